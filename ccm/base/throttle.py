@@ -1,0 +1,148 @@
+"""Rate limiters with one interface: `await limiter.acquire()` returns the seconds waited.
+
+`TokenBucket` is the API-server limiter: it starts full, refills steadily and serves
+waiters in the order of arrival (the semantics of Go's x/time/rate as client-go uses
+it). `Window` keeps a cloud's "N calls per period" quota: never more than N in any
+period; asyncio-throttle counts, a FIFO lock in front keeps the order and lets only
+one waiter poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from asyncio_throttle.throttler import Throttler
+
+from ccm.base.clock import SYSTEM, Clock
+
+
+class Limiter(Protocol):
+    """Something that makes callers wait for their turn."""
+
+    async def acquire(self) -> float:
+        """Wait for a turn and return the seconds waited."""
+        ...
+
+
+class Unlimited:
+    """A limiter that never waits."""
+
+    async def acquire(self) -> float:
+        """Return at once."""
+        return 0.0
+
+
+class TokenBucket:
+    """A FIFO token bucket.
+
+    Args:
+        qps: tokens per second, may be fractional; must be above zero.
+        burst: size of the bucket, at least one. It starts full.
+        clock: where time comes from.
+    """
+
+    def __init__(self, *, qps: float, burst: int, clock: Clock = SYSTEM) -> None:
+        if qps <= 0:
+            raise ValueError(f"qps must be above 0, not {qps}")
+        if burst < 1:
+            raise ValueError(f"burst must be at least 1, not {burst}")
+        self._qps = qps
+        self._burst = burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._updated = clock.monotonic()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    def try_acquire(self) -> bool:
+        """Take a token if one is there and nobody waits; never waits itself."""
+        if self._waiters:
+            return False
+        self._refill()
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+    async def acquire(self) -> float:
+        """Wait for a token, in order of arrival; a cancelled waiter takes none."""
+        if self.try_acquire():
+            return 0.0
+        started = self._clock.monotonic()
+        await self._queue_up()
+        try:
+            while (missing := self._missing()) > 0:
+                await self._clock.sleep(missing)
+            self._tokens -= 1
+        finally:
+            self._hand_over()
+        return self._clock.monotonic() - started
+
+    async def _queue_up(self) -> None:
+        """Wait to be the head of the line; only the head sleeps, the rest wait for it."""
+        ticket = asyncio.get_running_loop().create_future()
+        self._waiters.append(ticket)
+        if self._waiters[0] is ticket:
+            return
+        try:
+            await ticket
+        except asyncio.CancelledError:
+            if self._waiters[0] is ticket:
+                self._hand_over()
+            else:
+                self._waiters.remove(ticket)
+            raise
+
+    def _hand_over(self) -> None:
+        self._waiters.popleft()
+        while self._waiters:
+            following = self._waiters[0]
+            if not following.done():
+                following.set_result(None)
+                return
+            if not following.cancelled():
+                return
+            self._waiters.popleft()
+
+    def _refill(self) -> None:
+        now = self._clock.monotonic()
+        grown = self._tokens + (now - self._updated) * self._qps
+        self._tokens = min(float(self._burst), grown)
+        self._updated = now
+
+    def _missing(self) -> float:
+        """Seconds until a whole token is there; zero when it is."""
+        self._refill()
+        # A token short by rounding error counts as whole, else the head could spin.
+        return 0.0 if self._tokens > 1 - 1e-9 else (1 - self._tokens) / self._qps
+
+
+class Window:
+    """At most `calls` in any `period_s`, in order of arrival.
+
+    Use it for a quota that a cloud states as "N calls per period"; it has no burst.
+    """
+
+    def __init__(self, *, calls: int, period_s: float, clock: Clock = SYSTEM) -> None:
+        if calls < 1 or period_s <= 0:
+            raise ValueError(f"a window needs calls >= 1 and a period > 0, not {calls}/{period_s}")
+        self._throttler = Throttler(rate_limit=calls, period=period_s)
+        self._line = asyncio.Lock()
+        self._clock = clock
+
+    async def acquire(self) -> float:
+        """Wait for a place in the window."""
+        started = self._clock.monotonic()
+        async with self._line, self._throttler:
+            return self._clock.monotonic() - started
+
+
+def bucket(qps: float, burst: int, clock: Clock = SYSTEM) -> Limiter:
+    """The limiter for a qps/burst pair as client-go reads it: negative qps = no limit.
+
+    Zero takes client-go's defaults of 5 (qps) and 10 (burst).
+    """
+    if qps < 0:
+        return Unlimited()
+    return TokenBucket(qps=qps or 5.0, burst=burst or 10, clock=clock)

@@ -1,0 +1,27 @@
+"""L1: Kubernetes objects as frozen Structs that hold only the fields we use.
+
+This room computes and never calls: no I/O, no clock, no event loop, no log. Objects
+are read-only everywhere; a change is a patch that names only what changes, so
+fields we do not decode survive on the server.
+"""
+
+from ccm.model.event import Event, EventSource
+from ccm.model.lease import Lease, LeaseSpec
+from ccm.model.meta import ObjectMeta, ObjectReference, OwnerReference
+from ccm.model.node import Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, Taint
+
+__all__ = [
+    "Event",
+    "EventSource",
+    "Lease",
+    "LeaseSpec",
+    "Node",
+    "NodeAddress",
+    "NodeCondition",
+    "NodeSpec",
+    "NodeStatus",
+    "ObjectMeta",
+    "ObjectReference",
+    "OwnerReference",
+    "Taint",
+]

@@ -1,0 +1,73 @@
+"""Every name Kubernetes or we promise: labels, annotations, taints, reasons, conditions.
+
+These strings are an API. A name is never changed and never removed; a new one is
+added here, documented, and used from here. Source of the Kubernetes names: the well-known
+labels, annotations and taints of the Kubernetes API and the cloud-provider library.
+"""
+
+from __future__ import annotations
+
+TAINT_UNINITIALIZED = "node.cloudprovider.kubernetes.io/uninitialized"
+"""Set by a kubelet started for an external cloud provider; removed at initialisation.
+
+Matched by key alone: any value and any effect counts."""
+
+TAINT_SHUTDOWN = "node.cloudprovider.kubernetes.io/shutdown"
+"""On a node whose instance is shut down; effect NoSchedule, no value."""
+
+EFFECT_NO_SCHEDULE = "NoSchedule"
+
+ANNOTATION_PROVIDED_NODE_IP = "alpha.kubernetes.io/provided-node-ip"
+"""Written by a kubelet from its node IP setting: one IP, or an IPv4/IPv6 pair with a comma."""
+
+LABEL_ZONE_BETA = "failure-domain.beta.kubernetes.io/zone"
+LABEL_ZONE = "topology.kubernetes.io/zone"
+LABEL_REGION_BETA = "failure-domain.beta.kubernetes.io/region"
+LABEL_REGION = "topology.kubernetes.io/region"
+LABEL_INSTANCE_TYPE_BETA = "beta.kubernetes.io/instance-type"
+LABEL_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+LABEL_HOSTNAME = "kubernetes.io/hostname"
+
+LABEL_PAIRS = (
+    (LABEL_ZONE_BETA, LABEL_ZONE),
+    (LABEL_REGION_BETA, LABEL_REGION),
+    (LABEL_INSTANCE_TYPE_BETA, LABEL_INSTANCE_TYPE),
+)
+"""(beta, stable) label keys that must carry one value; the beta label is the primary."""
+
+ADDRESS_HOSTNAME = "Hostname"
+ADDRESS_INTERNAL_IP = "InternalIP"
+ADDRESS_EXTERNAL_IP = "ExternalIP"
+ADDRESS_INTERNAL_DNS = "InternalDNS"
+ADDRESS_EXTERNAL_DNS = "ExternalDNS"
+
+CONDITION_READY = "Ready"
+STATUS_TRUE = "True"
+STATUS_FALSE = "False"
+STATUS_UNKNOWN = "Unknown"
+
+NORMAL = "Normal"
+WARNING = "Warning"
+
+REASON_SYNCED = "Synced"
+"""Normal event on a Node: it was initialised."""
+
+REASON_INITIALIZATION_FAILED = "InitializationFailed"
+"""Warning event on a Node: initialisation failed; the message is the cause. Ours."""
+
+REASON_DELETING_NODE = "DeletingNode"
+"""Normal event on a Node: it is deleted because its cloud no longer has the instance."""
+
+REASON_DELETING_NODE_FAILED = "DeletingNodeFailed"
+"""Warning event on a Node: deleting it failed; the message has the cause."""
+
+REASON_LEADER_ELECTION = "LeaderElection"
+"""Normal event on the Lease: a replica became leader or stopped leading."""
+
+COMPONENT_NODE = "cloud-node-controller"
+COMPONENT_NODE_LIFECYCLE = "cloud-node-lifecycle-controller"
+COMPONENT_MANAGER = "cloud-controller-manager"
+"""Event source components, as the Go reference names them."""
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+"""Annotation on the bookmark that ends the initial events of a watch-list."""

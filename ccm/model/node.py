@@ -1,0 +1,107 @@
+"""Node: a machine of the cluster, with the fields a cloud-controller-manager reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ccm.model import names
+from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire
+
+
+class Taint(Wire, frozen=True, kw_only=True):
+    """Keeps Pods off a node. Two taints match when key and effect are the same."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class NodeAddress(Wire, frozen=True, kw_only=True):
+    """One address of a node; `type` is one of the `ADDRESS_*` names or a provider's own."""
+
+    type: str = ""
+    address: str = ""
+
+
+class NodeCondition(Wire, frozen=True, kw_only=True):
+    """One condition of a node's status."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_heartbeat_time: str | None = None
+    last_transition_time: str | None = None
+
+
+class NodeSpec(Wire, frozen=True, kw_only=True):
+    """What is wanted of a node."""
+
+    provider_id: str = msgspec.field(default="", name="providerID")
+    pod_cidr: str = msgspec.field(default="", name="podCIDR")
+    pod_cidrs: list[str] | None = msgspec.field(default=None, name="podCIDRs")
+    taints: list[Taint] | None = None
+    unschedulable: bool = False
+
+
+class NodeStatus(Wire, frozen=True, kw_only=True):
+    """What a node reports about itself."""
+
+    addresses: list[NodeAddress] | None = None
+    conditions: list[NodeCondition] | None = None
+
+
+class Node(KubeObject, frozen=True, kw_only=True):
+    """A machine of the cluster."""
+
+    metadata: ObjectMeta
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+    @property
+    def provider_id(self) -> str:
+        """The cloud's identifier `<scheme>://<id>`; empty until the node is initialised."""
+        return self.spec.provider_id
+
+    @property
+    def taints(self) -> Sequence[Taint]:
+        """Taints; empty when there are none."""
+        return self.spec.taints or ()
+
+    @property
+    def addresses(self) -> Sequence[NodeAddress]:
+        """Addresses in the order of the status; empty when there are none."""
+        return self.status.addresses or ()
+
+    @property
+    def ready(self) -> str:
+        """Status of the Ready condition: True, False or Unknown; Unknown when missing."""
+        return self.condition_status(names.CONDITION_READY)
+
+    def condition_status(self, kind: str) -> str:
+        """Status of a condition; Unknown when the node has no such condition."""
+        for condition in self.status.conditions or ():
+            if condition.type == kind:
+                return condition.status
+        return names.STATUS_UNKNOWN
+
+    @property
+    def reference(self) -> ObjectReference:
+        """A reference for events, without a resourceVersion."""
+        return ObjectReference(kind="Node", api_version="v1", name=self.name, uid=self.uid)
+
+
+def is_uninitialized(node: Node) -> bool:
+    """Whether the node still waits for its cloud: the taint's key alone decides."""
+    return any(taint.key == names.TAINT_UNINITIALIZED for taint in node.taints)
+
+
+def has_shutdown_taint(node: Node) -> bool:
+    """Whether the node carries the shutdown taint: key and effect decide."""
+    return any(
+        taint.key == names.TAINT_SHUTDOWN and taint.effect == names.EFFECT_NO_SCHEDULE
+        for taint in node.taints
+    )

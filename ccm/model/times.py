@@ -1,0 +1,27 @@
+"""Kubernetes time text: seconds (`Time`) and microseconds (`MicroTime`), always UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def format_time(moment: datetime) -> str:
+    """`2026-01-02T03:04:05Z`."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_micro_time(moment: datetime) -> str:
+    """`2026-01-02T03:04:05.000000Z`: six digits always, as Go's fixed layout demands."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_time(text: str) -> datetime:
+    """Parse either form, with any offset.
+
+    Raises:
+        ValueError: the text is no RFC 3339 time with a zone.
+    """
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone")
+    return moment.astimezone(UTC)
