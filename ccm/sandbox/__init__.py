@@ -1,0 +1,13 @@
+"""Try the daemon with no cluster and no cloud account.
+
+Here lives everything that plays the part of a cluster on one machine: the
+built-in API server (`ccm.sandbox.apiserver`), control of a real kube-apiserver
+and etcd (`ccm.sandbox.realserver`), and make-believe kubelets.
+
+What may enter: code that listens on loopback, starts and stops processes, and
+keeps its state in a folder the caller names. It may use every layer below it.
+
+What must never enter: anything the daemon needs in production. No other layer
+but the command line imports this package, and nothing here listens on an
+address other than loopback.
+"""

@@ -1,0 +1,40 @@
+"""Choose loopback ports for servers that must come back on the same one.
+
+A server that is stopped and started again needs its old port free. Ports that
+the kernel hands out for outgoing connections (from 32768 on, Linux) may be
+taken meanwhile, so ours come from below that range.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+
+LOOPBACK = "127.0.0.1"
+_FIRST = 18000
+_LAST = 31999
+_ATTEMPTS = 200
+
+
+def pick_port() -> int:
+    """A loopback TCP port that nobody listens on now.
+
+    Raises:
+        OSError: no free port was found.
+    """
+    choice = random.SystemRandom()
+    for _ in range(_ATTEMPTS):
+        port = choice.randint(_FIRST, _LAST)
+        if _is_free(port):
+            return port
+    raise OSError(f"no free loopback port between {_FIRST} and {_LAST}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,116 @@
+"""Child processes that log to a file and never outlive us.
+
+`subprocess.Popen` and polling rather than asyncio's own processes: a child may
+then be started in one event loop and stopped in another, which a server shared
+by many tests needs. Output goes to a file, so no pipe can fill up and block
+the child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_POLL_S = 0.02
+_KILL_DEADLINE_S = 30.0
+_TAIL_BYTES = 4000
+
+
+class Child:
+    """One child process with its log file; started at once.
+
+    Args:
+        argv: the program (absolute path) and its arguments.
+        log: standard output and error are appended here.
+        env: the whole environment; None = ours.
+
+    Raises:
+        OSError: the program cannot be started.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = Path(argv[0]).name
+        self.log = log
+        with log.open("ab") as sink:
+            # Its own session: Ctrl-C in the terminal is for us alone; we then
+            # stop our children in the right order.
+            self._process = subprocess.Popen(  # noqa: S603 - argv is built by our own code
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+                preexec_fn=_dies_with(os.getpid()),  # noqa: PLW1509 - one resolved C call
+            )
+
+    @property
+    def pid(self) -> int:
+        """Process ID, also after the end."""
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit status, negative for a signal; None while it runs."""
+        return self._process.poll()
+
+    def log_tail(self) -> str:
+        """The last few lines of its log."""
+        with self.log.open("rb") as source:
+            source.seek(max(0, self.log.stat().st_size - _TAIL_BYTES))
+            return source.read().decode(errors="replace")
+
+    async def stop(self, *, grace_s: float) -> int:
+        """Ask it to end (SIGTERM), kill it after `grace_s` seconds; its exit status."""
+        self._signal(signal.SIGTERM)
+        await self._ended(within_s=grace_s)
+        return await self.kill()
+
+    async def kill(self) -> int:
+        """End it now (SIGKILL) and wait until it is gone; its exit status."""
+        self._signal(signal.SIGKILL)
+        code = await self._ended(within_s=_KILL_DEADLINE_S)
+        if code is None:
+            raise TimeoutError(f"{self.name} (process {self.pid}) cannot be killed")
+        return code
+
+    async def _ended(self, *, within_s: float) -> int | None:
+        """Its exit status; None when it still runs after `within_s` seconds."""
+        deadline = time.monotonic() + within_s
+        while True:
+            code = self.exit_code
+            if code is not None or time.monotonic() > deadline:
+                return code
+            await asyncio.sleep(_POLL_S)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.exit_code is None:
+            self._process.send_signal(number)
+
+
+def _dies_with(parent: int) -> Callable[[], None] | None:
+    """What the child runs before it becomes the program: die when we die.
+
+    Everything is looked up here, before the fork: the child of a process with
+    threads must not import or allocate much.
+    """
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return ask

@@ -1,0 +1,363 @@
+"""A real kube-apiserver with its etcd, on loopback, for as long as you need it.
+
+Two child processes, started in order (etcd, kube-apiserver) and stopped in the
+reverse one. Everything they write lies in one data folder; ports and folder
+stay the same over `stop` and `start`, so clients come back to the same objects
+as after a restart of a control plane.
+
+What the server is given is what the smallest honest cluster has: RBAC, tokens
+from a static file, a serving certificate it makes for itself. Two departures:
+the ServiceAccount admission plugin is off (no controller manager runs here to
+make the service accounts it asks for), and etcd does not wait for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import secrets
+import ssl
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from ccm.sandbox import ports, process
+
+BINARIES = ("etcd", "kube-apiserver")
+"""The programs a folder of assets must hold."""
+
+ADMIN_GROUP = "system:masters"
+"""Members may do everything, whatever RBAC says (kube-apiserver)."""
+
+START_DEADLINE_S = 60.0
+"""How long both processes together may take to become ready."""
+
+_POLL_S = 0.05
+_STOP_GRACE_S = 15.0
+_FIRST_NAMESPACES = ("default", "kube-system")
+
+# Order of the group of the NIST P-256 curve (SEC 2, secp256r1).
+_P256_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+
+
+class ServerStartError(Exception):
+    """The server did not start; the text holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """Somebody the server knows by a token."""
+
+    name: str
+    token: str
+    groups: tuple[str, ...] = ()
+
+
+def missing_binaries(assets: Path) -> list[str]:
+    """Which of `BINARIES` the folder lacks; empty when it is complete."""
+    return [name for name in BINARIES if not (assets / name).is_file()]
+
+
+class RealServer:
+    """Start and stop one kube-apiserver and its etcd.
+
+    Not safe for two callers at once. Methods may be called from different
+    event loops, one after the other.
+    """
+
+    def __init__(
+        self,
+        *,
+        assets: Path,
+        data_dir: Path,
+        users: Sequence[User] = (),
+        authorization_mode: str = "RBAC",
+        audit_log: Path | None = None,
+        extra_args: Sequence[str] = (),
+    ) -> None:
+        self._assets = assets
+        self._data_dir = data_dir
+        self._authorization_mode = authorization_mode
+        self._audit_log = audit_log
+        self._extra_args = tuple(extra_args)
+        self._etcd_port = ports.pick_port()
+        self._port = ports.pick_port()
+        self._etcd: process.Child | None = None
+        self._apiserver: process.Child | None = None
+        self.token = secrets.token_hex(16)
+        self._users = (User(name="admin", token=self.token, groups=(ADMIN_GROUP,)), *users)
+
+    @property
+    def url(self) -> str:
+        """Base URL, without a slash at the end."""
+        return f"https://{ports.LOOPBACK}:{self._port}"
+
+    @property
+    def ca_file(self) -> Path:
+        """Certificates (PEM) that prove the server; there after the first start."""
+        return self._data_dir / "certs" / "apiserver.crt"
+
+    @property
+    def kubeconfig_path(self) -> Path:
+        """A kubeconfig of the administrator; there after the first start."""
+        return self._data_dir / "kubeconfig"
+
+    @property
+    def audit_log(self) -> Path | None:
+        """Where each request leaves one JSON line, if asked for."""
+        return self._audit_log
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the kube-apiserver process lives."""
+        return self._apiserver is not None and self._apiserver.exit_code is None
+
+    async def start(self) -> None:
+        """Start both processes and return when requests are answered.
+
+        Does nothing when they run.
+
+        Raises:
+            ServerStartError: one of them ended or was not ready in time.
+        """
+        if self.is_running:
+            return
+        await self.kill()
+        deadline = time.monotonic() + START_DEADLINE_S
+        try:
+            self._prepare()
+            self._etcd = self._spawn("etcd", self._etcd_args())
+            await self._wait_for_etcd(self._etcd, deadline)
+            self._apiserver = self._spawn("kube-apiserver", self._apiserver_args())
+            await self._wait_for_apiserver(self._apiserver, deadline)
+        except BaseException:
+            await self.kill()
+            raise
+        write_kubeconfig(self.kubeconfig_path, url=self.url, token=self.token, ca_file=self.ca_file)
+
+    async def stop(self) -> None:
+        """End both as an administrator would (SIGTERM); the objects stay."""
+        for child in (self._apiserver, self._etcd):
+            if child is not None:
+                await child.stop(grace_s=_STOP_GRACE_S)
+        self._apiserver = self._etcd = None
+
+    async def kill(self) -> None:
+        """End both at once (SIGKILL); the objects stay."""
+        for child in (self._apiserver, self._etcd):
+            if child is not None:
+                await child.kill()
+        self._apiserver = self._etcd = None
+
+    def _prepare(self) -> None:
+        """Write the files the server reads; keys survive a restart."""
+        (self._data_dir / "certs").mkdir(parents=True, exist_ok=True)
+        key = self._data_dir / "service-account.key"
+        if not key.exists():
+            key.write_text(_new_signing_key())
+        _tokens_file(self._data_dir).write_text(_token_lines(self._users))
+        if self._audit_log is not None:
+            _audit_policy_file(self._data_dir).write_text(json.dumps(_AUDIT_POLICY))
+
+    def _spawn(self, program: str, arguments: Sequence[str]) -> process.Child:
+        return process.Child(
+            [str(self._assets / program), *arguments], log=self._data_dir / f"{program}.log"
+        )
+
+    def _etcd_args(self) -> list[str]:
+        client_url = f"http://{ports.LOOPBACK}:{self._etcd_port}"
+        # A single member never calls its peers: any free port will do.
+        peer_url = f"http://{ports.LOOPBACK}:0"
+        return [
+            f"--data-dir={self._data_dir / 'etcd'}",
+            f"--listen-client-urls={client_url}",
+            f"--advertise-client-urls={client_url}",
+            f"--listen-peer-urls={peer_url}",
+            f"--initial-advertise-peer-urls={peer_url}",
+            f"--initial-cluster=default={peer_url}",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+        ]
+
+    def _apiserver_args(self) -> list[str]:
+        key = self._data_dir / "service-account.key"
+        arguments = [
+            f"--etcd-servers=http://{ports.LOOPBACK}:{self._etcd_port}",
+            f"--bind-address={ports.LOOPBACK}",
+            f"--secure-port={self._port}",
+            f"--cert-dir={self._data_dir / 'certs'}",
+            f"--advertise-address={ports.LOOPBACK}",
+            # Nobody asks for the endpoints of the service "kubernetes", and a
+            # loopback address may not stand in them.
+            "--endpoint-reconciler-type=none",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--authorization-mode={self._authorization_mode}",
+            f"--token-auth-file={_tokens_file(self._data_dir)}",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={key}",
+            f"--service-account-signing-key-file={key}",
+            "--disable-admission-plugins=ServiceAccount",
+            "--profiling=false",
+        ]
+        if self._audit_log is not None:
+            arguments += [
+                f"--audit-log-path={self._audit_log}",
+                f"--audit-policy-file={_audit_policy_file(self._data_dir)}",
+                "--audit-log-mode=blocking",
+            ]
+        return [*arguments, *self._extra_args]
+
+    async def _wait_for_etcd(self, etcd: process.Child, deadline: float) -> None:
+        url = f"http://{ports.LOOPBACK}:{self._etcd_port}/readyz"
+        async with aiohttp.ClientSession() as session:
+            while not await _answers_ok(session, url):
+                await _pause(etcd, deadline)
+
+    async def _wait_for_apiserver(self, apiserver: process.Child, deadline: float) -> None:
+        while not self.ca_file.exists():
+            await _pause(apiserver, deadline)
+        while (trust := _trust(self.ca_file)) is None:
+            await _pause(apiserver, deadline)
+        headers = {"Authorization": f"Bearer {self.token}"}
+        connector = aiohttp.TCPConnector(ssl=trust)
+        async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
+            paths = ["/readyz", *(f"/api/v1/namespaces/{name}" for name in _FIRST_NAMESPACES)]
+            for path in paths:
+                while not await _answers_ok(session, self.url + path):
+                    await _pause(apiserver, deadline)
+
+
+@contextlib.asynccontextmanager
+async def open_real_apiserver(
+    assets: Path,
+    data_dir: Path,
+    *,
+    users: Sequence[User] = (),
+    authorization_mode: str = "RBAC",
+    audit_log: Path | None = None,
+    extra_args: Sequence[str] = (),
+) -> AsyncIterator[RealServer]:
+    """Run a real kube-apiserver and etcd; yields when it answers requests.
+
+    The namespaces `default` and `kube-system` exist by then.
+
+    Args:
+        assets: folder with the `BINARIES`.
+        data_dir: folder for state, certificates, tokens and logs; made if absent.
+        users: known users beside the administrator.
+        authorization_mode: as the flag of kube-apiserver; "AlwaysAllow" opens all doors.
+        audit_log: write one JSON line per request (with its body) to this file.
+        extra_args: further flags of kube-apiserver; the last of a kind wins.
+
+    Raises:
+        ServerStartError: a binary is missing, or the server did not become ready.
+    """
+    if missing := missing_binaries(assets):
+        raise ServerStartError(f"{assets} has no {' and no '.join(missing)}")
+    server = RealServer(
+        assets=assets,
+        data_dir=data_dir,
+        users=users,
+        authorization_mode=authorization_mode,
+        audit_log=audit_log,
+        extra_args=extra_args,
+    )
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.stop()
+
+
+def write_kubeconfig(path: Path, *, url: str, token: str, ca_file: Path | None = None) -> None:
+    """Write a kubeconfig with one context (JSON, which is YAML too).
+
+    Args:
+        path: the file to write; readable by its owner only.
+        url: base URL of the API server.
+        token: bearer token of the user.
+        ca_file: certificates that prove the server; None for plain http.
+    """
+    cluster: dict[str, str] = {"server": url}
+    if ca_file is not None:
+        cluster["certificate-authority"] = str(ca_file)
+    name = "sandbox"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": {"token": token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+async def _pause(child: process.Child, deadline: float) -> None:
+    """Wait a moment for `child` to become ready, or say why it will not."""
+    if child.exit_code is not None:
+        trouble = f"ended with status {child.exit_code}"
+    elif time.monotonic() > deadline:
+        trouble = f"is not ready after {START_DEADLINE_S:.0f} s"
+    else:
+        await asyncio.sleep(_POLL_S)
+        return
+    raise ServerStartError(f"{child.name} {trouble}; the end of {child.log}:\n{child.log_tail()}")
+
+
+async def _answers_ok(session: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with session.get(url, timeout=aiohttp.ClientTimeout(total=5)) as response:
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+def _trust(ca_file: Path) -> ssl.SSLContext | None:
+    """The certificates as trust anchors; None while the file is half written."""
+    try:
+        return ssl.create_default_context(cafile=str(ca_file))
+    except ssl.SSLError:
+        return None
+
+
+def _tokens_file(data_dir: Path) -> Path:
+    return data_dir / "tokens.csv"
+
+
+def _audit_policy_file(data_dir: Path) -> Path:
+    return data_dir / "audit-policy.json"
+
+
+def _token_lines(users: Sequence[User]) -> str:
+    lines = (f'{user.token},{user.name},{user.name},"{",".join(user.groups)}"\n' for user in users)
+    return "".join(lines)
+
+
+_AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Request"}],
+}
+
+
+def _new_signing_key() -> str:
+    """A fresh P-256 private key (SEC 1, PEM) for service-account tokens.
+
+    A private key of this curve is a random number below the group's order, and
+    the public half may be left out of the file; so it needs no crypto library.
+    """
+    number = (secrets.randbelow(_P256_ORDER - 1) + 1).to_bytes(32, "big")
+    version = bytes.fromhex("020101")
+    secret = bytes.fromhex("0420") + number
+    curve = bytes.fromhex("a00a06082a8648ce3d030107")
+    body = version + secret + curve
+    text = base64.encodebytes(bytes([0x30, len(body)]) + body).decode()
+    return f"-----BEGIN EC PRIVATE KEY-----\n{text}-----END EC PRIVATE KEY-----\n"
