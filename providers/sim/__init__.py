@@ -1,0 +1,1 @@
+"""The simulated cloud and the provider that talks to it."""

@@ -1,0 +1,328 @@
+"""The HTTP API of the simulated cloud as one table: router and OpenAPI come from it.
+
+`/v1` is the cloud as a customer sees it: counted, slow, limited and faulty as
+configured. `/admin` is the hand behind the scenes: never counted, delayed or broken.
+Both want `Authorization: Bearer <token>`; the description itself is free.
+
+Every error has one shape, `{"error": {"code", "message", "request_id"}}`. Instances
+are listed in order of creation, in pages; a page names the cursor of the next one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from . import faults, traffic, world
+
+VERSION = "1"
+
+ERRORS = {
+    "invalid": 400,
+    "unauthenticated": 401,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "conflict": 409,
+    "rate_limited": 429,
+    "internal": 500,
+}
+"""Error code -> HTTP status."""
+
+NonNegative = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class InstanceList(msgspec.Struct, frozen=True, kw_only=True):
+    """One page; `next_cursor` null ends the listing."""
+
+    instances: tuple[world.Instance, ...]
+    next_cursor: str | None = None
+
+
+class ActionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Start or stop; repeating it is no fault, interfering with one under way is 409."""
+
+    action: world.Action
+
+
+class GivenInstances(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Many instances at once; all of them are placed or none."""
+
+    instances: tuple[world.GivenInstance, ...]
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Scripted faults, in order."""
+
+    faults: tuple[faults.Fault, ...]
+
+
+SettingsChange = msgspec.defstruct(
+    "SettingsChange",
+    [
+        (field.name, field.type | msgspec.UnsetType, msgspec.UNSET)
+        for field in msgspec.structs.fields(traffic.Settings)
+    ],
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
+SettingsChange.__doc__ = "Any of the settings; what is left out stays."
+
+
+class Calls(msgspec.Struct, frozen=True, kw_only=True):
+    """Cloud calls in order of arrival, the count per operation, and their sum."""
+
+    calls: tuple[traffic.Entry, ...]
+    counts: dict[str, int]
+    total: int
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    """`code` is for programs, `message` for people, `request_id` for the support desk."""
+
+    code: str
+    message: str
+    request_id: str
+
+
+class Error(msgspec.Struct, frozen=True, kw_only=True):
+    """The one shape of every error."""
+
+    error: ErrorBody
+
+
+class ListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At most `limit` instances behind `cursor`, all or those called exactly `name`."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=traffic.MAX_PAGE)] = traffic.MAX_PAGE
+    cursor: str | None = None
+    name: str | None = None
+
+
+class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Only the calls behind sequence number `after`."""
+
+    after: NonNegative = 0
+
+
+class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The operation takes no query parameters."""
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the API; `body` and `answer` None mean there is none."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    query: type[msgspec.Struct] = NoQuery
+    body: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct] | None = None
+    status: int = 200
+
+    @property
+    def is_cloud_call(self) -> bool:
+        """Whether a customer makes this call, so that manners and faults apply."""
+        return self.path.startswith("/v1/")
+
+
+_INSTANCES = "/v1/instances"
+_ADMIN = "/admin/instances"
+
+OPERATIONS = (
+    Operation(
+        name="list_instances",
+        method="GET",
+        path=_INSTANCES,
+        summary="One page of instances, in order of creation",
+        query=ListQuery,
+        answer=InstanceList,
+    ),
+    Operation(
+        name="get_instance",
+        method="GET",
+        path=_INSTANCES + "/{id}",
+        summary="One instance",
+        answer=world.Instance,
+    ),
+    Operation(
+        name="create_instance",
+        method="POST",
+        path=_INSTANCES,
+        summary="Order an instance; it starts at once",
+        body=world.NewInstance,
+        answer=world.Instance,
+        status=201,
+    ),
+    Operation(
+        name="update_instance",
+        method="PATCH",
+        path=_INSTANCES + "/{id}",
+        summary="Change labels (merged), addresses (replaced) or type",
+        body=world.Change,
+        answer=world.Instance,
+    ),
+    Operation(
+        name="delete_instance",
+        method="DELETE",
+        path=_INSTANCES + "/{id}",
+        summary="Delete an instance in whatever state it is",
+        status=204,
+    ),
+    Operation(
+        name="act_on_instance",
+        method="POST",
+        path=_INSTANCES + "/{id}/actions",
+        summary="Start or stop an instance",
+        body=ActionRequest,
+        answer=world.Instance,
+    ),
+    Operation(
+        name="admin_put_instances",
+        method="POST",
+        path=_ADMIN,
+        summary="Place many instances at once, in any state",
+        body=GivenInstances,
+        answer=InstanceList,
+        status=201,
+    ),
+    Operation(
+        name="admin_update_instance",
+        method="PATCH",
+        path=_ADMIN + "/{id}",
+        summary="As update_instance, behind the scenes",
+        body=world.Change,
+        answer=world.Instance,
+    ),
+    Operation(
+        name="admin_delete_instance",
+        method="DELETE",
+        path=_ADMIN + "/{id}",
+        summary="As delete_instance, behind the scenes",
+        status=204,
+    ),
+    Operation(
+        name="admin_act_on_instance",
+        method="POST",
+        path=_ADMIN + "/{id}/actions",
+        summary="As act_on_instance, behind the scenes",
+        body=ActionRequest,
+        answer=world.Instance,
+    ),
+    Operation(
+        name="admin_add_faults",
+        method="POST",
+        path="/admin/faults",
+        summary="Arm scripted faults, behind those already armed",
+        body=Faults,
+        status=204,
+    ),
+    Operation(
+        name="admin_clear_faults",
+        method="DELETE",
+        path="/admin/faults",
+        summary="Disarm every fault and let hanging calls go",
+        status=204,
+    ),
+    Operation(
+        name="admin_get_settings",
+        method="GET",
+        path="/admin/settings",
+        summary="The cloud's manners",
+        answer=traffic.Settings,
+    ),
+    Operation(
+        name="admin_change_settings",
+        method="PATCH",
+        path="/admin/settings",
+        summary="Change some of the cloud's manners; the rest stays",
+        body=SettingsChange,
+        answer=traffic.Settings,
+    ),
+    Operation(
+        name="admin_list_calls",
+        method="GET",
+        path="/admin/calls",
+        summary="The log of cloud calls and their counts",
+        query=CallsQuery,
+        answer=Calls,
+    ),
+    Operation(
+        name="admin_clear_calls",
+        method="DELETE",
+        path="/admin/calls",
+        summary="Empty the log of cloud calls and their counts",
+        status=204,
+    ),
+    Operation(
+        name="admin_snapshot",
+        method="GET",
+        path="/admin/snapshot",
+        summary="Every instance as it truly is now, in one answer",
+        answer=InstanceList,
+    ),
+)
+
+
+def describe() -> dict[str, Any]:
+    """The API as an OpenAPI 3.1 document."""
+    types = {Error, *(kind for row in OPERATIONS for kind in (row.body, row.answer) if kind)}
+    _, schemas = msgspec.json.schema_components(
+        sorted(types, key=lambda kind: kind.__name__), ref_template="#/components/schemas/{name}"
+    )
+    paths: dict[str, dict[str, Any]] = {}
+    for row in OPERATIONS:
+        paths.setdefault(row.path, {})[row.method.lower()] = _describe_row(row)
+    kinds = "\n".join(f"- `{kind}`: {text}" for kind, text in faults.MEANINGS.items())
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Simulated cloud",
+            "version": VERSION,
+            "description": f"{__doc__}\nKinds of scripted faults:\n\n{kinds}\n",
+        },
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _describe_row(row: Operation) -> dict[str, Any]:
+    parameters = [
+        {"name": field, "in": "query", "required": False, "schema": schema}
+        for field, schema in _inline(row.query)["properties"].items()
+    ]
+    if "{id}" in row.path:
+        parameters.insert(
+            0, {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+        )
+    answer: dict[str, Any] = {"description": row.summary}
+    if row.answer:
+        answer["content"] = _content(row.answer)
+    described: dict[str, Any] = {
+        "operationId": row.name,
+        "summary": row.summary,
+        "parameters": parameters,
+        "responses": {
+            str(row.status): answer,
+            "default": {"description": "Refused", "content": _content(Error)},
+        },
+    }
+    if row.body:
+        described["requestBody"] = {"required": True, "content": _content(row.body)}
+    return described
+
+
+def _inline(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    _, schemas = msgspec.json.schema_components([kind])
+    schema: dict[str, Any] = schemas[kind.__name__]
+    return schema
+
+
+def _content(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}}

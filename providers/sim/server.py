@@ -1,0 +1,341 @@
+"""The simulated cloud as an HTTP service; `api` holds the table of its operations.
+
+Theory: every row of the table gets the same shell. A call under `/v1` is logged, then
+checked (token, rate limit), then judged by the fault script, then delayed; only then
+does the operation itself run, in one step without waiting, so calls never interleave
+inside the world. A call under `/admin` goes straight to the operation.
+
+A caller that hangs up is noticed at once: an operation still waiting is not carried
+out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+from aiohttp import hdrs, web
+
+from ccm.base import clock as clocks
+from ccm.base import tasks
+
+from . import api, faults, traffic, world
+
+MAX_BODY = 64 * 1024 * 1024
+"""Bytes of a request; enough to place a hundred thousand instances at once."""
+
+SHUTDOWN_S = 1.0
+"""How long a closing server waits for calls under way before it cuts them off."""
+
+
+class ApiError(Exception):
+    """A call answered with an error of the one shape."""
+
+    def __init__(self, code: str, message: str, *, status: int = 0, retry_after_s: float = 0):
+        super().__init__(message)
+        self.code = code
+        self.status = status or api.ERRORS[code]
+        self.retry_after_s = retry_after_s
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A call, read and checked: the ID in its path, its query and its body."""
+
+    id: str
+    query: Any
+    body: Any
+
+
+Handler = Callable[[Asked], object]
+
+
+class Service:
+    """One simulated cloud: its world, its manners, its faults and its call log.
+
+    Args:
+        token: the bearer token to ask for; empty draws one.
+        seed: makes instance IDs repeatable; None makes them differ from run to run.
+        clock: tells the time and waits.
+        settings: the manners to begin with.
+    """
+
+    def __init__(
+        self,
+        *,
+        token: str = "",
+        seed: int | None = None,
+        clock: clocks.Clock = clocks.SYSTEM,
+        settings: traffic.Settings | None = None,
+    ) -> None:
+        self.token = token or secrets.token_hex(16)
+        self.world = world.World(clock, random.Random(seed))
+        self.script = faults.Script(clock)
+        self.calls = traffic.CallLog(clock)
+        self._clock = clock
+        self._requests = 0
+        self._released = asyncio.Event()
+        self.change_settings(settings or traffic.Settings())
+
+    def change_settings(self, settings: traffic.Settings) -> None:
+        """Take on new manners; the rate limit starts afresh."""
+        self.settings = settings
+        self.world.transition_s = settings.transition_s
+        self.world.linger_s = settings.linger_s
+        self._rate_limit = traffic.RateLimit(self._clock, settings.rate_limit)
+
+    def release(self) -> None:
+        """Let every hanging call go: its connection is dropped."""
+        self._released.set()
+        self._released = asyncio.Event()
+
+    def app(self) -> web.Application:
+        """The service as an aiohttp application."""
+        app = web.Application(client_max_size=MAX_BODY, middlewares=[self._shape_errors])
+        handlers = self._handlers()
+        for row in api.OPERATIONS:
+            app.router.add_route(row.method, row.path, self._shell(row, handlers[row.name]))
+        for path in ("/", "/docs", "/openapi.json"):
+            app.router.add_get(path, _describe)
+        return app
+
+    def _shell(
+        self, row: api.Operation, handler: Handler
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def admin(request: web.Request) -> web.StreamResponse:
+            self._check_token(request)
+            return _answer(row, self._run(handler, await _read(row, request)))
+
+        async def cloud(request: web.Request) -> web.StreamResponse:
+            entry = self.calls.open(row.name, request.path_qs)
+            try:
+                response = await self._suffer(row, handler, request)
+                entry.status = 0 if isinstance(response, _NoAnswer) else response.status
+                return response
+            except ApiError as error:
+                entry.status = error.status
+                raise
+            finally:
+                entry.status = entry.status or 0
+
+        return cloud if row.is_cloud_call else admin
+
+    async def _suffer(
+        self, row: api.Operation, handler: Handler, request: web.Request
+    ) -> web.StreamResponse:
+        self._check_token(request)
+        wait_s = self._rate_limit.take()
+        if wait_s:
+            raise ApiError("rate_limited", "too many calls", retry_after_s=wait_s)
+        asked = await _read(row, request)
+        verdict = self.script.judge(faults.Call(operation=row.name, instances=self._names(asked)))
+        delay_s = self.settings.latency_s + verdict.delay_s
+        if delay_s > 0:
+            await self._clock.sleep(delay_s)
+        if verdict.fault is None:
+            return _answer(row, self._run(handler, asked))
+        if verdict.fault.applied:
+            self._run(handler, asked)
+        return await self._break(request, verdict.fault)
+
+    async def _break(self, request: web.Request, fault: faults.Fault) -> web.StreamResponse:
+        if fault.kind == "error":
+            raise ApiError(fault.code, fault.message, status=fault.status or 500)
+        if fault.kind == "rate_limit":
+            raise ApiError("rate_limited", fault.message, retry_after_s=fault.retry_after_s)
+        if fault.kind in ("garbage", "empty"):
+            text = fault.body if fault.kind == "garbage" else ""
+            return web.Response(
+                text=text, status=fault.status or 200, content_type="application/json"
+            )
+        if fault.kind == "hang":
+            limit_s = faults.HANG_S if fault.delay_s is None else fault.delay_s
+            await tasks.first_of(self._released.wait(), self._clock.sleep(limit_s), name="hang")
+        if request.transport:
+            request.transport.abort()
+        return _NoAnswer()
+
+    def _names(self, asked: Asked) -> tuple[str, ...]:
+        """The words by which a fault may name the instance of a call."""
+        if asked.id:
+            with contextlib.suppress(world.WorldError):
+                return asked.id, self.world.get(asked.id).name
+            return (asked.id,)
+        name = getattr(asked.body, "name", None) or getattr(asked.query, "name", None)
+        return (name,) if name else ()
+
+    def _check_token(self, request: web.Request) -> None:
+        given = request.headers.get(hdrs.AUTHORIZATION, "")
+        if not secrets.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
+            raise ApiError("unauthenticated", "the bearer token is missing or wrong")
+
+    def _run(self, handler: Handler, asked: Asked) -> object:
+        try:
+            return handler(asked)
+        except world.WorldError as error:
+            raise ApiError(error.code, str(error)) from error
+
+    @web.middleware
+    async def _shape_errors(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPNotFound:
+            error = ApiError("not_found", f"no such path: {request.path}; see GET /docs")
+        except web.HTTPMethodNotAllowed:
+            error = ApiError("method_not_allowed", f"{request.method} is not offered here")
+        except web.HTTPRequestEntityTooLarge:
+            error = ApiError("invalid", "the body is too large", status=413)
+        except ApiError as raised:
+            error = raised
+        self._requests += 1
+        body = api.ErrorBody(
+            code=error.code, message=str(error), request_id=f"req-{self._requests}"
+        )
+        headers: dict[str, str] = {}
+        if error.retry_after_s:
+            headers[hdrs.RETRY_AFTER] = str(math.ceil(error.retry_after_s))
+        return _json(api.Error(error=body), error.status, headers)
+
+    def _handlers(self) -> dict[str, Handler]:
+        return {
+            "list_instances": self._list,
+            "get_instance": lambda asked: self.world.get(
+                asked.id, stale_s=self.settings.get_delay_s
+            ),
+            "create_instance": lambda asked: self.world.create(asked.body),
+            "update_instance": self._update,
+            "delete_instance": self._delete,
+            "act_on_instance": self._act,
+            "admin_put_instances": self._put,
+            "admin_update_instance": self._update,
+            "admin_delete_instance": self._delete,
+            "admin_act_on_instance": self._act,
+            "admin_add_faults": self._add_faults,
+            "admin_clear_faults": self._clear_faults,
+            "admin_get_settings": lambda _: self.settings,
+            "admin_change_settings": self._change_settings,
+            "admin_list_calls": self._list_calls,
+            "admin_clear_calls": lambda _: self.calls.clear(),
+            "admin_snapshot": lambda _: api.InstanceList(instances=self.world.snapshot()),
+        }
+
+    def _list(self, asked: Asked) -> api.InstanceList:
+        page = self.world.page(
+            limit=min(asked.query.limit, self.settings.page_size),
+            after=_parse_cursor(asked.query.cursor),
+            name=asked.query.name,
+            stale_s=self.settings.list_delay_s,
+        )
+        cursor = None if page.after is None else f"after-{page.after:x}"
+        return api.InstanceList(instances=page.instances, next_cursor=cursor)
+
+    def _update(self, asked: Asked) -> world.Instance:
+        return self.world.update(asked.id, asked.body)
+
+    def _delete(self, asked: Asked) -> None:
+        self.world.delete(asked.id)
+
+    def _act(self, asked: Asked) -> world.Instance:
+        return self.world.act(asked.id, asked.body.action)
+
+    def _put(self, asked: Asked) -> api.InstanceList:
+        return api.InstanceList(instances=self.world.put_all(asked.body.instances))
+
+    def _add_faults(self, asked: Asked) -> None:
+        for fault in asked.body.faults:
+            self.script.add(fault)
+
+    def _clear_faults(self, _: Asked) -> None:
+        self.script.clear()
+        self.release()
+
+    def _change_settings(self, asked: Asked) -> traffic.Settings:
+        fields = msgspec.structs.asdict(asked.body)
+        changes = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
+        self.change_settings(msgspec.structs.replace(self.settings, **changes))
+        return self.settings
+
+    def _list_calls(self, asked: Asked) -> api.Calls:
+        counts = dict(self.calls.counts)
+        entries = (entry for entry in self.calls.entries if entry.sequence > asked.query.after)
+        return api.Calls(calls=tuple(entries), counts=counts, total=sum(counts.values()))
+
+
+@contextlib.asynccontextmanager
+async def serve(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+    """Serve a simulated cloud while the context is open; yields its URL.
+
+    Raises:
+        OSError: the address is taken or not ours.
+    """
+    runner = web.AppRunner(
+        service.app(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        bound = runner.addresses[0]
+        yield f"http://{_bracketed(bound[0])}:{bound[1]}"
+    finally:
+        service.release()
+        await runner.cleanup()
+
+
+class _NoAnswer(web.Response):
+    """Returned for a connection that was cut: there is nobody to send it to."""
+
+
+async def _read(row: api.Operation, request: web.Request) -> Asked:
+    body = None
+    try:
+        query = msgspec.convert(dict(request.query), row.query, strict=False)
+        if row.body:
+            body = msgspec.json.decode(await request.read(), type=row.body)
+    except msgspec.MsgspecError as error:
+        raise ApiError("invalid", str(error)) from error
+    return Asked(id=request.match_info.get("id", ""), query=query, body=body)
+
+
+def _parse_cursor(text: str | None) -> int:
+    if text is None:
+        return 0
+    prefix, _, number = text.partition("-")
+    try:
+        if prefix != "after":
+            raise ValueError(text)
+        return int(number, 16)
+    except ValueError as error:
+        raise ApiError("invalid", f"cursor: {text!r} is not one of ours") from error
+
+
+def _answer(row: api.Operation, result: object) -> web.Response:
+    if row.answer is None:
+        return web.Response(status=row.status)
+    return _json(result, row.status)
+
+
+def _json(body: object, status: int, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(body),
+        status=status,
+        headers=headers,
+        content_type="application/json",
+    )
+
+
+async def _describe(_: web.Request) -> web.Response:
+    return _json(api.describe(), 200)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,83 @@
+"""The simulated cloud's memory across restarts: its instances in one JSON file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from ccm.base import clock as clocks
+from ccm.base import tasks
+
+from . import world
+
+SAVE_EVERY_S = 1.0
+"""How often changes are written down; a killed process forgets at most so much."""
+
+
+def load(path: Path) -> tuple[world.GivenInstance, ...]:
+    """Read the saved instances; a missing file is an empty cloud.
+
+    Raises:
+        ValueError: the file holds something else; the message says where.
+        OSError: the file cannot be read.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return ()
+    try:
+        return msgspec.json.decode(content, type=tuple[world.GivenInstance, ...])
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} is no saved state: {error}") from error
+
+
+def save(path: Path, instances: tuple[world.Instance, ...]) -> None:
+    """Write the instances so that a crash leaves the old file or the new one, never half.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    draft = path.with_name(f"{path.name}.new")
+    with draft.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(instances)))
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+@contextlib.asynccontextmanager
+async def kept(
+    cloud: world.World, path: Path | None, *, clock: clocks.Clock = clocks.SYSTEM
+) -> AsyncIterator[None]:
+    """Fill a world from its file, and keep the file up to date while the context is open.
+
+    None keeps nothing.
+
+    Raises:
+        ValueError: see `load`.
+        OSError: see `load` and `save`.
+    """
+    if path is None:
+        yield
+        return
+    cloud.put_all(await asyncio.to_thread(load, path))
+    saver = tasks.spawn(_save_for_ever(cloud, path, clock), name="state-saver")
+    try:
+        yield
+    finally:
+        await tasks.cancel_and_join(saver)
+        await asyncio.to_thread(save, path, cloud.snapshot())
+
+
+async def _save_for_ever(cloud: world.World, path: Path, clock: clocks.Clock) -> None:
+    saved = cloud.revision
+    while True:
+        await clock.sleep(SAVE_EVERY_S)
+        if cloud.revision != saved:
+            saved = cloud.revision
+            await asyncio.to_thread(save, path, cloud.snapshot())

@@ -1,0 +1,101 @@
+"""What the simulated cloud does to traffic: its settings, rate limit and call log. No I/O."""
+
+from __future__ import annotations
+
+import collections
+from typing import Annotated
+
+import msgspec
+
+from ccm.base import clock as clocks
+
+from . import world
+
+MAX_PAGE = 500
+"""The most instances one page may hold."""
+
+LOG_LENGTH = 100_000
+"""Calls the log remembers; the counts go on."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Delay = Annotated[float, msgspec.Meta(ge=0, le=world.HISTORY_S)]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cloud's manners; every one can be changed while it runs.
+
+    `latency_s` precedes every answer. `rate_limit` is calls per second, 0 = no limit;
+    as many may come at once, the rest gets 429 with Retry-After. `list_delay_s` and
+    `get_delay_s` are how far behind the truth listings and single reads are.
+    `transition_s` is how long starting and stopping take, `linger_s` how long a
+    deleted instance is still shown as `deleted` before it is gone.
+    """
+
+    latency_s: Seconds = 0.0
+    rate_limit: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    page_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
+    list_delay_s: Delay = 0.0
+    get_delay_s: Delay = 0.0
+    transition_s: Seconds = 0.5
+    linger_s: Delay = 0.0
+
+
+class RateLimit:
+    """A token bucket that refuses instead of waiting; it holds one second's worth."""
+
+    def __init__(self, clock: clocks.Clock, rate: float) -> None:
+        self._clock = clock
+        self._rate = rate
+        self._room = max(1.0, rate)
+        self._tokens = self._room
+        self._filled = clock.monotonic()
+
+    def take(self) -> float:
+        """Take a token: 0.0 if there was one, else the seconds until there will be."""
+        if not self._rate:
+            return 0.0
+        now = self._clock.monotonic()
+        self._tokens = min(self._room, self._tokens + (now - self._filled) * self._rate)
+        self._filled = now
+        if self._tokens < 1.0:
+            return (1.0 - self._tokens) / self._rate
+        self._tokens -= 1.0
+        return 0.0
+
+
+class Entry(msgspec.Struct, kw_only=True):
+    """One call in the log: `status` is None under way and 0 if no answer was sent."""
+
+    sequence: int
+    operation: str
+    path: str
+    time: str
+    status: int | None = None
+
+
+class CallLog:
+    """Every cloud call in order of arrival, and how many there were of each operation."""
+
+    def __init__(self, clock: clocks.Clock) -> None:
+        self._clock = clock
+        self._sequence = 0
+        self.entries: collections.deque[Entry] = collections.deque(maxlen=LOG_LENGTH)
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def open(self, operation: str, path: str) -> Entry:
+        """Note that a call arrived; the caller fills in the status later."""
+        self._sequence += 1
+        entry = Entry(
+            sequence=self._sequence,
+            operation=operation,
+            path=path,
+            time=self._clock.now().isoformat(timespec="milliseconds"),
+        )
+        self.entries.append(entry)
+        self.counts[operation] += 1
+        return entry
+
+    def clear(self) -> None:
+        """Forget the calls and their counts; sequence numbers go on."""
+        self.entries.clear()
+        self.counts.clear()

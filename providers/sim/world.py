@@ -1,0 +1,357 @@
+"""The simulated cloud's instances as a clock-driven state machine. No I/O.
+
+Theory: every instance is a timeline, a list of (moment, what it was from then on).
+Stopping an instance writes two entries at once, `stopping` from now and `stopped`
+a little later, so nothing has to run in the background: whoever reads finds the
+entry that holds at that moment. An eventually consistent read is simply a read of
+the past. The absence of an instance (before its creation, after its deletion) is an
+entry too, so creations and deletions become visible late in the same way.
+
+Instances keep the order in which they were created; a listing page continues after
+the sequence number of its last instance, so a page boundary survives creations and
+deletions in between.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ipaddress
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from ccm.base import clock as clocks
+
+HISTORY_S = 600.0
+"""How far back the past stays readable; the longest possible consistency delay."""
+
+PRIVATE_NETWORK = ipaddress.ip_network("10.0.0.0/8")
+"""Where instances without given addresses get theirs, one after the other."""
+
+State = Literal["starting", "running", "stopping", "stopped", "deleted"]
+Action = Literal["start", "stop"]
+AddressKind = Literal["private", "public", "private_dns", "public_dns", "hostname"]
+
+ACTIONS: dict[tuple[Action, State], tuple[State, State] | None] = {
+    ("start", "stopped"): ("starting", "running"),
+    ("start", "running"): None,
+    ("stop", "running"): ("stopping", "stopped"),
+    ("stop", "stopped"): None,
+}
+"""(action, state) -> the state on the way and the one reached; None: already there.
+
+A pair that is not listed is refused as a conflict.
+"""
+
+SETTLES: dict[State, State] = {"starting": "running", "stopping": "stopped"}
+"""What becomes of a state on the way if nobody interferes."""
+
+
+class WorldError(Exception):
+    """A refused operation: `code` is for programs, the text for people."""
+
+    def __init__(self, code: Literal["not_found", "conflict", "invalid"], message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One address of an instance, in the cloud's own words."""
+
+    kind: AddressKind
+    value: str
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """One virtual machine as the cloud shows it; `created` is RFC 3339 text."""
+
+    id: str
+    name: str
+    state: State
+    zone: str
+    region: str
+    type: str
+    addresses: tuple[Address, ...]
+    labels: dict[str, str]
+    created: str
+
+
+class NewInstance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a customer states when ordering an instance.
+
+    Names need not be unique. Without addresses it gets one private address.
+    """
+
+    name: str
+    type: str = "small"
+    zone: str = "sim-1a"
+    region: str = "sim-1"
+    addresses: tuple[Address, ...] = ()
+    labels: dict[str, str] = {}
+
+
+class GivenInstance(NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An instance that is simply there: what the administrator or a saved state brings."""
+
+    id: str = ""
+    state: State = "running"
+    created: str = ""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be changed later: addresses are replaced, labels merged (null removes one)."""
+
+    type: str | msgspec.UnsetType = msgspec.UNSET
+    addresses: tuple[Address, ...] | msgspec.UnsetType = msgspec.UNSET
+    labels: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Some instances in order of creation; `after` continues the listing, None ends it."""
+
+    instances: tuple[Instance, ...]
+    after: int | None
+
+
+class _Record:
+    """The timeline of one instance: moments rise, and the last entry lasts for ever."""
+
+    __slots__ = ("id", "name", "sequence", "timeline")
+
+    def __init__(self, sequence: int, born: float, instance: Instance) -> None:
+        self.sequence = sequence
+        self.id = instance.id
+        self.name = instance.name
+        self.timeline: list[tuple[float, Instance | None]] = [(born, instance)]
+
+    def at(self, moment: float) -> Instance | None:
+        """What the instance was then; None before its creation and after its end."""
+        for since, instance in reversed(self.timeline):
+            if since <= moment:
+                return instance
+        return None
+
+    def write(self, now: float, entries: Iterable[tuple[float, Instance | None]]) -> None:
+        """Replace the future by these entries and forget what nobody can read any more."""
+        past = [entry for entry in self.timeline if entry[0] <= now]
+        horizon = now - HISTORY_S
+        while len(past) > 1 and past[1][0] <= horizon:
+            past.pop(0)
+        self.timeline = [*past, *entries]
+
+    def revise(self, now: float, change: Callable[[Instance], Instance]) -> None:
+        """Apply a change to the present and to everything that was going to follow."""
+        present = self.at(now)
+        later = [entry for entry in self.timeline if entry[0] > now]
+        self.write(now, [(since, one and change(one)) for since, one in [(now, present), *later]])
+
+
+class World:
+    """All instances of the simulated cloud.
+
+    Args:
+        clock: tells the time; the world never waits.
+        rng: draws instance IDs, so that a seed repeats them.
+    """
+
+    def __init__(self, clock: clocks.Clock, rng: random.Random) -> None:
+        self.transition_s = 0.5
+        """Seconds that starting and stopping take."""
+        self.linger_s = 0.0
+        """Seconds for which a deleted instance is still shown, as `deleted`."""
+        self.revision = 0
+        """Counts the writes, so that a saver knows whether there is something new."""
+        self._clock = clock
+        self._rng = rng
+        self._sequence = 0
+        self._order: list[_Record] = []
+        self._by_id: dict[str, _Record] = {}
+        self._by_name: dict[str, list[_Record]] = {}
+        self._graves: deque[tuple[float, _Record]] = deque()
+
+    def create(self, wanted: NewInstance) -> Instance:
+        """Order an instance: it is `starting` now and `running` soon."""
+        given = GivenInstance(**msgspec.structs.asdict(wanted), state="starting")
+        return self.put(given)
+
+    def put_all(self, given: Sequence[GivenInstance]) -> tuple[Instance, ...]:
+        """Place many instances, all of them or none.
+
+        Raises:
+            WorldError: as `put`; also if an ID comes twice.
+        """
+        seen: set[str] = set()
+        for one in given:
+            self._check(one)
+            if one.id and one.id in seen:
+                raise WorldError("conflict", f"ID {one.id} comes twice")
+            seen.add(one.id)
+        return tuple(self.put(one) for one in given)
+
+    def put(self, given: GivenInstance) -> Instance:
+        """Place an instance in the state given; one on the way settles as usual.
+
+        Raises:
+            WorldError: `invalid` without a name, `conflict` if the ID exists.
+        """
+        self._check(given)
+        self._bury()
+        self._sequence += 1
+        now = self._clock.monotonic()
+        instance = Instance(
+            id=given.id or self._new_id(),
+            name=given.name,
+            state=given.state,
+            zone=given.zone,
+            region=given.region,
+            type=given.type,
+            addresses=given.addresses or (self._new_address(),),
+            labels=given.labels,
+            created=given.created or self._clock.now().isoformat(timespec="milliseconds"),
+        )
+        record = _Record(self._sequence, now, instance)
+        if given.state in SETTLES:
+            record.timeline.append((now + self.transition_s, _settled(instance)))
+        self._order.append(record)
+        self._by_id[record.id] = record
+        self._by_name.setdefault(record.name, []).append(record)
+        self.revision += 1
+        return instance
+
+    def get(self, instance_id: str, *, stale_s: float = 0.0) -> Instance:
+        """One instance as it was `stale_s` seconds ago.
+
+        Raises:
+            WorldError: `not_found` before its creation and after its end.
+        """
+        record = self._by_id.get(instance_id)
+        found = record and record.at(self._clock.monotonic() - stale_s)
+        if not found:
+            raise WorldError("not_found", f"no instance with ID {instance_id}")
+        return found
+
+    def page(
+        self, *, limit: int, after: int = 0, name: str | None = None, stale_s: float = 0.0
+    ) -> Page:
+        """The next instances behind sequence number `after`, all or those of one name."""
+        moment = self._clock.monotonic() - stale_s
+        records = self._order if name is None else self._by_name.get(name, [])
+        start = bisect.bisect_right(records, after, key=_sequence_of)
+        found: list[Instance] = []
+        last = after
+        for position in range(start, len(records)):
+            instance = records[position].at(moment)
+            if instance is None:
+                continue
+            if len(found) == limit:
+                return Page(instances=tuple(found), after=last)
+            found.append(instance)
+            last = records[position].sequence
+        return Page(instances=tuple(found), after=None)
+
+    def act(self, instance_id: str, action: Action) -> Instance:
+        """Start or stop an instance; doing it again is no fault.
+
+        Raises:
+            WorldError: `not_found`, or `conflict` while it is on its way or deleted.
+        """
+        instance = self.get(instance_id)
+        if (action, instance.state) not in ACTIONS:
+            raise WorldError("conflict", f"cannot {action} an instance that is {instance.state}")
+        states = ACTIONS[action, instance.state]
+        if states is None:
+            return instance
+        now = self._clock.monotonic()
+        passing, reached = (msgspec.structs.replace(instance, state=state) for state in states)
+        entries: list[tuple[float, Instance | None]] = [(now, passing)]
+        entries.append((now + self.transition_s, reached))
+        self._by_id[instance_id].write(now, entries)
+        self.revision += 1
+        return self.get(instance_id)
+
+    def update(self, instance_id: str, change: Change) -> Instance:
+        """Change type, addresses or labels of an instance.
+
+        Raises:
+            WorldError: `not_found`, or `conflict` if it is deleted.
+        """
+        if self.get(instance_id).state == "deleted":
+            raise WorldError("conflict", "cannot change a deleted instance")
+        record = self._by_id[instance_id]
+        record.revise(self._clock.monotonic(), lambda one: _changed(one, change))
+        self.revision += 1
+        return self.get(instance_id)
+
+    def delete(self, instance_id: str) -> None:
+        """Delete an instance from whatever state it is in; lingering ones again, silently.
+
+        Raises:
+            WorldError: `not_found`.
+        """
+        instance = self.get(instance_id)
+        if instance.state == "deleted":
+            return
+        self._bury()
+        now = self._clock.monotonic()
+        end = now + self.linger_s
+        entries: list[tuple[float, Instance | None]] = [(end, None)]
+        if self.linger_s > 0:
+            entries.insert(0, (now, msgspec.structs.replace(instance, state="deleted")))
+        record = self._by_id[instance_id]
+        record.write(now, entries)
+        self._graves.append((end, record))
+        self.revision += 1
+
+    def snapshot(self) -> tuple[Instance, ...]:
+        """Every instance that is not deleted, as it is now."""
+        return tuple(one for one in self._living() if one.state != "deleted")
+
+    def _check(self, given: GivenInstance) -> None:
+        if not given.name:
+            raise WorldError("invalid", "name: must not be empty")
+        if given.id in self._by_id:
+            raise WorldError("conflict", f"an instance with ID {given.id} exists or existed")
+
+    def _living(self) -> Iterator[Instance]:
+        now = self._clock.monotonic()
+        return (one for record in self._order if (one := record.at(now)) is not None)
+
+    def _bury(self) -> None:
+        horizon = self._clock.monotonic() - HISTORY_S
+        while self._graves and self._graves[0][0] < horizon:
+            _, record = self._graves.popleft()
+            del self._by_id[record.id]
+            namesakes = self._by_name[record.name]
+            namesakes.remove(record)
+            if not namesakes:
+                del self._by_name[record.name]
+            del self._order[bisect.bisect_left(self._order, record.sequence, key=_sequence_of)]
+
+    def _new_id(self) -> str:
+        while (name := f"i-{self._rng.getrandbits(48):012x}") in self._by_id:
+            pass
+        return name
+
+    def _new_address(self) -> Address:
+        room = PRIVATE_NETWORK.num_addresses - 2
+        return Address(kind="private", value=str(PRIVATE_NETWORK[1 + (self._sequence - 1) % room]))
+
+
+def _sequence_of(record: _Record) -> int:
+    return record.sequence
+
+
+def _settled(instance: Instance) -> Instance:
+    return msgspec.structs.replace(instance, state=SETTLES[instance.state])
+
+
+def _changed(instance: Instance, change: Change) -> Instance:
+    wanted = msgspec.structs.asdict(change)
+    fields = {name: value for name, value in wanted.items() if value is not msgspec.UNSET}
+    if "labels" in fields:
+        merged = {**instance.labels, **fields["labels"]}
+        fields["labels"] = {key: value for key, value in merged.items() if value is not None}
+    return msgspec.structs.replace(instance, **fields)
