@@ -1,0 +1,619 @@
+"""Typed calls to the API server: one `Client` per controller, one `Resource` per kind.
+
+A client has a name (the end of its user agent) and a rate limiter of its own; all
+clients share one transport. Objects are decoded into the narrow types of `ccm.model`;
+therefore changes are written as patches, and only kinds that are modelled completely
+may be replaced.
+
+Every call may raise `errors.ApiError` or `errors.Unreachable`, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import msgspec
+
+from ccm.base.log import logger
+from ccm.base.throttle import Limiter, Unlimited
+from ccm.kube import errors, metrics
+from ccm.kube.resources import Envelope, Headed, Kind, RawList
+from ccm.model import names
+from ccm.model.meta import KubeObject, ObjectMeta, object_key
+
+T = TypeVar("T", bound=KubeObject)
+
+PAGE_SIZE = 500
+"""Objects per page; decoding one page stalls the event loop for a few milliseconds
+only (the chunk size of client-go's pager)."""
+
+IDLE_GRACE_S = 30.0
+"""How much longer than the server's own time limit a watch may be silent."""
+
+EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "MALFORMED"]
+Propagation = Literal["Orphan", "Background", "Foreground"]
+
+_JSON = "application/json"
+_STRATEGIC = "application/strategic-merge-patch+json"
+_MERGE = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
+_APPLY = "application/apply-patch+yaml"
+
+_ENVELOPE = msgspec.json.Decoder(Envelope)
+_HEADED = msgspec.json.Decoder(Headed)
+_RAW_LIST = msgspec.json.Decoder(RawList)
+_STATUS = msgspec.json.Decoder(errors.Status)
+_ENCODER = msgspec.json.Encoder()
+_KNOWN_TYPES: dict[str, EventType] = {
+    "ADDED": "ADDED",
+    "MODIFIED": "MODIFIED",
+    "DELETED": "DELETED",
+}
+
+_log = logger("kube")
+
+
+class Wire(Protocol):
+    """What a client needs of the transport below it."""
+
+    @property
+    def user_agent(self) -> str:
+        """The process' user agent, without a client's name."""
+        ...
+
+    async def do(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        timeout_s: float = 30.0,
+        limiter: Limiter = ...,
+        user_agent: str | None = None,
+        retry: bool = True,
+    ) -> bytes:
+        """Send one request and return the whole answer."""
+        ...
+
+    def stream(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        limiter: Limiter = ...,
+        idle_timeout_s: float,
+        user_agent: str | None = None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """Open a GET whose answer is read line by line."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[T]):
+    """One page of a list.
+
+    Attributes:
+        items: the objects that could be decoded.
+        resource_version: the version the list shows; where a watch may start.
+        continue_: token of the next page; empty on the last one.
+        malformed: how many items were left out because they could not be decoded.
+    """
+
+    items: Sequence[T]
+    resource_version: str
+    continue_: str = ""
+    malformed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent(Generic[T]):
+    """One event of a watch.
+
+    Attributes:
+        type: MALFORMED stands for an object that could not be decoded; it was counted
+            and logged already. It must not stop the watch.
+        object: the object; None for BOOKMARK and MALFORMED.
+        resource_version: where to resume after this event; empty when unreadable.
+        initial_events_end: True for the bookmark that ends the initial events.
+        key: the object's key; readable for most malformed objects too.
+        wire_type: the type the server sent; tells a malformed deletion from the rest.
+    """
+
+    type: EventType
+    object: T | None
+    resource_version: str
+    initial_events_end: bool = False
+    key: str = ""
+    wire_type: str = ""
+
+
+class Client:
+    """Calls in the name of one controller.
+
+    Args:
+        transport: the wire, shared by all clients of the process.
+        name: suffix of the user agent, such as `node-controller`; empty for none.
+        limiter: waits before each attempt of each request; unlimited by default.
+        timeout_s: limit of one attempt of one call, in seconds; watches have none.
+    """
+
+    def __init__(
+        self,
+        transport: Wire,
+        *,
+        name: str = "",
+        limiter: Limiter | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self._transport = transport
+        self._limiter: Limiter = limiter if limiter is not None else Unlimited()
+        self._timeout_s = timeout_s
+        self.name = name
+        self.user_agent = f"{transport.user_agent}/{name}" if name else transport.user_agent
+
+    def resource(self, kind: Kind[T]) -> Resource[T]:
+        """Calls about one kind."""
+        return Resource(self, kind)
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = _JSON,
+        accept: str = _JSON,
+        retry: bool = True,
+    ) -> bytes:
+        """Any request, such as `GET /version` or a review; `path` is encoded already."""
+        return await self._transport.do(
+            method,
+            path,
+            query=query,
+            body=body,
+            content_type=content_type,
+            accept=accept,
+            timeout_s=self._timeout_s,
+            limiter=self._limiter,
+            user_agent=self.user_agent,
+            retry=retry,
+        )
+
+    def lines(
+        self, path: str, *, query: Mapping[str, str], idle_timeout_s: float
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """A streamed GET, line by line."""
+        return self._transport.stream(
+            path,
+            query=query,
+            limiter=self._limiter,
+            idle_timeout_s=idle_timeout_s,
+            user_agent=self.user_agent,
+        )
+
+
+class Resource(Generic[T]):
+    """Calls about one kind of object; build it with `Client.resource`.
+
+    For a namespaced kind every call about one object needs a namespace; a list or a
+    watch without one covers all namespaces.
+    """
+
+    def __init__(self, client: Client, kind: Kind[T]) -> None:
+        self._client = client
+        self.kind = kind
+
+    async def get(
+        self, name: str, *, namespace: str = "", resource_version: str | None = None
+    ) -> T:
+        """Read one object; `resource_version="0"` accepts the server's cached state."""
+        query = {} if resource_version is None else {"resourceVersion": resource_version}
+        return await self._call("GET", self._path(name, namespace), query=query)
+
+    async def list_page(
+        self,
+        *,
+        namespace: str = "",
+        limit: int = PAGE_SIZE,
+        continue_: str = "",
+        resource_version: str | None = None,
+        resource_version_match: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Page[T]:
+        """Read one page of the objects.
+
+        Args:
+            namespace: empty for all.
+            limit: most objects in the answer; 0 asks for all at once.
+            continue_: the token of the page before; empty for the first.
+            resource_version: None asks for the newest state; ignored by the server
+                together with a token, and so not sent then.
+            resource_version_match: `Exact` or `NotOlderThan`, with a resource_version.
+            label_selector: as in kubectl.
+            field_selector: as in kubectl.
+        """
+        query: dict[str, str] = {}
+        if limit:
+            query["limit"] = str(limit)
+        if continue_:
+            query["continue"] = continue_
+        elif resource_version is not None:
+            query["resourceVersion"] = resource_version
+            if resource_version_match:
+                query["resourceVersionMatch"] = resource_version_match
+        _add_selectors(query, label_selector, field_selector)
+        path = self.kind.path(namespace=namespace)
+        return self._decode_page(await self._client.raw("GET", path, query=query))
+
+    async def pages(
+        self,
+        *,
+        namespace: str = "",
+        limit: int = PAGE_SIZE,
+        resource_version: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> AsyncIterator[Page[T]]:
+        """All pages, one after the other; a token that expires in between raises Gone."""
+        token = ""
+        while True:
+            page = await self.list_page(
+                namespace=namespace,
+                limit=limit,
+                continue_=token,
+                resource_version=resource_version,
+                label_selector=label_selector,
+                field_selector=field_selector,
+            )
+            yield page
+            token = page.continue_
+            if not token:
+                return
+
+    async def create(self, obj: T | Mapping[str, Any], *, namespace: str = "") -> T:
+        """Create an object; apiVersion and kind are filled in.
+
+        The namespace is taken from the object's metadata if it is not given.
+        """
+        content = self._content(obj)
+        where = namespace or str((content.get("metadata") or {}).get("namespace") or "")
+        self._need_namespace(where)
+        path = self.kind.path(namespace=where)
+        return await self._call("POST", path, body=_ENCODER.encode(content))
+
+    async def replace(self, obj: T, *, subresource: str = "") -> T:
+        """Write an object as a whole (PUT), guarded by its resourceVersion.
+
+        Raises:
+            TypeError: the kind is not modelled completely, so a PUT would erase fields.
+        """
+        if not self.kind.complete:
+            raise TypeError(f"{self.kind.kind} is not modelled completely: patch it instead")
+        path = self._path(obj.name, obj.namespace, subresource)
+        return await self._call("PUT", path, body=_ENCODER.encode(self._content(obj)))
+
+    async def patch_strategic(
+        self,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> T:
+        """Strategic merge patch: lists with a merge key are merged; built-in kinds only."""
+        path = self._path(name, namespace, subresource)
+        return await self._patch(path, patch, _STRATEGIC)
+
+    async def patch_merge(
+        self,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> T:
+        """JSON merge patch (RFC 7386): lists are replaced, None removes a field."""
+        return await self._patch(self._path(name, namespace, subresource), patch, _MERGE)
+
+    async def patch_json(
+        self,
+        name: str,
+        patch: Sequence[Mapping[str, Any]],
+        *,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> T:
+        """JSON patch (RFC 6902): a list of operations, all or none."""
+        return await self._patch(self._path(name, namespace, subresource), patch, _JSON_PATCH)
+
+    async def apply(
+        self,
+        name: str,
+        obj: Mapping[str, Any],
+        *,
+        field_manager: str,
+        force: bool = False,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> T:
+        """Server-side apply in the name of a field manager; `force` takes fields over.
+
+        Raises:
+            errors.Conflict: another manager owns a field and `force` is off.
+        """
+        query = {"fieldManager": field_manager}
+        if force:
+            query["force"] = "true"
+        path = self._path(name, namespace, subresource)
+        return await self._patch(path, self._content(obj), _APPLY, query=query)
+
+    async def delete(
+        self,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_period_s: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> None:
+        """Delete an object.
+
+        Raises:
+            errors.Conflict: `uid` or `resource_version` is given and is not the object's.
+            errors.Missing: there is no such object.
+        """
+        options = _delete_options(uid, resource_version, grace_period_s, propagation)
+        options.update(apiVersion="v1", kind="DeleteOptions")
+        path = self._path(name, namespace)
+        await self._client.raw("DELETE", path, body=_ENCODER.encode(options))
+
+    async def evict(
+        self,
+        name: str,
+        *,
+        namespace: str,
+        uid: str | None = None,
+        grace_period_s: int | None = None,
+    ) -> None:
+        """Ask for a Pod's eviction (policy/v1); call it on the resource of Pods.
+
+        It is not repeated here: the caller decides how long to wait for a budget.
+
+        Raises:
+            errors.TooMany: a disruption budget forbids it now; `retry_after` may say when.
+        """
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": _delete_options(uid, None, grace_period_s, None),
+        }
+        path = self._path(name, namespace, "eviction")
+        await self._client.raw("POST", path, body=_ENCODER.encode(body), retry=False)
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self,
+        *,
+        namespace: str = "",
+        resource_version: str = "",
+        timeout_s: int,
+        send_initial_events: bool = False,
+        label_selector: str = "",
+        field_selector: str = "",
+        idle_timeout_s: float | None = None,
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
+        """Follow changes; the iterator ends when the server ends the watch.
+
+        Args:
+            namespace: empty for all.
+            resource_version: where to start; empty: now, with the present state first.
+            timeout_s: seconds after which the server shall end the watch.
+            send_initial_events: begin with the present objects as ADDED events, ended by
+                a bookmark with `initial_events_end`.
+            label_selector: as in kubectl.
+            field_selector: as in kubectl.
+            idle_timeout_s: longest silence; by default a little above `timeout_s`.
+
+        Raises:
+            errors.ApiError: the server refused, or sent an ERROR event (410: Gone).
+            errors.Unreachable: the connection was cut, was silent, or carried garbage.
+        """
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(timeout_s),
+        }
+        if resource_version or send_initial_events:
+            query["resourceVersion"] = resource_version
+        if send_initial_events:
+            query["sendInitialEvents"] = "true"
+            query["resourceVersionMatch"] = "NotOlderThan"
+        _add_selectors(query, label_selector, field_selector)
+        idle = timeout_s + IDLE_GRACE_S if idle_timeout_s is None else idle_timeout_s
+        path = self.kind.path(namespace=namespace)
+        async with self._client.lines(path, query=query, idle_timeout_s=idle) as lines:
+            yield self._events(lines)
+
+    async def _events(self, lines: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent[T]]:
+        async for line in lines:
+            yield self._decode_event(line)
+
+    def _decode_event(self, line: bytes) -> WatchEvent[T]:
+        try:
+            envelope = _ENVELOPE.decode(line)
+            if envelope.type == "ERROR":
+                raise errors.from_status(_STATUS.decode(envelope.object))
+            if envelope.type == "BOOKMARK":
+                return _bookmark(_HEADED.decode(envelope.object).metadata)
+        except msgspec.MsgspecError as problem:
+            raise errors.Unreachable(
+                f"the watch of {self.kind.plural} carried garbage: {problem}", kind="garbage"
+            ) from problem
+        known = _KNOWN_TYPES.get(envelope.type)
+        try:
+            obj = self.kind.one.decode(envelope.object)
+        except msgspec.MsgspecError as problem:
+            return self._malformed_event(envelope, problem)
+        if known is None:
+            unknown = ValueError(f"unknown event type {envelope.type[:40]!r}")
+            return self._malformed_event(envelope, unknown)
+        return WatchEvent(
+            type=known,
+            object=obj,
+            resource_version=obj.resource_version,
+            key=obj.key,
+            wire_type=envelope.type,
+        )
+
+    def _malformed_event(self, envelope: Envelope, problem: Exception) -> WatchEvent[T]:
+        head = self._note_malformed(envelope.object, problem)
+        return WatchEvent(
+            type="MALFORMED",
+            object=None,
+            resource_version=head.resource_version,
+            key=object_key(head),
+            wire_type=envelope.type,
+        )
+
+    def _decode_page(self, body: bytes) -> Page[T]:
+        """Decode a page strictly; if that fails item by item, leaving the bad ones out."""
+        try:
+            page = self.kind.page.decode(body)
+        except msgspec.ValidationError:
+            return self._decode_items(body)
+        except msgspec.MsgspecError as problem:
+            raise self._garbage(problem) from problem
+        return Page(
+            items=page.items or [],
+            resource_version=page.metadata.resource_version,
+            continue_=page.metadata.continue_,
+        )
+
+    def _decode_items(self, body: bytes) -> Page[T]:
+        try:
+            page = _RAW_LIST.decode(body)
+        except msgspec.MsgspecError as problem:
+            raise self._garbage(problem) from problem
+        raw = page.items or []
+        items = [item for item in map(self._decode_item, raw) if item is not None]
+        return Page(
+            items=items,
+            resource_version=page.metadata.resource_version,
+            continue_=page.metadata.continue_,
+            malformed=len(raw) - len(items),
+        )
+
+    def _decode_item(self, raw: msgspec.Raw) -> T | None:
+        try:
+            return self.kind.one.decode(raw)
+        except msgspec.MsgspecError as problem:
+            self._note_malformed(raw, problem)
+            return None
+
+    def _note_malformed(self, raw: msgspec.Raw, problem: Exception) -> ObjectMeta:
+        """Count and log an object we cannot decode; its metadata as far as readable."""
+        try:
+            head = _HEADED.decode(raw).metadata
+        except msgspec.MsgspecError:
+            head = ObjectMeta()
+        metrics.malformed(self.kind.plural).inc()
+        _log.warning(
+            "object from the API server cannot be decoded and is left out",
+            resource=self.kind.plural,
+            key=object_key(head),
+            error=str(problem),
+        )
+        return head
+
+    def _garbage(self, problem: Exception) -> errors.Unreachable:
+        return errors.Unreachable(
+            f"the answer about {self.kind.plural} makes no sense: {problem}", kind="garbage"
+        )
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = _JSON,
+    ) -> T:
+        answer = await self._client.raw(
+            method, path, query=query, body=body, content_type=content_type
+        )
+        try:
+            return self.kind.one.decode(answer)
+        except msgspec.MsgspecError as problem:
+            raise self._garbage(problem) from problem
+
+    async def _patch(
+        self,
+        path: str,
+        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        content_type: str,
+        *,
+        query: Mapping[str, str] | None = None,
+    ) -> T:
+        body = _ENCODER.encode(patch)
+        return await self._call("PATCH", path, query=query, body=body, content_type=content_type)
+
+    def _content(self, obj: T | Mapping[str, Any]) -> dict[str, Any]:
+        plain = msgspec.to_builtins(obj) if isinstance(obj, msgspec.Struct) else obj
+        return {"apiVersion": self.kind.api_version, "kind": self.kind.kind, **plain}
+
+    def _path(self, name: str, namespace: str, subresource: str = "") -> str:
+        self._need_namespace(namespace)
+        if not name:
+            raise ValueError(f"a {self.kind.kind} needs a name")
+        return self.kind.path(namespace=namespace, name=name, subresource=subresource)
+
+    def _need_namespace(self, namespace: str) -> None:
+        if self.kind.namespaced != bool(namespace):
+            word = "needs a" if self.kind.namespaced else "has no"
+            raise ValueError(f"a {self.kind.kind} {word} namespace")
+
+
+def _bookmark(metadata: ObjectMeta) -> WatchEvent[Any]:
+    marks = metadata.annotations or {}
+    return WatchEvent(
+        type="BOOKMARK",
+        object=None,
+        resource_version=metadata.resource_version,
+        initial_events_end=marks.get(names.INITIAL_EVENTS_END) == "true",
+        wire_type="BOOKMARK",
+    )
+
+
+def _add_selectors(query: dict[str, str], label_selector: str, field_selector: str) -> None:
+    if label_selector:
+        query["labelSelector"] = label_selector
+    if field_selector:
+        query["fieldSelector"] = field_selector
+
+
+def _delete_options(
+    uid: str | None,
+    resource_version: str | None,
+    grace_period_s: int | None,
+    propagation: Propagation | None,
+) -> dict[str, Any]:
+    wanted = {"uid": uid, "resourceVersion": resource_version}
+    preconditions = {key: value for key, value in wanted.items() if value is not None}
+    options = {
+        "preconditions": preconditions or None,
+        "gracePeriodSeconds": grace_period_s,
+        "propagationPolicy": propagation,
+    }
+    return {key: value for key, value in options.items() if value is not None}

@@ -1,0 +1,119 @@
+"""The table of kinds we talk about: where each lives on the server and how it is decoded.
+
+A new kind is one line here and one type in `ccm.model`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar, cast
+from urllib.parse import quote
+
+import msgspec
+
+from ccm.model import Event, Lease, Node
+from ccm.model.meta import KubeObject, ObjectMeta, Wire
+
+T = TypeVar("T", bound=KubeObject)
+
+
+class ListMeta(Wire, frozen=True, kw_only=True):
+    """What a list says about itself."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+    remaining_item_count: int | None = None
+
+
+class RawList(Wire, frozen=True, kw_only=True):
+    """A page whose items are left undecoded."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+class ItemList(Wire, Generic[T], frozen=True, kw_only=True):
+    """A page of decoded items."""
+
+    metadata: ListMeta = ListMeta()
+    items: list[T] | None = None
+
+
+class Envelope(Wire, frozen=True, kw_only=True):
+    """One line of a watch; the object stays undecoded until the type is known."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class Headed(Wire, frozen=True, kw_only=True):
+    """Just the metadata of any object: of a bookmark, or of one we cannot decode."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kind(Generic[T]):
+    """One kind of object.
+
+    Attributes:
+        group: API group; empty for the core group.
+        version: API version, such as `v1`.
+        plural: resource name in paths, such as `nodes`.
+        kind: as written in `kind:`.
+        namespaced: whether objects live in a namespace.
+        type: the type that objects are decoded into.
+        complete: True when `type` names every field of the kind, so that an object may
+            be written back as a whole (PUT) without erasing what we did not read.
+    """
+
+    group: str = ""
+    version: str = "v1"
+    plural: str
+    kind: str
+    namespaced: bool
+    type: type[T]
+    complete: bool = False
+    one: msgspec.json.Decoder[T] = field(init=False, repr=False)
+    page: msgspec.json.Decoder[ItemList[T]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        page_type = cast("Any", ItemList)[self.type]
+        object.__setattr__(self, "one", msgspec.json.Decoder(self.type))
+        object.__setattr__(self, "page", msgspec.json.Decoder(page_type))
+
+    @property
+    def api_version(self) -> str:
+        """As written in `apiVersion:`."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, *, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The encoded path of a collection, an object or a subresource.
+
+        An empty namespace means all of them, or a kind that has none.
+        """
+        root = f"/apis/{self.group}" if self.group else "/api"
+        parts = [f"{root}/{self.version}"]
+        if namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name:
+            parts.append(quote(name, safe=""))
+        if subresource:
+            parts.append(subresource)
+        return "/".join(parts)
+
+
+NODES = Kind(plural="nodes", kind="Node", namespaced=False, type=Node)
+LEASES = Kind(
+    group="coordination.k8s.io",
+    plural="leases",
+    kind="Lease",
+    namespaced=True,
+    type=Lease,
+    complete=True,
+)
+EVENTS = Kind(plural="events", kind="Event", namespaced=True, type=Event)
+
+KINDS: tuple[Kind[Any], ...] = (NODES, LEASES, EVENTS)
+"""Every kind of this table."""
