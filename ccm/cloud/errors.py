@@ -1,0 +1,208 @@
+"""What a provider may raise, and what the daemon then does.
+
+```text
+CloudError
+├─ NotFound                               absent is an answer, not a fault
+│  └─ DiskNotFound                        a volume is absent
+├─ AlreadyExists                          read and adopt
+├─ InvalidArgument, OutOfRange            event; retry slowly (the cloud side may change)
+├─ FailedPrecondition                     event; retry slowly
+├─ Unauthenticated, PermissionDenied      event; back off long
+├─ ResourceExhausted                      event; back off long
+├─ Unavailable, DeadlineExceeded, Aborted back off
+├─ Uninitialized                          the instance exists, initialise it again
+├─ Unimplemented                          treat the capability as absent
+├─ ImplementedElsewhere                   leave alone, no event
+├─ RetryAfter(seconds)                    come back then; not a failure
+└─ Internal, DataLoss, Canceled, Unknown  back off
+```
+
+The names are the machine codes of Gardener's driver interface plus the sentinels of the
+Go cloud-provider library (its "instance not found" is `NotFound`). Anything else that a
+provider raises arrives at the controllers as `Internal`, with the original as its cause.
+
+Raise the class itself for `NotFound`. An error that merely has a `NotFound` among its
+causes is not an absence: an absence deletes things.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class CloudError(Exception):
+    """Base of everything a provider raises on purpose; the message is shown to people."""
+
+
+class NotFound(CloudError):
+    """The thing asked for does not exist. Never raise it for a stopped instance."""
+
+
+class DiskNotFound(NotFound):
+    """The volume does not exist."""
+
+
+class AlreadyExists(CloudError):
+    """Something of that name exists already."""
+
+
+class InvalidArgument(CloudError):
+    """The request makes no sense to this cloud, a foreign provider ID included."""
+
+
+class OutOfRange(CloudError):
+    """A value is outside what the cloud accepts."""
+
+
+class FailedPrecondition(CloudError):
+    """The cloud refuses until somebody changes something; retrying soon is useless."""
+
+
+class Unauthenticated(CloudError):
+    """The cloud does not accept the credentials."""
+
+
+class PermissionDenied(CloudError):
+    """The credentials are valid but not allowed to do this."""
+
+
+class ResourceExhausted(CloudError):
+    """Quota or capacity is used up."""
+
+
+class Unavailable(CloudError):
+    """The cloud cannot be reached or answers with a fault of its own."""
+
+
+class DeadlineExceeded(CloudError):
+    """The call took longer than it may."""
+
+
+class Aborted(CloudError):
+    """The cloud gave up the operation, for example because of a concurrent one."""
+
+
+class Uninitialized(CloudError):
+    """The instance exists but its initialisation has to run again."""
+
+
+class Unimplemented(CloudError):
+    """This provider does not offer the operation."""
+
+
+class ImplementedElsewhere(CloudError):
+    """Another controller takes care of this object."""
+
+
+class RetryAfter(CloudError):
+    """Not yet: come back after `seconds`. No failure and no event."""
+
+    def __init__(self, message: str, *, seconds: float) -> None:
+        super().__init__(message)
+        self.seconds = seconds
+
+
+class Internal(CloudError):
+    """The provider failed in a way it did not foresee."""
+
+
+class DataLoss(CloudError):
+    """The cloud lost or damaged something for good."""
+
+
+class Canceled(CloudError):
+    """The operation was cancelled on the cloud's side."""
+
+
+class Unknown(CloudError):
+    """The cloud gave an answer nobody can classify."""
+
+
+class Retry(Enum):
+    """When the daemon tries again."""
+
+    BACK_OFF = "back off"
+    """Exponential back-off from milliseconds to the queue's cap."""
+    LONG = "back off long"
+    """Exponential back-off that starts at half a minute."""
+    SLOW = "slow"
+    """Every ten minutes, and at once when the object changes."""
+    AFTER = "after"
+    """When the error says."""
+    NEVER = "never"
+    """Not at all: the error is an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the daemon does on one class of error.
+
+    Attributes:
+        retry: when it tries again.
+        event: whether people get a Warning event with the message.
+    """
+
+    retry: Retry
+    event: bool
+
+
+POLICY: dict[type[CloudError], Answer] = {
+    NotFound: Answer(retry=Retry.BACK_OFF, event=True),
+    AlreadyExists: Answer(retry=Retry.BACK_OFF, event=True),
+    InvalidArgument: Answer(retry=Retry.SLOW, event=True),
+    OutOfRange: Answer(retry=Retry.SLOW, event=True),
+    FailedPrecondition: Answer(retry=Retry.SLOW, event=True),
+    Unauthenticated: Answer(retry=Retry.LONG, event=True),
+    PermissionDenied: Answer(retry=Retry.LONG, event=True),
+    ResourceExhausted: Answer(retry=Retry.LONG, event=True),
+    Unavailable: Answer(retry=Retry.BACK_OFF, event=True),
+    DeadlineExceeded: Answer(retry=Retry.BACK_OFF, event=True),
+    Aborted: Answer(retry=Retry.BACK_OFF, event=True),
+    Uninitialized: Answer(retry=Retry.BACK_OFF, event=True),
+    Unimplemented: Answer(retry=Retry.SLOW, event=True),
+    ImplementedElsewhere: Answer(retry=Retry.NEVER, event=False),
+    RetryAfter: Answer(retry=Retry.AFTER, event=False),
+    Internal: Answer(retry=Retry.BACK_OFF, event=True),
+    DataLoss: Answer(retry=Retry.BACK_OFF, event=True),
+    Canceled: Answer(retry=Retry.BACK_OFF, event=True),
+    Unknown: Answer(retry=Retry.BACK_OFF, event=True),
+}
+"""Class -> answer where nothing more special applies; subclasses inherit their base's answer."""
+
+
+def answer(error: CloudError) -> Answer:
+    """The policy for an error: of its class, or of the nearest base that has one."""
+    for base in type(error).__mro__:
+        if base in POLICY:
+            return POLICY[base]
+    return POLICY[Unknown]
+
+
+def normalized(error: Exception) -> CloudError:
+    """The error a controller sees for whatever a provider raised.
+
+    A `CloudError` stays itself. `RetryAfter`, `Unimplemented` and
+    `ImplementedElsewhere` are also found among the causes of any other error, because
+    they only ever make the daemon do less. `NotFound` is never dug out. The rest
+    becomes `Internal`, or `DeadlineExceeded` for a bare timeout.
+    """
+    for cause in _chain(error):
+        if isinstance(cause, RetryAfter | Unimplemented | ImplementedElsewhere):
+            return cause
+    if isinstance(error, CloudError):
+        return error
+    wrapper = DeadlineExceeded if isinstance(error, TimeoutError) else Internal
+    wrapped = wrapper(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and its explicit causes, nearest first; a loop of causes ends the walk."""
+    found: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in found:
+        found.append(current)
+        current = current.__cause__
+    return found

@@ -1,0 +1,309 @@
+"""The provider interfaces: what a cloud may offer, as protocols.
+
+A provider is one async context manager that yields a `Cloud`. Each capability the cloud
+has is a field of it; None means not offered, and nothing else has to be written.
+
+Rules that hold for every method:
+
+* Objects handed in are read-only.
+* A method may be called again before an earlier call returned, and again after a call
+  whose answer was lost: repeating it must be harmless.
+* The daemon gives every call a deadline and cancels it on lost leadership; cancelled
+  calls must leave nothing that the next call cannot adopt.
+* Raise the classes of `ccm.cloud.errors`; whatever else is raised counts as `Internal`
+  and is tried again with back-off.
+* Blocking libraries run through `ccm.cloud.blocking`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from ccm.cloud.types import (
+    InstanceListing,
+    InstanceMetadata,
+    InstanceState,
+    Limits,
+    Route,
+    Status,
+    Zone,
+)
+from ccm.model import Node, NodeAddress
+
+Service = Any
+"""A Service; typed together with the service controller, which is its only reader."""
+
+
+class InstancesV2(Protocol):
+    """Instances looked up by Node: the interface for a new provider.
+
+    Look up by `node.provider_id`; only where it is empty, by other properties, usually the
+    name. A provider ID of another scheme is `InvalidArgument`, never an absence. If a cloud
+    offers this, the daemon calls neither `Instances` nor `Zones`.
+    """
+
+    async def instance_exists(self, node: Node) -> bool:
+        """Whether the instance exists; True for a stopped one.
+
+        Called by the node lifecycle controller for each node that is not Ready, once per
+        `--node-monitor-period`, and once more before a node is deleted. False deletes the
+        Node object, so answer False only on positive knowledge. An error keeps the node
+        and is asked again with back-off.
+        """
+        ...
+
+    async def instance_shutdown(self, node: Node) -> bool:
+        """Whether the instance is switched off.
+
+        Called right after `instance_exists` said True. True puts the shutdown taint on the
+        node. `NotFound` and any other error leave the node as it is; `Unimplemented` means
+        the cloud cannot tell.
+        """
+        ...
+
+    async def instance_metadata(self, node: Node) -> InstanceMetadata | None:
+        """Everything the cloud knows about the instance.
+
+        Called once to initialise a node, and for each initialised node once per
+        `--node-status-update-frequency` to keep its addresses in step. None means there is
+        nothing to say yet: the node stays tainted and is asked about again later. An error,
+        `NotFound` included, keeps the taint and is retried according to its class; a
+        Warning event tells the cause.
+        """
+        ...
+
+
+@runtime_checkable
+class InstanceStates(Protocol):
+    """Optional on the same object as `InstancesV2`: existence and power in one cloud request."""
+
+    async def instance_state(self, node: Node) -> InstanceState:
+        """What `instance_exists` and `instance_shutdown` would say, asked at once.
+
+        Called by the node lifecycle controller in their place. Errors as for
+        `instance_exists`.
+        """
+        ...
+
+
+class Instances(Protocol):
+    """Instances looked up by provider ID or by node name: the old interface.
+
+    For providers ported from an older code base. Only what the node controllers call is
+    needed; they call by provider ID first and by name where that fails.
+    """
+
+    async def node_addresses(self, node_name: str) -> Sequence[NodeAddress]:
+        """Addresses by node name. Fallback when the lookup by provider ID failed."""
+        ...
+
+    async def node_addresses_by_provider_id(self, provider_id: str) -> Sequence[NodeAddress]:
+        """Addresses by provider ID, at initialisation and in each periodic pass."""
+        ...
+
+    async def instance_id(self, node_name: str) -> str:
+        """The cloud's ID of an instance, without scheme, for nodes without provider ID.
+
+        Raises:
+            NotFound: no such instance, not even a stopped one; the lifecycle controller
+                then deletes the Node.
+            Unimplemented: initialisation goes on without a provider ID.
+        """
+        ...
+
+    async def instance_type(self, node_name: str) -> str:
+        """Instance type by node name. Fallback."""
+        ...
+
+    async def instance_type_by_provider_id(self, provider_id: str) -> str:
+        """Instance type by provider ID, at initialisation."""
+        ...
+
+    async def add_ssh_key_to_all_instances(self, user: str, key: str) -> None:
+        """Put an SSH key (`<type> <blob>`) on every instance. The daemon never calls it."""
+        ...
+
+    async def current_node_name(self, hostname: str) -> str:
+        """The node name of the machine we run on. The daemon never calls it."""
+        ...
+
+    async def instance_exists_by_provider_id(self, provider_id: str) -> bool:
+        """Whether the instance exists, stopped ones included; False deletes the Node.
+
+        A `NotFound` raised here is an ordinary error: the node is kept.
+        """
+        ...
+
+    async def instance_shutdown_by_provider_id(self, provider_id: str) -> bool:
+        """Whether the instance is switched off; `Unimplemented` reads as no."""
+        ...
+
+
+class Zones(Protocol):
+    """Zones for the old `Instances` interface."""
+
+    async def get_zone(self) -> Zone:
+        """The zone of the machine we run on. The daemon never calls it."""
+        ...
+
+    async def get_zone_by_provider_id(self, provider_id: str) -> Zone:
+        """The zone of an instance, at initialisation."""
+        ...
+
+    async def get_zone_by_node_name(self, node_name: str) -> Zone:
+        """The same by node name. Fallback."""
+        ...
+
+
+class Inventory(Protocol):
+    """Optional bulk listing, which makes large clusters cheap.
+
+    The daemon shares one listing between initialisation, the address pass and the
+    lifecycle pass, and uses it only where it costs fewer cloud requests than asking one by
+    one. An instance missing from a listing is always asked for on its own before anything
+    follows from that.
+    """
+
+    async def list_instances(self) -> InstanceListing:
+        """Every instance, with power state and complete metadata, and the requests it took.
+
+        Called at most once per `--inventory-max-age`, never twice at once. On an error the
+        daemon falls back to single calls.
+        """
+        ...
+
+
+class LoadBalancer(Protocol):
+    """Load balancers for Services of type LoadBalancer."""
+
+    async def get_load_balancer(self, cluster_name: str, service: Service) -> Status | None:
+        """The load balancer's status; None when there is none."""
+        ...
+
+    def get_load_balancer_name(self, cluster_name: str, service: Service) -> str:
+        """The name of the load balancer in the cloud; pure, no call."""
+        ...
+
+    async def ensure_load_balancer(
+        self, cluster_name: str, service: Service, nodes: Sequence[Node]
+    ) -> Status:
+        """Create or update; may be repeated. `RetryAfter` while the cloud still works on it.
+
+        `ImplementedElsewhere` leaves the Service to another controller.
+        """
+        ...
+
+    async def update_load_balancer(
+        self, cluster_name: str, service: Service, nodes: Sequence[Node]
+    ) -> None:
+        """Change the members only."""
+        ...
+
+    async def ensure_load_balancer_deleted(self, cluster_name: str, service: Service) -> None:
+        """Remove it and every left-over of a half-made one; silent when nothing is there.
+
+        Must never raise `ImplementedElsewhere`.
+        """
+        ...
+
+
+class Routes(Protocol):
+    """Routes to the pods of each node, for clusters without an overlay network."""
+
+    async def list_routes(self, cluster_name: str) -> Sequence[Route]:
+        """All routes that the cloud manages for this cluster."""
+        ...
+
+    async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
+        """Create a route; `name_hint` may shape its name. May be repeated."""
+        ...
+
+    async def delete_route(self, cluster_name: str, route: Route) -> None:
+        """Delete a route as `list_routes` returned it; silent when it is gone."""
+        ...
+
+
+class Clusters(Protocol):
+    """Names of clusters. The daemon never calls it."""
+
+    async def list_clusters(self) -> Sequence[str]:
+        """Names of the clusters in this cloud."""
+        ...
+
+    async def master(self, cluster_name: str) -> str:
+        """Address of a cluster's API server."""
+        ...
+
+
+class PVLabeler(Protocol):
+    """Labels for volumes. Deprecated in Kubernetes; the daemon never calls it."""
+
+    async def get_labels_for_volume(self, volume: Any) -> Mapping[str, str]:
+        """Labels of a PersistentVolume."""
+        ...
+
+
+class InformerFactory(Protocol):
+    """The daemon's shared caches, for a provider that wants to watch what it watches."""
+
+    def on_node(self, handler: Callable[[Node | None, Node | None], None]) -> None:
+        """Call `handler(old, new)` for every change of a Node; None where there is none.
+
+        Handlers run in the event loop and must return at once. Existing nodes are
+        delivered first.
+        """
+        ...
+
+    def node(self, name: str) -> Node | None:
+        """The cached Node; None when there is none."""
+        ...
+
+
+SetInformers = Callable[[InformerFactory], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """One cloud: its name and the capabilities it offers; None = not offered.
+
+    Attributes:
+        name: the provider's name; the scheme of provider IDs unless `schemes` says more.
+        instances: instances by Node. Wins over `instances_v1` and `zones`.
+        instances_v1: instances by provider ID and name.
+        zones: zones, used with `instances_v1` only.
+        clusters: never called by the daemon.
+        load_balancer: load balancers.
+        routes: pod routes.
+        pv_labeler: never called by the daemon.
+        set_informers: called once, before the caches start.
+        inventory: bulk listing.
+        machines: machine driver, for a machine controller; the daemon's node controllers
+            never touch it.
+        has_cluster_id: False when the cloud's objects carry no mark of this cluster; the
+            daemon then refuses to start without `--allow-untagged-cloud`.
+        schemes: provider-ID schemes that are ours, old spellings included. Empty = `name`.
+            A node with another scheme is left alone entirely.
+        limits: deadlines and rate the provider wants for its calls.
+    """
+
+    name: str
+    instances: InstancesV2 | None = None
+    instances_v1: Instances | None = None
+    zones: Zones | None = None
+    clusters: Clusters | None = None
+    load_balancer: LoadBalancer | None = None
+    routes: Routes | None = None
+    pv_labeler: PVLabeler | None = None
+    set_informers: SetInformers | None = None
+    inventory: Inventory | None = None
+    machines: object | None = None
+    has_cluster_id: bool = True
+    schemes: Sequence[str] = ()
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def provider_schemes(self) -> Sequence[str]:
+        """The provider-ID schemes that are ours."""
+        return self.schemes or (self.name,)

@@ -1,0 +1,146 @@
+"""One bulk listing shared by all controllers, used only where it saves cloud requests.
+
+A listing is worth its price when more single requests are waiting than it took last
+time. It proves presence only: an instance missing from it is asked for on its own. A
+listing that answered fewer questions than it cost, or failed, pauses bulk listing for a
+while, so that a slow consumer never makes the cloud pay for listings nobody reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+
+from ccm.base import log, metrics
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.errors import CloudError
+from ccm.cloud.types import InstanceListing, InstanceRecord
+from ccm.model import Node
+
+PAGE_GUESS = 50
+"""Instances per cloud request assumed before the first listing told; a small usual page."""
+
+PAUSE_S = 60.0
+"""How long bulk listing rests after a listing that failed or did not pay off."""
+
+_LISTINGS = metrics.counter(
+    "ccm_cloud_inventory_listings",
+    "Bulk listings by outcome.",
+    ["outcome"],
+)
+_ANSWERS = metrics.counter(
+    "ccm_cloud_inventory_lookups",
+    "Questions put to the shared listing: answered by it, or left to a single call.",
+    ["source"],
+)
+
+
+class SharedInventory:
+    """The shared listing.
+
+    Args:
+        fetch: makes a listing; one runs at a time.
+        population: how many nodes the cluster has, for guessing the price of the first one.
+        max_age_s: seconds a finished listing may be used.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[], Awaitable[InstanceListing]],
+        *,
+        population: Callable[[], int],
+        max_age_s: float,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._fetch = fetch
+        self._population = population
+        self._max_age_s = max_age_s
+        self._clock = clock
+        self._log = log.logger("inventory")
+        self._index: _Index | None = None
+        self._expires = -math.inf
+        self._paused_until = -math.inf
+        self._flight: asyncio.Task[_Index | None] | None = None
+
+    async def find(self, node: Node, *, single_requests: int) -> InstanceRecord | None:
+        """The node's instance in a listing; None = ask for it on its own.
+
+        Args:
+            node: looked up by its provider ID, or by its name where it has none.
+            single_requests: how many requests asking one by one would cost all those who
+                wait now, this question included.
+        """
+        index = await self._usable(single_requests)
+        record = index.find(node) if index is not None else None
+        _ANSWERS.labels("listing" if record is not None else "single").inc()
+        return record
+
+    async def close(self) -> None:
+        """Cancel a listing under way."""
+        await cancel_and_join(self._flight)
+        self._flight = None
+
+    async def _usable(self, single_requests: int) -> _Index | None:
+        if self._index is not None and self._clock.monotonic() < self._expires:
+            return self._index
+        if self._flight is None and not self._worth_it(single_requests):
+            return None
+        if self._flight is None:
+            self._flight = spawn(self._refresh(), name="inventory-listing")
+        # Shielded: one waiter's cancellation must not take the listing from the others.
+        return await asyncio.shield(self._flight)
+
+    def _worth_it(self, single_requests: int) -> bool:
+        now = self._clock.monotonic()
+        last = self._index
+        if last is not None and not last.judged:
+            last.judged = True
+            if last.hits < last.requests:
+                self._paused_until = now + PAUSE_S
+        if now < self._paused_until:
+            return False
+        expected = last.requests if last else math.ceil(self._population() / PAGE_GUESS)
+        return single_requests > max(1, expected)
+
+    async def _refresh(self) -> _Index | None:
+        try:
+            listing = await self._fetch()
+        except CloudError as error:
+            self._paused_until = self._clock.monotonic() + PAUSE_S
+            _LISTINGS.labels("error").inc()
+            self._log.warning("bulk listing failed, asking one by one", error=str(error))
+            return None
+        else:
+            _LISTINGS.labels("success").inc()
+            self._index = _Index(listing)
+            self._expires = self._clock.monotonic() + self._max_age_s
+            return self._index
+        finally:
+            self._flight = None
+
+
+class _Index:
+    """A listing by provider ID and by name; a name that occurs twice proves nothing."""
+
+    def __init__(self, listing: InstanceListing) -> None:
+        self.requests = listing.requests
+        self.hits = 0
+        self.judged = False
+        self._by_id = {
+            record.metadata.provider_id: record
+            for record in listing.instances
+            if record.metadata.provider_id
+        }
+        self._by_name: dict[str, InstanceRecord | None] = {}
+        for record in listing.instances:
+            self._by_name[record.name] = None if record.name in self._by_name else record
+
+    def find(self, node: Node) -> InstanceRecord | None:
+        key = node.provider_id
+        found = self._by_id.get(key) if key else self._by_name.get(node.name)
+        if found is not None:
+            self.hits += 1
+        return found

@@ -1,0 +1,39 @@
+"""Provider IDs: `<scheme>://<id>`, where the scheme is the provider's name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ccm.cloud.errors import InvalidArgument
+
+_SEPARATOR = "://"
+
+
+def format_provider_id(scheme: str, instance_id: str) -> str:
+    """Build a provider ID."""
+    return f"{scheme}{_SEPARATOR}{instance_id}"
+
+
+def parse_provider_id(provider_id: str, scheme: str) -> str:
+    """The instance ID in a provider ID of this scheme.
+
+    Raises:
+        InvalidArgument: it has another scheme, none, or nothing behind it. A foreign ID is
+            never an absence.
+    """
+    found, separator, instance_id = provider_id.partition(_SEPARATOR)
+    if not separator or found != scheme or not instance_id.strip("/"):
+        raise InvalidArgument(
+            f"provider ID {provider_id!r} is not of this cloud; expected {scheme}://<id>"
+        )
+    return instance_id
+
+
+def is_foreign(provider_id: str, schemes: Collection[str]) -> bool:
+    """Whether a provider ID names another cloud.
+
+    An empty ID and one without a scheme are not foreign: nothing says whose they are, so
+    the provider decides.
+    """
+    scheme, separator, _ = provider_id.partition(_SEPARATOR)
+    return bool(separator) and scheme not in schemes

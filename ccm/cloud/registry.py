@@ -1,0 +1,126 @@
+"""How a provider is found: by an entry point of the group `ccm.providers`.
+
+A distribution offers a provider with one line of its own `pyproject.toml`:
+
+```toml
+[project.entry-points."ccm.providers"]
+acme = "ccm_acme:open_cloud"
+```
+
+Names are listed without importing anything; only the chosen provider is imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from importlib.metadata import EntryPoint, entry_points
+
+from ccm.cloud.config import Context
+from ccm.cloud.interface import Cloud
+
+GROUP = "ccm.providers"
+"""The entry-point group."""
+
+SDK_VERSION = "1.0"
+"""Version of these interfaces: the major number changes when a provider has to change."""
+
+Opener = Callable[[Context], AbstractAsyncContextManager[Cloud]]
+
+
+class ProviderError(Exception):
+    """No usable provider of that name; the daemon prints the message and exits with 1."""
+
+
+def provider(*, sdk: str) -> Callable[[Callable[[Context], AsyncIterator[Cloud]]], Opener]:
+    """Make an async generator function that yields one `Cloud` a provider.
+
+    ```python
+    @cloud.provider(sdk="1.0")
+    async def open_cloud(ctx):
+        async with Acme(...) as api:
+            yield cloud.Cloud(name="acme", instances=AcmeInstances(api))
+    ```
+
+    Args:
+        sdk: the SDK version it was written for. A provider without this mark, a bare
+            `asynccontextmanager`, counts as written for 1.0.
+    """
+
+    def mark(function: Callable[[Context], AsyncIterator[Cloud]]) -> Opener:
+        opener = asynccontextmanager(function)
+        opener.sdk = sdk  # type: ignore[attr-defined]
+        return opener
+
+    return mark
+
+
+def available() -> Mapping[str, EntryPoint]:
+    """The installed providers by name; imports none of them.
+
+    Raises:
+        ProviderError: two distributions offer one name.
+    """
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=GROUP):
+        other = found.get(entry.name)
+        if other is not None and _origin(other) != _origin(entry):
+            raise ProviderError(
+                f"cloud provider {entry.name!r} is offered twice, by {_origin(other)} and by "
+                f"{_origin(entry)}; uninstall one of them"
+            )
+        found[entry.name] = entry
+    return found
+
+
+def load(name: str) -> Opener:
+    """Import the provider of that name.
+
+    Raises:
+        ProviderError: the name is unknown or offered twice, the import failed, or the
+            provider was written for another SDK version.
+    """
+    found = available()
+    entry = found.get(name)
+    if entry is None:
+        raise ProviderError(_unknown(name, found))
+    try:
+        opener = entry.load()
+    except Exception as error:
+        raise ProviderError(
+            f"cloud provider {name!r} of {_origin(entry)} cannot be imported: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not callable(opener):
+        raise ProviderError(f"cloud provider {name!r}: {entry.value} is not callable")
+    _check_sdk(name, entry, str(getattr(opener, "sdk", "1.0")))
+    result: Opener = opener
+    return result
+
+
+def _check_sdk(name: str, entry: EntryPoint, wanted: str) -> None:
+    try:
+        major, minor = (int(part) for part in wanted.split("."))
+    except ValueError:
+        raise ProviderError(
+            f"cloud provider {name!r} of {_origin(entry)} names SDK version {wanted!r}; "
+            f"it must look like {SDK_VERSION!r}"
+        ) from None
+    our_major, our_minor = (int(part) for part in SDK_VERSION.split("."))
+    if major != our_major or minor > our_minor:
+        raise ProviderError(
+            f"cloud provider {name!r} of {_origin(entry)} needs SDK {wanted}, this is "
+            f"{SDK_VERSION}; install versions of both that fit together"
+        )
+
+
+def _unknown(name: str, found: Mapping[str, EntryPoint]) -> str:
+    close = difflib.get_close_matches(name, found, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    known = ", ".join(sorted(found)) or "none; install a provider package"
+    return f"unknown cloud provider {name!r}{hint} Installed providers: {known}"
+
+
+def _origin(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
