@@ -183,6 +183,7 @@ class World:
         Raises:
             WorldError: as `put`; also if an ID comes twice.
         """
+        self._bury()
         seen: set[str] = set()
         for one in given:
             self._check(one)
@@ -197,8 +198,8 @@ class World:
         Raises:
             WorldError: `invalid` without a name, `conflict` if the ID exists.
         """
-        self._check(given)
         self._bury()
+        self._check(given)
         self._sequence += 1
         now = self._clock.monotonic()
         instance = Instance(

@@ -1,0 +1,52 @@
+"""A simulated cloud on loopback, in the test's own process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import msgspec
+import pytest_asyncio
+
+from providers.sim import server
+
+
+class Remote:
+    """A caller of the cloud that shows answers as they come."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def call(
+        self, method: str, path: str, body: object = None, *, token: str = "secret"
+    ) -> tuple[int, dict[str, object], aiohttp.typedefs.LooseHeaders]:
+        """Status, decoded body (empty for none) and headers of an answer."""
+        headers = {"Authorization": f"Bearer {token}"}
+        data = None if body is None else msgspec.json.encode(body)
+        async with self._session.request(method, path, data=data, headers=headers) as response:
+            content = await response.read()
+            return response.status, msgspec.json.decode(content or b"{}"), response.headers
+
+    async def ok(self, method: str, path: str, body: object = None) -> dict[str, object]:
+        """The body of an answer that must not be an error."""
+        status, answer, _ = await self.call(method, path, body)
+        assert status < 300, answer
+        return answer
+
+
+@pytest_asyncio.fixture
+async def service() -> server.Service:
+    return server.Service(token="secret", seed=1)
+
+
+@pytest_asyncio.fixture
+async def url(service: server.Service) -> AsyncIterator[str]:
+    async with server.serve(service) as url:
+        yield url
+
+
+@pytest_asyncio.fixture
+async def remote(url: str) -> AsyncIterator[Remote]:
+    timeout = aiohttp.ClientTimeout(total=5)
+    async with aiohttp.ClientSession(url, timeout=timeout) as session:
+        yield Remote(session)

@@ -1,0 +1,92 @@
+"""Which calls a fault script strikes."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+
+from providers.sim import faults
+from tests.unit.providers.sim.manual_clock import ManualClock
+
+GET = faults.Call(operation="get_instance", instances=("i-1", "a"))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def script(clock: ManualClock) -> faults.Script:
+    return faults.Script(clock)
+
+
+@pytest.mark.parametrize(
+    ("fault", "struck"),
+    [
+        (faults.Fault(kind="drop"), True),
+        (faults.Fault(kind="drop", operation="get_*"), True),
+        (faults.Fault(kind="drop", operation="list_instances"), False),
+        (faults.Fault(kind="drop", instance="i-1"), True),
+        (faults.Fault(kind="drop", instance="a"), True),
+        (faults.Fault(kind="drop", instance="b*"), False),
+    ],
+    ids=["any", "operation pattern", "other operation", "ID", "name", "other name"],
+)
+def test_a_fault_matches_operation_and_instance(
+    script: faults.Script, fault: faults.Fault, struck: bool
+) -> None:
+    script.add(fault)
+
+    assert (script.judge(GET).fault is not None) is struck
+
+
+def test_a_fault_for_one_instance_spares_calls_without_one(script: faults.Script) -> None:
+    script.add(faults.Fault(kind="drop", instance="a"))
+
+    assert script.judge(faults.Call(operation="list_instances")).fault is None
+
+
+def test_skip_and_count_choose_the_calls_by_number(script: faults.Script) -> None:
+    script.add(faults.Fault(kind="drop", skip=1, count=2))
+
+    struck = [script.judge(GET).fault is not None for _ in range(5)]
+
+    assert struck == [False, True, True, False, False]
+
+
+def test_a_window_chooses_the_calls_by_time(script: faults.Script, clock: ManualClock) -> None:
+    script.add(faults.Fault(kind="drop", start_s=2.0, for_s=2.0))
+
+    struck = []
+    for _ in range(5):
+        struck.append(script.judge(GET).fault is not None)
+        clock.advance(1.0)
+
+    assert struck == [False, False, True, True, False]
+
+
+def test_latencies_add_up_and_the_first_other_fault_decides(script: faults.Script) -> None:
+    script.add(faults.Fault(kind="latency", delay_s=1.0))
+    script.add(faults.Fault(kind="latency", delay_s=0.5))
+    script.add(faults.Fault(kind="empty", count=1))
+    script.add(faults.Fault(kind="drop"))
+
+    verdicts = [script.judge(GET) for _ in range(2)]
+
+    assert [one.delay_s for one in verdicts] == [1.5, 1.5]
+    assert [one.fault and one.fault.kind for one in verdicts] == ["empty", "drop"]
+
+
+def test_a_cleared_script_strikes_nothing(script: faults.Script) -> None:
+    script.add(faults.Fault(kind="drop"))
+
+    script.clear()
+
+    assert len(script) == 0
+    assert script.judge(GET) == faults.Verdict()
+
+
+def test_every_kind_says_what_it_does() -> None:
+    assert set(faults.MEANINGS) == set(typing.get_args(faults.Kind))
