@@ -66,18 +66,26 @@ async def kept(
         yield
         return
     cloud.put_all(await asyncio.to_thread(load, path))
-    saver = tasks.spawn(_save_for_ever(cloud, path, clock), name="state-saver")
+    stop = asyncio.Event()
+    saved = cloud.revision
+    saver = tasks.spawn(_save_changes(cloud, path, clock, saved, stop), name="state-saver")
     try:
         yield
     finally:
-        await tasks.cancel_and_join(saver)
-        await asyncio.to_thread(save, path, cloud.snapshot())
+        stop.set()
+        await saver
 
 
-async def _save_for_ever(cloud: world.World, path: Path, clock: clocks.Clock) -> None:
-    saved = cloud.revision
-    while True:
-        await clock.sleep(SAVE_EVERY_S)
+async def _save_changes(
+    cloud: world.World, path: Path, clock: clocks.Clock, saved: int, stop: asyncio.Event
+) -> None:
+    """Save what is new once in a while and a last time at the end.
+
+    It is told to stop instead of being cancelled: a thread that writes cannot be, and
+    two of them would spoil the draft.
+    """
+    while not stop.is_set():
+        await tasks.first_of(clock.sleep(SAVE_EVERY_S), stop.wait(), name="state-saver-wait")
         if cloud.revision != saved:
             saved = cloud.revision
             await asyncio.to_thread(save, path, cloud.snapshot())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 
@@ -21,6 +22,7 @@ class ManualClock:
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.elapsed += seconds
+        await asyncio.sleep(0)
 
     def advance(self, seconds: float) -> None:
         self.elapsed += seconds

@@ -57,9 +57,9 @@ def test_it_says_where_it_is_and_ends_cleanly(
     ("arguments", "words"),
     [
         (["--latency", "fast"], "not a duration"),
-        (["--latency", "-1s"], "negative"),
+        (["--latency=-1s"], "negative"),
         (["--page-size", "501"], "not between 1 and 500"),
-        (["--rate-limit", "-1"], "negative"),
+        (["--rate-limit=-1"], "negative"),
     ],
 )
 def test_bad_options_are_explained(
