@@ -84,8 +84,10 @@ async def _save_changes(
     It is told to stop instead of being cancelled: a thread that writes cannot be, and
     two of them would spoil the draft.
     """
-    while not stop.is_set():
+    last = False
+    while not last:
         await tasks.first_of(clock.sleep(SAVE_EVERY_S), stop.wait(), name="state-saver-wait")
+        last = stop.is_set()
         if cloud.revision != saved:
             saved = cloud.revision
             await asyncio.to_thread(save, path, cloud.snapshot())
