@@ -1,0 +1,316 @@
+"""The kinds of value a flag takes: how each is read from text and written back.
+
+Every kind reads what Go's flag library reads, no more and no less: its words for
+true and false, its number bases, its durations, its comma lists with CSV quoting.
+So a command line that starts the Go reference starts this daemon too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import ROUND_CEILING, Decimal
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+from ccm.base import durations
+
+T = TypeVar("T")
+Address = IPv4Address | IPv6Address
+
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE = ("0", "f", "F", "false", "FALSE", "False")
+_INTEGER = re.compile(
+    r"([+-]?)(?:0[xX]_?(?P<x>[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)"
+    r"|0[bB]_?(?P<b>[01]+(?:_[01]+)*)"
+    r"|0[oO]?_?(?P<o>[0-7]+(?:_[0-7]+)*)"
+    r"|(?P<d>0|[1-9][0-9]*(?:_[0-9]+)*))"
+)
+_BASES = {"x": 16, "b": 2, "o": 8, "d": 10}
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_CELL = re.compile(r'"(?P<quoted>(?:[^"]|"")*)"(?=,|\Z)|(?P<plain>[^",\r\n]*)(?=,|\Z)')
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]{1,2})|(?P<suffix>[KMGTPE]i|[numkMGTPE]?))"
+)
+_SUFFIXES = {
+    **{
+        suffix: Decimal(1024) ** power
+        for power, suffix in enumerate(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1)
+    },
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("num", -3)},
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(["", *"kMGTPE"])},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[T]):
+    """One kind of flag value.
+
+    Attributes:
+        word: what help calls it, such as `duration`.
+        wants: what a right value looks like, to end the sentence "it takes ...".
+        parse: text to value; raises ValueError for anything else.
+        write: value to text that `parse` reads back; lists stand in brackets.
+        bare: the text meant by the flag alone. A kind that has one never takes the
+            next word of the command line as its value.
+        join: how a further occurrence adds to the earlier ones; None = the last wins.
+    """
+
+    word: str
+    wants: str
+    parse: Callable[[str], T]
+    write: Callable[[T], str]
+    bare: str | None = None
+    join: Callable[[T, T], T] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedCertificate:
+    """A certificate for some host names only.
+
+    Attributes:
+        cert_file: path of the PEM chain.
+        key_file: path of its PEM key.
+        names: host names it serves, `*.` prefixes allowed; empty = those it carries.
+    """
+
+    cert_file: str
+    key_file: str
+    names: tuple[str, ...] = ()
+
+
+def parse_bool(text: str) -> bool:
+    """Read one of Go's words for true and false; ValueError for any other."""
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError(text)
+
+
+def parse_integer(text: str) -> int:
+    """Read an integer in Go's notation: decimal, 0x, 0b, 0o or a leading 0, with underscores."""
+    match = _INTEGER.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    base, digits = next((name, found) for name, found in match.groupdict().items() if found)
+    value = int(digits, _BASES[base])
+    return -value if match[1] == "-" else value
+
+
+def parse_list(text: str) -> tuple[str, ...]:
+    """Read one CSV record: `a,"b,c"` is `a` and `b,c`; empty text is an empty list."""
+    if not text:
+        return ()
+    cells = []
+    position = 0
+    while position <= len(text):
+        match = _CELL.match(text, position)
+        if match is None:
+            raise ValueError(text)
+        quoted = match["quoted"]
+        cells.append(match["plain"] if quoted is None else quoted.replace('""', '"'))
+        position = match.end() + 1
+    return tuple(cells)
+
+
+def parse_quantity(text: str) -> int:
+    """Read a Kubernetes quantity such as `64Ki`, `1.5M` or `2e3`, rounded up to a whole number."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    number = Decimal(match["number"])
+    if match["exponent"] is not None:
+        number = number.scaleb(int(match["exponent"]))
+    else:
+        number *= _SUFFIXES[match["suffix"]]
+    return int(number.to_integral_value(ROUND_CEILING))
+
+
+def parse_gates(text: str) -> Mapping[str, bool]:
+    """Read `A=true,B=false`; spaces around names and values do not matter."""
+    settings = {}
+    for pair in filter(None, text.split(",")):
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(pair)
+        settings[name.strip()] = parse_bool(value.strip())
+    return MappingProxyType(settings)
+
+
+def parse_levels(text: str) -> tuple[tuple[str, int], ...]:
+    """Read `pattern=N,...`, N above 0: a log level for each matching source file."""
+    levels = []
+    for pair in filter(None, text.split(",")):
+        pattern, equals, level = pair.partition("=")
+        if not equals or not pattern or not level.isdecimal() or int(level) < 1:
+            raise ValueError(pair)
+        levels.append((pattern, int(level)))
+    return tuple(levels)
+
+
+def parse_named_certificate(text: str) -> tuple[NamedCertificate, ...]:
+    """Read `cert,key` or `cert,key:name,name`; one certificate an occurrence."""
+    files, colon, names = text.partition(":")
+    paths = tuple(path.strip() for path in files.split(","))
+    hosts = tuple(name.strip() for name in names.split(",")) if colon else ()
+    if len(paths) != 2 or not all(paths) or not all(hosts):
+        raise ValueError(text)
+    return (NamedCertificate(cert_file=paths[0], key_file=paths[1], names=hosts),)
+
+
+def parse_version(text: str) -> str:
+    """Read the value of `--version`: `true`, `false`, `raw` or a version such as `v1.2.3`."""
+    if text == "raw" or re.fullmatch(r"v[0-9]+\.[0-9]+\.[0-9]+(?:[-+][0-9A-Za-z.+-]+)?", text):
+        return text
+    return write_bool(parse_bool(text))
+
+
+def write_bool(value: bool) -> str:
+    """Write `true` or `false`."""
+    return "true" if value else "false"
+
+
+def write_list(value: tuple[str, ...]) -> str:
+    """Write a list as one CSV record in brackets."""
+    return f"[{','.join(map(_cell, value))}]"
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = parse_integer(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+def _parse_float(text: str) -> float:
+    if not _FLOAT.fullmatch(text):
+        raise ValueError(text)
+    return float(text)
+
+
+def _parse_duration(text: str) -> timedelta:
+    try:
+        return durations.parse_duration(text)
+    except OverflowError as error:
+        raise ValueError(text) from error
+
+
+def _parse_address(text: str) -> Address:
+    if "%" in text:
+        raise ValueError(text)
+    return ip_address(text.strip())
+
+
+def _parse_numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(_INT32, text.split(","))) if text else ()
+
+
+def _write_float(value: float) -> str:
+    return repr(value).removesuffix(".0")
+
+
+def _write_gates(value: Mapping[str, bool]) -> str:
+    return ",".join(f"{name}={write_bool(value[name])}" for name in sorted(value))
+
+
+def _write_levels(value: tuple[tuple[str, int], ...]) -> str:
+    return ",".join(f"{pattern}={level}" for pattern, level in value)
+
+
+def _write_certificate(value: NamedCertificate) -> str:
+    names = f":{','.join(value.names)}" if value.names else ""
+    return f"{value.cert_file},{value.key_file}{names}"
+
+
+def _cell(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"' if re.search(r'[",\r\n]|\A\s', text) else text
+
+
+def _merge(earlier: Mapping[str, bool], later: Mapping[str, bool]) -> Mapping[str, bool]:
+    return MappingProxyType({**earlier, **later})
+
+
+_INT32 = _whole(-(2**31), 2**31 - 1)
+
+BOOL = Kind(word="bool", wants="true or false", parse=parse_bool, write=write_bool, bare="true")
+STRING = Kind(word="string", wants="any text", parse=str, write=str)
+INT = Kind(
+    word="int",
+    wants="a whole number",
+    parse=_whole(-(2**63), 2**63 - 1),
+    write=str,
+)
+INT32 = Kind(
+    word="int32",
+    wants="a whole number from -2147483648 to 2147483647",
+    parse=_INT32,
+    write=str,
+)
+LEVEL = Kind(
+    word="level",
+    wants="a whole number from 0 to 2147483647",
+    parse=_whole(0, 2**31 - 1),
+    write=str,
+)
+FLOAT = Kind(
+    word="float", wants="a number such as 20 or 0.5", parse=_parse_float, write=_write_float
+)
+DURATION = Kind(
+    word="duration",
+    wants="a duration such as 300ms, 10s or 1h30m",
+    parse=_parse_duration,
+    write=durations.format_duration,
+)
+ADDRESS: Kind[Address] = Kind(
+    word="ip", wants="an IPv4 or IPv6 address", parse=_parse_address, write=str
+)
+STRINGS = Kind(
+    word="strings",
+    wants='a comma separated list; a value that holds a comma stands in "double quotes"',
+    parse=parse_list,
+    write=write_list,
+    join=lambda earlier, later: earlier + later,
+)
+NUMBERS = Kind(
+    word="int32s",
+    wants="whole numbers separated by commas",
+    parse=_parse_numbers,
+    write=lambda value: f"[{','.join(map(str, value))}]",
+    join=lambda earlier, later: earlier + later,
+)
+GATES = Kind(
+    word="Name=bool,...",
+    wants="pairs such as Name=true,Other=false",
+    parse=parse_gates,
+    write=_write_gates,
+    join=_merge,
+)
+LEVELS = Kind(
+    word="pattern=N,...",
+    wants="pairs such as node*=4 with a level above 0",
+    parse=parse_levels,
+    write=_write_levels,
+)
+QUANTITY = Kind(word="quantity", wants="a size such as 64Ki or 1M", parse=parse_quantity, write=str)
+CERTIFICATES = Kind(
+    word="cert,key[:names]",
+    wants="a certificate file and a key file, then host names if wanted: a.crt,a.key:a.example",
+    parse=parse_named_certificate,
+    write=lambda value: f"[{';'.join(map(_write_certificate, value))}]",
+    join=lambda earlier, later: earlier + later,
+)
+VERSION = Kind(
+    word="version",
+    wants="true, false, raw or a version such as v1.2.3",
+    parse=parse_version,
+    write=str,
+    bare="true",
+)
