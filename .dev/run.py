@@ -1,0 +1,253 @@
+"""Every chore of the project, for machines with nothing but Python and git.
+
+`python3 .dev/run.py TASK [ARGUMENT...]`; without a task it lists them. `make TASK`
+does the same. The first task that needs third-party packages makes `.venv`: the
+packages of `requirements.lock`, their hashes checked, and this checkout itself. A
+stamp tells when that is still up to date, so that it costs nothing the next time.
+
+Standard library only. The syntax stays old enough for an old Python to read the file
+and say what it lacks.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+if sys.version_info < (3, 11):
+    sys.exit("Python 3.11 or newer is needed; this is " + sys.version.split()[0])
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+UV = VENV / "bin" / "uv"
+LOCK = ROOT / "requirements.lock"
+STAMP = VENV / "made-from"
+
+# uv never fetches an interpreter of its own: the one that runs this file is the one.
+ENVIRONMENT = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
+ENVIRONMENT["PATH"] = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", os.defpath)])
+ENVIRONMENT.pop("PYTHONHOME", None)
+
+LEFTOVERS = (
+    ".venv",
+    ".cache",
+    "build",
+    "dist",
+    ".coverage",
+    ".hypothesis",
+    ".import_linter_cache",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+)
+
+
+class Failed(Exception):
+    """A step failed; the text says which."""
+
+
+def demo(arguments: list[str]) -> None:
+    """Start the sandbox, let it converge, and stay until Ctrl-C."""
+    prepare()
+    say("starting `ccm sandbox`; Ctrl-C ends it")
+    command = [str(VENV / "bin" / "ccm"), "sandbox", *arguments]
+    # Replaced, not called: signals and the terminal belong to the sandbox alone.
+    os.execve(command[0], command, ENVIRONMENT)
+
+
+def test(arguments: list[str]) -> None:
+    """Check style, types and imports, then run all tests (arguments go to pytest)."""
+    prepare()
+    failed = [name for name, command in checks() if not passes(name, command)]
+    tests = [str(PYTHON), "-m", "pytest", "-n", "2", *arguments]
+    if not passes("tests, two at a time", tests):
+        failed.append("tests")
+    if failed:
+        raise Failed("failed: " + ", ".join(failed))
+
+
+def lint(_arguments: list[str]) -> None:
+    """Check style, types and imports only."""
+    prepare()
+    failed = [name for name, command in checks() if not passes(name, command)]
+    if failed:
+        raise Failed("failed: " + ", ".join(failed))
+
+
+def tidy(_arguments: list[str]) -> None:
+    """Put all code into the project's format."""
+    prepare()
+    step("formatting", [str(VENV / "bin" / "ruff"), "format", "."])
+    step("repairing what can be repaired", [str(VENV / "bin" / "ruff"), "check", "--fix", "."])
+
+
+def bench(arguments: list[str]) -> None:
+    """Run the benchmarks; results are JSON."""
+    prepare()
+    step("benchmarks", [str(PYTHON), "-m", "tests.benchmarks", *arguments])
+
+
+def soak(arguments: list[str]) -> None:
+    """Run the long tests at full length."""
+    prepare()
+    command = [str(PYTHON), "-m", "pytest", "-m", "soak", "-s", "--timeout=3600", *arguments]
+    step("soak tests, one at a time", command)
+
+
+def envtest_assets(_arguments: list[str]) -> None:
+    """Get the real kube-apiserver, etcd and kubectl that tests use."""
+    prepare()
+    step("kube-apiserver, etcd and kubectl", [str(PYTHON), "-m", "tests.envtest.assets"])
+
+
+def lock(arguments: list[str]) -> None:
+    """Write requirements.lock anew (with --upgrade: newest versions)."""
+    prepare()
+    command = [str(UV), "pip", "compile", "pyproject.toml", "--group", "dev", "--extra", "testing"]
+    command += ["--universal", "--generate-hashes", "--no-emit-index-url", "--no-annotate"]
+    command += ["--python-version", "3.11", "--quiet", "-o", LOCK.name, *arguments]
+    step("resolving into requirements.lock", command)
+
+
+def env(_arguments: list[str]) -> None:
+    """Make or refresh .venv and do nothing else."""
+    prepare()
+
+
+def clean(_arguments: list[str]) -> None:
+    """Remove .venv, caches and build results."""
+    say("removing .venv, caches and build results")
+    for name in LEFTOVERS:
+        target = ROOT / name
+        if target.is_dir():
+            shutil.rmtree(target)
+        elif target.exists():
+            target.unlink()
+
+
+TASKS = {
+    "demo": demo,
+    "test": test,
+    "lint": lint,
+    "format": tidy,
+    "bench": bench,
+    "soak": soak,
+    "envtest-assets": envtest_assets,
+    "lock": lock,
+    "env": env,
+    "clean": clean,
+}
+
+
+def checks() -> tuple[tuple[str, list[str]], ...]:
+    """The checks before the tests, as (name, command)."""
+    tools = VENV / "bin"
+    return (
+        ("style", [str(tools / "ruff"), "check", "."]),
+        ("format", [str(tools / "ruff"), "format", "--check", "."]),
+        ("types", [str(tools / "mypy")]),
+        ("imports", [str(tools / "lint-imports"), "--no-logo"]),
+    )
+
+
+def prepare() -> None:
+    """Make `.venv` hold exactly what the lock file names, and this checkout."""
+    wanted = recipe()
+    if PYTHON.exists() and STAMP.exists() and STAMP.read_text() == wanted:
+        return
+    if not (PYTHON.exists() and UV.exists() and works(PYTHON)):
+        make_environment()
+    step(
+        "installing the packages of requirements.lock",
+        [str(UV), "pip", "sync", "--quiet", "--require-hashes", LOCK.name],
+    )
+    # The build backend is one of the locked packages: nothing unhashed is fetched for it.
+    install = [str(UV), "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+    step("installing this checkout", [*install, "--editable", "."])
+    STAMP.write_text(wanted)
+
+
+def make_environment() -> None:
+    """Make an empty `.venv` with uv in it."""
+    for module in ("venv", "ensurepip"):
+        try:
+            __import__(module)
+        except ImportError:
+            raise Failed(
+                f"this Python has no `{module}` module; install it (Debian and Ubuntu: "
+                "apt install python3-venv)"
+            ) from None
+    step("making .venv", [sys.executable, "-m", "venv", "--clear", str(VENV)])
+    pin = VENV / "uv.lock"
+    pin.write_text(locked("uv"))
+    pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    step("installing uv into it", [*pip, "--require-hashes", "-r", str(pin)])
+
+
+def locked(name: str) -> str:
+    """The lines of one package in the lock file, hashes included."""
+    found = []
+    for line in LOCK.read_text().splitlines():
+        if line.startswith(name + "==") or (found and line.startswith(" ")):
+            found.append(line)
+        elif found:
+            break
+    if not found:
+        raise Failed(f"{LOCK.name} does not name {name}")
+    return "\n".join(found) + "\n"
+
+
+def recipe() -> str:
+    """A digest of everything that decides what `.venv` holds."""
+    digest = hashlib.sha256(sys.version.encode())
+    for part in (LOCK, ROOT / "pyproject.toml", Path(__file__)):
+        digest.update(part.read_bytes())
+    return digest.hexdigest() + "\n"
+
+
+def works(python: Path) -> bool:
+    """Whether an environment's interpreter still starts and is of this version."""
+    ask = [str(python), "-c", "import sys; print(sys.version)"]
+    answer = subprocess.run(ask, capture_output=True, text=True, check=False)
+    return answer.returncode == 0 and answer.stdout.strip() == sys.version.strip()
+
+
+def passes(name: str, command: list[str]) -> bool:
+    """Say what is done, do it, and tell whether it went well."""
+    say(name)
+    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False).returncode == 0
+
+
+def step(name: str, command: list[str]) -> None:
+    """Say what is done, do it, and stop everything when it fails."""
+    if not passes(name, command):
+        raise Failed("failed: " + name)
+
+
+def say(line: str) -> None:
+    """One line for the person who waits."""
+    print("== " + line, flush=True)
+
+
+def main(arguments: list[str]) -> int:
+    """Run one task; the exit status."""
+    if not arguments or arguments[0] not in TASKS:
+        print("usage: python3 .dev/run.py TASK [ARGUMENT...]\n")
+        for name, task in TASKS.items():
+            print(f"  {name:15} {task.__doc__}")
+        return 0 if arguments in ([], ["--help"], ["-h"], ["help"]) else 2
+    try:
+        TASKS[arguments[0]](arguments[1:])
+    except Failed as trouble:
+        print(f"== {trouble}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,11 @@
+# Every target is one line of Python, so that make is a convenience and not a need.
+# ARGS is handed on: make test ARGS="tests/unit -x", make demo ARGS="--nodes 50".
+
+PYTHON ?= python3
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench soak envtest-assets lock env clean
+
+help demo test lint format bench soak envtest-assets lock env clean:
+	@$(PYTHON) .dev/run.py $@ $(ARGS)
