@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-if sys.version_info < (3, 11):
+if sys.version_info < (3, 11):  # noqa: UP036 - that is the point
     sys.exit("Python 3.11 or newer is needed; this is " + sys.version.split()[0])
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -189,7 +189,7 @@ def make_environment() -> None:
 
 def locked(name: str) -> str:
     """The lines of one package in the lock file, hashes included."""
-    found = []
+    found: list[str] = []
     for line in LOCK.read_text().splitlines():
         if line.startswith(name + "==") or (found and line.startswith(" ")):
             found.append(line)
