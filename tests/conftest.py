@@ -1,0 +1,49 @@
+"""What holds for every test: our own modules can be imported, and only loopback is reached."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = str(Path(__file__).parent.parent)
+if _ROOT not in sys.path:
+    sys.path.insert(0, _ROOT)
+
+pytest_plugins = ["tests.servers"]
+
+
+class NetworkForbidden(RuntimeError):
+    """A test tried to leave this machine; no `OSError`, so that nobody takes it for an outage."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _only_loopback() -> Iterator[None]:
+    """No test reaches another machine, whatever it does wrong."""
+    with pytest.MonkeyPatch.context() as patches:
+        for name in ("connect", "connect_ex"):
+            patches.setattr(socket.socket, name, _guarded(getattr(socket.socket, name)))
+        yield
+
+
+def _guarded(connect: Any) -> Any:
+    def guarded(self: socket.socket, address: Any) -> Any:
+        if self.family in (socket.AF_INET, socket.AF_INET6) and not _is_loopback(address[0]):
+            raise NetworkForbidden(f"a test may not connect to {address}")
+        return connect(self, address)
+
+    return guarded
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,275 @@
+"""API servers for tests: the built-in one and the real one behind one face.
+
+`api_server` gives a test either of them in turn, so that a scenario is proved
+against both. The servers are shared by all tests of a pytest worker and wiped
+between tests; stopping one is allowed, it is started again afterwards. A test
+whose server is not there is skipped with the reason, and fails where `CI` is
+set: there nothing may be left out silently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import os
+import ssl
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from ccm.sandbox import ports, process, realserver
+from tests.envtest import assets
+
+BUILTIN = "builtin"
+REAL = "real"
+
+_BUILTIN_MODULE = "ccm.sandbox.apiserver"
+_START_DEADLINE_S = 30.0
+_WIPE_DEADLINE_S = 30.0
+
+# What tests leave behind, in the order in which it goes. Namespaced resources
+# are listed over all namespaces and deleted one by one.
+_WIPED = (
+    "/api/v1/pods",
+    "/api/v1/services",
+    "/api/v1/nodes",
+    "/api/v1/persistentvolumes",
+    "/api/v1/events",
+    "/apis/events.k8s.io/v1/events",
+    "/apis/coordination.k8s.io/v1/leases",
+)
+# The real server's own: its identity, and the service that stands for it.
+_KEPT = (
+    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/apiserver-",
+    "/api/v1/namespaces/default/services/kubernetes",
+)
+
+
+class ApiServer(Protocol):
+    """An API server a test can use, stop and start; same port and objects afterwards."""
+
+    @property
+    def url(self) -> str:
+        """Base URL, without a slash at the end."""
+
+    @property
+    def token(self) -> str:
+        """Bearer token of the administrator."""
+
+    @property
+    def ca_file(self) -> Path | None:
+        """Certificates that prove it; None = plain http."""
+
+    @property
+    def kubeconfig_path(self) -> Path:
+        """A kubeconfig of the administrator."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not been stopped."""
+
+    async def start(self) -> None:
+        """Start it again; nothing happens when it runs."""
+
+    async def stop(self) -> None:
+        """End it as an administrator would."""
+
+    async def kill(self) -> None:
+        """End it at once."""
+
+
+class BuiltinServer:
+    """The built-in API server as a process of its own, keeping its state in a folder."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.kubeconfig_path = data_dir / "kubeconfig"
+        self.token = "builtin-admin"
+        self.ca_file: Path | None = None
+        self._port = ports.pick_port()
+        self._data_dir = data_dir
+        self._child: process.Child | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://{ports.LOOPBACK}:{self._port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None and self._child.exit_code is None
+
+    async def start(self) -> None:
+        if self.is_running:
+            return
+        self._data_dir.mkdir(parents=True, exist_ok=True)
+        log = self._data_dir / "output.log"
+        log.write_bytes(b"")
+        self._child = process.Child(
+            [
+                *(sys.executable, "-m", _BUILTIN_MODULE, "--port", str(self._port)),
+                *("--data-dir", str(self._data_dir / "state"), "--token", self.token),
+            ],
+            log=log,
+        )
+        try:
+            told = await _first_json_line(self._child)
+        except BaseException:
+            await self.kill()
+            raise
+        assert told["url"] == self.url
+        realserver.write_kubeconfig(self.kubeconfig_path, url=self.url, token=self.token)
+
+    async def stop(self) -> None:
+        if self._child is not None:
+            await self._child.stop(grace_s=10)
+        self._child = None
+
+    async def kill(self) -> None:
+        if self._child is not None:
+            await self._child.kill()
+        self._child = None
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    server: ApiServer, *, token: str | None = None
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """A bare HTTP session with the server: paths are enough, the token is sent.
+
+    Args:
+        server: the server.
+        token: another user's token; None = the administrator's.
+    """
+    trust = ssl.create_default_context(cafile=server.ca_file) if server.ca_file else True
+    headers = {"Authorization": f"Bearer {server.token if token is None else token}"}
+    async with aiohttp.ClientSession(
+        server.url, connector=aiohttp.TCPConnector(ssl=trust), headers=headers
+    ) as session:
+        yield session
+
+
+async def wipe(server: ApiServer) -> None:
+    """Delete what tests leave behind, finalizers or not."""
+    async with connect(server) as session, asyncio.timeout(_WIPE_DEADLINE_S):
+        for path in _WIPED:
+            while leftovers := await _leftovers(session, path):
+                for item in leftovers:
+                    await _destroy(session, item)
+
+
+async def _leftovers(session: aiohttp.ClientSession, path: str) -> list[str]:
+    """Paths of the objects of one resource that belong to tests."""
+    async with session.get(path) as response:
+        if response.status == 404:
+            return []
+        assert response.status == 200, await response.text()
+        listing = await response.json()
+    group, plural = path.rsplit("/", 1)
+    found = []
+    for item in listing["items"] or ():
+        meta = item["metadata"]
+        space = f"/namespaces/{meta['namespace']}" if meta.get("namespace") else ""
+        found.append(f"{group}{space}/{plural}/{meta['name']}")
+    return [item for item in found if not item.startswith(_KEPT)]
+
+
+async def _destroy(session: aiohttp.ClientSession, path: str) -> None:
+    """Delete one object without grace, and lift the finalizers that hold it."""
+    async with session.delete(path, json={"gracePeriodSeconds": 0}) as response:
+        assert response.status in (200, 202, 404), await response.text()
+        held = (await response.json()).get("metadata", {}).get("finalizers")
+    if held:
+        media_type = "application/merge-patch+json"
+        patch = json.dumps({"metadata": {"finalizers": None}})
+        async with session.patch(
+            path, data=patch, headers={"Content-Type": media_type}
+        ) as response:
+            assert response.status in (200, 404), await response.text()
+
+
+async def _first_json_line(child: process.Child) -> dict[str, Any]:
+    """The first line of a child's output that is a JSON object."""
+    deadline = time.monotonic() + _START_DEADLINE_S
+    while time.monotonic() < deadline and child.exit_code is None:
+        for line in child.log.read_text().splitlines(keepends=True):
+            if line.startswith("{") and line.endswith("}\n"):
+                return dict(json.loads(line))
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{child.name} did not become ready:\n{child.log_tail()}")
+
+
+def require_assets() -> Path:
+    """The folder with the real programs; skips (fails with CI set) without them."""
+    folder = assets.assets_dir()
+    if missing := assets.missing_programs(folder):
+        _leave_out(
+            f"{folder} has no {', '.join(missing)}; run `python -m tests.envtest.assets` first"
+        )
+    return folder
+
+
+def require_builtin() -> None:
+    """Skip (fail with CI set) without the built-in server."""
+    if importlib.util.find_spec(_BUILTIN_MODULE) is None or (
+        importlib.util.find_spec(f"{_BUILTIN_MODULE}.__main__") is None
+    ):
+        _leave_out(f"`python -m {_BUILTIN_MODULE}` is not there")
+
+
+def _leave_out(reason: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(f"nothing may be skipped where CI is set: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+# The processes of a shared server belong to no event loop, so one test may start
+# them and others use, stop and start them, each in a loop of its own.
+
+
+@pytest.fixture(scope="session")
+def shared_real_server(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[realserver.RealServer]:
+    """The worker's real API server, not started yet."""
+    server = realserver.RealServer(
+        assets=require_assets(), data_dir=tmp_path_factory.mktemp("real-server")
+    )
+    yield server
+    asyncio.run(server.kill())
+
+
+@pytest.fixture(scope="session")
+def shared_builtin_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BuiltinServer]:
+    """The worker's built-in API server, not started yet."""
+    require_builtin()
+    server = BuiltinServer(tmp_path_factory.mktemp("builtin-server"))
+    yield server
+    asyncio.run(server.kill())
+
+
+@pytest_asyncio.fixture(
+    params=[pytest.param(BUILTIN), pytest.param(REAL, marks=pytest.mark.envtest)]
+)
+async def api_server(request: pytest.FixtureRequest) -> AsyncIterator[ApiServer]:
+    """Each API server in turn: running and empty.
+
+    A test for one of them only: `parametrize("api_server", ["real"], indirect=True)`.
+    """
+    server: ApiServer = request.getfixturevalue(f"shared_{request.param}_server")
+    await server.start()
+    await wipe(server)
+    yield server
+
+
+@pytest_asyncio.fixture
+async def real_server(tmp_path: Path) -> AsyncIterator[realserver.RealServer]:
+    """A real API server of the test's own, for whatever would disturb others."""
+    async with realserver.open_real_apiserver(require_assets(), tmp_path / "server") as server:
+        yield server
