@@ -11,19 +11,20 @@ Every call may raise `errors.ApiError` or `errors.Unreachable`, and nothing else
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from ccm.base.log import logger
 from ccm.base.throttle import Limiter, Unlimited
-from ccm.kube import errors, metrics
-from ccm.kube.resources import Envelope, Headed, Kind, RawList
-from ccm.model import names
-from ccm.model.meta import KubeObject, ObjectMeta, object_key
+from ccm.kube import decode
+from ccm.kube.decode import Page, WatchEvent
+from ccm.kube.resources import Kind
+from ccm.kube.transport import Transport
+from ccm.model.meta import KubeObject
+
+__all__ = ["PAGE_SIZE", "Client", "Page", "Propagation", "Resource", "WatchEvent"]
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -34,7 +35,6 @@ only (the chunk size of client-go's pager)."""
 IDLE_GRACE_S = 30.0
 """How much longer than the server's own time limit a watch may be silent."""
 
-EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "MALFORMED"]
 Propagation = Literal["Orphan", "Background", "Foreground"]
 
 _JSON = "application/json"
@@ -43,95 +43,7 @@ _MERGE = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 _APPLY = "application/apply-patch+yaml"
 
-_ENVELOPE = msgspec.json.Decoder(Envelope)
-_HEADED = msgspec.json.Decoder(Headed)
-_RAW_LIST = msgspec.json.Decoder(RawList)
-_STATUS = msgspec.json.Decoder(errors.Status)
 _ENCODER = msgspec.json.Encoder()
-_KNOWN_TYPES: dict[str, EventType] = {
-    "ADDED": "ADDED",
-    "MODIFIED": "MODIFIED",
-    "DELETED": "DELETED",
-}
-
-_log = logger("kube")
-
-
-class Wire(Protocol):
-    """What a client needs of the transport below it."""
-
-    @property
-    def user_agent(self) -> str:
-        """The process' user agent, without a client's name."""
-        ...
-
-    async def do(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
-        timeout_s: float = 30.0,
-        limiter: Limiter = ...,
-        user_agent: str | None = None,
-        retry: bool = True,
-    ) -> bytes:
-        """Send one request and return the whole answer."""
-        ...
-
-    def stream(
-        self,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        limiter: Limiter = ...,
-        idle_timeout_s: float,
-        user_agent: str | None = None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a GET whose answer is read line by line."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page(Generic[T]):
-    """One page of a list.
-
-    Attributes:
-        items: the objects that could be decoded.
-        resource_version: the version the list shows; where a watch may start.
-        continue_: token of the next page; empty on the last one.
-        malformed: how many items were left out because they could not be decoded.
-    """
-
-    items: Sequence[T]
-    resource_version: str
-    continue_: str = ""
-    malformed: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchEvent(Generic[T]):
-    """One event of a watch.
-
-    Attributes:
-        type: MALFORMED stands for an object that could not be decoded; it was counted
-            and logged already. It must not stop the watch.
-        object: the object; None for BOOKMARK and MALFORMED.
-        resource_version: where to resume after this event; empty when unreadable.
-        initial_events_end: True for the bookmark that ends the initial events.
-        key: the object's key; readable for most malformed objects too.
-        wire_type: the type the server sent; tells a malformed deletion from the rest.
-    """
-
-    type: EventType
-    object: T | None
-    resource_version: str
-    initial_events_end: bool = False
-    key: str = ""
-    wire_type: str = ""
 
 
 class Client:
@@ -146,7 +58,7 @@ class Client:
 
     def __init__(
         self,
-        transport: Wire,
+        transport: Transport,
         *,
         name: str = "",
         limiter: Limiter | None = None,
@@ -252,7 +164,7 @@ class Resource(Generic[T]):
                 query["resourceVersionMatch"] = resource_version_match
         _add_selectors(query, label_selector, field_selector)
         path = self.kind.path(namespace=namespace)
-        return self._decode_page(await self._client.raw("GET", path, query=query))
+        return decode.decode_page(self.kind, await self._client.raw("GET", path, query=query))
 
     async def pages(
         self,
@@ -442,104 +354,15 @@ class Resource(Generic[T]):
         _add_selectors(query, label_selector, field_selector)
         idle = timeout_s + IDLE_GRACE_S if idle_timeout_s is None else idle_timeout_s
         path = self.kind.path(namespace=namespace)
-        async with self._client.lines(path, query=query, idle_timeout_s=idle) as lines:
-            yield self._events(lines)
+        async with (
+            self._client.lines(path, query=query, idle_timeout_s=idle) as lines,
+            contextlib.aclosing(self._events(lines)) as events,
+        ):
+            yield events
 
-    async def _events(self, lines: AsyncIterator[bytes]) -> AsyncIterator[WatchEvent[T]]:
+    async def _events(self, lines: AsyncIterator[bytes]) -> AsyncGenerator[WatchEvent[T], None]:
         async for line in lines:
-            yield self._decode_event(line)
-
-    def _decode_event(self, line: bytes) -> WatchEvent[T]:
-        try:
-            envelope = _ENVELOPE.decode(line)
-            if envelope.type == "ERROR":
-                raise errors.from_status(_STATUS.decode(envelope.object))
-            if envelope.type == "BOOKMARK":
-                return _bookmark(_HEADED.decode(envelope.object).metadata)
-        except msgspec.MsgspecError as problem:
-            raise errors.Unreachable(
-                f"the watch of {self.kind.plural} carried garbage: {problem}", kind="garbage"
-            ) from problem
-        known = _KNOWN_TYPES.get(envelope.type)
-        try:
-            obj = self.kind.one.decode(envelope.object)
-        except msgspec.MsgspecError as problem:
-            return self._malformed_event(envelope, problem)
-        if known is None:
-            unknown = ValueError(f"unknown event type {envelope.type[:40]!r}")
-            return self._malformed_event(envelope, unknown)
-        return WatchEvent(
-            type=known,
-            object=obj,
-            resource_version=obj.resource_version,
-            key=obj.key,
-            wire_type=envelope.type,
-        )
-
-    def _malformed_event(self, envelope: Envelope, problem: Exception) -> WatchEvent[T]:
-        head = self._note_malformed(envelope.object, problem)
-        return WatchEvent(
-            type="MALFORMED",
-            object=None,
-            resource_version=head.resource_version,
-            key=object_key(head),
-            wire_type=envelope.type,
-        )
-
-    def _decode_page(self, body: bytes) -> Page[T]:
-        """Decode a page strictly; if that fails item by item, leaving the bad ones out."""
-        try:
-            page = self.kind.page.decode(body)
-        except msgspec.ValidationError:
-            return self._decode_items(body)
-        except msgspec.MsgspecError as problem:
-            raise self._garbage(problem) from problem
-        return Page(
-            items=page.items or [],
-            resource_version=page.metadata.resource_version,
-            continue_=page.metadata.continue_,
-        )
-
-    def _decode_items(self, body: bytes) -> Page[T]:
-        try:
-            page = _RAW_LIST.decode(body)
-        except msgspec.MsgspecError as problem:
-            raise self._garbage(problem) from problem
-        raw = page.items or []
-        items = [item for item in map(self._decode_item, raw) if item is not None]
-        return Page(
-            items=items,
-            resource_version=page.metadata.resource_version,
-            continue_=page.metadata.continue_,
-            malformed=len(raw) - len(items),
-        )
-
-    def _decode_item(self, raw: msgspec.Raw) -> T | None:
-        try:
-            return self.kind.one.decode(raw)
-        except msgspec.MsgspecError as problem:
-            self._note_malformed(raw, problem)
-            return None
-
-    def _note_malformed(self, raw: msgspec.Raw, problem: Exception) -> ObjectMeta:
-        """Count and log an object we cannot decode; its metadata as far as readable."""
-        try:
-            head = _HEADED.decode(raw).metadata
-        except msgspec.MsgspecError:
-            head = ObjectMeta()
-        metrics.malformed(self.kind.plural).inc()
-        _log.warning(
-            "object from the API server cannot be decoded and is left out",
-            resource=self.kind.plural,
-            key=object_key(head),
-            error=str(problem),
-        )
-        return head
-
-    def _garbage(self, problem: Exception) -> errors.Unreachable:
-        return errors.Unreachable(
-            f"the answer about {self.kind.plural} makes no sense: {problem}", kind="garbage"
-        )
+            yield decode.decode_event(self.kind, line)
 
     async def _call(
         self,
@@ -553,10 +376,7 @@ class Resource(Generic[T]):
         answer = await self._client.raw(
             method, path, query=query, body=body, content_type=content_type
         )
-        try:
-            return self.kind.one.decode(answer)
-        except msgspec.MsgspecError as problem:
-            raise self._garbage(problem) from problem
+        return decode.decode_object(self.kind, answer)
 
     async def _patch(
         self,
@@ -583,17 +403,6 @@ class Resource(Generic[T]):
         if self.kind.namespaced != bool(namespace):
             word = "needs a" if self.kind.namespaced else "has no"
             raise ValueError(f"a {self.kind.kind} {word} namespace")
-
-
-def _bookmark(metadata: ObjectMeta) -> WatchEvent[Any]:
-    marks = metadata.annotations or {}
-    return WatchEvent(
-        type="BOOKMARK",
-        object=None,
-        resource_version=metadata.resource_version,
-        initial_events_end=marks.get(names.INITIAL_EVENTS_END) == "true",
-        wire_type="BOOKMARK",
-    )
 
 
 def _add_selectors(query: dict[str, str], label_selector: str, field_selector: str) -> None:

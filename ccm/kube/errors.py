@@ -17,8 +17,6 @@ KubeError
 ```
 """
 
-# ruff: noqa: N818 - the names say what happened; every one of them is a KubeError
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -46,10 +46,29 @@ class Envelope(Wire, frozen=True, kw_only=True):
     object: msgspec.Raw
 
 
-class Headed(Wire, frozen=True, kw_only=True):
-    """Just the metadata of any object: of a bookmark, or of one we cannot decode."""
+class Bookmark(Wire, frozen=True, kw_only=True):
+    """The object of a bookmark: a version, and perhaps an annotation."""
 
     metadata: ObjectMeta = ObjectMeta()
+
+
+class NameMeta(Wire, frozen=True, kw_only=True):
+    """The little metadata that is still read of an object we cannot decode."""
+
+    name: str = ""
+    namespace: str = ""
+    resource_version: str = ""
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or `name` without a namespace."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class Named(Wire, frozen=True, kw_only=True):
+    """An object reduced to its name and version."""
+
+    metadata: NameMeta = NameMeta()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

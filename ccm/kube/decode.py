@@ -1,0 +1,207 @@
+"""From the server's bytes to typed objects, one malformed object at a time.
+
+A page or a watch must not be lost because one object in it cannot be decoded: such an
+object is counted, logged and left out. Bytes that are no list and no event at all are
+trouble with the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from ccm.base.log import logger
+from ccm.kube import errors, metrics
+from ccm.kube.resources import Bookmark, Envelope, Kind, Named, NameMeta, RawList
+from ccm.model import names
+from ccm.model.meta import KubeObject, ObjectMeta
+
+T = TypeVar("T", bound=KubeObject)
+
+EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "MALFORMED"]
+
+_ENVELOPE = msgspec.json.Decoder(Envelope)
+_BOOKMARK = msgspec.json.Decoder(Bookmark)
+_NAMED = msgspec.json.Decoder(Named)
+_RAW_LIST = msgspec.json.Decoder(RawList)
+_STATUS = msgspec.json.Decoder(errors.Status)
+_KNOWN_TYPES: dict[str, EventType] = {
+    "ADDED": "ADDED",
+    "MODIFIED": "MODIFIED",
+    "DELETED": "DELETED",
+}
+
+_log = logger("kube")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(Generic[T]):
+    """One page of a list.
+
+    Attributes:
+        items: the objects that could be decoded.
+        resource_version: the version the list shows; where a watch may start.
+        continue_: token of the next page; empty on the last one.
+        malformed: how many items were left out because they could not be decoded.
+    """
+
+    items: Sequence[T]
+    resource_version: str
+    continue_: str = ""
+    malformed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchEvent(Generic[T]):
+    """One event of a watch.
+
+    Attributes:
+        type: MALFORMED stands for an object that could not be decoded; it was counted
+            and logged already. It must not stop the watch.
+        object: the object; None for BOOKMARK and MALFORMED.
+        resource_version: where to resume after this event; empty when unreadable.
+        initial_events_end: True for the bookmark that ends the initial events.
+        key: the object's key; readable for most malformed objects too.
+        wire_type: the type the server sent; tells a malformed deletion from the rest.
+    """
+
+    type: EventType
+    object: T | None
+    resource_version: str
+    initial_events_end: bool = False
+    key: str = ""
+    wire_type: str = ""
+
+
+def decode_object(kind: Kind[T], body: bytes) -> T:
+    """One object.
+
+    Raises:
+        errors.Unreachable: the bytes are no such object; nothing useful was answered.
+    """
+    try:
+        return kind.one.decode(body)
+    except msgspec.MsgspecError as problem:
+        raise _garbage(kind, problem) from problem
+
+
+def decode_page(kind: Kind[T], body: bytes) -> Page[T]:
+    """A page, strictly first; if that fails item by item, leaving the bad ones out.
+
+    Raises:
+        errors.Unreachable: the bytes are no list.
+    """
+    try:
+        page = kind.page.decode(body)
+    except msgspec.ValidationError:
+        return _decode_items(kind, body)
+    except msgspec.MsgspecError as problem:
+        raise _garbage(kind, problem) from problem
+    return Page(
+        items=page.items or [],
+        resource_version=page.metadata.resource_version,
+        continue_=page.metadata.continue_,
+    )
+
+
+def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
+    """One line of a watch.
+
+    Raises:
+        errors.ApiError: the line is an ERROR event; built from its Status.
+        errors.Unreachable: the line is no event.
+    """
+    try:
+        envelope = _ENVELOPE.decode(line)
+        if envelope.type == "ERROR":
+            raise errors.from_status(_STATUS.decode(envelope.object))
+        if envelope.type == "BOOKMARK":
+            return _bookmark(_BOOKMARK.decode(envelope.object).metadata)
+    except msgspec.MsgspecError as problem:
+        raise _garbage(kind, problem) from problem
+    known = _KNOWN_TYPES.get(envelope.type)
+    if known is None:
+        unknown = ValueError(f"unknown event type {envelope.type[:40]!r}")
+        return _malformed_event(kind, envelope, unknown)
+    try:
+        obj = kind.one.decode(envelope.object)
+    except msgspec.MsgspecError as problem:
+        return _malformed_event(kind, envelope, problem)
+    return WatchEvent(
+        type=known,
+        object=obj,
+        resource_version=obj.resource_version,
+        key=obj.key,
+        wire_type=envelope.type,
+    )
+
+
+def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
+    try:
+        page = _RAW_LIST.decode(body)
+    except msgspec.MsgspecError as problem:
+        raise _garbage(kind, problem) from problem
+    raw = page.items or []
+    decoded = (_decode_item(kind, item) for item in raw)
+    items = [item for item in decoded if item is not None]
+    return Page(
+        items=items,
+        resource_version=page.metadata.resource_version,
+        continue_=page.metadata.continue_,
+        malformed=len(raw) - len(items),
+    )
+
+
+def _decode_item(kind: Kind[T], raw: msgspec.Raw) -> T | None:
+    try:
+        return kind.one.decode(raw)
+    except msgspec.MsgspecError as problem:
+        _note_malformed(kind, raw, problem)
+        return None
+
+
+def _malformed_event(kind: Kind[T], envelope: Envelope, problem: Exception) -> WatchEvent[T]:
+    head = _note_malformed(kind, envelope.object, problem)
+    return WatchEvent(
+        type="MALFORMED",
+        object=None,
+        resource_version=head.resource_version,
+        key=head.key,
+        wire_type=envelope.type,
+    )
+
+
+def _note_malformed(kind: Kind[T], raw: msgspec.Raw, problem: Exception) -> NameMeta:
+    """Count and log an object we cannot decode; its name as far as readable."""
+    try:
+        head = _NAMED.decode(raw).metadata
+    except msgspec.MsgspecError:
+        head = NameMeta()
+    metrics.malformed(kind.plural).inc()
+    _log.warning(
+        "object from the API server cannot be decoded and is left out",
+        resource=kind.plural,
+        key=head.key,
+        error=str(problem),
+    )
+    return head
+
+
+def _garbage(kind: Kind[T], problem: Exception) -> errors.Unreachable:
+    return errors.Unreachable(
+        f"the answer about {kind.plural} makes no sense: {problem}", kind="garbage"
+    )
+
+
+def _bookmark(metadata: ObjectMeta) -> WatchEvent[Any]:
+    marks = metadata.annotations or {}
+    return WatchEvent(
+        type="BOOKMARK",
+        object=None,
+        resource_version=metadata.resource_version,
+        initial_events_end=marks.get(names.INITIAL_EVENTS_END) == "true",
+        wire_type="BOOKMARK",
+    )

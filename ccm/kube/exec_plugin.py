@@ -1,0 +1,229 @@
+"""Credentials from a program, as kubeconfig's `exec` describes it.
+
+The program gets the question in the environment variable KUBERNETES_EXEC_INFO and
+prints an ExecCredential. Its answer is kept until it expires, and asked for anew once
+after a 401. A program that is missing, fails or prints nonsense is an error: no request
+is ever sent anonymously in its place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.log import logger
+from ccm.kube.credentials import Credential, bearer
+from ccm.kube.errors import NoCredentials
+from ccm.kube.tls import ClientCertificate
+from ccm.model import times
+from ccm.model.meta import Wire
+
+API_VERSIONS = (
+    "client.authentication.k8s.io/v1",
+    "client.authentication.k8s.io/v1beta1",
+)
+"""The versions of the protocol that are spoken."""
+
+PLUGIN_TIMEOUT_S = 60.0
+"""How long a program may take; it may have to ask a cloud."""
+
+_STDERR_SHOWN = 300
+
+_log = logger("kube")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecSettings:
+    """Which program to ask, and how.
+
+    Attributes:
+        api_version: one of `API_VERSIONS`.
+        command: a program on PATH, or a path.
+        args: its arguments.
+        environ: its whole environment, KUBERNETES_EXEC_INFO apart.
+        cluster: what it is told about the cluster; None: nothing.
+        install_hint: shown when the program is missing.
+    """
+
+    api_version: str
+    command: str
+    args: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cluster: Mapping[str, Any] | None = None
+    install_hint: str = ""
+
+
+class ExecStatus(Wire, frozen=True, kw_only=True):
+    """The credential as the program prints it; certificate and key are PEM."""
+
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+    expiration_timestamp: str | None = None
+
+
+class ExecCredential(Wire, frozen=True, kw_only=True):
+    """What the program prints."""
+
+    api_version: str = ""
+    kind: str = ""
+    status: ExecStatus | None = None
+
+
+_DECODER = msgspec.json.Decoder(ExecCredential)
+
+
+class ExecPlugin:
+    """A source of credentials that runs a program when it has none that is valid."""
+
+    def __init__(
+        self,
+        settings: ExecSettings,
+        *,
+        clock: Clock = SYSTEM,
+        timeout_s: float = PLUGIN_TIMEOUT_S,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._credential: Credential | None = None
+        self._expires: datetime | None = None
+        self._obtained_at = 0.0
+        self._running = asyncio.Lock()
+
+    async def current(self) -> Credential:
+        """The cached credential, or a new one if it expired.
+
+        Raises:
+            NoCredentials: the program did not give one.
+        """
+        async with self._running:
+            if self._credential is None or self._expired():
+                await self._renew()
+            assert self._credential is not None
+            return self._credential
+
+    async def rejected(self, credential: Credential, sent_at: float) -> bool:
+        """Run the program again unless that has happened since the request began."""
+        async with self._running:
+            if self._credential == credential and self._obtained_at <= sent_at:
+                try:
+                    await self._renew()
+                except NoCredentials as problem:
+                    _log.warning("rejected credential not renewed", error=str(problem))
+                    return False
+            return self._credential != credential
+
+    def _expired(self) -> bool:
+        return self._expires is not None and self._clock.now() >= self._expires
+
+    async def _renew(self) -> None:
+        output = await self._run()
+        credential, expires = parse_answer(output, self._settings)
+        self._credential = credential
+        self._expires = expires
+        self._obtained_at = self._clock.monotonic()
+
+    async def _run(self) -> bytes:
+        settings = self._settings
+        try:
+            process = await asyncio.create_subprocess_exec(
+                settings.command,
+                *settings.args,
+                env={**settings.environ, "KUBERNETES_EXEC_INFO": question(settings)},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as problem:
+            hint = f"; {settings.install_hint}" if settings.install_hint else ""
+            raise NoCredentials(
+                f"exec plugin {settings.command} cannot be started: {problem}{hint}"
+            ) from problem
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                output, noise = await process.communicate()
+        except TimeoutError as problem:
+            raise NoCredentials(
+                f"exec plugin {settings.command} gave no answer in {self._timeout_s:g} s"
+            ) from problem
+        finally:
+            await _end(process)
+        if process.returncode != 0:
+            words = " ".join(noise.decode(errors="replace").split())[-_STDERR_SHOWN:]
+            raise NoCredentials(
+                f"exec plugin {settings.command} failed with code {process.returncode}: {words}"
+            )
+        return output
+
+
+def question(settings: ExecSettings) -> str:
+    """The value of KUBERNETES_EXEC_INFO; a daemon is never interactive."""
+    spec: dict[str, Any] = {"interactive": False}
+    if settings.cluster is not None:
+        spec["cluster"] = settings.cluster
+    body = {"apiVersion": settings.api_version, "kind": "ExecCredential", "spec": spec}
+    return msgspec.json.encode(body).decode()
+
+
+def parse_answer(output: bytes, settings: ExecSettings) -> tuple[Credential, datetime | None]:
+    """The credential in a program's output and when it expires (None: never).
+
+    Raises:
+        NoCredentials: the output is no complete ExecCredential of the asked version.
+    """
+    name = f"exec plugin {settings.command}"
+    try:
+        answer = _DECODER.decode(output)
+    except msgspec.MsgspecError as problem:
+        # The output is not shown: it may hold a secret.
+        raise NoCredentials(f"{name} printed no ExecCredential: {problem}") from problem
+    if answer.kind != "ExecCredential" or answer.api_version != settings.api_version:
+        raise NoCredentials(
+            f"{name} printed {answer.api_version} {answer.kind},"
+            f" not {settings.api_version} ExecCredential"
+        )
+    status = answer.status or ExecStatus()
+    if bool(status.client_certificate_data) != bool(status.client_key_data):
+        raise NoCredentials(f"{name} printed a client certificate or its key, not both")
+    if not status.token and not status.client_certificate_data:
+        raise NoCredentials(f"{name} printed neither a token nor a client certificate")
+    return _credential(status), _expiry(status, name)
+
+
+def _credential(status: ExecStatus) -> Credential:
+    certificate = None
+    if status.client_certificate_data:
+        certificate = ClientCertificate(
+            chain=status.client_certificate_data.encode(),
+            key=status.client_key_data.encode(),
+        )
+    header = bearer(status.token).header if status.token else None
+    return Credential(header=header, certificate=certificate)
+
+
+def _expiry(status: ExecStatus, name: str) -> datetime | None:
+    if status.expiration_timestamp is None:
+        return None
+    try:
+        return times.parse_time(status.expiration_timestamp)
+    except ValueError as problem:
+        raise NoCredentials(f"{name} printed a bad expirationTimestamp: {problem}") from problem
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Make sure the program and what it started are gone, and reap it."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()

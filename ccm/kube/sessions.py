@@ -1,0 +1,182 @@
+"""HTTP sessions that follow their TLS files.
+
+A session is made of TLS material and serves until the material changes: then new
+requests get a new session, and the old one is closed when its last request, possibly a
+long watch, has left. Files are looked at once a minute, and at once after a failure of
+trust; unusable ones leave the old material in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from dataclasses import dataclass, replace
+from typing import Any
+
+import aiohttp
+
+from ccm.base.clock import Clock
+from ccm.base.log import logger
+from ccm.kube import errors, tls
+from ccm.kube.credentials import Credential
+
+TLS_CHECK_S = 60.0
+"""How often the TLS files are looked at."""
+
+READ_BUFFER = 2 * 1024 * 1024
+"""Bytes read ahead per connection; a whole object in one go."""
+
+_FORCED_CHECK_S = 5.0
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""A dead peer is noticed in a minute, also by a watch that is silent by right."""
+
+_log = logger("kube")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Door:
+    """A session, the TLS material it was made of, and how many requests use it."""
+
+    session: aiohttp.ClientSession
+    material: tls.TlsMaterial
+    users: int = 0
+    retired: bool = False
+
+
+class Sessions:
+    """The sessions towards one server.
+
+    Args:
+        settings: where TLS material comes from.
+        secure: whether the server speaks TLS at all; if not, no file is looked at.
+        source: where the settings come from, for messages.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self, settings: tls.TlsSettings, *, secure: bool, source: str, clock: Clock
+    ) -> None:
+        self._settings = settings
+        self._secure = secure
+        self._source = source
+        self._clock = clock
+        self._material: tls.TlsMaterial | None = None
+        self._checked_at = 0.0
+        self._door: Door | None = None
+        self._doors: set[Door] = set()
+        self._changing = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close every session, used or not."""
+        self._door = None
+        while self._doors:
+            await self._doors.pop().session.close()
+
+    async def enter(self, credential: Credential) -> Door:
+        """The door for a credential, opened anew when its TLS material changed."""
+        if self._secure:
+            await self._refresh_material()
+        wanted = self._material or tls.TlsMaterial()
+        if credential.certificate is not None:
+            wanted = replace(wanted, certificate=credential.certificate)
+        door = self._door
+        if door is None or door.material != wanted:
+            return await self._change_door(wanted)
+        door.users += 1
+        return door
+
+    async def leave(self, door: Door) -> None:
+        """End one use of a door; a retired one is closed by its last user."""
+        door.users -= 1
+        if door.retired and door.users == 0 and door in self._doors:
+            self._doors.discard(door)
+            await door.session.close()
+
+    async def _change_door(self, wanted: tls.TlsMaterial) -> Door:
+        async with self._changing:
+            old = self._door
+            if old is not None and old.material == wanted:
+                old.users += 1
+                return old
+            context = await self._build_context(wanted) if self._secure else None
+            door = Door(session=_open_session(context), material=wanted, users=1)
+            self._doors.add(door)
+            self._door = door
+            if old is not None:
+                _log.info("TLS material changed, new connections use it")
+                old.retired = True
+                old.users += 1
+                await self.leave(old)
+            return door
+
+    async def _build_context(self, material: tls.TlsMaterial) -> ssl.SSLContext:
+        insecure = self._settings.insecure
+        try:
+            return await asyncio.to_thread(tls.build_context, material, insecure=insecure)
+        except (OSError, ValueError) as problem:
+            raise errors.Unreachable(
+                f"TLS material of {self._source} is unusable: {problem}", kind="tls"
+            ) from problem
+
+    async def _refresh_material(self) -> None:
+        """Read the TLS files if that is due; unusable ones leave the old material in place."""
+        now = self._clock.monotonic()
+        settings = self._settings
+        if self._material is not None and (
+            not settings.from_files or now - self._checked_at < TLS_CHECK_S
+        ):
+            return
+        self._checked_at = now
+        try:
+            found = await asyncio.to_thread(_read_usable, settings)
+        except (OSError, ValueError) as problem:
+            if self._material is None:
+                raise errors.Unreachable(
+                    f"TLS material of {self._source} is unusable: {problem}", kind="tls"
+                ) from problem
+            _log.warning("TLS files are unusable, the old ones stay", error=str(problem))
+            return
+        if found != self._material:
+            self._material = found
+
+    async def material_changed(self) -> bool:
+        """Look at the TLS files now; whether they differ from what is in use."""
+        now = self._clock.monotonic()
+        if not self._secure or now - self._checked_at < _FORCED_CHECK_S:
+            return False
+        before = self._material
+        self._checked_at = now - TLS_CHECK_S
+        await self._refresh_material()
+        return self._material != before
+
+
+def _read_usable(settings: tls.TlsSettings) -> tls.TlsMaterial:
+    """Read the material and prove that a context can be made of it."""
+    material = settings.read()
+    tls.build_context(material, insecure=settings.insecure)
+    return material
+
+
+def _open_session(context: ssl.SSLContext | None) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=0,  # the rate limiters limit
+        ssl=context if context is not None else True,
+        socket_factory=_open_socket,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+        read_bufsize=READ_BUFFER,
+    )
+
+
+def _open_socket(info: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol, *_ = info
+    opened = socket.socket(family=family, type=kind, proto=protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return opened

@@ -1,0 +1,381 @@
+"""The wire to the API server: bytes in, bytes out.
+
+One `Transport` per process, shared by all clients. Each attempt of a request takes a
+turn at the client's rate limiter, asks for the current credential, is sent, and is
+counted. Repeated are only (client-go's rules): answers 429 and 5xx with a numeric
+Retry-After header, a GET that was cut, and once any request whose rejected credential
+could be renewed. There are no redirects, cookies or proxies. With `sessions` this module
+is the only door to aiohttp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
+
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.log import logger
+from ccm.base.throttle import Limiter, Unlimited
+from ccm.kube import errors, metrics
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import Credential
+from ccm.kube.errors import Trouble
+from ccm.kube.sessions import Door, Sessions
+
+MAX_RETRIES = 10
+"""Repetitions of one request (client-go, rest request)."""
+
+CUT_RETRY_S = 1.0
+"""Pause before a GET that was cut is sent again (client-go, rest request)."""
+
+CONNECT_TIMEOUT_S = 10.0
+WATCH_START_TIMEOUT_S = 30.0
+
+MAX_LINE = 32 * 1024 * 1024
+"""Bytes of one watch line; an object is at most a few MiB, so more is garbage."""
+
+_SLOW_TURN_S = 0.05
+_TROUBLE = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
+
+_log = logger("kube")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One request, apart from its credential."""
+
+    method: str
+    url: URL
+    headers: Mapping[str, str]
+    body: bytes | None
+    timeout: aiohttp.ClientTimeout
+    limiter: Limiter
+    retry: bool = True
+    streamed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What came back; a stream that was accepted keeps its response and its door."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes = field(default=b"", repr=False)
+    response: aiohttp.ClientResponse | None = None
+    door: Door | None = None
+
+
+class Transport:
+    """The wire; use it as an async context manager.
+
+    Args:
+        config: where the server is and who we are.
+        user_agent: the process' name for the server's logs; clients append their own.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self, config: ClusterConfig, *, user_agent: str = "ccm", clock: Clock = SYSTEM
+    ) -> None:
+        self.config = config
+        self.user_agent = user_agent
+        self.host = URL(config.server).authority
+        self._server = config.server.rstrip("/")
+        self._encoding = "identity" if config.disable_compression else "gzip"
+        self._clock = clock
+        self._sessions = Sessions(
+            config.tls,
+            secure=config.server.startswith("https:"),
+            source=config.source,
+            clock=clock,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._sessions.close()
+
+    async def do(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        timeout_s: float = 30.0,
+        limiter: Limiter | None = None,
+        user_agent: str | None = None,
+        retry: bool = True,
+    ) -> bytes:
+        """Send a request and return the body of its answer.
+
+        Args:
+            method: HTTP method.
+            path: encoded already.
+            query: parameters, not encoded.
+            body: what to send.
+            content_type: type of the body.
+            accept: wanted type of the answer.
+            timeout_s: limit of each attempt.
+            limiter: waits for a turn before each attempt.
+            user_agent: instead of the process' own.
+            retry: False: one attempt, apart from a renewed credential.
+
+        Raises:
+            errors.ApiError: the server answered with an error.
+            errors.Unreachable: there was no answer.
+        """
+        headers = self._headers(accept, user_agent, self._encoding)
+        if body is not None:
+            headers["Content-Type"] = content_type
+        call = _Call(
+            method=method,
+            url=self._url(path, query),
+            headers=headers,
+            body=body,
+            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+            limiter=limiter or Unlimited(),
+            retry=retry,
+        )
+        return (await self._run(call)).body
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        limiter: Limiter | None = None,
+        idle_timeout_s: float,
+        user_agent: str | None = None,
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a GET and read its answer line by line, for as long as the server sends.
+
+        `idle_timeout_s` is the longest silence. Leaving the context closes the connection.
+
+        Raises:
+            errors.ApiError: the server answered with an error.
+            errors.Unreachable: there was no answer, it was cut, or it fell silent.
+        """
+        call = _Call(
+            method="GET",
+            url=self._url(path, query),
+            headers=self._headers("application/json", user_agent, "identity"),
+            body=None,
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_timeout_s
+            ),
+            limiter=limiter or Unlimited(),
+            streamed=True,
+        )
+        answer = await self._run(call)
+        assert answer.response is not None
+        assert answer.door is not None
+        try:
+            async with contextlib.aclosing(self._lines(answer.response)) as lines:
+                yield lines
+        finally:
+            answer.response.close()
+            await self._sessions.leave(answer.door)
+
+    async def _run(self, call: _Call) -> _Answer:
+        """Attempts until one succeeds or the rules say no."""
+        renewed = False
+        attempt = 0
+        while True:
+            await self._take_turn(call)
+            credential = await self.config.credentials.current()
+            sent_at = self._clock.monotonic()
+            problem: errors.KubeError
+            try:
+                answer = await self._exchange(call, credential, is_retry=attempt > 0)
+            except errors.Unreachable as cut:
+                problem = cut
+                delay = cut_delay(call.method, cut)
+            else:
+                if answer.status < 300:
+                    return answer
+                problem = errors.from_response(answer.status, answer.headers, answer.body)
+                delay = answer_delay(answer.status, answer.headers)
+            if not renewed and await self._renewed(problem, credential, sent_at):
+                renewed = True
+                attempt += 1
+                continue
+            if delay is None or not call.retry or attempt >= MAX_RETRIES:
+                raise problem
+            _log.debug("request is repeated", after_s=delay, error=str(problem))
+            await self._clock.sleep(delay)
+            attempt += 1
+
+    async def _take_turn(self, call: _Call) -> None:
+        waited = await call.limiter.acquire()
+        metrics.limiter_duration(call.method, self.host).observe(waited)
+        if waited > _SLOW_TURN_S:
+            _log.debug("waited for the rate limiter", waited_s=round(waited, 3))
+
+    async def _renewed(
+        self, problem: errors.KubeError, credential: Credential, sent_at: float
+    ) -> bool:
+        """Whether the problem was our credential or trust, and a newer one was found."""
+        if isinstance(problem, errors.Unauthorized):
+            changed = await self.config.credentials.rejected(credential, sent_at)
+            return await self._sessions.material_changed() or changed
+        if isinstance(problem, errors.Unreachable) and problem.kind == "tls":
+            return await self._sessions.material_changed()
+        return False
+
+    async def _exchange(self, call: _Call, credential: Credential, *, is_retry: bool) -> _Answer:
+        """One attempt, counted.
+
+        Raises:
+            errors.Unreachable: there was no whole answer.
+        """
+        door = await self._sessions.enter(credential)
+        code = metrics.ERROR_CODE
+        started = self._clock.monotonic()
+        answer: _Answer | None = None
+        try:
+            start_limit = WATCH_START_TIMEOUT_S if call.streamed else None
+            async with asyncio.timeout(start_limit):
+                response = await self._send(door.session, call, credential)
+            code = str(response.status)
+            answer = await self._receive(call, response, door)
+            return answer
+        except _TROUBLE as problem:
+            raise self._unreachable(call, problem) from problem
+        finally:
+            self._count(call, code, self._clock.monotonic() - started, is_retry=is_retry)
+            if answer is None or answer.door is None:
+                await self._sessions.leave(door)
+
+    async def _send(
+        self, session: aiohttp.ClientSession, call: _Call, credential: Credential
+    ) -> aiohttp.ClientResponse:
+        headers = dict(call.headers)
+        if credential.header is not None:
+            headers["Authorization"] = credential.header
+        return await session.request(
+            call.method,
+            call.url,
+            data=call.body,
+            headers=headers,
+            timeout=call.timeout,
+            allow_redirects=False,
+            server_hostname=self.config.tls.server_name or None,
+        )
+
+    async def _receive(self, call: _Call, response: aiohttp.ClientResponse, door: Door) -> _Answer:
+        if call.streamed and response.status < 300:
+            return _Answer(
+                status=response.status, headers=response.headers, response=response, door=door
+            )
+        try:
+            body = await response.read()
+        finally:
+            response.release()
+        metrics.response_size(call.method, self.host).observe(len(body))
+        return _Answer(status=response.status, headers=response.headers, body=body)
+
+    def _count(self, call: _Call, code: str, seconds: float, *, is_retry: bool) -> None:
+        method = call.method
+        metrics.requests(code, method, self.host).inc()
+        metrics.request_duration(method, self.host).observe(seconds)
+        metrics.request_size(method, self.host).observe(len(call.body or b""))
+        if is_retry:
+            metrics.retries(code, method, self.host).inc()
+
+    async def _lines(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+        """The lines of a stream; a last one without its end is handed on as it is."""
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for chunk in response.content.iter_any():
+                first, *others = chunk.split(b"\n")
+                parts.append(first)
+                size += len(first)
+                if others:
+                    *whole, last = (b"".join(parts), *others)
+                    parts, size = [last], len(last)
+                    for line in filter(None, whole):
+                        yield line
+                if size > MAX_LINE:
+                    raise ValueError(f"a line has more than {MAX_LINE} bytes")
+        except aiohttp.SocketTimeoutError as problem:
+            raise errors.Unreachable(
+                f"the watch at {self.host} fell silent", kind="silent"
+            ) from problem
+        except _TROUBLE as problem:
+            raise self._trouble("the watch", problem) from problem
+        if rest := b"".join(parts):
+            yield rest
+
+    def _unreachable(self, call: _Call, problem: Exception) -> errors.Unreachable:
+        return self._trouble(f"{call.method} {call.url.raw_path}", problem)
+
+    def _trouble(self, what: str, problem: Exception) -> errors.Unreachable:
+        words = str(problem) or type(problem).__name__
+        return errors.Unreachable(
+            f"{what}: no answer from {self.host}: {words}", kind=trouble_kind(problem)
+        )
+
+    def _headers(self, accept: str, user_agent: str | None, encoding: str) -> dict[str, str]:
+        return {
+            "Accept": accept,
+            "Accept-Encoding": encoding,
+            "User-Agent": user_agent or self.user_agent,
+        }
+
+    def _url(self, path: str, query: Mapping[str, str] | None) -> URL:
+        tail = f"?{urlencode(query, quote_via=quote)}" if query else ""
+        return URL(f"{self._server}{path}{tail}", encoded=True)
+
+
+def answer_delay(status: int, headers: Mapping[str, str]) -> float | None:
+    """Seconds before an answer may be tried again; None: not at all."""
+    if status != 429 and status < 500:
+        return None
+    return errors.retry_after_seconds(headers)
+
+
+def cut_delay(method: str, problem: errors.Unreachable) -> float | None:
+    """Seconds before a request without an answer may be tried again; None: not at all."""
+    return CUT_RETRY_S if method == "GET" and problem.kind == "reset" else None
+
+
+def trouble_kind(problem: BaseException) -> Trouble:
+    """What happened, told from the exception."""
+    if isinstance(problem, aiohttp.ClientSSLError | ssl.SSLError) or isinstance(
+        problem.__cause__, ssl.SSLError
+    ):
+        return "tls"
+    if isinstance(problem, TimeoutError):
+        return "timeout"
+    if isinstance(problem, aiohttp.ClientConnectorError | aiohttp.ClientConnectorDNSError):
+        return "refused"
+    if isinstance(
+        problem, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError | ConnectionError
+    ):
+        return "reset"
+    if isinstance(problem, aiohttp.ClientOSError):
+        return "reset"
+    if isinstance(problem, OSError):
+        return "refused"
+    return "garbage"
