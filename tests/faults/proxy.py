@@ -1,0 +1,371 @@
+"""The proxy: plain http on a loopback port, http or https to the server behind.
+
+Answers are read as a whole before the client gets them, but for streams
+(`watch=true`), which pass line by line. A server that cannot be reached shows
+as a cut connection, just as without the proxy. Headers pass untouched, except
+those that belong to one connection, and `Accept-Encoding`: bodies must be
+readable to be rewritten.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import multidict
+import yarl
+from aiohttp import web
+
+from tests.faults.actions import Action, Answer, Dropped, Point, Replied
+from tests.faults.exchange import Exchange, Match
+
+_LOOPBACK = "127.0.0.1"
+_OF_ONE_CONNECTION = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
+        *("te", "trailer", "transfer-encoding", "upgrade", "content-length"),
+    }
+)
+_NOT_SENT_ON = _OF_ONE_CONNECTION | {"host", "accept-encoding"}
+_WITHOUT_BODY = frozenset({204, 304})
+_SHUTDOWN_S = 1.0
+
+
+class Rule:
+    """An action in force; counts what it saw and did."""
+
+    def __init__(self, match: Match, action: Action, *, nth: int | None, times: int | None) -> None:
+        self.match = match
+        self.action = action
+        self.seen = 0
+        """How many requests matched."""
+        self.fired: list[Exchange] = []
+        """The requests it acted on."""
+        self._nth = nth
+        self._times = times
+
+    def claims(self, exchange: Exchange) -> bool:
+        """Whether to act on this new request; counts it."""
+        if not (self.match.covers(exchange) and self.action.applies_to(exchange)):
+            return False
+        self.seen += 1
+        if self._nth is not None and self.seen < self._nth:
+            return False
+        if self._times is not None and len(self.fired) >= self._times:
+            return False
+        self.fired.append(exchange)
+        return True
+
+
+class FaultProxy:
+    """Use as `async with FaultProxy(server.url, ca_file=server.ca_file) as proxy`.
+
+    Args:
+        upstream_url: base URL of the server behind.
+        ca_file: certificates that prove it; None = the system's, or plain http.
+    """
+
+    def __init__(self, upstream_url: str, *, ca_file: Path | None = None) -> None:
+        self.log: list[Exchange] = []
+        """Every request in order of arrival."""
+        self._upstream = upstream_url.rstrip("/")
+        self._ca_file = ca_file
+        self._rules: list[Rule] = []
+        self._changed = asyncio.Event()
+        self._reserved: socket.socket | None = None
+        self._listener: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Self:
+        trust = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else True
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=trust),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
+        )
+        self._web = web.Server(
+            self._serve, handler_cancellation=True, access_log=None, auto_decompress=False
+        )
+        self._reserved = _bound_socket(0)
+        self._port = int(self._reserved.getsockname()[1])
+        await self.up()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.down()
+        if self._reserved is not None:
+            self._reserved.close()
+        await self._web.shutdown(_SHUTDOWN_S)
+        await self._session.close()
+
+    @property
+    def url(self) -> str:
+        """Base URL for the client, without a slash at the end."""
+        return f"http://{_LOOPBACK}:{self._port}"
+
+    def on(
+        self, match: Match, do: Action, *, nth: int | None = None, times: int | None = None
+    ) -> Rule:
+        """Act on matching requests that arrive from now on.
+
+        Args:
+            match: which requests.
+            do: what happens to them.
+            nth: from the how manieth matching request on (1 = the next one);
+                alone, it means that one only.
+            times: act on so many and no more; None = on all.
+
+        Returns:
+            The rule, to look at its counts or to `remove` it.
+        """
+        if nth is not None and times is None:
+            times = 1
+        rule = Rule(match, do, nth=nth, times=times)
+        self._rules.append(rule)
+        return rule
+
+    def remove(self, rule: Rule) -> None:
+        """End one rule, for requests to come."""
+        self._rules.remove(rule)
+
+    def clear(self) -> None:
+        """End all rules, for requests to come. The log stays."""
+        self._rules.clear()
+
+    def requests(self, match: Match) -> list[Exchange]:
+        """The requests so far that match, in order of arrival."""
+        return [exchange for exchange in self.log if match.covers(exchange)]
+
+    @property
+    def writes(self) -> list[Exchange]:
+        """The requests so far that may have changed something."""
+        return self.requests(Match(write=True))
+
+    async def wait_for(
+        self, match: Match, *, count: int = 1, answered: bool = False, timeout_s: float = 5.0
+    ) -> list[Exchange]:
+        """Wait until `count` matching requests have arrived; all of them.
+
+        Args:
+            match: which requests; asked again at every change, so `where` may
+                look at the status or at the lines of a stream too.
+            count: how many, from the start of the log.
+            answered: count only those whose client has its answer's head.
+            timeout_s: seconds.
+
+        Raises:
+            TimeoutError: it took too long; the text lists what did arrive.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    found = [e for e in self.requests(match) if not answered or e.status]
+                    if len(found) >= count:
+                        return found
+                    await self._changed.wait()
+        seen = "\n".join(map(str, self.log))
+        raise TimeoutError(f"no {count} requests like {match} within {timeout_s} s; seen:\n{seen}")
+
+    async def down(self, *, cut: bool = True) -> None:
+        """Refuse new connections, on a port that stays ours; cut the present ones."""
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._listener = None
+        # Bound but not listening: connections are refused, and nobody takes the port.
+        self._reserved = _bound_socket(self._port)
+        if cut:
+            self.cut_connections()
+
+    async def up(self) -> None:
+        """Accept connections again, on the same port."""
+        if self._reserved is None:
+            return
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(self._web, sock=self._reserved, backlog=4096)
+        self._reserved = None
+
+    def cut_connections(self, *, reset: bool = False) -> None:
+        """End every present connection of every client, whatever it waits for."""
+        for connection in self._web.connections:
+            _end(connection.transport, reset=reset)
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        exchange = await _receive(request)
+        self.log.append(exchange)
+        actions = [rule.action for rule in self._rules if rule.claims(exchange)]
+        self._notify()
+        try:
+            return await self._relay(request, exchange, actions)
+        except Dropped as end:
+            _end(request.transport, reset=end.reset)
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as trouble:
+            exchange.trouble = repr(trouble)
+            _end(request.transport, reset=False)
+        finally:
+            exchange.ended_s = asyncio.get_running_loop().time()
+            self._notify()
+        # Nobody reads this: the connection is closed.
+        return web.Response()
+
+    async def _relay(
+        self, request: web.BaseRequest, exchange: Exchange, actions: Sequence[Action]
+    ) -> web.StreamResponse:
+        try:
+            await _reach(Point.BEFORE, exchange, actions)
+        except Replied as reply:
+            response = await self._send(request, exchange, reply.answer)
+        else:
+            async with self._ask(request, exchange) as upstream:
+                exchange.upstream_status = upstream.status
+                if exchange.is_stream and upstream.status == 200:
+                    await _reach(Point.TOOK_EFFECT, exchange, actions)
+                    response = await self._stream(request, exchange, upstream, actions)
+                else:
+                    answer = await _whole(upstream)
+                    await _reach(Point.TOOK_EFFECT, exchange, actions)
+                    for action in actions:
+                        answer = action.change(answer)
+                    response = await self._send(request, exchange, answer)
+        await _reach(Point.ANSWERED, exchange, actions)
+        return response
+
+    @contextlib.asynccontextmanager
+    async def _ask(
+        self, request: web.BaseRequest, exchange: Exchange
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = _passed(request.headers, without=_NOT_SENT_ON)
+        headers["Accept-Encoding"] = "identity"
+        async with self._session.request(
+            exchange.method,
+            yarl.URL(self._upstream + request.raw_path, encoded=True),
+            headers=headers,
+            # A file, for aiohttp warns of large plain bytes.
+            data=io.BytesIO(exchange.body) if exchange.body else None,
+            allow_redirects=False,
+        ) as response:
+            yield response
+
+    async def _send(
+        self, request: web.BaseRequest, exchange: Exchange, answer: Answer
+    ) -> web.StreamResponse:
+        headers = _passed(answer.headers, without=_OF_ONE_CONNECTION)
+        response = web.StreamResponse(status=answer.status, headers=headers)
+        if answer.status not in _WITHOUT_BODY:
+            response.content_length = len(answer.body)
+        await response.prepare(request)
+        await response.write(answer.body if answer.keep is None else answer.body[: answer.keep])
+        if answer.keep is not None:
+            raise Dropped(reset=False)
+        await response.write_eof()
+        self._answered(exchange, answer.status)
+        return response
+
+    async def _stream(
+        self,
+        request: web.BaseRequest,
+        exchange: Exchange,
+        upstream: aiohttp.ClientResponse,
+        actions: Sequence[Action],
+    ) -> web.StreamResponse:
+        headers = _passed(upstream.headers, without=_OF_ONE_CONNECTION)
+        response = web.StreamResponse(status=upstream.status, headers=headers)
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        self._answered(exchange, upstream.status)
+        lines = _lines(upstream)
+        for action in actions:
+            lines = action.filter(lines)
+        async for line in lines:
+            await response.write(line)
+            exchange.lines += line.count(b"\n")
+            self._notify()
+        await response.write_eof()
+        return response
+
+    def _answered(self, exchange: Exchange, status: int) -> None:
+        exchange.status = status
+        self._notify()
+
+    def _notify(self) -> None:
+        waiting, self._changed = self._changed, asyncio.Event()
+        waiting.set()
+
+
+async def _reach(point: Point, exchange: Exchange, actions: Sequence[Action]) -> None:
+    for action in actions:
+        await action.reach(point, exchange)
+
+
+async def _receive(request: web.BaseRequest) -> Exchange:
+    started_s = asyncio.get_running_loop().time()
+    return Exchange(
+        method=request.method,
+        path=request.path,
+        query=dict(request.query),
+        query_string=request.rel_url.raw_query_string,
+        headers={key.lower(): text for key, text in request.headers.items()},
+        # Not `request.read()`, which refuses large bodies.
+        body=await request.content.read(),
+        started_s=started_s,
+    )
+
+
+async def _whole(upstream: aiohttp.ClientResponse) -> Answer:
+    body = await upstream.read()
+    return Answer(status=upstream.status, headers=upstream.headers, body=body)
+
+
+async def _lines(upstream: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The lines of a stream, each as soon as it is whole; an unfinished one last."""
+    rest = b""
+    async for chunk in upstream.content.iter_any():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line + b"\n"
+    if rest:
+        yield rest
+
+
+def _passed(headers: Mapping[str, str], *, without: frozenset[str]) -> multidict.CIMultiDict[str]:
+    """A copy (repeated headers too) without those of the named keys."""
+    pairs = multidict.CIMultiDict(headers)
+    for name in without:
+        pairs.popall(name, None)
+    return pairs
+
+
+def _bound_socket(port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind((_LOOPBACK, port))
+    bound.setblocking(False)
+    return bound
+
+
+def _end(transport: asyncio.BaseTransport | None, *, reset: bool) -> None:
+    """Close a connection: what was written still goes out, unless it is a reset."""
+    if not isinstance(transport, asyncio.Transport):
+        return
+    if not reset:
+        transport.close()
+        return
+    wire = transport.get_extra_info("socket")
+    # A lingering time of zero makes close() send a reset.
+    wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
