@@ -1,0 +1,100 @@
+"""Metrics of work queues, with client-go's names, borders and moments of counting.
+
+What has not ended yet (unfinished work, longest running) is computed when somebody
+reads the metrics, from the start times kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from ccm.base import metrics
+from ccm.base.clock import Clock
+
+K = TypeVar("K", bound=Hashable)
+
+_BORDERS = metrics.exponential_buckets(10e-9, 10, 10)
+
+_depth = metrics.gauge("workqueue_depth", "Current depth of workqueue", ("name",))
+_adds = metrics.counter(
+    "workqueue_adds_total", "Total number of adds handled by workqueue", ("name",)
+)
+_waited = metrics.histogram(
+    "workqueue_queue_duration_seconds",
+    "How long in seconds an item stays in workqueue before being requested.",
+    ("name",),
+    buckets=_BORDERS,
+)
+_worked = metrics.histogram(
+    "workqueue_work_duration_seconds",
+    "How long in seconds processing an item from workqueue takes.",
+    ("name",),
+    buckets=_BORDERS,
+)
+_unfinished = metrics.gauge(
+    "workqueue_unfinished_work_seconds",
+    "How many seconds of work has been done that is in progress and hasn't been observed "
+    "by work_duration. Large values indicate stuck threads.",
+    ("name",),
+)
+_longest = metrics.gauge(
+    "workqueue_longest_running_processor_seconds",
+    "How many seconds has the longest running processor for workqueue been running.",
+    ("name",),
+)
+_retries = metrics.counter(
+    "workqueue_retries_total", "Total number of retries handled by workqueue", ("name",)
+)
+
+
+class QueueMetrics(Generic[K]):
+    """The metrics of one queue; a later queue of the same name takes the series over."""
+
+    def __init__(self, name: str, clock: Clock) -> None:
+        self._clock = clock
+        self._added: dict[K, float] = {}
+        self._started: dict[K, float] = {}
+        self._depth = _depth.labels(name)
+        self._adds = _adds.labels(name)
+        self._waited = _waited.labels(name)
+        self._worked = _worked.labels(name)
+        self._retries = _retries.labels(name)
+        self._depth.set(0)
+        _unfinished.labels(name).set_function(self.unfinished_s)
+        _longest.labels(name).set_function(self.longest_s)
+
+    def added(self, key: K) -> None:
+        """A key became due for work."""
+        self._adds.inc()
+        self._depth.inc()
+        self._added.setdefault(key, self._clock.monotonic())
+
+    def got(self, key: K) -> None:
+        """A worker took the key."""
+        now = self._clock.monotonic()
+        self._depth.dec()
+        self._started[key] = now
+        added = self._added.pop(key, None)
+        if added is not None:
+            self._waited.observe(now - added)
+
+    def done(self, key: K) -> None:
+        """The worker is through with the key."""
+        started = self._started.pop(key, None)
+        if started is not None:
+            self._worked.observe(self._clock.monotonic() - started)
+
+    def retried(self) -> None:
+        """A key asked to come back later."""
+        self._retries.inc()
+
+    def unfinished_s(self) -> float:
+        """Seconds of work in progress, summed over the workers."""
+        now = self._clock.monotonic()
+        return sum(now - started for started in self._started.values())
+
+    def longest_s(self) -> float:
+        """Seconds of the longest work in progress."""
+        now = self._clock.monotonic()
+        return max((now - started for started in self._started.values()), default=0.0)

@@ -1,0 +1,390 @@
+"""The reflector: keeps a sink equal to what the API server has of one kind.
+
+It opens a watch that begins with the present objects (watch-list). Where the server
+refuses that, or does not understand it, it lists in pages instead and watches from
+there, and remembers. A watch that ends is resumed at the last version seen, bookmarks
+included; only an expired version (410), or a watch that gets nowhere several times in a
+row, leads to a new list. After a new list the sink hears of what really differs:
+objects that are gone, new ones, and changed ones as updates.
+
+All failures go through one back-off. An outage is logged when it starts and when it
+ends, and not in between. Counterpart in client-go: Reflector.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from ccm.base import metrics, tasks
+from ccm.base.backoff import Exponential, Streak
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.log import logger
+from ccm.kube import errors
+from ccm.kube.client import Page, WatchEvent
+from ccm.model.meta import KubeObject
+
+T = TypeVar("T", bound=KubeObject)
+T_contra = TypeVar("T_contra", bound=KubeObject, contravariant=True)
+
+_lists = metrics.counter(
+    "ccm_kube_lists_total",
+    "Complete reads of a kind, by watch-list or in pages.",
+    ("resource", "mode"),
+)
+_watches = metrics.counter("ccm_kube_watches_total", "Watches opened.", ("resource",))
+_failures = metrics.counter(
+    "ccm_kube_reflector_failures_total",
+    "Lists and watches that failed and were repeated after a pause.",
+    ("resource",),
+)
+
+_REFUSALS = frozenset({400, 404, 405, 406, 415, 422, 501})
+"""Statuses by which a server says that it does not know watch-list."""
+
+_FRUITLESS_LIMIT = 3
+"""So many watches in a row that brought nothing lead to a new list: some servers close
+a watch of an expired version without saying so."""
+
+
+class Source(Protocol[T]):
+    """What a reflector needs of a `Resource`."""
+
+    async def list_page(self, *, limit: int, continue_: str = "") -> Page[T]:
+        """One page of the newest state."""
+        ...
+
+    def watch(
+        self,
+        *,
+        resource_version: str = "",
+        timeout_s: int,
+        send_initial_events: bool = False,
+        idle_timeout_s: float | None = None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]:
+        """Changes since a version, or the present state and then changes."""
+        ...
+
+
+class Sink(Protocol[T_contra]):
+    """Where a reflector writes."""
+
+    def keys(self) -> Collection[str]:
+        """Keys of what the sink holds."""
+        ...
+
+    def upsert(self, obj: T_contra) -> None:
+        """This is the object's state now."""
+        ...
+
+    def remove(self, key: str, last: T_contra | None = None) -> None:
+        """The object is gone; `last` is its final state where that is known."""
+        ...
+
+    def complete(self) -> None:
+        """Everything there is has been delivered at least once."""
+        ...
+
+
+_BACKOFF = Exponential(base_s=0.8, factor=2.0, cap_s=30.0, jitter=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a reflector behaves; the defaults are client-go's where it has any.
+
+    Attributes:
+        watch_list: try a watch that begins with the present objects.
+        watch_timeout_s: shortest and longest time after which a watch is renewed; the
+            server is asked to end it after a random time in between.
+        silence_s: longest time without a byte before a watch is given up; None: a little
+            more than the watch's own time.
+        overtime_s: how much longer than it was asked to a server may keep a watch open.
+        initial_silence_s: a watch-list that says nothing for so long before its initial
+            events are complete is taken for a server that does not know it.
+        initial_limit_s: the same for initial events that take so long altogether.
+        short_watch_s: a watch that ends sooner, and without progress, is a failure.
+        page_size: objects per page, and per step between two yields to the event loop.
+        backoff: pauses after failures.
+        backoff_reset_s: a quiet time after which pauses are short again.
+    """
+
+    watch_list: bool = True
+    watch_timeout_s: tuple[int, int] = (300, 600)
+    silence_s: float | None = None
+    overtime_s: float = 30.0
+    initial_silence_s: float = 10.0
+    initial_limit_s: float = 60.0
+    short_watch_s: float = 1.0
+    page_size: int = 500
+    backoff: Exponential = _BACKOFF
+    backoff_reset_s: float = 120.0
+
+
+DEFAULTS = Settings()
+
+_CHUNK = 250
+"""Objects handled between two yields; some milliseconds of work."""
+
+
+class _Fruitless(Exception):
+    """A watch was opened and ended without any progress."""
+
+
+class _Ignored(Exception):
+    """The server took a watch-list for a plain watch."""
+
+
+class Reflector(Generic[T]):
+    """Feeds a sink from the API server until cancelled.
+
+    Args:
+        source: where to list and watch.
+        sink: what to keep up to date.
+        resource: plural name, for logs and metrics.
+        settings: see `Settings`.
+        clock: where time comes from.
+        rng: where jitter comes from.
+    """
+
+    def __init__(
+        self,
+        source: Source[T],
+        sink: Sink[T],
+        *,
+        resource: str,
+        settings: Settings = DEFAULTS,
+        clock: Clock = SYSTEM,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._source = source
+        self._sink = sink
+        self._resource = resource
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._log = logger("reflector", resource=resource)
+        self._streak = Streak(
+            policy=settings.backoff, reset_after_s=settings.backoff_reset_s, rng=self._rng
+        )
+        self._watch_list = settings.watch_list
+        self._version: str | None = None
+        self._pending: set[str] | None = None
+        self._fruitless = 0
+        self._progress = False
+        self._last_contact: float | None = None
+        self._trouble_since: float | None = None
+        self._failures = _failures.labels(resource)
+        self._watches = _watches.labels(resource)
+
+    @property
+    def last_contact(self) -> float | None:
+        """Monotonic time of the last sign of life of the server; None before the first.
+
+        A quiet but healthy watch gives one at least with each bookmark (about a minute).
+        """
+        return self._last_contact
+
+    @property
+    def trouble_since(self) -> float | None:
+        """Monotonic time since when lists or watches fail; None while all is well."""
+        return self._trouble_since
+
+    @property
+    def resource_version(self) -> str:
+        """The last version seen; empty before the first list and after an expiry."""
+        return self._version or ""
+
+    async def run(self) -> None:
+        """List and watch for ever; ends only by cancellation."""
+        while True:
+            try:
+                await self._round()
+            except errors.Gone:
+                self._version = None
+                self._log.debug("watched version expired, listing again")
+                await self._clock.sleep(self._streak.next(self._clock.monotonic()))
+            except (errors.KubeError, _Fruitless) as problem:
+                await self._recover(problem)
+
+    async def _round(self) -> None:
+        """One watch, or one list; returns when the next may follow without a pause."""
+        if self._version is not None:
+            await self._watch(self._version)
+        elif self._watch_list:
+            await self._watch_from_start()
+        else:
+            await self._list()
+
+    async def _list(self) -> None:
+        known = set(self._sink.keys())
+        token = ""
+        malformed = 0
+        while True:
+            page = await self._source.list_page(limit=self._settings.page_size, continue_=token)
+            self._contact()
+            malformed += page.malformed
+            await self._take_page(page.items, known)
+            token = page.continue_
+            if not token:
+                break
+        # Which objects could not be decoded is not known here. None of them is gone, so
+        # rather keep one that is than report one gone that is not.
+        await self._finish_initial(set() if malformed else known, page.resource_version)
+        _lists.labels(self._resource, "pages").inc()
+
+    async def _take_page(self, items: Sequence[T], known: set[str]) -> None:
+        for start in range(0, len(items), _CHUNK):
+            for obj in items[start : start + _CHUNK]:
+                known.discard(obj.key)
+                self._sink.upsert(obj)
+            await self._clock.sleep(0)
+
+    async def _finish_initial(self, gone: Collection[str], version: str) -> None:
+        for number, key in enumerate(gone, start=1):
+            self._sink.remove(key)
+            if number % _CHUNK == 0:
+                await self._clock.sleep(0)
+        self._version = version
+        self._pending = None
+        self._fruitless = 0
+        self._progress = True
+        self._sink.complete()
+        self._all_well()
+
+    async def _watch_from_start(self) -> None:
+        self._pending = set(self._sink.keys())
+        try:
+            await self._watch("")
+        except errors.ApiError as refusal:
+            if self._pending is None or refusal.status not in _REFUSALS:
+                raise
+            self._fall_back(str(refusal))
+        except _Ignored as ignorance:
+            self._fall_back(str(ignorance))
+        finally:
+            self._pending = None
+
+    def _fall_back(self, why: str) -> None:
+        self._watch_list = False
+        self._log.info("server knows no watch-list, listing in pages", error=why)
+
+    async def _watch(self, version: str) -> None:
+        shortest, longest = self._settings.watch_timeout_s
+        timeout_s = self._rng.randint(shortest, longest)
+        opened_at = self._clock.monotonic()
+        self._progress = False
+        async with self._source.watch(
+            resource_version=version,
+            timeout_s=timeout_s,
+            send_initial_events=self._pending is not None,
+            idle_timeout_s=self._settings.silence_s,
+        ) as events:
+            self._watches.inc()
+            self._contact()
+            await tasks.first_of(
+                self._follow(events), self._watchdog(timeout_s), name=f"watch-{self._resource}"
+            )
+        self._judge(opened_at)
+
+    def _judge(self, opened_at: float) -> None:
+        """Decide what the end of a watch without an error means."""
+        if self._pending is not None:
+            raise _Fruitless("the watch ended before its initial events were complete")
+        lasted = self._clock.monotonic() - opened_at
+        if not self._progress and lasted < self._settings.short_watch_s:
+            raise _Fruitless(f"the watch ended after {lasted:.1f} s without any event")
+        self._fruitless = 0
+        self._all_well()
+
+    async def _watchdog(self, timeout_s: float) -> None:
+        """End the watch when its initial events do not come, or when it overstays."""
+        opened_at = self._clock.monotonic()
+        while self._pending is not None:
+            left = (
+                min(
+                    (self._last_contact or opened_at) + self._settings.initial_silence_s,
+                    opened_at + self._settings.initial_limit_s,
+                )
+                - self._clock.monotonic()
+            )
+            if left <= 0:
+                raise _Ignored("the initial events of a watch were not completed in time")
+            await self._clock.sleep(left)
+        await self._clock.sleep(self._settings.short_watch_s)
+        self._all_well()
+        await self._clock.sleep(timeout_s + self._settings.overtime_s)
+
+    async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
+        count = 0
+        async for event in events:
+            self._contact()
+            self._take_event(event)
+            if event.initial_events_end and self._pending is not None:
+                await self._finish_initial(self._pending, event.resource_version)
+                _lists.labels(self._resource, "watch-list").inc()
+            count += 1
+            if count % _CHUNK == 0:
+                await self._clock.sleep(0)
+
+    def _take_event(self, event: WatchEvent[T]) -> None:
+        if event.object is not None and event.type == "DELETED":
+            self._sink.remove(event.object.key, event.object)
+        elif event.object is not None:
+            self._sink.upsert(event.object)
+        elif event.wire_type == "DELETED" and event.key:
+            self._sink.remove(event.key)
+        if self._pending is not None:
+            # Malformed ones too: an object that cannot be read is not gone.
+            self._pending.discard(event.key or (event.object.key if event.object else ""))
+        elif event.resource_version and event.resource_version != self._version:
+            self._version = event.resource_version
+            self._progress = True
+
+    async def _recover(self, problem: Exception) -> None:
+        """Count and log a failure, decide where to go on, and pause."""
+        now = self._clock.monotonic()
+        self._failures.inc()
+        if self._trouble_since is None:
+            self._trouble_since = now
+            self._log.warning("cannot follow the API server, trying on", error=str(problem))
+        if not self._progress and not _is_about_the_way(problem):
+            self._fruitless += 1
+        if self._fruitless >= _FRUITLESS_LIMIT or _is_version_too_large(problem):
+            self._start_over(str(problem))
+        asked = problem.retry_after if isinstance(problem, errors.ApiError) else None
+        await self._clock.sleep(max(self._streak.next(now), asked or 0.0))
+
+    def _start_over(self, why: str) -> None:
+        """Getting nowhere: list anew; if that is what got nowhere, list in pages."""
+        self._fruitless = 0
+        if self._version is None and self._watch_list:
+            self._fall_back(why)
+        self._version = None
+
+    def _contact(self) -> None:
+        self._last_contact = self._clock.monotonic()
+
+    def _all_well(self) -> None:
+        if self._trouble_since is not None:
+            lasted = self._clock.monotonic() - self._trouble_since
+            self._trouble_since = None
+            self._log.info("following the API server again", after_s=round(lasted, 1))
+
+
+def _is_about_the_way(problem: Exception) -> bool:
+    """Whether the failure says nothing about the version we asked for."""
+    if isinstance(problem, errors.Unreachable):
+        return problem.kind in ("refused", "timeout", "tls", "credentials")
+    if isinstance(problem, errors.ServerError):
+        return problem.status in (502, 503)
+    return isinstance(problem, errors.TooMany | errors.Unauthorized | errors.Forbidden)
+
+
+def _is_version_too_large(problem: Exception) -> bool:
+    return isinstance(problem, errors.ApiError) and problem.has_cause(
+        errors.REASON_RESOURCE_VERSION_TOO_LARGE
+    )

@@ -1,0 +1,231 @@
+"""The work queue: keys only, each at most once, never in two hands at once.
+
+The semantics are client-go's. A key that waits already is not queued again. A key that
+is added while a worker holds it comes back as soon as the worker is done. Delayed keys
+wait aside; of several delays for one key the earliest wins, and a plain `add` neither
+waits for nor removes a delay. After `shut_down` nothing is taken in, what is queued is
+still handed out, and then `get` raises `ShutDown`.
+
+All methods but `get` and `drained` return at once; none of them may be called from
+another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from ccm.base import tasks
+from ccm.base.clock import SYSTEM, Clock
+from ccm.kube import requeue, waiting
+from ccm.kube.queue_metrics import QueueMetrics
+
+K = TypeVar("K", bound=Hashable)
+
+
+class ShutDown(Exception):
+    """The queue was shut down and has nothing left to hand out."""
+
+
+class WorkQueue(Generic[K]):
+    """A queue of keys for a set of workers.
+
+    Args:
+        name: value of the label `name` of its metrics.
+        policy: delays of `add_rate_limited`; client-go's default if None.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self, name: str, *, policy: requeue.Policy[K] | None = None, clock: Clock = SYSTEM
+    ) -> None:
+        self.name = name
+        self._clock = clock
+        self._policy: requeue.Policy[K] = policy or requeue.default_policy(clock=clock)
+        self._metrics: QueueMetrics[K] = QueueMetrics(name, clock)
+        self._ready: deque[K] = deque()
+        self._dirty: set[K] = set()
+        self._processing: set[K] = set()
+        self._getters: deque[asyncio.Future[None]] = deque()
+        self._delayed: _Delayed[K] = _Delayed()
+        self._pump: asyncio.Task[None] | None = None
+        self._pump_news = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._shutting_down = False
+
+    def __len__(self) -> int:
+        """Keys that could be handed out now."""
+        return len(self._ready)
+
+    @property
+    def is_shutting_down(self) -> bool:
+        """Whether `shut_down` was called."""
+        return self._shutting_down
+
+    def add(self, key: K) -> None:
+        """Queue a key, now, unless it waits already."""
+        if self._shutting_down or key in self._dirty:
+            return
+        self._metrics.added(key)
+        self._dirty.add(key)
+        if key not in self._processing:
+            self._queue(key)
+
+    def add_after(self, key: K, delay_s: float) -> None:
+        """Queue a key after a delay, unless it is due earlier already."""
+        if self._shutting_down:
+            return
+        self._metrics.retried()
+        if delay_s <= 0:
+            self.add(key)
+            return
+        if self._delayed.push(key, self._clock.monotonic() + delay_s):
+            self._wake_pump()
+
+    def add_rate_limited(self, key: K) -> float:
+        """Record a failure of a key, queue it as late as the policy says; the delay in s."""
+        delay = self._policy.next_delay(key)
+        self.add_after(key, delay)
+        return delay
+
+    def forget(self, key: K) -> None:
+        """Start counting the failures of a key anew; a delay that runs is kept."""
+        self._policy.forget(key)
+
+    def num_requeues(self, key: K) -> int:
+        """Failures of a key since it was last forgotten."""
+        return self._policy.failures(key)
+
+    async def get(self) -> K:
+        """Take the next key; `done` must follow, whatever happens to the work.
+
+        Raises:
+            ShutDown: the queue was shut down and is empty.
+        """
+        while not self._ready:
+            if self._shutting_down:
+                raise ShutDown(self.name)
+            await self._wait_for_key()
+        key = self._ready.popleft()
+        self._metrics.got(key)
+        self._processing.add(key)
+        self._dirty.discard(key)
+        self._idle.clear()
+        return key
+
+    def done(self, key: K) -> None:
+        """Give a key back; it is queued at once if it was added meanwhile."""
+        self._metrics.done(key)
+        self._processing.discard(key)
+        if key in self._dirty:
+            self._queue(key)
+        self._note_idle()
+
+    def shut_down(self) -> None:
+        """Take nothing in any more; drop delayed keys; let workers empty the queue."""
+        self._shutting_down = True
+        self._delayed.clear()
+        self._pump_news.set()
+        for getter in self._getters:
+            if not getter.done():
+                getter.set_result(None)
+
+    async def drained(self, timeout_s: float) -> bool:
+        """After `shut_down`: wait until no key is queued or in work; False when too late."""
+        idle = await waiting.wait_for(
+            self._idle, timeout_s, clock=self._clock, name=f"{self.name}-drained"
+        )
+        await tasks.cancel_and_join(self._pump)
+        return idle
+
+    def _queue(self, key: K) -> None:
+        self._ready.append(key)
+        self._idle.clear()
+        self._wake_getter()
+
+    def _note_idle(self) -> None:
+        if not self._ready and not self._processing:
+            self._idle.set()
+
+    async def _wait_for_key(self) -> None:
+        getter = asyncio.get_running_loop().create_future()
+        self._getters.append(getter)
+        try:
+            await getter
+        except asyncio.CancelledError:
+            # Woken and cancelled in the same breath: pass the turn on, or a key is stuck.
+            if getter.done() and not getter.cancelled() and self._ready:
+                self._wake_getter()
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._getters.remove(getter)
+
+    def _wake_getter(self) -> None:
+        while self._getters:
+            getter = self._getters.popleft()
+            if not getter.done():
+                getter.set_result(None)
+                return
+
+    def _wake_pump(self) -> None:
+        if self._pump is None or self._pump.done():
+            self._pump = tasks.spawn(self._release_delayed(), name=f"{self.name}-delayed")
+        self._pump_news.set()
+
+    async def _release_delayed(self) -> None:
+        """Queue delayed keys when they fall due; ends when none is left."""
+        while (due := self._delayed.next_due()) is not None:
+            self._pump_news.clear()
+            await waiting.wait_for(
+                self._pump_news,
+                due - self._clock.monotonic(),
+                clock=self._clock,
+                name=f"{self.name}-delay",
+            )
+            for key in self._delayed.pop_due(self._clock.monotonic()):
+                self.add(key)
+
+
+class _Delayed(Generic[K]):
+    """Keys with the time they fall due; the earliest time of a key wins."""
+
+    def __init__(self) -> None:
+        self._due: dict[K, float] = {}
+        self._heap: list[tuple[float, int, K]] = []
+        self._order = itertools.count()
+
+    def push(self, key: K, due: float) -> bool:
+        """Remember a key; True when it is now the first of all to fall due."""
+        known = self._due.get(key)
+        if known is not None and known <= due:
+            return False
+        self._due[key] = due
+        heapq.heappush(self._heap, (due, next(self._order), key))
+        return self._heap[0][2] == key
+
+    def next_due(self) -> float | None:
+        """When the first key falls due, if there is one."""
+        while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now: float) -> list[K]:
+        """Remove and return the keys that are due, earliest first."""
+        ready: list[K] = []
+        while (due := self.next_due()) is not None and due <= now:
+            key = heapq.heappop(self._heap)[2]
+            del self._due[key]
+            ready.append(key)
+        return ready
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._due.clear()
+        self._heap.clear()
