@@ -1,0 +1,181 @@
+"""Command line syntax, on a small table of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from ccm.app import flags, values
+
+ALPHA = flags.Section("alpha")
+BETA = flags.Section("beta", ours=True, accepted="not yet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    v: int = ALPHA.flag(values.LEVEL, 0, "How much.", short="v")
+    help: bool = ALPHA.flag(values.BOOL, False, "Help.", short="h")
+    leader_elect: bool = ALPHA.flag(values.BOOL, True, "Elect.")
+    cluster_name: str = ALPHA.flag(values.STRING, "kubernetes", "Name.")
+    controllers: tuple[str, ...] = ALPHA.flag(values.STRINGS, ("*",), "Which. " * 30)
+    feature_gates: Mapping[str, bool] = BETA.flag(values.GATES, MappingProxyType({}), "Gates.")
+    burst: int = BETA.flag(values.INT32, 30, "Burst.", unit="requests", accepted="never")
+    old: bool = BETA.flag(values.BOOL, False, "Old.", deprecated="leave it out")
+    not_a_flag: int = 0
+
+
+TABLE = flags.table(Settings)
+
+
+def parse(*argv: str) -> Mapping[str, Any]:
+    parsed = flags.parse(TABLE, argv)
+    assert parsed.arguments == ()
+    return parsed.values
+
+
+def refusal(*argv: str) -> tuple[str, ...]:
+    with pytest.raises(flags.UsageError) as caught:
+        flags.parse(TABLE, argv)
+    return caught.value.faults
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--leader-elect=false"], {"leader-elect": False}),
+        (["--leader-elect"], {"leader-elect": True}),
+        (["-v=4"], {"v": 4}),
+        (["-v4"], {"v": 4}),
+        (["-v", "4"], {"v": 4}),
+        (["--v=4"], {"v": 4}),
+        (["--v", "4"], {"v": 4}),
+        (["--leader_elect=false"], {"leader-elect": False}),
+        (["--cluster_name", "a_b"], {"cluster-name": "a_b"}),
+        (["-h"], {"help": True}),
+        (["-h=false"], {"help": False}),
+        (["-hv4"], {"help": True, "v": 4}),
+        (["-hv", "4"], {"help": True, "v": 4}),
+        (["--cluster-name="], {"cluster-name": ""}),
+        (["--cluster-name", "--help"], {"cluster-name": "--help"}),
+        (["--cluster-name=a=b"], {"cluster-name": "a=b"}),
+        (["--cluster-name=a", "--cluster-name=b"], {"cluster-name": "b"}),
+        (["--controllers=a,b"], {"controllers": ("a", "b")}),
+        (["--controllers=a", "--controllers=b,c"], {"controllers": ("a", "b", "c")}),
+        (["--controllers="], {"controllers": ()}),
+        (["--controllers=-a"], {"controllers": ("-a",)}),
+        (["--controllers", "-a"], {"controllers": ("-a",)}),
+        (
+            ["--feature-gates=A=true", "--feature-gates=B=1,A=0"],
+            {"feature-gates": {"A": False, "B": True}},
+        ),
+        (["--leader-elect", "--v=1"], {"leader-elect": True, "v": 1}),
+    ],
+    ids=" ".join,
+)
+def test_syntax(argv: list[str], expected: dict[str, object]) -> None:
+    """Every form that the reference's flag library reads is read the same way."""
+    assert parse(*argv) == expected
+
+
+def test_a_boolean_never_takes_the_next_word() -> None:
+    """`--leader-elect false` is true and a stray word, as in the reference."""
+    parsed = flags.parse(TABLE, ["--leader-elect", "false"])
+
+    assert parsed.values == {"leader-elect": True}
+    assert parsed.arguments == ("false",)
+
+
+def test_words_that_belong_to_no_flag() -> None:
+    """A lone dash, words between flags and all after `--` are arguments; empty ones vanish."""
+    parsed = flags.parse(TABLE, ["a", "-v1", "", "-", "--", "--v=2", "-x"])
+
+    assert parsed.values == {"v": 1}
+    assert parsed.arguments == ("a", "-", "--v=2", "-x")
+
+
+@pytest.mark.parametrize(
+    ("argv", "fault"),
+    [
+        (["--leader-elekt=true"], "unknown flag: --leader-elekt; did you mean --leader-elect?"),
+        (["--zzzzzzzz"], "unknown flag: --zzzzzzzz"),
+        (["--lead"], "unknown flag: --lead"),
+        (["--not-a-flag=1"], "unknown flag: --not-a-flag"),
+        (["-x"], "unknown shorthand flag: 'x' in -x"),
+        (["-hx"], "unknown shorthand flag: 'x' in -hx"),
+        (["--=1"], "bad flag syntax: --=1"),
+        (["---v=1"], "bad flag syntax: ---v=1"),
+        (["--cluster-name"], "flag needs an argument: --cluster-name takes any text"),
+        (["-v"], "flag needs an argument: --v takes a whole number from 0 to 2147483647"),
+        (["-v="], 'invalid argument "" for --v: it takes a whole number from 0 to 2147483647'),
+        (
+            ["--leader-elect=yes"],
+            'invalid argument "yes" for --leader-elect: it takes true or false',
+        ),
+        (
+            ["--burst=3000000000"],
+            (
+                'invalid argument "3000000000" for --burst: '
+                "it takes a whole number from -2147483648 to 2147483647"
+            ),
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_refusals(argv: list[str], fault: str) -> None:
+    """A fault names the flag, what was given and what would be right."""
+    (found,) = refusal(*argv)
+
+    assert found.startswith(fault)
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    """One message holds every fault of the command line."""
+    with pytest.raises(flags.UsageError) as caught:
+        flags.parse(TABLE, ["--bogus", "--v=x", "--leader-elect=maybe", "--cluster-name"])
+
+    assert len(caught.value.faults) == 4
+    assert all(fault in str(caught.value) for fault in caught.value.faults)
+
+
+def test_table_columns() -> None:
+    """A field becomes a flag with its section's facts; other fields do not."""
+    assert list(TABLE) == [
+        "v", "help", "leader-elect", "cluster-name", "controllers", "feature-gates", "burst", "old",
+    ]  # fmt: skip
+    assert TABLE["leader-elect"].state == "works"
+    assert TABLE["leader-elect"].upstream == "leader-elect"
+    assert TABLE["feature-gates"].state == "accepted"
+    assert TABLE["feature-gates"].upstream is None
+    assert TABLE["feature-gates"].accepted == "not yet"
+    assert TABLE["burst"].accepted == "never"
+    assert Settings() == Settings(v=0, leader_elect=True, cluster_name="kubernetes")
+
+
+def test_help() -> None:
+    """Help goes by section, shows type, unit, default and state, and hides the deprecated."""
+    text = flags.explain(TABLE, [BETA, ALPHA])
+
+    assert text.startswith("Beta flags:\n\n      Accepted without effect: not yet.\n")
+    assert text.index("Beta flags:") < text.index("Alpha flags:")
+    assert "      --burst int32  (requests, default 30)\n          Burst. Accepted" in text
+    assert "Burst. Accepted without effect: never.\n" in text
+    assert "      --feature-gates Name=bool,...\n          Gates.\n" in text
+    assert "      --leader-elect  (bool, default true)" in text
+    assert "  -v, --v level  (default 0)" in text
+    assert "--old" not in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_lines() -> None:
+    """Every flag is logged with its value in quotes, by name."""
+    current = {name: flag.default for name, flag in TABLE.items()} | {"cluster-name": 'a"b\\c\n'}
+
+    found = flags.lines(TABLE, current)
+
+    assert found == sorted(found)
+    assert 'FLAG: --controllers="[*]"' in found
+    assert 'FLAG: --cluster-name="a\\"b\\\\c\\n"' in found
