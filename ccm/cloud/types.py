@@ -40,7 +40,7 @@ class InstanceMetadata:
     addresses: Sequence[NodeAddress] = ()
     zone: str = ""
     region: str = ""
-    additional_labels: Mapping[str, str] = NO_LABELS
+    additional_labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
 
 
 class Power(Enum):

@@ -69,7 +69,7 @@ class FakeCloud:
     instance_types: Mapping[str, str] = field(default_factory=dict)
     provider_ids: Mapping[str, str] = field(default_factory=dict)
     zone: Zone = field(default_factory=Zone)
-    additional_labels: Mapping[str, str] = NO_LABELS
+    additional_labels: Mapping[str, str] = field(default_factory=lambda: NO_LABELS)
     metadata_error: Exception | None = None
     metadata: Callable[[Node], InstanceMetadata | None] | None = None
     exists: bool = False
