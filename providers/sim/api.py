@@ -22,12 +22,14 @@ ERRORS = {
     "invalid": 400,
     "unauthenticated": 401,
     "not_found": 404,
+    "no_such_path": 404,
     "method_not_allowed": 405,
     "conflict": 409,
     "rate_limited": 429,
     "internal": 500,
 }
-"""Error code -> HTTP status."""
+"""Error code -> HTTP status. A mistaken path has a code of its own, so that nobody takes
+it for an instance that is gone."""
 
 NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 

@@ -189,7 +189,7 @@ class Service:
         try:
             return await handler(request)
         except web.HTTPNotFound:
-            error = ApiError("not_found", f"no such path: {request.path}; see GET /docs")
+            error = ApiError("no_such_path", f"no such path: {request.path}; see GET /docs")
         except web.HTTPMethodNotAllowed:
             error = ApiError("method_not_allowed", f"{request.method} is not offered here")
         except web.HTTPRequestEntityTooLarge:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import bisect
 import ipaddress
 import random
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
@@ -30,6 +31,9 @@ HISTORY_S = 600.0
 
 PRIVATE_NETWORK = ipaddress.ip_network("10.0.0.0/8")
 """Where instances without given addresses get theirs, one after the other."""
+
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""What instance IDs look like; those drawn by the world are `i-` and 12 hex digits."""
 
 State = Literal["starting", "running", "stopping", "stopped", "deleted"]
 Action = Literal["start", "stop"]
@@ -196,7 +200,7 @@ class World:
         """Place an instance in the state given; one on the way settles as usual.
 
         Raises:
-            WorldError: `invalid` without a name, `conflict` if the ID exists.
+            WorldError: `invalid` without a name or with an odd ID, `conflict` if the ID exists.
         """
         self._bury()
         self._check(given)
@@ -313,6 +317,8 @@ class World:
     def _check(self, given: GivenInstance) -> None:
         if not given.name:
             raise WorldError("invalid", "name: must not be empty")
+        if given.id and not ID.fullmatch(given.id):
+            raise WorldError("invalid", f"id: {given.id!r} must match {ID.pattern}")
         if given.id in self._by_id:
             raise WorldError("conflict", f"an instance with ID {given.id} exists or existed")
 

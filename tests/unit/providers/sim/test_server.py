@@ -60,7 +60,7 @@ async def test_pages_follow_their_cursor(service: server.Service, remote: Remote
         ("GET", "/v1/instances?colour=red", None, 400, "invalid"),
         ("GET", "/v1/instances?cursor=xyz", None, 400, "invalid"),
         ("GET", "/v1/instances/i-0", None, 404, "not_found"),
-        ("GET", "/v2/instances", None, 404, "not_found"),
+        ("GET", "/v2/instances", None, 404, "no_such_path"),
         ("PUT", "/v1/instances", None, 405, "method_not_allowed"),
         ("POST", "/v1/instances", {"name": ""}, 400, "invalid"),
         ("POST", "/v1/instances", {"name": "a", "id": "i-1"}, 400, "invalid"),

@@ -1,0 +1,54 @@
+"""The cloud config of the simulated cloud."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from ccm import cloud
+from providers.sim import config
+
+
+def read(text: str) -> config.Config:
+    return config.read(cloud.Context(config=text.encode()))
+
+
+def test_two_fields_are_enough() -> None:
+    found = read("url: http://localhost:1/\ntoken: secret")
+
+    assert found == config.Config(url="http://localhost:1", token="secret")
+
+
+def test_timeouts_are_durations() -> None:
+    found = read("url: http://x\ntoken: t\ntimeout: 1m\nconnect_timeout: 500ms")
+
+    assert (found.timeout, found.connect_timeout) == (
+        timedelta(minutes=1),
+        timedelta(seconds=0.5),
+    )
+
+
+def test_every_fault_is_named_at_once() -> None:
+    with pytest.raises(cloud.ConfigError) as caught:
+        read("url: ftp://x\ntimeout: soon\nconnect_timeout: 0s\ncolour: red")
+
+    for name in ("url", "token", "timeout", "connect_timeout", "colour"):
+        assert any(fault.startswith(f"{name} is") for fault in caught.value.faults), name
+    assert len(caught.value.faults) == 5
+
+
+@pytest.mark.parametrize("url", ["localhost:8080", "http://", "http://x:port", "https://[::1"])
+def test_an_odd_url_is_refused(url: str) -> None:
+    with pytest.raises(cloud.ConfigError, match="url is"):
+        read(f"url: '{url}'\ntoken: t")
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b", "{", "\x00"])
+def test_what_is_no_mapping_is_refused(text: str) -> None:
+    with pytest.raises(cloud.ConfigError):
+        read(text)
+
+
+def test_the_token_is_never_shown() -> None:
+    assert "secret" not in repr(read("url: http://x\ntoken: secret"))
