@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, MutableMapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import IO, Any, Literal, cast
 
@@ -28,6 +29,11 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 def logger(name: str, **facts: Any) -> Logger:
     """A logger bound to a component's name and lasting facts; bind once, use often."""
     return cast("Logger", structlog.get_logger().bind(logger=name, **facts))
+
+
+def bound(**facts: Any) -> AbstractContextManager[object]:
+    """Facts that every line logged inside the block carries, whoever logs it."""
+    return structlog.contextvars.bound_contextvars(**facts)
 
 
 def setup(*, fmt: Format = "text", verbosity: int = 0, stream: IO[bytes] | None = None) -> None:

@@ -39,6 +39,11 @@ class InstanceLookup:
         self._inventory = inventory
         self._log = log.logger("lookup")
 
+    @property
+    def by_node(self) -> bool:
+        """Whether the provider looks instances up by Node (`InstancesV2`)."""
+        return self._calls.cloud.instances is not None
+
     async def metadata(self, node: Node, *, waiting: int = 1) -> InstanceMetadata | None:
         """Everything known, for initialising a node; None = nothing to say yet.
 

@@ -71,3 +71,16 @@ COMPONENT_MANAGER = "cloud-controller-manager"
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """Annotation on the bookmark that ends the initial events of a watch-list."""
+
+TAINT_NOT_READY = "node.kubernetes.io/not-ready"
+"""On a node that is not Ready yet; an API server puts it on every new node."""
+
+LABEL_NAMESPACE = "kubernetes.io/metadata.name"
+"""On every namespace: its own name."""
+
+LABEL_ROLE_PREFIX = "node-role.kubernetes.io/"
+LABEL_ROLE = "kubernetes.io/role"
+"""A node's roles: each a label below the prefix, or the value of the older label."""
+
+EXTENSION_EXEC = "client.authentication.k8s.io/exec"
+"""Extension of a kubeconfig's cluster that is handed to its credential program."""

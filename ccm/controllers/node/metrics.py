@@ -1,0 +1,33 @@
+"""Metrics of the node controller; the histograms are the Go reference's, the rest ours."""
+
+from __future__ import annotations
+
+from ccm.base import metrics
+
+_DELAYS_S = metrics.exponential_buckets(1, 4, 6)
+
+TAINT_REMOVAL_DELAY = metrics.histogram(
+    "node_controller_cloud_provider_taint_removal_delay_seconds",
+    "Time from the creation of a Node until its init taint was lifted.",
+    buckets=_DELAYS_S,
+)
+INITIAL_SYNC_DELAY = metrics.histogram(
+    "node_controller_initial_node_sync_delay_seconds",
+    "Time from the creation of a Node until its initialisation was complete.",
+    buckets=_DELAYS_S,
+)
+INITIALIZATION_FAILURES = metrics.counter(
+    "ccm_node_initialization_failures",
+    "Failed initialisations by class of the error.",
+    ["error"],
+)
+ADDRESS_UPDATES = metrics.counter(
+    "ccm_node_address_updates",
+    "Looks at a node's addresses in the periodic pass by outcome.",
+    ["outcome"],
+)
+for _outcome in ("unchanged", "updated", "no_answer", "error"):
+    ADDRESS_UPDATES.labels(_outcome)
+UNINITIALIZED = metrics.gauge(
+    "ccm_nodes_uninitialized", "Nodes of this cloud that wait for initialisation."
+)

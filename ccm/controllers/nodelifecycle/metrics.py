@@ -1,0 +1,33 @@
+"""Metrics of the node lifecycle controller; the first two carry the Go reference's names."""
+
+from __future__ import annotations
+
+from ccm.base import metrics
+
+PASS_DURATION = metrics.histogram(
+    "cloud_node_lifecycle_controller_monitor_nodes_duration_seconds",
+    "Time a pass over the nodes that need a look took.",
+    buckets=metrics.exponential_buckets(0.001, 2, 15),
+)
+CLOUD_CALLS = metrics.counter(
+    "cloud_node_lifecycle_controller_cloud_provider_calls",
+    "Calls of the node lifecycle controller to the cloud provider.",
+    ["operation", "result"],
+)
+DECISIONS = metrics.counter(
+    "ccm_node_lifecycle_decisions",
+    "What was decided about nodes that are not ready: fate and reason.",
+    ["fate", "reason"],
+)
+
+_RESULTS = {
+    "success": "success",
+    "not_found": "instance_not_found",
+    "not_implemented": "not_implemented",
+    "canceled": "canceled",
+}
+
+
+def observe_call(operation: str, outcome: str) -> None:
+    """Count a guarded call under the reference's result words."""
+    CLOUD_CALLS.labels(operation, _RESULTS.get(outcome, "error")).inc()

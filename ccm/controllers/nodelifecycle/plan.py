@@ -1,0 +1,142 @@
+"""Readiness, existence and power of a node: what follows. Pure.
+
+`judge` is the one place where the deletion of a Node is decided. Every rule that protects
+nodes belongs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from ccm.cloud.provider_id import is_foreign
+from ccm.cloud.types import InstanceState, Power
+from ccm.model import Node, Taint, names
+from ccm.model.node import has_shutdown_taint
+
+SHUTDOWN_TAINT = Taint(key=names.TAINT_SHUTDOWN, effect=names.EFFECT_NO_SCHEDULE)
+
+Patch = Mapping[str, Any]
+
+
+class Fate(Enum):
+    """What happens to a Node object."""
+
+    DELETE = "delete"
+    """Its instance is gone for certain."""
+    HOLD = "hold"
+    """Its instance seems gone, but something forbids deleting now."""
+    KEEP = "keep"
+    """Nothing speaks for deleting it."""
+
+
+class Reason(Enum):
+    """Why a Node is deleted, held or kept; the words go into logs."""
+
+    GONE = "its instance does not exist any more"
+    EXISTS = "its instance exists"
+    READY = "the node is ready"
+    FOREIGN = "its provider ID belongs to another cloud"
+    REPLACED = "the node became another while the cloud was asked"
+    DELETING = "it is being deleted already"
+    UNCONFIRMED = "the cloud has to say a second time that the instance is gone"
+    CONTRADICTED = "the cloud said gone, and not gone when asked again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A fate and its reason."""
+
+    fate: Fate
+    reason: Reason
+
+
+def judge(
+    asked: Node,
+    current: Node | None,
+    state: InstanceState,
+    *,
+    confirmed_gone: bool | None,
+    schemes: Collection[str],
+) -> Verdict:
+    """Say delete, hold or keep.
+
+    Args:
+        asked: the node as it was when the cloud was asked about it.
+        current: the node as it is cached now; None when it is gone.
+        state: the cloud's first answer.
+        confirmed_gone: its second, uncached answer: True = gone; None = not asked yet.
+        schemes: the provider-ID schemes of our cloud.
+    """
+    if state.exists:
+        return Verdict(fate=Fate.KEEP, reason=Reason.EXISTS)
+    if current is None or current.uid != asked.uid or current.provider_id != asked.provider_id:
+        return Verdict(fate=Fate.KEEP, reason=Reason.REPLACED)
+    if is_foreign(current.provider_id, schemes):
+        return Verdict(fate=Fate.KEEP, reason=Reason.FOREIGN)
+    if current.ready == names.STATUS_TRUE:
+        return Verdict(fate=Fate.KEEP, reason=Reason.READY)
+    if current.metadata.deletion_timestamp:
+        return Verdict(fate=Fate.HOLD, reason=Reason.DELETING)
+    if confirmed_gone is None:
+        return Verdict(fate=Fate.HOLD, reason=Reason.UNCONFIRMED)
+    if not confirmed_gone:
+        return Verdict(fate=Fate.HOLD, reason=Reason.CONTRADICTED)
+    return Verdict(fate=Fate.DELETE, reason=Reason.GONE)
+
+
+def is_suspect(node: Node, schemes: Collection[str]) -> bool:
+    """Whether the node has to be looked at in every pass.
+
+    A ready node is not, unless it still carries the shutdown taint; a node of another cloud
+    never is.
+    """
+    if is_foreign(node.provider_id, schemes):
+        return False
+    return node.ready != names.STATUS_TRUE or has_shutdown_taint(node)
+
+
+def changed_state(old: Node | None, new: Node) -> bool:
+    """Whether a change is worth looking at the node before its next pass."""
+    return (
+        old is None
+        or old.uid != new.uid
+        or (old.ready == names.STATUS_TRUE) != (new.ready == names.STATUS_TRUE)
+        or has_shutdown_taint(old) != has_shutdown_taint(new)
+    )
+
+
+def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
+    """The patch that puts the shutdown taint on or takes it off; None when it is right.
+
+    Args:
+        node: the node as it is.
+        state: what the cloud says; None for a ready node, which loses the taint whatever
+            the cloud would say. A node that is not ready keeps the taint even when its
+            instance runs again, until its kubelet reports.
+    """
+    tainted = has_shutdown_taint(node)
+    if node.ready == names.STATUS_TRUE:
+        if not tainted:
+            return None
+        kept = [taint for taint in node.taints if not _is_shutdown(taint)]
+        return _taints(node, kept)
+    if tainted or state is None or state.power is not Power.SHUTDOWN:
+        return None
+    return _taints(node, [*node.taints, SHUTDOWN_TAINT])
+
+
+def _taints(node: Node, taints: list[Taint]) -> Patch:
+    # Bound to the resourceVersion: the list is written whole and must not undo another's change.
+    return {
+        "metadata": {"resourceVersion": node.resource_version},
+        "spec": {"taints": [msgspec.to_builtins(taint) for taint in taints] or None},
+    }
+
+
+def _is_shutdown(taint: Taint) -> bool:
+    return taint.key == SHUTDOWN_TAINT.key and taint.effect == SHUTDOWN_TAINT.effect

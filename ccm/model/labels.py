@@ -1,0 +1,35 @@
+"""Syntax of label keys and values, as the API server enforces it."""
+
+from __future__ import annotations
+
+import re
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_MAX_NAME = 63
+_MAX_PREFIX = 253
+
+
+def value_fault(value: str) -> str:
+    """What is wrong with a label value; empty when nothing is."""
+    if len(value) > _MAX_NAME:
+        return f"{value!r} has {len(value)} characters; a label value has at most {_MAX_NAME}"
+    if value and not _NAME.fullmatch(value):
+        return (
+            f"{value!r} is no label value; it consists of letters, digits, '-', '_' and '.', "
+            "and starts and ends with a letter or digit"
+        )
+    return ""
+
+
+def key_fault(key: str) -> str:
+    """What is wrong with a label key; empty when nothing is."""
+    prefix, separator, name = key.rpartition("/")
+    if separator and (len(prefix) > _MAX_PREFIX or not _SUBDOMAIN.fullmatch(prefix)):
+        return f"{key!r} is no label key; what stands before the '/' must be a DNS name"
+    if len(name) > _MAX_NAME or not _NAME.fullmatch(name):
+        return (
+            f"{key!r} is no label key; a name of 1 to {_MAX_NAME} letters, digits, '-', '_' and "
+            "'.' may have a DNS name and a '/' before it"
+        )
+    return ""
