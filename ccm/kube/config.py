@@ -25,6 +25,7 @@ from ccm.base.log import logger
 from ccm.kube import tls
 from ccm.kube.credentials import Credentials, Fixed, TokenFile, basic, bearer, read_token
 from ccm.kube.exec_plugin import API_VERSIONS, ExecPlugin, ExecSettings
+from ccm.model import names
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a Pod finds its token, its cluster's authority and its namespace."""
@@ -62,7 +63,6 @@ _EXEC_FIELDS = {
     "interactiveMode",
     "provideClusterInfo",
 }
-_EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 
 _log = logger("kube")
 
@@ -426,6 +426,6 @@ def _cluster_info(cluster: _Section, server: str) -> Mapping[str, Any]:
         "disable-compression": cluster.flag("disable-compression"),
     }
     for extension in cluster.items("extensions"):
-        if isinstance(extension, Mapping) and extension.get("name") == _EXEC_EXTENSION:
+        if isinstance(extension, Mapping) and extension.get("name") == names.EXTENSION_EXEC:
             told["config"] = extension.get("extension")
     return {field: value for field, value in told.items() if value}

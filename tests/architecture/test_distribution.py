@@ -1,0 +1,53 @@
+"""What gets installed: the wheel's contents, and commands that start."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.sources import ROOT
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_holds_the_daemon_the_providers_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    folders = {name.split("/")[0] for name in wheel.namelist()}
+
+    assert {name for name in folders if not name.endswith(".dist-info")} == {"ccm", "providers"}
+
+
+def test_the_wheel_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
+    assert {"ccm/py.typed", "providers/py.typed"} <= set(wheel.namelist())
+
+
+def test_the_wheel_brings_both_commands_and_the_simulated_cloud(wheel: zipfile.ZipFile) -> None:
+    (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
+    entries = configparser.ConfigParser()
+    entries.read_string(wheel.read(name).decode())
+
+    assert set(entries["console_scripts"]) == {"ccm", "cloud-controller-manager"}
+    assert set(entries["ccm.providers"]) >= {"sim"}
+
+
+@pytest.mark.parametrize("module", ["ccm", "ccm.cli"])
+def test_the_commands_explain_themselves(module: str) -> None:
+    if not (ROOT / Path(*module.split(".")) / "__main__.py").exists():
+        pytest.skip(f"there is no `python -m {module}`")
+    asked = [sys.executable, "-m", module, "--help"]
+
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30)
+
+    assert answer.returncode == 0, answer.stderr
+    assert "usage" in answer.stdout.lower()

@@ -1,0 +1,129 @@
+"""What files may say: docstrings in place, names from one place, nothing about a machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from ccm.model import names
+from tests.architecture.sources import ROOT, modules, place, project_files, texts, tree
+
+TOP_LEVEL = {
+    "ccm",
+    "providers",
+    "manifests",
+    "tests",
+    "pyproject.toml",
+    "requirements.lock",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "Makefile",
+    "Dockerfile",
+}
+NAMES = ROOT / "ccm" / "model" / "names.py"
+KUBERNETES_NAME = re.compile(r"([a-z0-9-]+\.)*(kubernetes|k8s)\.io/(?!v\d)[A-Za-z0-9][\w.-]*")
+SOMEBODYS_FOLDER = re.compile(r"(?<![\w.}/-])/(?:work|root|home)/\w")
+LOGGERS = {"log", "_log", "logger", "_logger"}
+LOG_METHODS = {"debug", "info", "warning", "error", "exception", "critical"}
+
+
+def promised_names() -> dict[str, str]:
+    """Value -> constant of the strings that must not be spelled out elsewhere."""
+    prefixes = ("TAINT_", "LABEL_", "ANNOTATION_", "REASON_")
+    return {
+        value: name
+        for name, value in vars(names).items()
+        if name.startswith(prefixes) and isinstance(value, str)
+    }
+
+
+def test_the_top_level_holds_only_what_has_a_place_there() -> None:
+    found = {path.relative_to(ROOT).parts[0] for path in project_files()}
+
+    assert {name for name in found if not name.startswith(".")} <= TOP_LEVEL
+
+
+def test_every_package_says_what_it_is_for() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in modules("ccm", "providers")
+        if path.name == "__init__.py" and not ast.get_docstring(tree(path))
+    ]
+
+    assert silent == []
+
+
+def test_every_folder_with_code_is_a_package() -> None:
+    folders = {path.parent for path in modules("ccm", "providers")}
+
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").exists()] == []
+
+
+def test_labels_taints_annotations_and_reasons_come_from_one_module() -> None:
+    promised = promised_names()
+    strays = [
+        f"{place(path, node)}: {node.value!r} is {promised.get(str(node.value), 'missing')}"
+        for path in modules("ccm", "providers")
+        if path != NAMES
+        for node in texts(path)
+        if node.value in promised or KUBERNETES_NAME.fullmatch(str(node.value))
+    ]
+
+    assert strays == []
+
+
+def test_log_messages_are_constant() -> None:
+    built = [
+        place(path, node)
+        for path in modules("ccm", "providers")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and is_log_call(node.func)
+        if not (node.args and isinstance(node.args[0], ast.Constant))
+    ]
+
+    assert built == []
+
+
+def is_log_call(function: ast.expr) -> bool:
+    if not isinstance(function, ast.Attribute) or function.attr not in LOG_METHODS:
+        return False
+    owner = function.value
+    name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+    return name in LOGGERS
+
+
+def test_no_file_speaks_of_a_machine_it_was_written_on() -> None:
+    told = [
+        f"{path.relative_to(ROOT)}: {found.group()}"
+        for path in project_files()
+        if (found := SOMEBODYS_FOLDER.search(path.read_text(errors="ignore")))
+    ]
+
+    assert told == []
+
+
+def test_the_lock_file_names_no_host() -> None:
+    assert "//" not in (ROOT / "requirements.lock").read_text()
+
+
+def test_each_unit_test_stands_where_its_module_does() -> None:
+    lost = [
+        str(path.relative_to(ROOT))
+        for path in modules("tests")
+        if path.relative_to(ROOT).parts[1] == "unit" and path.name.startswith("test_")
+        if not mirrors_code(path)
+    ]
+
+    assert lost == []
+
+
+def mirrors_code(test: Path) -> bool:
+    """Whether `test_<module>.py` or `test_<module>_<aspect>.py` has its module."""
+    folder = test.parent.relative_to(ROOT / "tests" / "unit")
+    subject = test.stem.removeprefix("test_")
+    homes = (ROOT / "ccm" / folder, ROOT / folder, ROOT / "tests" / folder)
+    stems = [path.stem.strip("_") for home in homes for path in home.glob("*.py")]
+    stems += [path.parent.name for home in homes for path in home.glob("*/__init__.py")]
+    return any(subject == stem or subject.startswith(f"{stem}_") for stem in stems)
