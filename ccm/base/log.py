@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from contextlib import AbstractContextManager
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import IO, Any, Literal, cast
 
@@ -34,11 +33,6 @@ def logger(name: str, **facts: Any) -> Logger:
 
 def bound(**facts: Any) -> AbstractContextManager[object]:
     """Facts that every line logged inside the block carries, whoever logs it."""
-    return structlog.contextvars.bound_contextvars(**facts)
-
-
-def bound(**facts: Any) -> AbstractContextManager[None]:
-    """Add facts to every line that is logged inside the `with` block, tasks started there too."""
     return structlog.contextvars.bound_contextvars(**facts)
 
 
