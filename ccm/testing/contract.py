@@ -1,0 +1,374 @@
+"""The provider contract: what the daemon relies on, as a test class to subclass.
+
+Write a `Harness` for your cloud and name it in a subclass; pytest then collects every case
+below, once for each interface your cloud offers (`InstancesV2`, or `Instances` with
+`Zones`). What your cloud does not offer is skipped with a reason. Install `ccm[testing]`.
+
+```python
+import pytest_asyncio
+from ccm.cloud import Context
+from ccm.testing.contract import Harness, Made, ProviderContract
+
+from ccm_acme import open_cloud
+from fake_acme import FakeAcme
+
+
+class AcmeHarness(Harness):
+    faults = {"outage": 503, "denied": 401, "rate_limited": 429}
+
+    def __init__(self, fake):
+        self.fake = fake
+
+    def open(self):
+        return open_cloud(Context(config=f"url: {self.fake.url}".encode()))
+
+    async def create(self):
+        server = await self.fake.create(size="small", zone="z1")
+        return Made(name=server.name, provider_id=f"acme://{server.id}", zone="z1")
+
+    async def stop(self, made):
+        await self.fake.power_off(made.name)
+
+    async def delete(self, made):
+        await self.fake.delete(made.name)
+
+    async def fail(self, how):
+        self.fake.answer_everything_with(status=how)
+
+    async def heal(self):
+        self.fake.answer_everything_with(status=None)
+
+
+class TestAcme(ProviderContract):
+    @pytest_asyncio.fixture
+    async def harness(self):
+        async with FakeAcme() as fake:
+            yield AcmeHarness(fake)
+```
+
+The cases ask exactly as the daemon does, but without its protection: no deadline and no
+normalising of errors, so that what a provider really raises can be seen. A fake that runs
+in the test's own event loop must end its tasks when a client goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from ccm.cloud import errors
+from ccm.cloud.interface import Cloud
+from ccm.cloud.lookup import GONE, RUNNING, SHUTDOWN
+from ccm.testing import probes
+from ccm.testing.builders import node as build_node
+from ccm.testing.harness import HANG, PROMISED, Harness, Made
+from ccm.testing.probes import Face, by_id, by_name, outcome, same
+
+__all__ = ["HANG", "PROMISED", "Harness", "Made", "ProviderContract"]
+
+FOREIGN_ID = "some-other-cloud://contract-1"
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+"""What Kubernetes accepts as the value of a label."""
+
+
+@pytest.mark.asyncio
+class ProviderContract:
+    """Subclass it, name it `Test...`, and override the fixture `harness`."""
+
+    @pytest_asyncio.fixture
+    async def harness(self) -> Harness:
+        """The author's harness: the one thing to override."""
+        pytest.fail("override the fixture `harness`; see ccm.testing.contract for an example")
+
+    @pytest_asyncio.fixture
+    async def cloud(self, harness: Harness) -> AsyncIterator[Cloud]:
+        """The opened provider."""
+        async with probes.in_one_task(harness.open()) as cloud:
+            yield cloud
+
+    @pytest.fixture(params=["InstancesV2", "Instances"])
+    def face(self, request: pytest.FixtureRequest, cloud: Cloud) -> Face:
+        """One way to look up instances; each case runs for both that the cloud may offer."""
+        return Face(cloud, old=request.param == "Instances")
+
+    async def test_running_instance_exists(self, face: Face, harness: Harness) -> None:
+        """A running instance exists and is not shut down."""
+        made = await harness.create()
+
+        same(await face.state(by_id(made)), RUNNING, "a running instance")
+
+    async def test_stopped_instance_still_exists(self, face: Face, harness: Harness) -> None:
+        """A stopped instance exists and is shut down; a restarted one is not."""
+        made = await harness.create()
+
+        await harness.stop(made)
+        same(await face.state(by_id(made)), SHUTDOWN, "a stopped instance")
+        await harness.start(made)
+        same(await face.state(by_id(made)), RUNNING, "a restarted instance")
+
+    async def test_instance_on_its_way_is_not_shut_down(self, face: Face, harness: Harness) -> None:
+        """Only what is known to be switched off counts as shut down."""
+        made = await harness.create()
+
+        await harness.transition(made)
+
+        same(await face.state(by_id(made)), RUNNING, "an instance between two states")
+
+    async def test_deleted_instance_is_gone(self, face: Face, harness: Harness) -> None:
+        """Absence is the answer False about existence, not an error, and only for that one."""
+        made, other = await harness.create(), await harness.create()
+
+        await harness.delete(made)
+
+        same(await face.state(by_id(made)), GONE, "a deleted instance")
+        same(await face.state(by_id(other)), RUNNING, "another instance")
+
+    async def test_absence_elsewhere_is_not_found(self, face: Face, harness: Harness) -> None:
+        """Every other question about an absent instance raises NotFound itself."""
+        made = await harness.create()
+
+        await harness.delete(made)
+
+        for name, ask in face.about_id(made.name, made.provider_id).items():
+            if name not in probes.EXISTENCE:
+                await probes.must_raise(name, ask, (errors.NotFound,), "about an absent instance")
+
+    async def test_lookup_by_name(self, face: Face, harness: Harness) -> None:
+        """A node without provider ID is found by its name, and gone with its instance."""
+        made, other = await harness.create(), await harness.create()
+        try:
+            same(await face.state(by_name(made)), RUNNING, "an instance looked up by name")
+        except errors.Unimplemented:
+            pytest.skip("this cloud says Unimplemented: it cannot look up by name")
+
+        metadata = await face.metadata(by_name(made))
+        await harness.delete(made)
+
+        same(metadata.provider_id, made.provider_id, "provider ID of a node without one")
+        same(await face.state(by_name(made)), GONE, "a deleted instance looked up by name")
+        same(await face.state(by_name(other)), RUNNING, "another instance")
+
+    async def test_provider_id_wins_over_name(self, face: Face, harness: Harness) -> None:
+        """A node that carries the ID of one instance and the name of another is the first."""
+        first, second = await harness.create(), await harness.create()
+        mixed = build_node(second.name, provider_id=first.provider_id)
+
+        metadata, expected = await face.metadata(mixed), await face.metadata(by_id(first))
+        await harness.delete(first)
+
+        same(metadata, expected, "metadata of the instance behind the provider ID")
+        same(await face.state(mixed), GONE, "the deleted instance behind the provider ID")
+
+    @pytest.mark.parametrize("provider_id", [FOREIGN_ID, "{scheme}://", "{scheme}:/x", "://x"])
+    async def test_foreign_provider_id_is_refused(
+        self, face: Face, harness: Harness, provider_id: str
+    ) -> None:
+        """An ID of another cloud, or none at all, is InvalidArgument and never an absence."""
+        made = await harness.create()
+        scheme = made.provider_id.partition("://")[0]
+
+        for name, ask in face.about_id(made.name, provider_id.format(scheme=scheme)).items():
+            await probes.must_raise(
+                name, ask, (errors.InvalidArgument,), "about a foreign provider ID"
+            )
+
+    async def test_metadata_is_complete(self, face: Face, harness: Harness) -> None:
+        """Provider ID, type and addresses are there, zone and region where the cloud has them."""
+        made = await harness.create()
+
+        metadata = await face.metadata(by_id(made))
+
+        same(metadata.provider_id, made.provider_id, "provider ID")
+        schemes = face.cloud.provider_schemes
+        assert made.provider_id.partition("://")[0] in schemes, f"no ID of ours: {schemes}"
+        assert metadata.instance_type, "the instance type is empty"
+        for field in ("instance_type", "zone", "region"):
+            found, expected = getattr(metadata, field), getattr(made, field)
+            assert LABEL_VALUE.fullmatch(found), f"{field} {found!r} is no value for a label"
+            if expected:
+                same(found, expected, field)
+        for key, value in metadata.additional_labels.items():
+            assert LABEL_VALUE.fullmatch(value), f"label {key} has the impossible value {value!r}"
+
+    async def test_addresses_are_usable(self, face: Face, harness: Harness) -> None:
+        """Addresses are there once each, IPs are IPs, and the expected ones come in order."""
+        made = await harness.create()
+
+        addresses = list((await face.metadata(by_id(made))).addresses)
+
+        assert addresses, "a running instance has no address"
+        for entry in addresses:
+            assert addresses.count(entry) == 1, f"{entry} is there more than once"
+            if entry.type.endswith("IP"):
+                ipaddress.ip_address(entry.address)
+        if made.addresses is not None:
+            same(addresses, list(made.addresses), "addresses")
+
+    async def test_same_question_same_answer(self, face: Face, harness: Harness) -> None:
+        """Repeated and concurrent questions get equal answers, addresses in one order."""
+        made = await harness.create()
+
+        for name, ask in face.questions(made).items():
+            first, *rest = await asyncio.gather(*(outcome(ask()) for _ in range(10)))
+            for other in rest:
+                same(other, first, f"{name}, asked again")
+
+    async def test_arguments_are_left_alone(self, face: Face, harness: Harness) -> None:
+        """What is handed in is read-only."""
+        made = await harness.create()
+        for node in (by_id(made), by_name(made)):
+            before = msgspec.json.encode(node)
+
+            for name, ask in face.about(node).items():
+                await outcome(ask())
+                assert msgspec.json.encode(node) == before, f"{name} changed the node"
+
+    @pytest.mark.parametrize("fault", sorted(PROMISED))
+    async def test_fault_arrives_as_promised(
+        self, face: Face, harness: Harness, fault: str
+    ) -> None:
+        """A fault is its promised class or hidden by a right answer; afterwards all is well."""
+        how = probes.scripted(harness, fault)
+        made = await harness.create()
+        questions = face.questions(made)
+        healthy = {name: await outcome(ask()) for name, ask in questions.items()}
+        reached = False
+
+        await harness.fail(how)
+        for name, ask in questions.items():
+            found = await probes.patient(harness, name, ask)
+            if found != healthy[name]:
+                reached = True
+                probes.check_error(found, PROMISED[fault], f"{name} during {fault}")
+        await harness.heal()
+
+        assert reached, f"no question noticed the fault; does Harness.fail({how!r}) work?"
+        for name, ask in questions.items():
+            found = await probes.after_fault(harness, ask, healthy[name])
+            same(found, healthy[name], f"{name} after {fault}")
+
+    async def test_hanging_cloud_can_be_left(self, face: Face, harness: Harness) -> None:
+        """A call that hangs obeys cancellation, leaves no task, and the next one works."""
+        how = probes.scripted(harness, HANG)
+        made = await harness.create()
+        questions = face.questions(made)
+        healthy = {name: await outcome(ask()) for name, ask in questions.items()}
+        before = asyncio.all_tasks()
+
+        await harness.fail(how)
+        for name, ask in questions.items():
+            await probes.cancelled(name, ask, healthy[name], after_s=0.05)
+        await harness.heal()
+
+        await probes.no_new_tasks(before, "after a cancelled call")
+        for name, ask in questions.items():
+            same(await outcome(ask()), healthy[name], f"{name} after a hanging one")
+
+    async def test_cancellation_is_obeyed(self, face: Face, harness: Harness) -> None:
+        """A call may be cancelled wherever it waits; the next one gives the right answer."""
+        made = await harness.create()
+        for name, ask in face.questions(made).items():
+            healthy = await outcome(ask())
+            before = asyncio.all_tasks()
+            for steps in range(8):
+                await probes.cancelled(name, ask, healthy, steps=steps)
+            same(await outcome(ask()), healthy, f"{name} after a cancelled one")
+            await probes.no_new_tasks(before, f"after {name} was cancelled")
+
+    async def test_surprises_are_survived(self, face: Face, harness: Harness) -> None:
+        """Unknown fields are skipped; an unknown state is neither absent nor shut down."""
+        made = await harness.create()
+        before = await face.metadata(by_id(made))
+
+        await harness.surprise(made)
+
+        same(await face.state(by_id(made)), RUNNING, "an instance in an unknown state")
+        same(await face.metadata(by_id(made)), before, "metadata with unknown fields around")
+
+    async def test_rotated_credentials(self, face: Face, harness: Harness) -> None:
+        """Old credentials give the right answer or a refusal; a new opening works."""
+        made = await harness.create()
+        questions = face.questions(made)
+        healthy = {name: await outcome(ask()) for name, ask in questions.items()}
+
+        await harness.rotate()
+
+        for name, ask in questions.items():
+            found = await probes.patient(harness, name, ask)
+            if found != healthy[name]:
+                probes.check_error(found, PROMISED["denied"], f"{name} with old credentials")
+        async with harness.open() as reopened:
+            renewed = Face(reopened, old=face.old).questions(made)
+            for name, ask in renewed.items():
+                same(await outcome(ask()), healthy[name], f"{name} with new credentials")
+
+    async def test_listing_agrees_with_single_questions(
+        self, cloud: Cloud, harness: Harness
+    ) -> None:
+        """The inventory has each instance once, with the name, power and metadata it has.
+
+        Let your fake cut pages so small that three instances need more than one.
+        """
+        inventory = probes.inventory_of(cloud)
+        face = Face(cloud, old=cloud.instances is None)
+        made = [await harness.create() for _ in range(3)]
+        await harness.stop(made[1])
+
+        listed = (await inventory.list_instances()).instances
+
+        for each in made:
+            found = [r for r in listed if r.metadata.provider_id == each.provider_id]
+            assert len(found) == 1, f"{each.provider_id} is listed {len(found)} times"
+            state = await face.state(by_id(each))
+            same(found[0].name, each.name, "listed name")
+            same(found[0].power, state.power, f"listed power of {each.name}")
+            same(
+                probes.plain(found[0].metadata), await face.metadata(by_id(each)), "listed metadata"
+            )
+
+    async def test_listing_forgets_the_deleted(self, cloud: Cloud, harness: Harness) -> None:
+        """A deleted instance is not listed."""
+        inventory = probes.inventory_of(cloud)
+        made = await harness.create()
+        await harness.delete(made)
+
+        listed = (await inventory.list_instances()).instances
+
+        assert made.provider_id not in {r.metadata.provider_id for r in listed}
+
+    async def test_listing_counts_its_requests(self, cloud: Cloud, harness: Harness) -> None:
+        """A listing tells how many cloud requests it took."""
+        inventory = probes.inventory_of(cloud)
+        for _ in range(3):
+            await harness.create()
+        before = await harness.requests()
+
+        listing = await inventory.list_instances()
+
+        same(listing.requests, await harness.requests() - before, "requests of a listing")
+
+    async def test_openings_are_independent(self, harness: Harness) -> None:
+        """Two openings live side by side: the daemon opens the new before it closes the old."""
+        made = await harness.create()
+        async with harness.open() as first:
+            async with harness.open():
+                pass
+            face = Face(first, old=first.instances is None)
+            same(await face.state(by_id(made)), RUNNING, "asked beside a closed opening")
+
+    async def test_closing_leaves_nothing(self, harness: Harness) -> None:
+        """Closing ends every task of the provider; closing again is harmless."""
+        before = asyncio.all_tasks()
+        context = harness.open()
+
+        async with context:
+            pass
+        await context.__aexit__(None, None, None)
+
+        await probes.no_new_tasks(before, "after closing")

@@ -1,0 +1,128 @@
+"""What the provider contract needs to move a cloud: one class of hooks for an author to fill.
+
+Every hook but `open` is optional. A case that needs a hook you do not override is skipped
+and says what to write. A hook returns when its effect can be seen through the cloud's API.
+"""
+
+# ruff: noqa: ARG002 - the arguments of a hook are for those who override it
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import pytest
+
+from ccm.cloud import errors
+from ccm.cloud.errors import CloudError
+from ccm.cloud.interface import Cloud
+from ccm.model import NodeAddress
+
+_UNREADABLE = (errors.Unavailable, errors.Internal, errors.Unknown, errors.DataLoss)
+
+PROMISED: Mapping[str, tuple[type[CloudError], ...]] = {
+    "outage": (errors.Unavailable,),
+    "drop": (errors.Unavailable, errors.Aborted),
+    "denied": (errors.Unauthenticated, errors.PermissionDenied),
+    "rate_limited": (errors.RetryAfter, errors.ResourceExhausted, errors.Unavailable),
+    "quota": (errors.ResourceExhausted,),
+    "garbage": _UNREADABLE,
+    "empty": _UNREADABLE,
+}
+"""Fault -> the classes a provider may raise while it lasts.
+
+outage: a status 5xx or no connection; drop: the connection is cut before the answer; denied:
+the credentials are refused; rate_limited: told to come later; quota: something is used up;
+garbage: an answer that cannot be parsed; empty: an answer without a body.
+"""
+
+HANG = "hang"
+"""The fault of a cloud that takes the question and never answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """An instance the harness made, and what the provider must say about it.
+
+    Attributes:
+        name: name of its node.
+        provider_id: the provider ID it must get.
+        instance_type: expected type; empty = any that is not empty.
+        zone: expected zone; empty = the cloud has none or it is not known here.
+        region: expected region; likewise.
+        addresses: expected addresses in order; None = any.
+    """
+
+    name: str
+    provider_id: str
+    instance_type: str = ""
+    zone: str = ""
+    region: str = ""
+    addresses: Sequence[NodeAddress] | None = None
+
+
+class Harness:
+    """Moves one cloud: a fake, a simulator, or a real account.
+
+    Attributes:
+        faults: names out of `PROMISED` and `hang` -> whatever your `fail` wants to know.
+        patience_s: how long one question may take while a fault lasts; above the time
+            that the provider's own retries take.
+    """
+
+    faults: Mapping[str, Any] = {}
+    patience_s: float = 10.0
+
+    def open(self) -> AbstractAsyncContextManager[Cloud]:
+        """The provider, not entered yet; called anew for each opening."""
+        raise NotImplementedError("override Harness.open: return open_cloud(Context(config=...))")
+
+    async def create(self) -> Made:
+        """Make a running instance with at least one address, under a name of its own."""
+        _absent("create", "make a running instance and return what is expected of it")
+
+    async def stop(self, made: Made) -> None:
+        """Switch an instance off."""
+        _absent("stop", "switch an instance off")
+
+    async def start(self, made: Made) -> None:
+        """Switch a stopped instance on."""
+        _absent("start", "switch a stopped instance on")
+
+    async def delete(self, made: Made) -> None:
+        """Delete an instance for good."""
+        _absent("delete", "delete an instance for good")
+
+    async def transition(self, made: Made) -> None:
+        """Leave an instance in a state on the way, such as `stopping`."""
+        _absent("transition", "leave an instance in a state on the way, such as stopping")
+
+    async def surprise(self, made: Made) -> None:
+        """Make the cloud speak of the future.
+
+        From now on each answer carries fields nobody documented, and the instance is in a
+        state nobody has heard of.
+        """
+        _absent("surprise", "add unknown fields and an unknown state to the cloud's answers")
+
+    async def fail(self, how: Any) -> None:
+        """Make every cloud request fail from now on, as this value of `faults` says."""
+        _absent("fail", "make every cloud request fail")
+
+    async def heal(self) -> None:
+        """End the fault; let hanging requests go."""
+        _absent("heal", "end the fault that Harness.fail began")
+
+    async def rotate(self) -> None:
+        """Refuse the old credentials from now on, and lay new ones where `open` finds them."""
+        _absent("rotate", "refuse the old credentials and provide new ones")
+
+    async def requests(self) -> int:
+        """How many requests the cloud has counted so far."""
+        _absent("requests", "count the requests that reach the cloud")
+
+
+def _absent(hook: str, duty: str) -> NoReturn:
+    pytest.skip(f"this harness cannot do it; override Harness.{hook}: {duty}")

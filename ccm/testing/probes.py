@@ -1,0 +1,272 @@
+"""How the provider contract asks: the questions of each interface, and what counts as an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import pytest
+
+from ccm.cloud.errors import CloudError, Unimplemented
+from ccm.cloud.guarded import Guarded, NodeCalls, Observer
+from ccm.cloud.interface import Cloud, InstanceStates, Inventory
+from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.types import InstanceMetadata, InstanceState, Power
+from ccm.model import Node
+from ccm.testing.builders import node as build_node
+from ccm.testing.harness import Harness, Made
+
+T = TypeVar("T")
+Question = Callable[[], Awaitable[object]]
+
+GRACE_S = 1.0
+"""How long a call may take to obey a cancellation, and tasks to end after a closing."""
+
+EXISTENCE = ("instance_exists", "instance_state", "instance_exists_by_provider_id")
+"""The questions that answer absence with a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A question that ended with an error; equal when the class is the same."""
+
+    kind: type[Exception]
+    error: Exception = field(compare=False)
+
+
+class Face:
+    """One cloud asked through one interface, in the order and with the fallbacks of the daemon.
+
+    Args:
+        cloud: the opened cloud; the test is skipped where it lacks the interface.
+        old: ask through `Instances` and `Zones` instead of `InstancesV2`.
+    """
+
+    def __init__(self, cloud: Cloud, *, old: bool) -> None:
+        if old:
+            _require(cloud.instances_v1, "instances_v1", "Instances")
+            self.cloud = dataclasses.replace(cloud, instances=None)
+        else:
+            _require(cloud.instances, "instances", "InstancesV2")
+            self.cloud = dataclasses.replace(cloud, instances_v1=None, zones=None)
+        self.old = old
+        self.combined = bool(isinstance(self.cloud.instances, InstanceStates))
+        self._calls = NodeCalls(_Unguarded(self.cloud))
+        self._lookup = InstanceLookup(self._calls)
+
+    async def state(self, node: Node) -> InstanceState:
+        """What the lifecycle controller finds out; where there are two ways, both must agree."""
+        state = await self._lookup.state(node)
+        if self.combined:
+            exists = await self._calls.instance_exists(node)
+            power = None
+            if exists:
+                off = await self._calls.instance_shutdown(node)
+                power = Power.SHUTDOWN if off else Power.RUNNING
+            single = InstanceState(exists=exists, power=power)
+            same(state, single, "instance_state against instance_exists and instance_shutdown")
+        return state
+
+    async def metadata(self, node: Node) -> InstanceMetadata:
+        """What the node controller finds out about an instance that runs."""
+        metadata = await self._lookup.metadata(node)
+        if metadata is None:
+            pytest.fail(f"there is no metadata of the running instance {node.name}")
+        return plain(metadata)
+
+    def questions(self, made: Made) -> Mapping[str, Question]:
+        """Every question about an instance, by ID, by name and in bulk."""
+        questions = dict(self.about(by_id(made)))
+        if self.cloud.inventory is not None:
+            questions["list_instances"] = self._calls.list_instances
+        return questions
+
+    def about_id(self, name: str, provider_id: str) -> Mapping[str, Question]:
+        """Those questions that must look the instance up by provider ID.
+
+        Zones are left out: a cloud of one zone may answer without looking.
+        """
+        asked = self.about(build_node(name, provider_id=provider_id))
+        if not self.old:
+            return asked
+        return {
+            key: ask
+            for key, ask in asked.items()
+            if key.endswith("by_provider_id") and "zone" not in key
+        }
+
+    def about(self, node: Node) -> Mapping[str, Question]:
+        """Every question about a node, by the name of its method."""
+        if not self.old:
+            names = ["instance_exists", "instance_shutdown", "instance_metadata"]
+            if self.combined:
+                names.append("instance_state")
+            return {name: self._question(name, node) for name in names}
+        by_id = ["instance_exists_by_provider_id", "instance_shutdown_by_provider_id"]
+        by_id += ["node_addresses_by_provider_id", "instance_type_by_provider_id"]
+        by_name = ["instance_id", "node_addresses", "instance_type"]
+        if self.cloud.zones is not None:
+            by_id.append("get_zone_by_provider_id")
+            by_name.append("get_zone_by_node_name")
+        asked = {name: self._question(name, node.provider_id) for name in by_id}
+        return asked | {name: self._question(name, node.name) for name in by_name}
+
+    def _question(self, name: str, subject: object) -> Question:
+        method: Callable[[Any], Awaitable[object]] = getattr(self._calls, name)
+        return lambda: method(subject)
+
+
+class _Unguarded(Guarded):
+    """Passes every call on as it is, so that the provider's own errors can be seen."""
+
+    async def call(
+        self,
+        operation: str,  # noqa: ARG002
+        invoke: Callable[[Cloud], Awaitable[T]],
+        *,
+        observer: Observer | None = None,  # noqa: ARG002
+    ) -> T:
+        return await invoke(self.cloud)
+
+
+def by_id(made: Made) -> Node:
+    """The node of an instance, initialised."""
+    return build_node(made.name, provider_id=made.provider_id)
+
+
+def by_name(made: Made) -> Node:
+    """The node of an instance, without provider ID."""
+    return build_node(made.name)
+
+
+def plain(metadata: InstanceMetadata) -> InstanceMetadata:
+    """Comparable whatever kind of sequence holds the addresses."""
+    return dataclasses.replace(metadata, addresses=tuple(metadata.addresses))
+
+
+def same(found: object, expected: object, what: str) -> None:
+    """Fail with both values unless they are equal."""
+    assert found == expected, f"{what}: found {found!r}, expected {expected!r}"
+
+
+def inventory_of(cloud: Cloud) -> Inventory:
+    """The inventory; skips the test when there is none."""
+    _require(cloud.inventory, "inventory", "Inventory")
+    assert cloud.inventory is not None
+    return cloud.inventory
+
+
+def scripted(harness: Harness, fault: str) -> object:
+    """What the harness wants to know to make a fault; skips the test when it cannot."""
+    if fault not in harness.faults:
+        pytest.skip(f"this harness cannot do it; add {fault!r} to Harness.faults")
+    return harness.faults[fault]
+
+
+async def outcome(answer: Awaitable[object]) -> object:
+    """The answer, or `Raised`."""
+    try:
+        return await answer
+    except Exception as error:  # noqa: BLE001 - what leaks out is what the contract looks at
+        return Raised(type(error), error)
+
+
+async def must_raise(
+    name: str, ask: Question, classes: tuple[type[CloudError], ...], what: str
+) -> None:
+    """Fail unless a question raises one of these classes, or says it is not offered."""
+    check_error(await outcome(ask()), (*classes, Unimplemented), f"{name} {what}")
+
+
+def check_error(found: object, promised: tuple[type[CloudError], ...], what: str) -> None:
+    """Fail unless the outcome is one of the promised errors."""
+    wanted = " or ".join(kind.__name__ for kind in promised)
+    if not isinstance(found, Raised):
+        pytest.fail(f"{what}: answered {found!r}, expected {wanted}")
+    if not isinstance(found.error, CloudError):
+        pytest.fail(f"{what}: leaked {found.error!r}, expected {wanted} raised from it")
+    if not isinstance(found.error, promised):
+        pytest.fail(f"{what}: raised {found.error!r}, expected {wanted}")
+
+
+async def patient(harness: Harness, name: str, ask: Question) -> object:
+    """The outcome of a question while a fault lasts."""
+    try:
+        async with asyncio.timeout(harness.patience_s):
+            return await outcome(ask())
+    except TimeoutError:
+        pytest.fail(
+            f"{name}: no answer after {harness.patience_s:g} s; give the client a timeout of "
+            "its own, or raise Harness.patience_s"
+        )
+
+
+async def after_fault(harness: Harness, ask: Question, healthy: object) -> object:
+    """The outcome once a fault is over; a provider may go on waiting for a while."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + harness.patience_s
+    found = await outcome(ask())
+    while found != healthy and loop.time() < until:
+        await asyncio.sleep(0.05)
+        found = await outcome(ask())
+    return found
+
+
+async def cancelled(
+    name: str, ask: Question, healthy: object, *, steps: int = 0, after_s: float = 0.0
+) -> None:
+    """Cancel a question after some steps of the event loop, and then some time."""
+    task = asyncio.ensure_future(outcome(ask()))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    if after_s:
+        await asyncio.sleep(after_s)
+    in_time = task.done()
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=GRACE_S)
+    assert done, f"{name} does not obey cancellation"
+    if task.cancelled():
+        return
+    found = task.result()
+    gave_up = in_time and isinstance(found, Raised) and isinstance(found.error, CloudError)
+    assert found == healthy or gave_up, f"{name}, cancelled, ended with {found!r}"
+
+
+async def no_new_tasks(before: set[asyncio.Task[Any]], when: str) -> None:
+    """Fail if tasks that were not there before are still there after a moment."""
+    until = asyncio.get_running_loop().time() + GRACE_S
+    while new := asyncio.all_tasks() - before:
+        names = sorted(str(task.get_coro()) for task in new)
+        assert asyncio.get_running_loop().time() < until, f"tasks left {when}: {names}"
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def in_one_task(context: AbstractAsyncContextManager[Cloud]) -> AsyncIterator[Cloud]:
+    """Enter and leave in one task, as the daemon does; a fixture by itself uses two."""
+    opened: asyncio.Future[Cloud] = asyncio.get_running_loop().create_future()
+    closing = asyncio.Event()
+
+    async def hold() -> None:
+        async with context as cloud:
+            opened.set_result(cloud)
+            await closing.wait()
+
+    task = asyncio.ensure_future(hold())
+    either: set[asyncio.Future[Any]] = {task, opened}
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if opened.done():
+            yield opened.result()
+    finally:
+        closing.set()
+        await task
+
+
+def _require(capability: object, name: str, interface: str) -> None:
+    if capability is None:
+        pytest.skip(f"not offered; to be tested for it set Cloud.{name} to an {interface}")
