@@ -84,7 +84,7 @@ def decode_object(kind: Kind[T], body: bytes) -> T:
     """
     try:
         return kind.one.decode(body)
-    except msgspec.MsgspecError as problem:
+    except errors.UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
 
 
@@ -96,9 +96,9 @@ def decode_page(kind: Kind[T], body: bytes) -> Page[T]:
     """
     try:
         page = kind.page.decode(body)
-    except msgspec.ValidationError:
+    except (msgspec.ValidationError, UnicodeDecodeError):
         return _decode_items(kind, body)
-    except msgspec.MsgspecError as problem:
+    except errors.UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
     return Page(
         items=page.items or [],
@@ -120,7 +120,7 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
             raise errors.from_status(_STATUS.decode(envelope.object))
         if envelope.type == "BOOKMARK":
             return _bookmark(_BOOKMARK.decode(envelope.object).metadata)
-    except msgspec.MsgspecError as problem:
+    except errors.UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
     known = _KNOWN_TYPES.get(envelope.type)
     if known is None:
@@ -128,7 +128,7 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
         return _malformed_event(kind, envelope, unknown)
     try:
         obj = kind.one.decode(envelope.object)
-    except msgspec.MsgspecError as problem:
+    except errors.UNDECODABLE as problem:
         return _malformed_event(kind, envelope, problem)
     return WatchEvent(
         type=known,
@@ -142,7 +142,7 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
 def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
     try:
         page = _RAW_LIST.decode(body)
-    except msgspec.MsgspecError as problem:
+    except errors.UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
     raw = page.items or []
     decoded = (_decode_item(kind, item) for item in raw)
@@ -158,7 +158,7 @@ def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
 def _decode_item(kind: Kind[T], raw: msgspec.Raw) -> T | None:
     try:
         return kind.one.decode(raw)
-    except msgspec.MsgspecError as problem:
+    except errors.UNDECODABLE as problem:
         _note_malformed(kind, raw, problem)
         return None
 
@@ -178,7 +178,7 @@ def _note_malformed(kind: Kind[T], raw: msgspec.Raw, problem: Exception) -> Name
     """Count and log an object we cannot decode; its name as far as readable."""
     try:
         head = _NAMED.decode(raw).metadata
-    except msgspec.MsgspecError:
+    except errors.UNDECODABLE:
         head = NameMeta()
     metrics.malformed(kind.plural).inc()
     _log.warning(

@@ -33,6 +33,9 @@ a watch without a byte for too long; bytes that make no sense; no trust; no cred
 REASON_RESOURCE_VERSION_TOO_LARGE = "ResourceVersionTooLarge"
 """Cause in a 504 Status: the server has not yet seen the requested version."""
 
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError)
+"""What decoding may raise; msgspec lets bytes that are no UTF-8 through as they come."""
+
 _BODY_SHOWN = 200
 
 _REASONS = {
@@ -254,7 +257,7 @@ def _build(
 def _parse_status(body: bytes) -> Status | None:
     try:
         status = _STATUS.decode(body)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None
     return status if status.kind == "Status" else None
 

@@ -22,7 +22,7 @@ import msgspec
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
 from ccm.kube.credentials import Credential, bearer
-from ccm.kube.errors import NoCredentials
+from ccm.kube.errors import UNDECODABLE, NoCredentials
 from ccm.kube.tls import ClientCertificate
 from ccm.model import times
 from ccm.model.meta import Wire
@@ -185,7 +185,7 @@ def parse_answer(output: bytes, settings: ExecSettings) -> tuple[Credential, dat
     name = f"exec plugin {settings.command}"
     try:
         answer = _DECODER.decode(output)
-    except msgspec.MsgspecError as problem:
+    except UNDECODABLE as problem:
         # The output is not shown: it may hold a secret.
         raise NoCredentials(f"{name} printed no ExecCredential: {problem}") from problem
     if answer.kind != "ExecCredential" or answer.api_version != settings.api_version:

@@ -9,12 +9,10 @@ trust; unusable ones leave the old material in use.
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
-
-import aiohttp
+from typing import Generic, Protocol, TypeVar
 
 from ccm.base.clock import Clock
 from ccm.base.log import logger
@@ -24,30 +22,36 @@ from ccm.kube.credentials import Credential
 TLS_CHECK_S = 60.0
 """How often the TLS files are looked at."""
 
-READ_BUFFER = 2 * 1024 * 1024
-"""Bytes read ahead per connection; a whole object in one go."""
-
 _FORCED_CHECK_S = 5.0
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""A dead peer is noticed in a minute, also by a watch that is silent by right."""
-
 _log = logger("kube")
 
 
+class Session(Protocol):
+    """What is kept here: something made of a TLS context that can be closed."""
+
+    async def close(self) -> None:
+        """Close it and its connections."""
+        ...
+
+
+S = TypeVar("S", bound=Session)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
-class Door:
+class Door(Generic[S]):
     """A session, the TLS material it was made of, and how many requests use it."""
 
-    session: aiohttp.ClientSession
+    session: S
     material: tls.TlsMaterial
     users: int = 0
     retired: bool = False
 
 
-class Sessions:
+class Sessions(Generic[S]):
     """The sessions towards one server.
 
     Args:
+        opener: makes a session of a TLS context; of None where the server speaks no TLS.
         settings: where TLS material comes from.
         secure: whether the server speaks TLS at all; if not, no file is looked at.
         source: where the settings come from, for messages.
@@ -55,16 +59,23 @@ class Sessions:
     """
 
     def __init__(
-        self, settings: tls.TlsSettings, *, secure: bool, source: str, clock: Clock
+        self,
+        opener: Callable[[ssl.SSLContext | None], S],
+        settings: tls.TlsSettings,
+        *,
+        secure: bool,
+        source: str,
+        clock: Clock,
     ) -> None:
+        self._opener = opener
         self._settings = settings
         self._secure = secure
         self._source = source
         self._clock = clock
         self._material: tls.TlsMaterial | None = None
         self._checked_at = 0.0
-        self._door: Door | None = None
-        self._doors: set[Door] = set()
+        self._door: Door[S] | None = None
+        self._doors: set[Door[S]] = set()
         self._changing = asyncio.Lock()
 
     async def close(self) -> None:
@@ -73,7 +84,7 @@ class Sessions:
         while self._doors:
             await self._doors.pop().session.close()
 
-    async def enter(self, credential: Credential) -> Door:
+    async def enter(self, credential: Credential) -> Door[S]:
         """The door for a credential, opened anew when its TLS material changed."""
         if self._secure:
             await self._refresh_material()
@@ -86,21 +97,21 @@ class Sessions:
         door.users += 1
         return door
 
-    async def leave(self, door: Door) -> None:
+    async def leave(self, door: Door[S]) -> None:
         """End one use of a door; a retired one is closed by its last user."""
         door.users -= 1
         if door.retired and door.users == 0 and door in self._doors:
             self._doors.discard(door)
             await door.session.close()
 
-    async def _change_door(self, wanted: tls.TlsMaterial) -> Door:
+    async def _change_door(self, wanted: tls.TlsMaterial) -> Door[S]:
         async with self._changing:
             old = self._door
             if old is not None and old.material == wanted:
                 old.users += 1
                 return old
             context = await self._build_context(wanted) if self._secure else None
-            door = Door(session=_open_session(context), material=wanted, users=1)
+            door = Door(session=self._opener(context), material=wanted, users=1)
             self._doors.add(door)
             self._door = door
             if old is not None:
@@ -156,27 +167,3 @@ def _read_usable(settings: tls.TlsSettings) -> tls.TlsMaterial:
     material = settings.read()
     tls.build_context(material, insecure=settings.insecure)
     return material
-
-
-def _open_session(context: ssl.SSLContext | None) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        limit=0,  # the rate limiters limit
-        ssl=context if context is not None else True,
-        socket_factory=_open_socket,
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,
-        read_bufsize=READ_BUFFER,
-    )
-
-
-def _open_socket(info: tuple[Any, ...]) -> socket.socket:
-    family, kind, protocol, *_ = info
-    opened = socket.socket(family=family, type=kind, proto=protocol)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):
-            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return opened

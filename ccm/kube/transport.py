@@ -4,19 +4,20 @@ One `Transport` per process, shared by all clients. Each attempt of a request ta
 turn at the client's rate limiter, asks for the current credential, is sent, and is
 counted. Repeated are only (client-go's rules): answers 429 and 5xx with a numeric
 Retry-After header, a GET that was cut, and once any request whose rejected credential
-could be renewed. There are no redirects, cookies or proxies. With `sessions` this module
-is the only door to aiohttp.
+could be renewed. There are no redirects, cookies or proxies. This module is the
+only door to aiohttp.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -45,6 +46,12 @@ MAX_LINE = 32 * 1024 * 1024
 """Bytes of one watch line; an object is at most a few MiB, so more is garbage."""
 
 _SLOW_TURN_S = 0.05
+READ_BUFFER = 2 * 1024 * 1024
+"""Bytes read ahead per connection; a whole object in one go."""
+
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""A dead peer is noticed in a minute, also by a watch that is silent by right."""
+
 _TROUBLE = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
 _log = logger("kube")
@@ -72,7 +79,7 @@ class _Answer:
     headers: Mapping[str, str]
     body: bytes = field(default=b"", repr=False)
     response: aiohttp.ClientResponse | None = None
-    door: Door | None = None
+    door: Door[aiohttp.ClientSession] | None = None
 
 
 class Transport:
@@ -94,6 +101,7 @@ class Transport:
         self._encoding = "identity" if config.disable_compression else "gzip"
         self._clock = clock
         self._sessions = Sessions(
+            _open_session,
             config.tls,
             secure=config.server.startswith("https:"),
             source=config.source,
@@ -282,7 +290,9 @@ class Transport:
             server_hostname=self.config.tls.server_name or None,
         )
 
-    async def _receive(self, call: _Call, response: aiohttp.ClientResponse, door: Door) -> _Answer:
+    async def _receive(
+        self, call: _Call, response: aiohttp.ClientResponse, door: Door[aiohttp.ClientSession]
+    ) -> _Answer:
         if call.streamed and response.status < 300:
             return _Answer(
                 status=response.status, headers=response.headers, response=response, door=door
@@ -379,3 +389,27 @@ def trouble_kind(problem: BaseException) -> Trouble:
     if isinstance(problem, OSError):
         return "refused"
     return "garbage"
+
+
+def _open_session(context: ssl.SSLContext | None) -> aiohttp.ClientSession:
+    connector = aiohttp.TCPConnector(
+        limit=0,  # the rate limiters limit
+        ssl=context if context is not None else True,
+        socket_factory=_open_socket,
+    )
+    return aiohttp.ClientSession(
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+        read_bufsize=READ_BUFFER,
+    )
+
+
+def _open_socket(info: tuple[Any, ...]) -> socket.socket:
+    family, kind, protocol, *_ = info
+    opened = socket.socket(family=family, type=kind, proto=protocol)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return opened
