@@ -19,7 +19,7 @@ import msgspec
 
 from ccm.base import clock as clocks
 
-Kind = Literal["error", "rate_limit", "garbage", "empty", "hang", "drop", "latency"]
+Kind = Literal["error", "rate_limit", "garbage", "empty", "hang", "drop", "novelty", "latency"]
 
 MEANINGS: dict[Kind, str] = {
     "error": "answers with `status`, `code` and `message`",
@@ -28,11 +28,27 @@ MEANINGS: dict[Kind, str] = {
     "empty": "answers `status` (default 200) with an empty body",
     "hang": "answers nothing for `delay_s` seconds (default 600), then drops the connection",
     "drop": "cuts the connection without an answer",
+    "novelty": "answers rightly, but with fields, a state and an address nobody documented",
     "latency": "answers rightly, `delay_s` seconds later",
 }
 
 GARBAGE = "<html><body>Bad Gateway"
 HANG_S = 600.0
+
+
+def novel(answer: object) -> object:
+    """A right answer as a later version of the cloud might give it."""
+    if isinstance(answer, dict):
+        changed = {name: novel(value) for name, value in answer.items()} | {"novelty": {"is": [1]}}
+        if "state" in answer:
+            changed["state"] = "dreaming"
+            changed["labels"] = answer["labels"]
+            pigeon = {"kind": "carrier_pigeon", "value": "coo", "ring": 7}
+            changed["addresses"] = [pigeon, *answer["addresses"]]
+        return changed
+    if isinstance(answer, list | tuple):
+        return [novel(value) for value in answer]
+    return answer
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -89,8 +89,9 @@ class Service:
         self.world.linger_s = settings.linger_s
         self._rate_limit = traffic.RateLimit(self._clock, settings.rate_limit)
 
-    def release(self) -> None:
-        """Let every hanging call go: its connection is dropped."""
+    def heal(self) -> None:
+        """Disarm every fault and let hanging calls go: their connections are dropped."""
+        self.script.clear()
         self._released.set()
         self._released = asyncio.Event()
 
@@ -139,6 +140,9 @@ class Service:
             await self._clock.sleep(delay_s)
         if verdict.fault is None:
             return _answer(row, self._run(handler, asked))
+        if verdict.fault.kind == "novelty":
+            answer = msgspec.to_builtins(self._run(handler, asked))
+            return _answer(row, faults.novel(answer))
         if verdict.fault.applied:
             self._run(handler, asked)
         return await self._break(request, verdict.fault)
@@ -220,7 +224,7 @@ class Service:
             "admin_delete_instance": self._delete,
             "admin_act_on_instance": self._act,
             "admin_add_faults": self._add_faults,
-            "admin_clear_faults": self._clear_faults,
+            "admin_clear_faults": lambda _: self.heal(),
             "admin_get_settings": lambda _: self.settings,
             "admin_change_settings": self._change_settings,
             "admin_list_calls": self._list_calls,
@@ -254,10 +258,6 @@ class Service:
         for fault in asked.body.faults:
             self.script.add(fault)
 
-    def _clear_faults(self, _: Asked) -> None:
-        self.script.clear()
-        self.release()
-
     def _change_settings(self, asked: Asked) -> traffic.Settings:
         fields = msgspec.structs.asdict(asked.body)
         changes = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
@@ -287,7 +287,7 @@ async def serve(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> 
         bound = runner.addresses[0]
         yield f"http://{_bracketed(bound[0])}:{bound[1]}"
     finally:
-        service.release()
+        service.heal()
         await runner.cleanup()
 
 

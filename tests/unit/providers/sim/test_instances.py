@@ -39,8 +39,9 @@ def put(service: server.Service, name: str = "a", state: world.State = "running"
 
 async def test_the_cloud_offers_instances_and_inventory_only(provider: cloud.Cloud) -> None:
     assert provider.name == "sim"
-    assert isinstance(provider.inventory, sim.instances.SimInstances)
-    assert isinstance(provider.instances, cloud.InstanceStates)
+    offered: tuple[object, object] = (provider.instances, provider.inventory)
+    assert isinstance(offered[0], cloud.InstanceStates)
+    assert offered[0] is offered[1]
     assert (provider.load_balancer, provider.routes, provider.machines) == (None, None, None)
 
 
