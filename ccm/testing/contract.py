@@ -79,12 +79,7 @@ LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 @pytest.mark.asyncio
 class ProviderContract:
-    """Subclass it, name it `Test...`, and override the fixture `harness`."""
-
-    @pytest_asyncio.fixture
-    async def harness(self) -> Harness:
-        """The author's harness: the one thing to override."""
-        pytest.fail("override the fixture `harness`; see ccm.testing.contract for an example")
+    """Subclass it under a name `Test...` and give the subclass a fixture `harness`."""
 
     @pytest_asyncio.fixture
     async def cloud(self, harness: Harness) -> AsyncIterator[Cloud]:
@@ -215,7 +210,7 @@ class ProviderContract:
         made = await harness.create()
 
         for name, ask in face.questions(made).items():
-            first, *rest = await asyncio.gather(*(outcome(ask()) for _ in range(10)))
+            first, *rest = await asyncio.gather(*(outcome(ask) for _ in range(10)))
             for other in rest:
                 same(other, first, f"{name}, asked again")
 
@@ -226,7 +221,7 @@ class ProviderContract:
             before = msgspec.json.encode(node)
 
             for name, ask in face.about(node).items():
-                await outcome(ask())
+                await outcome(ask)
                 assert msgspec.json.encode(node) == before, f"{name} changed the node"
 
     @pytest.mark.parametrize("fault", sorted(PROMISED))
@@ -237,7 +232,7 @@ class ProviderContract:
         how = probes.scripted(harness, fault)
         made = await harness.create()
         questions = face.questions(made)
-        healthy = {name: await outcome(ask()) for name, ask in questions.items()}
+        healthy = {name: await outcome(ask) for name, ask in questions.items()}
         reached = False
 
         await harness.fail(how)
@@ -258,7 +253,7 @@ class ProviderContract:
         how = probes.scripted(harness, HANG)
         made = await harness.create()
         questions = face.questions(made)
-        healthy = {name: await outcome(ask()) for name, ask in questions.items()}
+        healthy = {name: await outcome(ask) for name, ask in questions.items()}
         before = asyncio.all_tasks()
 
         await harness.fail(how)
@@ -268,17 +263,17 @@ class ProviderContract:
 
         await probes.no_new_tasks(before, "after a cancelled call")
         for name, ask in questions.items():
-            same(await outcome(ask()), healthy[name], f"{name} after a hanging one")
+            same(await outcome(ask), healthy[name], f"{name} after a hanging one")
 
     async def test_cancellation_is_obeyed(self, face: Face, harness: Harness) -> None:
         """A call may be cancelled wherever it waits; the next one gives the right answer."""
         made = await harness.create()
         for name, ask in face.questions(made).items():
-            healthy = await outcome(ask())
+            healthy = await outcome(ask)
             before = asyncio.all_tasks()
             for steps in range(8):
                 await probes.cancelled(name, ask, healthy, steps=steps)
-            same(await outcome(ask()), healthy, f"{name} after a cancelled one")
+            same(await outcome(ask), healthy, f"{name} after a cancelled one")
             await probes.no_new_tasks(before, f"after {name} was cancelled")
 
     async def test_surprises_are_survived(self, face: Face, harness: Harness) -> None:
@@ -295,7 +290,7 @@ class ProviderContract:
         """Old credentials give the right answer or a refusal; a new opening works."""
         made = await harness.create()
         questions = face.questions(made)
-        healthy = {name: await outcome(ask()) for name, ask in questions.items()}
+        healthy = {name: await outcome(ask) for name, ask in questions.items()}
 
         await harness.rotate()
 
@@ -306,7 +301,7 @@ class ProviderContract:
         async with harness.open() as reopened:
             renewed = Face(reopened, old=face.old).questions(made)
             for name, ask in renewed.items():
-                same(await outcome(ask()), healthy[name], f"{name} with new credentials")
+                same(await outcome(ask), healthy[name], f"{name} with new credentials")
 
     async def test_listing_agrees_with_single_questions(
         self, cloud: Cloud, harness: Harness

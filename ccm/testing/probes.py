@@ -167,10 +167,10 @@ def scripted(harness: Harness, fault: str) -> object:
     return harness.faults[fault]
 
 
-async def outcome(answer: Awaitable[object]) -> object:
+async def outcome(ask: Question) -> object:
     """The answer, or `Raised`."""
     try:
-        return await answer
+        return await ask()
     except Exception as error:  # noqa: BLE001 - what leaks out is what the contract looks at
         return Raised(type(error), error)
 
@@ -179,7 +179,7 @@ async def must_raise(
     name: str, ask: Question, classes: tuple[type[CloudError], ...], what: str
 ) -> None:
     """Fail unless a question raises one of these classes, or says it is not offered."""
-    check_error(await outcome(ask()), (*classes, Unimplemented), f"{name} {what}")
+    check_error(await outcome(ask), (*classes, Unimplemented), f"{name} {what}")
 
 
 def check_error(found: object, promised: tuple[type[CloudError], ...], what: str) -> None:
@@ -197,7 +197,7 @@ async def patient(harness: Harness, name: str, ask: Question) -> object:
     """The outcome of a question while a fault lasts."""
     try:
         async with asyncio.timeout(harness.patience_s):
-            return await outcome(ask())
+            return await outcome(ask)
     except TimeoutError:
         pytest.fail(
             f"{name}: no answer after {harness.patience_s:g} s; give the client a timeout of "
@@ -209,10 +209,10 @@ async def after_fault(harness: Harness, ask: Question, healthy: object) -> objec
     """The outcome once a fault is over; a provider may go on waiting for a while."""
     loop = asyncio.get_running_loop()
     until = loop.time() + harness.patience_s
-    found = await outcome(ask())
+    found = await outcome(ask)
     while found != healthy and loop.time() < until:
         await asyncio.sleep(0.05)
-        found = await outcome(ask())
+        found = await outcome(ask)
     return found
 
 
@@ -220,7 +220,7 @@ async def cancelled(
     name: str, ask: Question, healthy: object, *, steps: int = 0, after_s: float = 0.0
 ) -> None:
     """Cancel a question after some steps of the event loop, and then some time."""
-    task = asyncio.ensure_future(outcome(ask()))
+    task = asyncio.ensure_future(outcome(ask))
     for _ in range(steps):
         await asyncio.sleep(0)
     if after_s:
