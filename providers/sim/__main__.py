@@ -23,7 +23,7 @@ and serves until SIGTERM or SIGINT. The API describes itself (OpenAPI) at GET /d
 try it:
   python -m providers.sim --port 8080 --token secret &
   curl -H 'Authorization: Bearer secret' localhost:8080/v1/instances -d '{"name": "a"}'
-  curl -H 'Authorization: Bearer secret' localhost:8080/v1/instances?name=a
+  curl -H 'Authorization: Bearer secret' 'localhost:8080/v1/instances?name=a'
 make every listing fail until DELETE /admin/faults:
   curl -H 'Authorization: Bearer secret' localhost:8080/admin/faults \\
        -d '{"faults": [{"kind": "error", "status": 503, "operation": "list_instances"}]}'

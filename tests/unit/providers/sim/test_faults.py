@@ -6,7 +6,7 @@ import typing
 
 import pytest
 
-from providers.sim import faults
+from providers.sim import faults, world
 from tests.unit.providers.sim.manual_clock import ManualClock
 
 GET = faults.Call(operation="get_instance", instances=("i-1", "a"))
@@ -90,3 +90,18 @@ def test_a_cleared_script_strikes_nothing(script: faults.Script) -> None:
 
 def test_every_kind_says_what_it_does() -> None:
     assert set(faults.MEANINGS) == set(typing.get_args(faults.Kind))
+
+
+def test_a_novel_answer_keeps_what_was_known_but_the_state() -> None:
+    address = {"kind": "private", "value": "10.0.0.1"}
+    answer = {"id": "i-1", "state": "running", "labels": {"a": "b"}, "addresses": [address]}
+
+    found = faults.novel({"instances": [answer]})
+
+    assert isinstance(found, dict)
+    (one,) = found["instances"]
+    assert one["state"] not in typing.get_args(world.State)
+    assert (one["id"], one["labels"]) == ("i-1", {"a": "b"})
+    assert one["addresses"][-1].items() >= address.items()
+    assert one["addresses"][0]["kind"] not in typing.get_args(world.AddressKind)
+    assert set(one) > set(answer)

@@ -11,7 +11,7 @@ import pytest_asyncio
 from ccm import cloud
 from ccm.model import Node, NodeSpec, ObjectMeta
 from providers import sim
-from providers.sim import server, world
+from providers.sim import faults, server, world
 
 pytestmark = pytest.mark.asyncio
 
@@ -219,3 +219,18 @@ async def test_opening_makes_no_request_and_reports_bad_config() -> None:
             pass
     async with sim.open_cloud(cloud.Context(config=b"{url: 'http://127.0.0.1:1', token: t}")):
         pass
+
+
+async def test_answers_of_a_later_version_change_nothing(
+    service: server.Service, instances: sim.instances.SimInstances
+) -> None:
+    subject = node(provider_id=f"sim://{put(service)}")
+    before = await instances.instance_metadata(subject)
+    service.script.add(faults.Fault(kind="novelty"))
+
+    assert await instances.instance_metadata(subject) == before
+    assert await instances.instance_state(subject) == cloud.InstanceState(
+        exists=True, power=cloud.Power.RUNNING
+    )
+    listing = await instances.list_instances()
+    assert [record.metadata for record in listing.instances] == [before]
