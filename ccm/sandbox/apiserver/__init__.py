@@ -1,0 +1,20 @@
+"""A small, honest Kubernetes API server for trying things out without a cluster.
+
+It serves the kinds that a cloud-controller-manager meets, with the semantics that
+clients rely on: optimistic locking, watches with history and expiry, bookmarks and
+watch-lists, the patch formats with their merge keys, status sub-resources, finalizers,
+paging, selectors, strict field validation, discovery, OpenAPI and tables. What it
+does not have: managed fields, authorization (everyone who may enter may do
+everything), admission beyond defaults, cluster-IP allocation, garbage collection by owner,
+graceful pod deletion, protobuf.
+
+    kinds, schema, types_*, descriptions   what is served, as tables
+    store, journal                         revisions, history, the file on disk
+    patches, decode, admit, validate       from a request's body to a stored object
+    api, query, routes, selectors          verbs and their options
+    render, tables, watch                  answers and streams
+    discovery, openapi                     what the server says about itself
+    server                                 HTTP; nothing else here knows about it
+
+Nothing outside the sandbox and tests may import it.
+"""

@@ -1,0 +1,98 @@
+"""`python -m ccm.sandbox.apiserver`: the API server as a process of its own.
+
+Prints one line of JSON when it is ready: its URL, the path of a kubeconfig and the token
+(null without one). Ends cleanly at SIGTERM and SIGINT. With the same data directory
+and port a new process continues where the old one ended, even one that was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import pathlib
+import signal
+from collections.abc import Sequence
+
+from ccm.sandbox.apiserver import journal, server, store, watch
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve until a signal comes."""
+    options = _parser().parse_args(arguments)
+    options.data_dir.mkdir(parents=True, exist_ok=True)
+    asyncio.run(_serve(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ccm.sandbox.apiserver", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="the address to bind")
+    parser.add_argument("--port", type=int, default=0, help="the port; 0 takes a free one")
+    parser.add_argument("--data-dir", type=pathlib.Path, required=True, help="where state is kept")
+    parser.add_argument("--token", default="", help="the bearer token clients must bring")
+    parser.add_argument(
+        "--watch-history",
+        type=int,
+        default=store.HISTORY,
+        metavar="N",
+        help="how many changes of each kind watches can go back",
+    )
+    parser.add_argument(
+        "--bookmark-interval",
+        type=float,
+        default=watch.BOOKMARK_INTERVAL_S,
+        metavar="S",
+        help="seconds between the bookmarks of a watch",
+    )
+    return parser
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    data_dir: pathlib.Path = options.data_dir
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    objects = store.Store(
+        history=options.watch_history, journal=journal.Journal(data_dir / "objects.jsonl")
+    )
+    async with server.serve(
+        objects,
+        host=options.host,
+        port=options.port,
+        token=options.token,
+        bookmark_interval_s=options.bookmark_interval,
+    ) as url:
+        path = write_kubeconfig(data_dir / "kubeconfig", url=url, token=options.token)
+        ready = {"url": url, "kubeconfig": str(path), "token": options.token or None}
+        print(json.dumps(ready), flush=True)
+        await ended.wait()
+
+
+def write_kubeconfig(path: pathlib.Path, *, url: str, token: str) -> pathlib.Path:
+    """Write a kubeconfig (as JSON, which is YAML too) and return its absolute path.
+
+    With a token it has a second context, `kubectl`: kubectl sends no bearer token over
+    plain HTTP, but it does send credentials that stand in the URL.
+    """
+    name = "ccm-sandbox"
+    clusters = {name: url}
+    if token:
+        clusters["kubectl"] = url.replace("://", f"://{name}:{token}@", 1)
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": key, "cluster": {"server": server_url}} for key, server_url in clusters.items()
+        ],
+        "users": [{"name": name, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": key, "context": {"cluster": key, "user": name}} for key in clusters],
+        "current-context": name,
+    }
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(config, indent=2))
+    return path.resolve()
+
+
+if __name__ == "__main__":
+    main()

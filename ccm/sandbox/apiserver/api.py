@@ -1,0 +1,454 @@
+"""The verbs on objects, without HTTP: get, list, create, update, patch, delete.
+
+Every call runs to its end without awaiting, so no two writes can interleave: reading,
+judging and storing are one step, and a conflict can only come from what the client
+itself states (a `resourceVersion` or a precondition).
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ccm.sandbox.apiserver import admit, decode, errors, kinds, patches, query, schema
+from ccm.sandbox.apiserver import store as stores
+
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
+
+START_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""Namespaces that kube-apiserver itself creates."""
+
+_RETURNED_WHEN_DELETED = (kinds.PODS, kinds.SERVICES, kinds.SERVICE_ACCOUNTS, kinds.NAMESPACES)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a request is about; `name` is empty for a collection, `subresource` mostly."""
+
+    kind: kinds.Kind
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def key(self) -> str:
+        """The object's key in the store."""
+        return f"{self.namespace}/{self.name}" if self.kind.namespaced else self.name
+
+    @property
+    def is_status(self) -> bool:
+        """True for the status sub-resource."""
+        return self.subresource == "status"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The outcome of a write; `deleted` when the object is gone for good."""
+
+    entry: stores.Entry
+    created: bool = False
+    deleted: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A list or one page of it, as of `revision`; `remaining` None = not counted."""
+
+    entries: list[stores.Entry]
+    revision: int
+    next_token: str = ""
+    remaining: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    """The preconditions of a deletion; empty ones hold always."""
+
+    uid: str = ""
+    resource_version: str = ""
+    dry_run: bool = False
+
+
+class Api:
+    """The verbs on one store."""
+
+    def __init__(self, store: stores.Store) -> None:
+        self.store = store
+        for name in START_NAMESPACES:
+            if store.get(kinds.NAMESPACES, name) is None:
+                body = decode.clean(kinds.NAMESPACES, {"metadata": {"name": name}}, [])
+                store.put(kinds.NAMESPACES, name, admit.create(kinds.NAMESPACES, "", body))
+
+    def get(self, target: Target) -> stores.Entry:
+        """One object.
+
+        Raises:
+            ApiError: 404, it does not exist.
+        """
+        entry = self.store.get(target.kind, target.key)
+        if entry is None:
+            raise errors.not_found(target.kind.resource, target.name)
+        return entry
+
+    def list_page(self, target: Target, options: query.ListOptions) -> Page:
+        """Objects of a kind, of one namespace if the target has one.
+
+        Raises:
+            ApiError: 410, the wanted revision has expired.
+        """
+        collection = self.store.collection(target.kind)
+        revision = self.store.revision
+        if options.page is not None:
+            revision = options.page.rv
+        elif options.is_exact and options.revision is not None:
+            revision = options.revision
+        try:
+            entries = collection.at(revision)
+        except stores.HistoryExpiredError as error:
+            raise _expired_page(paged=options.page is not None) from error
+        if options.page is not None:
+            start = bisect.bisect_left(entries, options.page.start, key=lambda entry: entry.key)
+            entries = entries[start:]
+        if target.namespace:
+            prefix = f"{target.namespace}/"
+            entries = [entry for entry in entries if entry.key.startswith(prefix)]
+        return _cut(entries, revision, options)
+
+    def create(
+        self, target: Target, body: bytes, content_type: str, options: query.WriteOptions
+    ) -> Written:
+        """Store a new object.
+
+        Raises:
+            ApiError: the object is refused or exists.
+        """
+        found, warnings = decode.new_object(target.kind, body, content_type, options)
+        if target.kind is kinds.REVIEWS:
+            found["status"] = {"allowed": True}
+            entry = stores.trial_entry(target.kind, "", found)
+            return Written(entry=entry, created=True, warnings=tuple(warnings))
+        return self._create(target, found, warnings, options)
+
+    def update(
+        self, target: Target, body: bytes, content_type: str, options: query.WriteOptions
+    ) -> Written:
+        """Replace an object, or its status.
+
+        Raises:
+            ApiError: the object is refused, gone or not the one the client has seen.
+        """
+        kind = target.kind
+        found, warnings = decode.new_object(kind, body, content_type, options)
+        _check_name(target, found)
+        metadata = found["metadata"]
+        if kind is kinds.LEASES and not metadata.get("resourceVersion"):
+            cause = errors.bad_value(
+                "metadata.resourceVersion", 0, "must be specified for an update"
+            )
+            raise errors.invalid(kind.resource, target.name, [cause])
+        old = self.get(target)
+        uid = old.body()["metadata"]["uid"]
+        if metadata.get("uid", uid) != uid:
+            raise errors.conflict(
+                kind.resource,
+                target.name,
+                f"Precondition failed: UID in precondition: {metadata['uid']}, "
+                f"UID in object meta: {uid}",
+            )
+        return self._store_update(target, found, old, warnings, options)
+
+    def patch(
+        self, target: Target, body: bytes, content_type: str, options: query.WriteOptions
+    ) -> Written:
+        """Patch an object or its status; an apply patch creates what does not exist.
+
+        Apply is a create or a strategic merge: who owns which field is not tracked, so
+        there are no ownership conflicts and nothing is removed by leaving it out.
+
+        Raises:
+            ApiError: the patch or the patched object is refused, or the object is gone.
+        """
+        if content_type not in PATCH_TYPES:
+            raise errors.unsupported_media_type()
+        try:
+            patch, twice = decode.parse(body, content_type)
+        except ValueError as error:
+            raise errors.bad_request(str(error)) from error
+        if content_type == APPLY_PATCH and not options.field_manager:
+            cause = errors.required("fieldManager", "is required for apply patch")
+            raise errors.invalid_options([cause])
+        old = self.store.get(target.kind, target.key)
+        if old is None and content_type == APPLY_PATCH and not target.subresource:
+            patch.setdefault("metadata", {}).setdefault("name", target.name)
+            raw = json.dumps(patch).encode()
+            found, warnings = decode.new_object(target.kind, raw, "application/json", options)
+            return self._create(target, found, warnings, options)
+        if old is None:
+            raise errors.not_found(target.kind.resource, target.name)
+        found = _apply_patch(target.kind, old.body(), patch, content_type)
+        unknown: list[str] = []
+        shown = _shown(patch)
+        try:
+            cleaned = decode.clean(target.kind, found, unknown)
+        except schema.WrongTypeError as error:
+            raise errors.invalid_patch(shown, str(error)) from error
+        warnings = decode.check_fields(
+            options, unknown, twice, lambda text: errors.invalid_patch(shown, text)
+        )
+        _check_name(target, cleaned)
+        return self._store_update(target, cleaned, old, warnings, options)
+
+    def delete(self, target: Target, options: DeleteOptions) -> Written:
+        """Delete an object; one with finalizers is only marked as being deleted.
+
+        Raises:
+            ApiError: it does not exist, or a precondition does not hold.
+        """
+        old = self.get(target)
+        body = old.body()
+        _check_preconditions(target, body["metadata"], options)
+        if options.dry_run:
+            return Written(entry=old, deleted=not body["metadata"].get("finalizers"))
+        if target.kind is kinds.NAMESPACES:
+            return self._delete_namespace(target, body)
+        if not body["metadata"].get("finalizers"):
+            return self._remove(target, body)
+        return self._mark_deleted(target, old, body)
+
+    def delete_collection(
+        self, target: Target, listing: query.ListOptions, options: DeleteOptions
+    ) -> Page:
+        """Delete every object that the listing selects; returns what was selected."""
+        page = self.list_page(target, listing)
+        for entry in page.entries:
+            namespace, _, name = entry.key.rpartition("/")
+            one = dataclasses.replace(target, namespace=namespace, name=name)
+            if self.store.get(one.kind, one.key) is not None:
+                self.delete(one, options)
+        return page
+
+    def _create(
+        self,
+        target: Target,
+        found: dict[str, Any],
+        warnings: list[str],
+        options: query.WriteOptions,
+    ) -> Written:
+        kind = target.kind
+        if kind.namespaced:
+            self._check_alive(target, found["metadata"].get("name", ""))
+        if found["metadata"].get("resourceVersion"):
+            raise errors.bad_request("resourceVersion should not be set on objects to be created")
+        body = admit.create(kind, target.namespace, found)
+        name = body["metadata"]["name"]
+        key = dataclasses.replace(target, name=name).key
+        if self.store.get(kind, key) is not None:
+            raise errors.already_exists(kind.resource, name)
+        entry = self._keep(kind, key, body, dry_run=options.dry_run)
+        return Written(entry=entry, created=True, warnings=tuple(warnings))
+
+    def _check_alive(self, target: Target, name: str) -> None:
+        namespace = self.store.get(kinds.NAMESPACES, target.namespace)
+        if namespace is None:
+            raise errors.not_found(kinds.NAMESPACES.resource, target.namespace)
+        if namespace.fields["status.phase"] == "Terminating":
+            cause = {
+                "reason": "NamespaceTerminating",
+                "message": f"namespace {target.namespace} is being terminated",
+                "field": "metadata.namespace",
+            }
+            why = (
+                f"unable to create new content in namespace {target.namespace} because it is "
+                "being terminated"
+            )
+            raise errors.forbidden(target.kind.resource, name, why, {"causes": [cause]})
+
+    def _store_update(
+        self,
+        target: Target,
+        found: dict[str, Any],
+        old: stores.Entry,
+        warnings: list[str],
+        options: query.WriteOptions,
+    ) -> Written:
+        before = old.body()
+        stated = found["metadata"].get("resourceVersion")
+        if stated and stated != before["metadata"]["resourceVersion"]:
+            raise errors.conflict(target.kind.resource, target.name)
+        body = admit.update(target.kind, found, before, status=target.is_status)
+        told: tuple[str, ...] = tuple(warnings)
+        if "deletionTimestamp" in before["metadata"] and not body["metadata"].get("finalizers"):
+            return dataclasses.replace(self._finish_deletion(target, body), warnings=told)
+        if body == before:
+            return Written(entry=old, warnings=told)
+        entry = self._keep(target.kind, target.key, body, dry_run=options.dry_run)
+        return Written(entry=entry, warnings=told)
+
+    def _keep(
+        self, kind: kinds.Kind, key: str, body: dict[str, Any], *, dry_run: bool
+    ) -> stores.Entry:
+        if dry_run:
+            return stores.trial_entry(kind, key, body)
+        return self.store.put(kind, key, body)
+
+    def _remove(self, target: Target, body: dict[str, Any]) -> Written:
+        entry = self.store.remove(target.kind, target.key, body)
+        if target.kind.namespaced:
+            self._finish_namespace(target.namespace)
+        return Written(entry=entry, deleted=True)
+
+    def _mark_deleted(self, target: Target, old: stores.Entry, body: dict[str, Any]) -> Written:
+        metadata = body["metadata"]
+        if "deletionTimestamp" in metadata:
+            return Written(entry=old)
+        metadata["deletionTimestamp"] = admit.now()
+        metadata["deletionGracePeriodSeconds"] = 0
+        if metadata.get("generation"):
+            metadata["generation"] += 1
+        return Written(entry=self.store.put(target.kind, target.key, body))
+
+    def _finish_deletion(self, target: Target, body: dict[str, Any]) -> Written:
+        if target.kind is kinds.NAMESPACES:
+            return self._delete_namespace(target, body)
+        return self._remove(target, body)
+
+    def _delete_namespace(self, target: Target, body: dict[str, Any]) -> Written:
+        """Do the namespace controller's work: empty it, then let it go."""
+        if body["status"].get("phase") != "Terminating":
+            body["metadata"].setdefault("deletionTimestamp", admit.now())
+            body["status"]["phase"] = "Terminating"
+        entry = self.store.put(kinds.NAMESPACES, target.name, body)
+        for kind in kinds.KINDS:
+            if kind.namespaced:
+                inside = Target(kind=kind, namespace=target.name)
+                self.delete_collection(inside, query.ListOptions(), DeleteOptions())
+        self._finish_namespace(target.name)
+        return Written(entry=entry)
+
+    def _finish_namespace(self, name: str) -> None:
+        entry = self.store.get(kinds.NAMESPACES, name)
+        if entry is None or entry.fields["status.phase"] != "Terminating":
+            return
+        prefix = f"{name}/"
+        for kind in kinds.KINDS:
+            if kind.namespaced and self.store.collection(kind).has_prefix(prefix):
+                return
+        body = entry.body()
+        if not body["metadata"].get("finalizers"):
+            self.store.remove(kinds.NAMESPACES, name, body)
+
+
+def delete_options(body: bytes, parameters: dict[str, str]) -> DeleteOptions:
+    """The options of a deletion, from its body and its query parameters.
+
+    Raises:
+        ApiError: the body is not a DeleteOptions object.
+    """
+    found: Any = {}
+    if body:
+        try:
+            found, _ = decode.parse(body, "application/json")
+            found = schema.kubernetes().clean("DeleteOptions", found, [])
+        except (ValueError, AttributeError, schema.WrongTypeError) as error:
+            raise errors.bad_request(f"invalid DeleteOptions: {error}") from error
+    wanted = found.get("preconditions") or {}
+    dry_run = found.get("dryRun") or [parameters.get("dryRun", "")]
+    return DeleteOptions(
+        uid=wanted.get("uid", ""),
+        resource_version=wanted.get("resourceVersion", ""),
+        dry_run="All" in dry_run,
+    )
+
+
+def is_returned_when_deleted(kind: kinds.Kind) -> bool:
+    """Whether a deletion answers with the object, and not with a Status."""
+    return kind in _RETURNED_WHEN_DELETED
+
+
+def _apply_patch(
+    kind: kinds.Kind, current: dict[str, Any], patch: Any, content_type: str
+) -> dict[str, Any]:
+    apply: Callable[[], Any]
+    if content_type == JSON_PATCH:
+        apply = lambda: patches.json_patch(current, patch)  # noqa: E731
+    elif not isinstance(patch, dict):
+        raise errors.bad_request("the patch is not an object")
+    elif content_type == MERGE_PATCH:
+        apply = lambda: patches.merge(current, patch)  # noqa: E731
+    else:
+        apply = lambda: patches.strategic(  # noqa: E731
+            schema.kubernetes(), kind.kind, current, patch
+        )
+    try:
+        found = apply()
+    except patches.BadPatchError as error:
+        raise errors.bad_request(f"error decoding patch: {error}") from error
+    except patches.UnprocessablePatchError as error:
+        raise errors.unprocessable() from error
+    if not isinstance(found, dict):
+        raise errors.unprocessable()
+    return found
+
+
+def _check_name(target: Target, found: dict[str, Any]) -> None:
+    name = found["metadata"].get("name", "")
+    if name != target.name:
+        raise errors.bad_request(
+            f"the name of the object ({name}) does not match the name on the URL ({target.name})"
+        )
+
+
+def _check_preconditions(target: Target, metadata: dict[str, Any], options: DeleteOptions) -> None:
+    # The real server names the kind here, not the plural.
+    named = errors.Resource(group=target.kind.group, plural=target.kind.kind, kind=target.kind.kind)
+    if options.uid and options.uid != metadata["uid"]:
+        why = (
+            f"the UID in the precondition ({options.uid}) does not match the UID in record "
+            f"({metadata['uid']}). The object might have been deleted and then recreated"
+        )
+        raise errors.conflict(named, target.name, why)
+    wanted = options.resource_version
+    if wanted and wanted != metadata["resourceVersion"]:
+        why = (
+            f"the ResourceVersion in the precondition ({wanted}) does not match the "
+            f"ResourceVersion in record ({metadata['resourceVersion']}). The object might "
+            "have been modified"
+        )
+        raise errors.conflict(named, target.name, why)
+
+
+def _cut(entries: list[stores.Entry], revision: int, options: query.ListOptions) -> Page:
+    selector = options.selector
+    if not selector.is_empty:
+        entries = [entry for entry in entries if selector.matches(entry.labels, entry.fields)]
+    limit = options.limit if options.revision != 0 else 0
+    if not limit or len(entries) <= limit:
+        return Page(entries=entries, revision=revision)
+    following = query.Continue(rv=revision, start=entries[limit - 1].key + "\0")
+    return Page(
+        entries=entries[:limit],
+        revision=revision,
+        next_token=following.token(),
+        remaining=len(entries) - limit if selector.is_empty else None,
+    )
+
+
+def _expired_page(*, paged: bool) -> errors.ApiError:
+    if not paged:
+        return errors.expired("The resourceVersion for the provided list is too old.")
+    return errors.expired(
+        "The provided continue parameter is too old to display a consistent list result. You "
+        "can start a new list without the continue parameter."
+    )
+
+
+def _shown(patch: Any) -> str:
+    return json.dumps(patch, separators=(",", ":"))

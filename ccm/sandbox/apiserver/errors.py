@@ -1,0 +1,234 @@
+"""What the API server answers when it refuses: one exception that is a Status object.
+
+Every refusal has the wire shape of Kubernetes' `meta/v1 Status`. The functions below
+build the ones this server needs, with the texts of kube-apiserver, because people and
+clients (kubectl among them) read the texts.
+
+    ApiError(code, reason, message, details)
+      400 BadRequest      401 Unauthorized     403 Forbidden       404 NotFound
+      405 MethodNotAllowed  406 NotAcceptable  409 AlreadyExists, Conflict
+      410 Expired         413 RequestEntityTooLarge  415 UnsupportedMediaType
+      422 Invalid         504 Timeout
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class ApiError(Exception):
+    """A refused request, with everything the client will see of it."""
+
+    def __init__(
+        self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.details = None if details is None else dict(details)
+
+    def status(self) -> dict[str, Any]:
+        """The Status object of the answer's body."""
+        body: dict[str, Any] = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "details": self.details,
+            "code": self.code,
+        }
+        if self.details is None:
+            del body["details"]
+        if not self.reason:
+            del body["reason"]
+        return body
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """How an error names what it is about."""
+
+    group: str
+    plural: str
+    kind: str
+
+    @property
+    def qualified(self) -> str:
+        """`nodes`, or with its group `leases.coordination.k8s.io`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def details(self, name: str, *, as_kind: bool = False) -> dict[str, Any]:
+        """The `details` of a Status: its `kind` holds the plural, or the kind if asked."""
+        found = {"name": name, "group": self.group, "kind": self.kind if as_kind else self.plural}
+        return {key: value for key, value in found.items() if value}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One fault of an invalid object."""
+
+    field: str
+    reason: str
+    message: str
+
+
+def bad_value(field: str, value: object, detail: str) -> Cause:
+    """A field whose value is not allowed."""
+    return Cause(
+        field=field,
+        reason="FieldValueInvalid",
+        message=f"Invalid value: {_quoted(value)}: {detail}",
+    )
+
+
+def required(field: str, detail: str = "") -> Cause:
+    """A field that must be there and is not."""
+    message = f"Required value: {detail}" if detail else "Required value"
+    return Cause(field=field, reason="FieldValueRequired", message=message)
+
+
+def forbidden_field(field: str, detail: str) -> Cause:
+    """A field that may not be set or changed."""
+    return Cause(field=field, reason="FieldValueForbidden", message=f"Forbidden: {detail}")
+
+
+def not_supported(field: str, value: object, choices: Iterable[str]) -> Cause:
+    """A field whose value is not one of the allowed choices."""
+    listed = ", ".join(f'"{choice}"' for choice in choices)
+    return Cause(
+        field=field,
+        reason="FieldValueNotSupported",
+        message=f"Unsupported value: {_quoted(value)}: supported values: {listed}",
+    )
+
+
+def duplicate(field: str, value: object, detail: str = "") -> Cause:
+    """An element of a list that occurs twice."""
+    tail = f": {detail}" if detail else ""
+    return Cause(
+        field=field,
+        reason="FieldValueDuplicate",
+        message=f"Duplicate value: {_quoted(value)}{tail}",
+    )
+
+
+def invalid_patch(shown: str, why: str) -> ApiError:
+    """422: the patched object has a wrong shape."""
+    return _invalid(' ""', {}, [bad_value("patch", shown, why)])
+
+
+def invalid_options(causes: Iterable[Cause]) -> ApiError:
+    """422: query parameters that do not go together."""
+    details = {"group": "meta.k8s.io", "kind": "ListOptions"}
+    return _invalid('ListOptions.meta.k8s.io ""', details, causes)
+
+
+def invalid(resource: Resource, name: str, causes: Iterable[Cause]) -> ApiError:
+    """422: the object has faults, all of them told at once."""
+    qualified = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    return _invalid(f'{qualified} "{name}"', resource.details(name, as_kind=True), causes)
+
+
+def bad_request(message: str) -> ApiError:
+    """400: the request cannot be understood."""
+    return ApiError(400, "BadRequest", message)
+
+
+def unauthorized() -> ApiError:
+    """401: no bearer token, or a wrong one."""
+    return ApiError(401, "Unauthorized", "Unauthorized")
+
+
+def forbidden(resource: Resource, name: str, why: str, details: Mapping[str, Any]) -> ApiError:
+    """403: understood and refused."""
+    text = f'{resource.qualified} "{name}" is forbidden: {why}'
+    return ApiError(403, "Forbidden", text, {**resource.details(name), **details})
+
+
+def not_found(resource: Resource, name: str) -> ApiError:
+    """404: no such object."""
+    text = f'{resource.qualified} "{name}" not found'
+    return ApiError(404, "NotFound", text, resource.details(name))
+
+
+def no_such_resource() -> ApiError:
+    """404: a path below the API that names no resource."""
+    text = "the server could not find the requested resource"
+    return ApiError(404, "NotFound", text, {})
+
+
+def method_not_allowed() -> ApiError:
+    """405: the resource does not have this verb."""
+    text = "the server does not allow this method on the requested resource"
+    return ApiError(405, "MethodNotAllowed", text, {})
+
+
+def not_acceptable(offered: Iterable[str]) -> ApiError:
+    """406: the client takes nothing that this server can send."""
+    text = f"406: Not Acceptable\n\nAvailable representations: {', '.join(offered)}"
+    return ApiError(406, "NotAcceptable", text, {})
+
+
+def already_exists(resource: Resource, name: str) -> ApiError:
+    """409: create of a name that is taken."""
+    text = f'{resource.qualified} "{name}" already exists'
+    return ApiError(409, "AlreadyExists", text, resource.details(name))
+
+
+MODIFIED = (
+    "the object has been modified; please apply your changes to the latest version and try again"
+)
+
+
+def conflict(resource: Resource, name: str, why: str = MODIFIED) -> ApiError:
+    """409: the object is not the one the client has seen."""
+    text = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
+    return ApiError(409, "Conflict", text, resource.details(name))
+
+
+def expired(message: str) -> ApiError:
+    """410: that resource version is no longer kept."""
+    return ApiError(410, "Expired", message)
+
+
+def too_large() -> ApiError:
+    """413: the body is bigger than the server takes."""
+    return ApiError(413, "RequestEntityTooLarge", "limit is 3145728")
+
+
+def unsupported_media_type() -> ApiError:
+    """415: a body of a kind that this request does not take."""
+    return ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+
+
+def unprocessable() -> ApiError:
+    """422: a patch that cannot be applied to the object, with the real server's text."""
+    text = "the server rejected our request due to an error in our request"
+    return ApiError(422, "Invalid", text, {})
+
+
+def too_large_version(wanted: int, current: int) -> ApiError:
+    """504: a resource version that has not happened yet."""
+    text = f"Too large resource version: {wanted}, current: {current}"
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    return ApiError(504, "Timeout", f"Timeout: {text}", {"causes": [cause], "retryAfterSeconds": 1})
+
+
+def _invalid(what: str, details: dict[str, Any], causes: Iterable[Cause]) -> ApiError:
+    listed = list(dict.fromkeys(causes))
+    texts = [f"{cause.field}: {cause.message}" for cause in listed]
+    joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+    details["causes"] = [
+        {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in listed
+    ]
+    return ApiError(422, "Invalid", f"{what} is invalid: {joined}", details)
+
+
+def _quoted(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

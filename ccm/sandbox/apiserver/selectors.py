@@ -1,0 +1,153 @@
+"""Label and field selectors in their text form: parse, then match.
+
+Label selectors: `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`, joined by
+commas. Field selectors: `path=value`, `path==value`, `path!=value`, joined by commas, with
+`\\,`, `\\=` and `\\\\` standing for the plain characters.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ccm.sandbox.apiserver import kinds
+
+_TERM = re.compile(
+    r"\s*(?:(?P<absent>!)\s*(?P<absent_key>[^\s,!=()]+)"
+    r"|(?P<key>[^\s,!=()]+)(?:\s*(?P<op>==|!=|=)\s*(?P<value>[^\s,!=()]*)"
+    r"|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?)\s*(?:,|$)"
+)
+
+
+class BadSelectorError(ValueError):
+    """A text that is no selector, or names a field that cannot be selected by."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """One term: the key's value must (or must not) be among `values`; None = any value."""
+
+    key: str
+    values: frozenset[str] | None
+    wanted: bool
+
+    def matches(self, found: Mapping[str, str]) -> bool:
+        """Whether labels or fields satisfy the term; an absent key satisfies `!=`."""
+        value = found.get(self.key)
+        inside = value is not None and (self.values is None or value in self.values)
+        return inside is self.wanted
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Selector:
+    """Requirements on labels and on fields; without any it matches everything."""
+
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if everything matches."""
+        return not self.labels and not self.fields
+
+    @property
+    def reads_body(self) -> bool:
+        """True if matching needs more of an object than its name, namespace and labels."""
+        return any(term.key not in ("metadata.name", "metadata.namespace") for term in self.fields)
+
+    @property
+    def name(self) -> str | None:
+        """The only name that can match, if the selector says so."""
+        return self._only("metadata.name")
+
+    def _only(self, key: str) -> str | None:
+        for term in self.fields:
+            if term.key == key and term.wanted and term.values and len(term.values) == 1:
+                return next(iter(term.values))
+        return None
+
+    def matches(self, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
+        """Whether an object with these labels and fields is selected."""
+        return all(term.matches(labels) for term in self.labels) and all(
+            term.matches(fields) for term in self.fields
+        )
+
+
+def parse(kind: kinds.Kind, label_text: str, field_text: str) -> Selector:
+    """The selector that two query parameters describe.
+
+    Raises:
+        BadSelectorError: the text is malformed, or the kind has no such field.
+    """
+    return Selector(labels=parse_labels(label_text), fields=_parse_fields(kind, field_text))
+
+
+def parse_labels(text: str) -> tuple[Requirement, ...]:
+    """The requirements of a label selector.
+
+    Raises:
+        BadSelectorError: the text is malformed.
+    """
+    terms = []
+    position = 0
+    while position < len(text.rstrip()):
+        found = _TERM.match(text, position)
+        if found is None:
+            raise BadSelectorError(f"unable to parse requirement: {text[position:]!r}")
+        terms.append(_label_term(found))
+        position = found.end()
+    return tuple(terms)
+
+
+def _label_term(found: re.Match[str]) -> Requirement:
+    if found["absent"]:
+        return Requirement(key=found["absent_key"], values=None, wanted=False)
+    key = found["key"]
+    if found["set"]:
+        values = frozenset(value.strip() for value in found["values"].split(","))
+        return Requirement(key=key, values=values, wanted=found["set"] == "in")
+    if found["op"]:
+        return Requirement(key=key, values=frozenset((found["value"],)), wanted=found["op"] != "!=")
+    return Requirement(key=key, values=None, wanted=True)
+
+
+def _parse_fields(kind: kinds.Kind, text: str) -> tuple[Requirement, ...]:
+    known = {name for name, _, _ in kind.selectable} | {"metadata.name"}
+    if kind.namespaced:
+        known.add("metadata.namespace")
+    terms = []
+    for part in re.split(r"(?<!\\),", text):
+        if not part:
+            continue
+        found = re.fullmatch(r"(.*?)(!=|==|=)(.*)", part, re.DOTALL)
+        if found is None:
+            raise BadSelectorError(f"invalid selector: '{text}'; can't understand '{part}'")
+        key, operator, value = found.groups()
+        if key not in known:
+            raise BadSelectorError(f"field label not supported: {key}")
+        plain = re.sub(r"\\([\\,=])", r"\1", value)
+        terms.append(Requirement(key=key, values=frozenset((plain,)), wanted=operator != "!="))
+    return tuple(terms)
+
+
+def fields_of(kind: kinds.Kind, body: Mapping[str, Any]) -> dict[str, str]:
+    """The values of an object's selectable fields; an absent one is empty, not missing."""
+    metadata = body["metadata"]
+    found = {
+        "metadata.name": metadata["name"],
+        "metadata.namespace": metadata.get("namespace", ""),
+    }
+    for name, paths, default in kind.selectable:
+        found[name] = next(filter(None, (_read(body, path) for path in paths)), default)
+    return found
+
+
+def _read(body: Mapping[str, Any], path: str) -> str:
+    value: Any = body
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)

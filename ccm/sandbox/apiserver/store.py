@@ -1,0 +1,317 @@
+"""The versioned object store: one revision counter, sorted collections, bounded history.
+
+Every write takes the next revision of one store-wide counter, which is the object's
+`resourceVersion`. An object is encoded once, when it is written; reads, lists and
+watches send those bytes. Its decoded form is not kept: who wants to change an object
+decodes a fresh copy, so nobody can damage a stored one.
+
+A collection keeps its last changes. Watches read them (a slow watcher holds nothing up: it
+only falls behind until its place is forgotten), and lists at an earlier revision undo
+them. What is older than the history has expired.
+
+All of it belongs to one event loop; no call blocks except for a short file write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import dataclasses
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from ccm.sandbox.apiserver import journal as journals
+from ccm.sandbox.apiserver import kinds, selectors
+
+HISTORY = 4096
+"""How many changes of each kind are kept unless told otherwise."""
+
+
+class ChangeType(enum.Enum):
+    """What happened to an object, in the words of watch events."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+
+
+class HistoryExpiredError(Exception):
+    """A revision that is older than what is kept."""
+
+    def __init__(self, *, revision: int, oldest: int) -> None:
+        super().__init__(f"too old resource version: {revision} ({oldest})")
+        self.revision = revision
+        self.oldest = oldest
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One stored object at one revision: its bytes, and what selectors look at."""
+
+    key: str
+    revision: int
+    raw: bytes
+    labels: Mapping[str, str]
+    fields: Mapping[str, str]
+
+    def body(self) -> dict[str, Any]:
+        """A fresh decoded copy that the caller may change."""
+        found: dict[str, Any] = msgspec.json.decode(self.raw)
+        return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One step of a collection's history; `entry` of a deletion is the last state."""
+
+    type: ChangeType
+    entry: Entry
+    previous: Entry | None
+
+    @property
+    def revision(self) -> int:
+        """The revision that this change made."""
+        return self.entry.revision
+
+
+class Collection:
+    """All objects of one kind, sorted by key, with their latest changes."""
+
+    def __init__(self, kind: kinds.Kind, *, history: int) -> None:
+        self.kind = kind
+        self._entries: dict[str, Entry] = {}
+        self._keys: list[str] = []
+        self._limit = history
+        self._changes: list[Change] = []
+        self._floor = 0
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def get(self, key: str) -> Entry | None:
+        """The object of that key, if there is one."""
+        return self._entries.get(key)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (self._entries[key] for key in self._keys)
+
+    @property
+    def oldest(self) -> int:
+        """The lowest revision that changes can still be asked from."""
+        excess = len(self._changes) - self._limit
+        return self._changes[excess - 1].revision if excess > 0 else self._floor
+
+    def changes(self, after: int) -> list[Change]:
+        """Every change above a revision.
+
+        Raises:
+            HistoryExpiredError: some of them are no longer kept.
+        """
+        oldest = self.oldest
+        if after < oldest:
+            raise HistoryExpiredError(revision=after, oldest=oldest)
+        start = bisect.bisect_right(self._changes, after, key=_revision_of)
+        return self._changes[start:]
+
+    def at(self, revision: int) -> list[Entry]:
+        """The objects, sorted by key, as they were at a revision.
+
+        Raises:
+            HistoryExpiredError: that revision is no longer kept.
+        """
+        later = self.changes(revision)
+        if not later:
+            return list(self)
+        entries = dict(self._entries)
+        for change in reversed(later):
+            if change.previous is None:
+                entries.pop(change.entry.key, None)
+            else:
+                entries[change.entry.key] = change.previous
+        return [entries[key] for key in sorted(entries)]
+
+    def has_prefix(self, prefix: str) -> bool:
+        """Whether any key starts with `prefix`."""
+        place = bisect.bisect_left(self._keys, prefix)
+        return place < len(self._keys) and self._keys[place].startswith(prefix)
+
+    async def changed(self) -> None:
+        """Wait for the next change; take the changes by `changes`."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            if not waiter.done():
+                self._waiters.remove(waiter)
+
+    def start_history(self, revision: int) -> None:
+        """Forget all changes: nothing up to this revision can be asked from."""
+        self._changes.clear()
+        self._floor = revision
+
+    def record(self, change_type: ChangeType, entry: Entry) -> Change:
+        """Carry out one change."""
+        change = Change(type=change_type, entry=entry, previous=self._entries.get(entry.key))
+        self._place(change)
+        self._changes.append(change)
+        if len(self._changes) >= 2 * self._limit:
+            self._floor = self.oldest
+            del self._changes[: -self._limit]
+        self.wake()
+        return change
+
+    def wake(self) -> None:
+        """End the wait of everyone who waits for a change."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _place(self, change: Change) -> None:
+        key = change.entry.key
+        if change.type is ChangeType.DELETED:
+            del self._entries[key]
+            del self._keys[bisect.bisect_left(self._keys, key)]
+            return
+        if change.previous is None:
+            bisect.insort(self._keys, key)
+        self._entries[key] = change.entry
+
+
+class Store:
+    """The collections of all kinds and the counter they share."""
+
+    def __init__(self, *, history: int = HISTORY, journal: journals.Journal | None = None) -> None:
+        self.revision = 1
+        self.is_closed = False
+        self._collections = {kind.plural: Collection(kind, history=history) for kind in kinds.KINDS}
+        self._journal = journal
+        self._arrivals: list[tuple[int, asyncio.Future[None]]] = []
+        if journal is not None:
+            self._load(journal)
+
+    def collection(self, kind: kinds.Kind) -> Collection:
+        """All objects of a kind."""
+        return self._collections[kind.plural]
+
+    def get(self, kind: kinds.Kind, key: str) -> Entry | None:
+        """One object, if it exists."""
+        return self._collections[kind.plural].get(key)
+
+    def put(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
+        """Store an object under its key, new or not, at the next revision.
+
+        Sets `metadata.resourceVersion` in `body`; the caller must not change it later.
+        """
+        known = self.get(kind, key) is not None
+        return self._record(kind, ChangeType.MODIFIED if known else ChangeType.ADDED, key, body)
+
+    def remove(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
+        """Take an object out; `body` is the last state that watchers shall see."""
+        return self._record(kind, ChangeType.DELETED, key, body)
+
+    async def reached(self, revision: int) -> None:
+        """Wait until the counter stands at that revision or above."""
+        if self.revision >= revision:
+            return
+        waiter = asyncio.get_running_loop().create_future()
+        self._arrivals.append((revision, waiter))
+        await waiter
+
+    def close(self) -> None:
+        """Wake everyone who waits for changes, and close the journal."""
+        self.is_closed = True
+        for collection in self._collections.values():
+            collection.wake()
+        if self._journal is not None:
+            self._journal.close()
+
+    def _record(
+        self, kind: kinds.Kind, change_type: ChangeType, key: str, body: dict[str, Any]
+    ) -> Entry:
+        revision = self.revision + 1
+        body["metadata"]["resourceVersion"] = str(revision)
+        entry = _entry(kind, key, revision, body, msgspec.json.encode(body))
+        if self._journal is not None:
+            self._journal.append(
+                journals.Record(
+                    revision=revision,
+                    resource=kind.plural,
+                    key=key,
+                    change=change_type.value,
+                    raw=entry.raw,
+                )
+            )
+        self.revision = revision
+        self.collection(kind).record(change_type, entry)
+        self._announce_arrival()
+        if self._journal is not None and self._journal.is_full:
+            self._journal.compact(self.revision, self._living())
+        return entry
+
+    def _announce_arrival(self) -> None:
+        if not self._arrivals:
+            return
+        waiting, self._arrivals = self._arrivals, []
+        for revision, waiter in waiting:
+            if revision > self.revision:
+                self._arrivals.append((revision, waiter))
+            elif not waiter.done():
+                waiter.set_result(None)
+
+    def _living(self) -> Iterator[journals.Record]:
+        for collection in self._collections.values():
+            for entry in collection:
+                yield journals.Record(
+                    revision=entry.revision,
+                    resource=collection.kind.plural,
+                    key=entry.key,
+                    change=ChangeType.ADDED.value,
+                    raw=entry.raw,
+                )
+
+    def _load(self, journal: journals.Journal) -> None:
+        compacted = 0
+        snapshot_ended = False
+        for record in journal.load():
+            if not record.resource:
+                compacted = self.revision = record.revision
+                continue
+            if record.revision > compacted and not snapshot_ended:
+                snapshot_ended = True
+                self._start_history(compacted)
+            collection = self._collections[record.resource]
+            body = msgspec.json.decode(record.raw)
+            entry = _entry(collection.kind, record.key, record.revision, body, record.raw)
+            collection.record(ChangeType(record.change), entry)
+            self.revision = max(self.revision, record.revision)
+        if not snapshot_ended:
+            self._start_history(compacted)
+
+    def _start_history(self, revision: int) -> None:
+        for collection in self._collections.values():
+            collection.start_history(revision)
+
+
+def trial_entry(kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
+    """What `Store.put` would keep, without keeping it."""
+    return _entry(kind, key, 0, body, msgspec.json.encode(body))
+
+
+def _entry(kind: kinds.Kind, key: str, revision: int, body: Mapping[str, Any], raw: bytes) -> Entry:
+    return Entry(
+        key=key,
+        revision=revision,
+        raw=raw,
+        labels=body["metadata"].get("labels") or {},
+        fields=selectors.fields_of(kind, body),
+    )
+
+
+def _revision_of(change: Change) -> int:
+    return change.revision

@@ -1,0 +1,170 @@
+"""Watch streams: what a watcher is told, in which order, and when it ends.
+
+`stream` yields chunks of newline-terminated JSON events. It reads the collection's
+history at its own pace: a slow reader delays nobody. When a reader has fallen behind so far
+that its place is forgotten, the stream ends as for any other too old revision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import AsyncIterator
+
+import msgspec
+
+from ccm.model import names
+from ccm.sandbox.apiserver import decode, errors, kinds, query, render
+from ccm.sandbox.apiserver import store as stores
+
+BOOKMARK_INTERVAL_S = 60.0
+"""How often a watcher that wants bookmarks gets one; kube-apiserver's period."""
+
+_MIN_TIMEOUT_S = 1800.0
+_CHUNK_BYTES = 256 * 1024
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """One watcher's wishes; `namespace` is empty for all of them."""
+
+    kind: kinds.Kind
+    namespace: str
+    options: query.ListOptions
+    renderer: render.Renderer
+    bookmark_interval_s: float = BOOKMARK_INTERVAL_S
+
+
+async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
+    """The chunks of a watch, until its time is over, its place is forgotten or the store
+    is closed.
+
+    A start in the future says nothing until the store has passed it.
+    """
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + _timeout_s(watch.options)
+    options = watch.options
+    place = options.revision or 0
+    if options.initial_events or (options.initial_events is None and not place):
+        place = store.revision
+        for chunk in _initial(store, watch):
+            yield chunk
+    elif options.initial_events is not None and not place:
+        place = store.revision
+    collection = store.collection(watch.kind)
+    next_bookmark = loop.time() + watch.bookmark_interval_s
+    while True:
+        try:
+            changes = collection.changes(place)
+        except stores.HistoryExpiredError as error:
+            yield _error_frame(errors.expired(str(error)))
+            return
+        for chunk in _chunks(_frames(watch, changes)):
+            yield chunk
+        now = loop.time()
+        if now >= ends or store.is_closed:
+            return
+        if changes:
+            # Sending may have taken time, in which more may have come.
+            place = changes[-1].revision
+            continue
+        if options.bookmarks and now >= next_bookmark:
+            next_bookmark = now + watch.bookmark_interval_s
+            # Everything up to the store's revision that concerns this kind was sent.
+            place = max(place, store.revision)
+            yield _bookmark(watch, place)
+            continue
+        wait_s = min(ends, next_bookmark if options.bookmarks else ends) - now
+        await _wait(collection, wait_s)
+
+
+async def _wait(collection: stores.Collection, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await collection.changed()
+    except TimeoutError:
+        return
+
+
+def _timeout_s(options: query.ListOptions) -> float:
+    # Spread, so that watches that began together do not end together.
+    return options.timeout_s or _MIN_TIMEOUT_S * (1 + random.random())
+
+
+def _initial(store: stores.Store, watch: Watch) -> list[bytes]:
+    frames = [
+        _frame("ADDED", watch.renderer.event(entry))
+        for entry in store.collection(watch.kind)
+        if _selects(watch, entry)
+    ]
+    if watch.options.initial_events and watch.options.bookmarks:
+        frames.append(_bookmark(watch, store.revision, initial_end=True))
+    return _chunks(frames)
+
+
+def _frames(watch: Watch, changes: list[stores.Change]) -> list[bytes]:
+    """The events of changes, as seen through the selector.
+
+    An object that begins to match is added, one that ceases to match is deleted: in
+    its last matching state, but at the revision of the change.
+    """
+    frames = []
+    for change in changes:
+        was = change.previous is not None and _selects(watch, change.previous)
+        is_in = _selects(watch, change.entry)
+        if change.type is stores.ChangeType.DELETED:
+            if was:
+                frames.append(_frame("DELETED", watch.renderer.event(change.entry)))
+        elif is_in:
+            name = "MODIFIED" if was else "ADDED"
+            frames.append(_frame(name, watch.renderer.event(change.entry)))
+        elif was:
+            frames.append(_frame("DELETED", watch.renderer.event(_last_match(change))))
+    return frames
+
+
+def _selects(watch: Watch, entry: stores.Entry) -> bool:
+    if watch.namespace and not entry.key.startswith(f"{watch.namespace}/"):
+        return False
+    selector = watch.options.selector
+    return selector.is_empty or selector.matches(entry.labels, entry.fields)
+
+
+def _last_match(change: stores.Change) -> stores.Entry:
+    assert change.previous is not None
+    body = change.previous.body()
+    body["metadata"]["resourceVersion"] = str(change.revision)
+    return dataclasses.replace(change.previous, raw=msgspec.json.encode(body))
+
+
+def _frame(name: str, body: bytes) -> bytes:
+    return b'{"type":"%b","object":%b}\n' % (name.encode(), body)
+
+
+def _bookmark(watch: Watch, revision: int, *, initial_end: bool = False) -> bytes:
+    metadata: dict[str, object] = {"resourceVersion": str(revision)}
+    if initial_end:
+        metadata["annotations"] = {names.INITIAL_EVENTS_END: "true"}
+    body = decode.clean(watch.kind, {"metadata": metadata}, [])
+    return _frame("BOOKMARK", msgspec.json.encode(body))
+
+
+def _error_frame(error: errors.ApiError) -> bytes:
+    return _frame("ERROR", msgspec.json.encode(error.status()))
+
+
+def _chunks(frames: list[bytes]) -> list[bytes]:
+    """Frames joined into writes of a moderate size."""
+    chunks: list[bytes] = []
+    gathered: list[bytes] = []
+    size = 0
+    for frame in frames:
+        gathered.append(frame)
+        size += len(frame)
+        if size >= _CHUNK_BYTES:
+            chunks.append(b"".join(gathered))
+            gathered, size = [], 0
+    if gathered:
+        chunks.append(b"".join(gathered))
+    return chunks
