@@ -1,0 +1,206 @@
+"""The event recorder: tells people what happened, without ever being in the way.
+
+`event` puts an event into a bounded queue and returns; a task writes them one after the
+other. What cannot be queued or written is dropped and counted: events are a courtesy.
+Rules and limits are client-go's (tools/record).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from ccm.base import metrics
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.log import logger
+from ccm.kube import errors, waiting
+from ccm.kube.correlation import Correlator, Verdict, stamped
+from ccm.model.event import Event, EventSource
+from ccm.model.meta import ObjectMeta, ObjectReference
+
+QUEUE_SIZE = 1000
+"""Events that may wait to be written; more are dropped (client-go)."""
+
+TRIES = 12
+RETRY_PAUSE_S = 10.0
+"""Tries to write one event while the server cannot be reached, and the pause between
+them; the first pause is a random part of it (client-go)."""
+
+DEFAULT_NAMESPACE = "default"
+"""Where events about cluster-scoped objects go (client-go)."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_DNS_NAME_LIMIT = 253
+
+_outcomes = metrics.counter(
+    "ccm_kube_events_total",
+    "Events by what became of them: created, counted (patched), spam, overflow, "
+    "rejected by the server, undelivered.",
+    ("component", "outcome"),
+)
+_OUTCOMES = ("created", "counted", "spam", "overflow", "rejected", "undelivered")
+
+
+class Sink(Protocol):
+    """What the recorder needs of the resource of Events."""
+
+    async def create(self, obj: Event, *, namespace: str) -> Event:
+        """Create an Event."""
+        ...
+
+    async def patch_strategic(
+        self, name: str, patch: Mapping[str, Any], *, namespace: str
+    ) -> Event:
+        """Patch an Event."""
+        ...
+
+
+class EventRecorder:
+    """Records events in the name of one component.
+
+    Args:
+        sink: where events are written; its client has a rate limit of its own.
+        component: the reporting component.
+        clock: where time comes from.
+        rng: where the first pause comes from.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        component: str,
+        clock: Clock = SYSTEM,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._sink = sink
+        self._component = component
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._log = logger("events", component=component)
+        self._queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE_SIZE)
+        self._correlator = Correlator()
+        self._last_ns = 0
+        self._trouble = False
+        self._counts = {outcome: _outcomes.labels(component, outcome) for outcome in _OUTCOMES}
+
+    def event(self, reference: ObjectReference, type_: str, reason: str, message: str) -> None:
+        """Record that something happened to an object; returns at once, never fails.
+
+        Args:
+            reference: the object.
+            type_: `Normal` or `Warning`.
+            reason: CamelCase, for machines.
+            message: for people.
+        """
+        self._log.info(
+            "event",
+            object=f"{reference.namespace}/{reference.name}".lstrip("/"),
+            kind=reference.kind,
+            type=type_,
+            reason=reason,
+            message=message,
+        )
+        event = Event(
+            metadata=ObjectMeta(
+                name=self._name(reference.name),
+                namespace=reference.namespace or DEFAULT_NAMESPACE,
+            ),
+            involved_object=reference,
+            reason=reason,
+            message=message,
+            source=EventSource(component=self._component),
+            type=type_,
+            reporting_component=self._component,
+        )
+        try:
+            self._queue.put_nowait(stamped(event, self._clock.now()))
+        except asyncio.QueueFull:
+            self._counts["overflow"].inc()
+
+    async def run(self) -> None:
+        """Write events until cancelled; call `flush` first to lose none."""
+        while True:
+            event = await self._queue.get()
+            try:
+                await self._handle(event)
+            finally:
+                self._queue.task_done()
+
+    async def flush(self, timeout_s: float) -> bool:
+        """Wait, while `run` is running, until all is written; False when that took longer."""
+        try:
+            await waiting.within(
+                timeout_s, self._queue.join(), clock=self._clock, name="events-flush"
+            )
+        except TimeoutError:
+            return False
+        return True
+
+    async def _handle(self, event: Event) -> None:
+        verdict = self._correlator.judge(event, self._clock.now())
+        if verdict is None:
+            self._counts["spam"].inc()
+            return
+        for attempt in range(TRIES):
+            if attempt:
+                first = attempt == 1
+                await self._clock.sleep(RETRY_PAUSE_S * (self._rng.random() if first else 1.0))
+            try:
+                await self._write(verdict)
+            except errors.ApiError as refusal:
+                self._counts["rejected"].inc()
+                self._log.debug("server rejected an event", error=str(refusal))
+                return
+            except errors.Unreachable as problem:
+                self._note_trouble(problem)
+            else:
+                self._note_trouble(None)
+                return
+        self._counts["undelivered"].inc()
+
+    async def _write(self, verdict: Verdict) -> None:
+        written = await self._patch(verdict) if verdict.repeated else None
+        outcome = "counted"
+        if written is None:
+            outcome = "created"
+            event = verdict.event
+            written = await self._sink.create(event, namespace=event.namespace)
+        self._counts[outcome].inc()
+        self._correlator.written(verdict.key, written)
+
+    async def _patch(self, verdict: Verdict) -> Event | None:
+        """Count an event up; None when it is no longer there."""
+        event = verdict.event
+        patch = {
+            "count": event.count,
+            "lastTimestamp": event.last_timestamp,
+            "message": event.message,
+        }
+        try:
+            return await self._sink.patch_strategic(event.name, patch, namespace=event.namespace)
+        except errors.Missing:
+            return None
+
+    def _note_trouble(self, problem: Exception | None) -> None:
+        if problem is not None and not self._trouble:
+            self._log.warning("cannot write events, trying on", error=str(problem))
+        elif problem is None and self._trouble:
+            self._log.info("events can be written again")
+        self._trouble = problem is not None
+
+    def _name(self, subject: str) -> str:
+        """`<object>.<unix nanoseconds in hex>`, a UUID where that is no valid name."""
+        microseconds = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
+        # The clock is coarser than a nanosecond; two events must not share a name.
+        self._last_ns = max(self._last_ns + 1, microseconds * 1000)
+        name = f"{subject}.{self._last_ns:x}"
+        if len(name) <= _DNS_NAME_LIMIT and _DNS_NAME.fullmatch(name):
+            return name
+        return str(uuid.uuid4())
