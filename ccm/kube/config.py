@@ -64,8 +64,6 @@ _EXEC_FIELDS = {
     "provideClusterInfo",
 }
 
-_log = logger("kube")
-
 
 class ConfigError(Exception):
     """The configuration is missing, unreadable or not supported; the message says where."""
@@ -143,7 +141,7 @@ def _in_cluster(environ: Mapping[str, str], folder: Path, clock: Clock) -> Clust
         tls.build_context(settings.read())
     except (OSError, ValueError) as problem:
         # As client-go does; a server with a publicly trusted certificate still works.
-        _log.warning(
+        logger("kube").warning(
             "cluster authority is unusable, the system's are trusted instead",
             file=str(authority),
             error=str(problem),

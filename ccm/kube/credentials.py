@@ -23,8 +23,6 @@ REREAD_AFTER_S = 50.0
 
 _RETRY_READ_S = 5.0
 
-_log = logger("kube")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
@@ -104,6 +102,7 @@ class TokenFile:
     """
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM) -> None:
+        self._log = logger("kube")
         self._path = path
         self._clock = clock
         self._credential: Credential | None = None
@@ -147,12 +146,12 @@ class TokenFile:
         self._credential = bearer(token)
         if self._failing:
             self._failing = False
-            _log.info("token file can be read again", file=str(self._path))
+            self._log.info("token file can be read again", file=str(self._path))
 
     def _note_failure(self, problem: Exception) -> None:
         if not self._failing:
             self._failing = True
-            _log.warning(
+            self._log.warning(
                 "token file cannot be read, the last token stays in use",
                 file=str(self._path),
                 error=str(problem),

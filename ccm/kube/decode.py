@@ -34,8 +34,6 @@ _KNOWN_TYPES: dict[str, EventType] = {
     "DELETED": "DELETED",
 }
 
-_log = logger("kube")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
@@ -181,7 +179,7 @@ def _note_malformed(kind: Kind[T], raw: msgspec.Raw, problem: Exception) -> Name
     except errors.UNDECODABLE:
         head = NameMeta()
     metrics.malformed(kind.plural).inc()
-    _log.warning(
+    logger("kube").warning(
         "object from the API server cannot be decoded and is left out",
         resource=kind.plural,
         key=head.key,

@@ -38,8 +38,6 @@ PLUGIN_TIMEOUT_S = 60.0
 
 _STDERR_SHOWN = 300
 
-_log = logger("kube")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecSettings:
@@ -92,6 +90,7 @@ class ExecPlugin:
         clock: Clock = SYSTEM,
         timeout_s: float = PLUGIN_TIMEOUT_S,
     ) -> None:
+        self._log = logger("kube")
         self._settings = settings
         self._clock = clock
         self._timeout_s = timeout_s
@@ -119,7 +118,7 @@ class ExecPlugin:
                 try:
                     await self._renew()
                 except NoCredentials as problem:
-                    _log.warning("rejected credential not renewed", error=str(problem))
+                    self._log.warning("rejected credential not renewed", error=str(problem))
                     return False
             return self._credential != credential
 

@@ -23,7 +23,6 @@ TLS_CHECK_S = 60.0
 """How often the TLS files are looked at."""
 
 _FORCED_CHECK_S = 5.0
-_log = logger("kube")
 
 
 class Session(Protocol):
@@ -67,6 +66,7 @@ class Sessions(Generic[S]):
         source: str,
         clock: Clock,
     ) -> None:
+        self._log = logger("kube")
         self._opener = opener
         self._settings = settings
         self._secure = secure
@@ -115,7 +115,7 @@ class Sessions(Generic[S]):
             self._doors.add(door)
             self._door = door
             if old is not None:
-                _log.info("TLS material changed, new connections use it")
+                self._log.info("TLS material changed, new connections use it")
                 old.retired = True
                 old.users += 1
                 await self.leave(old)
@@ -146,7 +146,7 @@ class Sessions(Generic[S]):
                 raise errors.Unreachable(
                     f"TLS material of {self._source} is unusable: {problem}", kind="tls"
                 ) from problem
-            _log.warning("TLS files are unusable, the old ones stay", error=str(problem))
+            self._log.warning("TLS files are unusable, the old ones stay", error=str(problem))
             return
         if found != self._material:
             self._material = found

@@ -45,16 +45,16 @@ WATCH_START_TIMEOUT_S = 30.0
 MAX_LINE = 32 * 1024 * 1024
 """Bytes of one watch line; an object is at most a few MiB, so more is garbage."""
 
-_SLOW_TURN_S = 0.05
 READ_BUFFER = 2 * 1024 * 1024
 """Bytes read ahead per connection; a whole object in one go."""
 
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """A dead peer is noticed in a minute, also by a watch that is silent by right."""
 
-_TROUBLE = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
+_SLOW_TURN_S = 0.05
+"""A wait for the rate limiter above this is logged (client-go)."""
 
-_log = logger("kube")
+_TROUBLE = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +94,7 @@ class Transport:
     def __init__(
         self, config: ClusterConfig, *, user_agent: str = "ccm", clock: Clock = SYSTEM
     ) -> None:
+        self._log = logger("kube")
         self.config = config
         self.user_agent = user_agent
         self.host = URL(config.server).authority
@@ -229,7 +230,7 @@ class Transport:
                 continue
             if delay is None or not call.retry or attempt >= MAX_RETRIES:
                 raise problem
-            _log.debug("request is repeated", after_s=delay, error=str(problem))
+            self._log.debug("request is repeated", after_s=delay, error=str(problem))
             await self._clock.sleep(delay)
             attempt += 1
 
@@ -237,7 +238,7 @@ class Transport:
         waited = await call.limiter.acquire()
         metrics.limiter_duration(call.method, self.host).observe(waited)
         if waited > _SLOW_TURN_S:
-            _log.debug("waited for the rate limiter", waited_s=round(waited, 3))
+            self._log.debug("waited for the rate limiter", waited_s=round(waited, 3))
 
     async def _renewed(
         self, problem: errors.KubeError, credential: Credential, sent_at: float

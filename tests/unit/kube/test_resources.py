@@ -11,7 +11,7 @@ import pytest
 
 from ccm.kube import errors, exec_plugin, resources
 from ccm.kube.resources import EVENTS, KINDS, LEASES, NODES, Kind
-from ccm.model import meta
+from ccm.model import event, lease, meta, node
 
 _WIRE_NAMES = {
     "Node": {"metadata", "spec", "status"},
@@ -54,16 +54,17 @@ _WIRE_NAMES = {
 _LISTS_AND_MAPS = (msgspec.inspect.ListType, msgspec.inspect.DictType)
 
 
+_MODULES = (meta, node, lease, event, resources, errors, exec_plugin)
+
+
 def _wire_types() -> Iterator[type[meta.Wire]]:
-    """Every wire type of the model and of this layer, generic ones apart."""
-    assert resources and errors and exec_plugin  # imported so that their types exist
-    todo = [meta.Wire]
-    while todo:
-        found = todo.pop()
-        todo += found.__subclasses__()
-        ours = found.__module__.startswith(("ccm.model", "ccm.kube"))
-        if ours and found not in (meta.Wire, meta.KubeObject, resources.ItemList):
-            yield found
+    """Every wire type of the model and of this layer, bases and generic ones apart."""
+    skipped = (meta.Wire, meta.KubeObject, resources.ItemList)
+    for module in _MODULES:
+        for found in vars(module).values():
+            ours = isinstance(found, type) and found.__module__ == module.__name__
+            if ours and issubclass(found, meta.Wire) and found not in skipped:
+                yield found
 
 
 def _list_and_map_fields() -> Iterator[Any]:

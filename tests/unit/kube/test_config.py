@@ -1,0 +1,394 @@
+"""Settings are honoured or refused by name; nothing is ignored silently."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ccm.kube import config
+from ccm.kube.config import ClusterConfig, ConfigError
+from ccm.kube.errors import NoCredentials
+from tests.unit.kube.scripted import CERTS
+
+V1 = "client.authentication.k8s.io/v1"
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def _data(name: str) -> str:
+    return base64.b64encode((CERTS / name).read_bytes()).decode()
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> Path:
+    """A service account's folder as in a Pod."""
+    folder = tmp_path / "serviceaccount"
+    folder.mkdir()
+    (folder / "token").write_text("pod-token\n")
+    (folder / "ca.crt").write_bytes((CERTS / "authority-one.pem").read_bytes())
+    (folder / "namespace").write_text("kube-system\n")
+    return folder
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    """Write a kubeconfig with one context."""
+
+    def write(
+        cluster: dict[str, Any] | None = None,
+        user: dict[str, Any] | None = None,
+        context: dict[str, Any] | None = None,
+        *,
+        name: str = "config",
+        label: str = "main",
+    ) -> str:
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": label,
+            "contexts": [
+                {"name": label, "context": {"cluster": "c", "user": "u", **(context or {})}}
+            ],
+            "clusters": [
+                {"name": "c", "cluster": {"server": "https://api:6443", **(cluster or {})}}
+            ],
+            "users": [{"name": "u", "user": user or {}}],
+        }
+        path = tmp_path / name
+        path.write_text(yaml.safe_dump(content))
+        return str(path)
+
+    return write
+
+
+async def _header(found: ClusterConfig) -> str | None:
+    return (await found.credentials.current()).header
+
+
+@pytest.mark.asyncio
+async def test_a_pod_finds_its_server(account: Path) -> None:
+    found = config.load(environ=POD, service_account=account)
+
+    assert found.server == "https://10.0.0.1:443"
+    assert found.namespace == "kube-system"
+    assert found.disable_compression
+    assert found.tls.ca_file == account / "ca.crt"
+    assert await _header(found) == "Bearer pod-token"
+
+
+def test_an_ipv6_host_gets_brackets(account: Path) -> None:
+    environ = {**POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}
+
+    assert config.load(environ=environ, service_account=account).server == "https://[fd00::1]:443"
+
+
+@pytest.mark.parametrize("missing", sorted(POD))
+def test_outside_a_cluster_a_kubeconfig_is_needed(account: Path, missing: str) -> None:
+    environ = {name: value for name, value in POD.items() if name != missing}
+
+    with pytest.raises(ConfigError, match="KUBERNETES_SERVICE_HOST"):
+        config.load(environ=environ, service_account=account)
+
+
+@pytest.mark.parametrize("content", [None, "", "\n"])
+def test_a_pod_without_a_token_is_an_error(account: Path, content: str | None) -> None:
+    (account / "token").unlink()
+    if content is not None:
+        (account / "token").write_text(content)
+
+    with pytest.raises(ConfigError, match=r"serviceaccount/token"):
+        config.load(environ=POD, service_account=account)
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_without_the_clusters_authority_the_systems_are_trusted(
+    account: Path, content: str | None
+) -> None:
+    (account / "ca.crt").unlink()
+    if content is not None:
+        (account / "ca.crt").write_text(content)
+
+    assert config.load(environ=POD, service_account=account).tls.ca_file is None
+
+
+def test_a_pod_without_a_namespace_file_is_in_default(account: Path) -> None:
+    (account / "namespace").unlink()
+
+    assert config.load(environ=POD, service_account=account).namespace == "default"
+
+
+@pytest.mark.asyncio
+async def test_a_master_alone_is_reached_anonymously() -> None:
+    found = config.load("", "127.0.0.1:8080", environ={})
+
+    assert found.server == "http://127.0.0.1:8080"
+    assert await _header(found) is None
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("user", "header"),
+    [
+        ({}, None),
+        ({"token": "abc"}, "Bearer abc"),
+        ({"username": "u", "password": "p"}, "Basic dTpw"),
+    ],
+    ids=["nobody", "token", "basic"],
+)
+async def test_a_user_becomes_a_header(write: Any, user: dict[str, str], header: str) -> None:
+    found = config.load(write(user=user, context={"namespace": "team"}))
+
+    assert found.server == "https://api:6443"
+    assert found.namespace == "team"
+    assert not found.disable_compression
+    assert await _header(found) == header
+
+
+@pytest.mark.asyncio
+async def test_a_token_file_beside_the_kubeconfig_wins_over_a_token(
+    write: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "tok").write_text("from-file\n")
+
+    found = config.load(write(user={"tokenFile": "tok", "token": "inline"}))
+
+    assert await _header(found) == "Bearer from-file"
+
+
+@pytest.mark.parametrize("field", ["client-certificate", "client-certificate-data"])
+def test_client_certificates_go_into_tls(write: Any, tmp_path: Path, field: str) -> None:
+    for name in ("client-a.pem", "client-a.key.pem"):
+        (tmp_path / name).write_bytes((CERTS / name).read_bytes())
+    user = (
+        {"client-certificate": "client-a.pem", "client-key": "client-a.key.pem"}
+        if field == "client-certificate"
+        else {
+            "client-certificate-data": _data("client-a.pem"),
+            "client-key-data": _data("client-a.key.pem"),
+        }
+    )
+
+    found = config.load(write(user=user))
+
+    certificate = found.tls.read().certificate
+    assert certificate is not None
+    assert certificate.chain == (CERTS / "client-a.pem").read_bytes()
+    assert found.tls.from_files == (field == "client-certificate")
+
+
+def test_the_clusters_settings_are_honoured(write: Any) -> None:
+    found = config.load(
+        write(
+            cluster={
+                "tls-server-name": "apiserver.test",
+                "disable-compression": True,
+                "certificate-authority-data": _data("authority-one.pem"),
+                "extensions": [{"name": "minikube", "extension": {}}],
+            }
+        )
+    )
+
+    assert found.tls.server_name == "apiserver.test"
+    assert found.tls.ca_data == (CERTS / "authority-one.pem").read_bytes()
+    assert found.disable_compression
+
+
+def test_verification_can_be_switched_off(write: Any) -> None:
+    assert config.load(write(cluster={"insecure-skip-tls-verify": True})).tls.insecure
+
+
+def test_a_master_overrides_the_kubeconfigs_server(write: Any) -> None:
+    assert config.load(write(), "https://other:1/").server == "https://other:1"
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("cluster", "proxy-url", "http://proxy"),
+        ("cluster", "surprise", "x"),
+        ("context", "surprise", "x"),
+        ("user", "as", "admin"),
+        ("user", "as-groups", ["system:masters"]),
+        ("user", "as-uid", "1"),
+        ("user", "as-user-extra", {"a": ["b"]}),
+        ("user", "auth-provider", {"name": "oidc"}),
+        ("user", "impersonate", "x"),
+    ],
+)
+def test_what_is_not_honoured_is_refused_by_name(
+    write: Any, part: str, field: str, value: Any
+) -> None:
+    path = write(**{part: {field: value}})
+
+    with pytest.raises(ConfigError) as caught:
+        config.load(path)
+
+    name = {"cluster": "cluster 'c'", "context": "context 'main'", "user": "user 'u'"}[part]
+    assert str(caught.value) == f"{path}: {name}: {field}: is not supported"
+
+
+def test_an_empty_field_is_no_setting(write: Any) -> None:
+    found = config.load(write(cluster={"proxy-url": ""}, user={"as-groups": [], "token": "t"}))
+
+    assert found.server == "https://api:6443"
+
+
+@pytest.mark.parametrize(
+    ("part", "fields", "words"),
+    [
+        ("cluster", {"server": ""}, "cluster 'c': server: is not set"),
+        ("cluster", {"server": "ftp://x"}, "not the URL of a server"),
+        ("cluster", {"server": "https://x:port"}, "not the URL of a server"),
+        ("cluster", {"server": 5}, "server: must be a string"),
+        ("cluster", {"insecure-skip-tls-verify": "yes"}, "must be true or false"),
+        ("cluster", {"certificate-authority": "nowhere.pem"}, "nowhere.pem"),
+        (
+            "cluster",
+            {"certificate-authority-data": "?"},
+            "certificate-authority-data: is not base64",
+        ),
+        ("cluster", {"certificate-authority-data": "Tm9wZQ=="}, "no certificate found"),
+        (
+            "cluster",
+            {"insecure-skip-tls-verify": True, "certificate-authority-data": "Tm9wZQ=="},
+            "contradicts certificate-authority",
+        ),
+        ("user", {"client-certificate-data": "Tm9wZQ=="}, "must be given together"),
+        (
+            "user",
+            {"client-certificate-data": "Tm9wZQ==", "client-key-data": "Tm9wZQ=="},
+            "user 'u': client-certificate",
+        ),
+        ("user", {"tokenFile": "nowhere"}, "tokenFile: .*nowhere"),
+        ("user", {"username": "u", "token": "t"}, "only one is allowed"),
+        ("user", {"exec": "run"}, "exec: must be a mapping"),
+        ("context", {"cluster": "other"}, "cluster 'other' does not exist"),
+        ("context", {"user": "other"}, "user 'other' does not exist"),
+    ],
+)
+def test_a_faulty_field_is_named(write: Any, part: str, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config.load(write(**{part: fields}))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "v1alpha1"),
+        ({"interactiveMode": "Always"}, "no terminal"),
+        ({"interactiveMode": None}, "must be set"),
+        ({"interactiveMode": "Maybe"}, "unknown"),
+        ({"command": ""}, "command: is not set"),
+        ({"args": [1]}, "args: must be strings"),
+        ({"args": "x"}, "args: must be a list"),
+        ({"env": [{"name": "A"}]}, "env: must be a list of name and value"),
+        ({"surprise": 1}, "surprise: is not supported"),
+    ],
+)
+def test_a_faulty_exec_section_is_named(write: Any, change: dict[str, Any], words: str) -> None:
+    section = {"apiVersion": V1, "command": "x", "interactiveMode": "Never", **change}
+
+    with pytest.raises(ConfigError, match=f"user 'u': exec: .*{words}"):
+        config.load(write(user={"exec": section}))
+
+
+@pytest.mark.asyncio
+async def test_an_exec_plugin_beside_the_kubeconfig_is_run(write: Any, tmp_path: Path) -> None:
+    script = tmp_path / "bin" / "plugin"
+    script.parent.mkdir()
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import json, os, sys\n"
+        "asked = json.loads(os.environ['KUBERNETES_EXEC_INFO'])['spec']['cluster']\n"
+        "token = '|'.join([*sys.argv[1:], os.environ['FLAVOUR'], os.environ['OUTER'],"
+        " asked['server'], asked['config']['audience'],"
+        " asked['certificate-authority-data'][:4]])\n"
+        f"print(json.dumps({{'apiVersion': '{V1}', 'kind': 'ExecCredential',"
+        " 'status': {'token': token}}))\n"
+    )
+    script.chmod(0o755)
+    (tmp_path / "ca.pem").write_bytes((CERTS / "authority-one.pem").read_bytes())
+    path = write(
+        cluster={
+            "certificate-authority": "ca.pem",
+            "extensions": [
+                {
+                    "name": "client.authentication.k8s.io/exec",
+                    "extension": {"audience": "people"},
+                }
+            ],
+        },
+        user={
+            "exec": {
+                "apiVersion": V1,
+                "command": "./bin/plugin",
+                "args": ["get"],
+                "env": [{"name": "FLAVOUR", "value": "vanilla"}],
+                "interactiveMode": "IfAvailable",
+                "provideClusterInfo": True,
+            }
+        },
+    )
+
+    found = config.load(path, environ={"OUTER": "outer", "FLAVOUR": "plain"})
+
+    assert await _header(found) == "Bearer get|vanilla|outer|https://api:6443|people|LS0t"
+
+
+@pytest.mark.asyncio
+async def test_a_failing_exec_plugin_is_never_replaced_by_nobody(write: Any) -> None:
+    section = {"apiVersion": V1, "command": "false", "interactiveMode": "Never"}
+
+    found = config.load(write(user={"exec": section}))
+
+    with pytest.raises(NoCredentials, match="code 1"):
+        await found.credentials.current()
+
+
+@pytest.mark.asyncio
+async def test_files_are_merged_and_the_first_current_context_counts(write: Any) -> None:
+    first = write(user={"token": "first"}, context={"namespace": "one"}, name="a", label="one")
+    second = write(user={"token": "second"}, context={"namespace": "two"}, name="b", label="two")
+
+    found = config.load(f"{first}:/does/not/exist:{second}")
+
+    assert found.namespace == "one"
+    assert await _header(found) == "Bearer first"
+    assert found.source == f"{first} (context 'one')"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "no such file"),
+        ("", "cannot be read"),
+        ("{", "cannot be read"),
+        ("just text", "is not a kubeconfig"),
+        ("[]", "is not a kubeconfig"),
+        ("clusters: 5", "is not a kubeconfig"),
+        (json.dumps({"contexts": []}), "current-context: is not set"),
+        (json.dumps({"current-context": "x"}), "context 'x' does not exist"),
+        (json.dumps({"current-context": "x", "contexts": [{"context": {}}]}), "kubeconfig"),
+        (
+            json.dumps({"current-context": "x", "contexts": [{"name": "x", "context": "y"}]}),
+            "must be a mapping",
+        ),
+        ("\udcff", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_one_clear_message(
+    tmp_path: Path, content: str | None, words: str
+) -> None:
+    path = tmp_path / "kubeconfig"
+    if content is not None:
+        path.write_bytes(content.encode(errors="surrogateescape"))
+
+    with pytest.raises(ConfigError, match=words) as caught:
+        config.load(str(path))
+
+    assert str(path) in str(caught.value)

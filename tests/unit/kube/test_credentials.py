@@ -1,0 +1,129 @@
+"""A token file is followed; what cannot be read never costs the token we have."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from ccm.kube import credentials
+from ccm.kube.credentials import Credential, Fixed, TokenFile
+from ccm.kube.errors import NoCredentials
+from tests.unit.kube.scripted import HandClock
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("uno\n")
+    return path
+
+
+def _token_file(file: Path, clock: HandClock) -> TokenFile:
+    return TokenFile(file, clock=clock)
+
+
+@pytest.mark.asyncio
+async def test_white_space_around_the_token_is_not_sent(file: Path) -> None:
+    file.write_text("  uno \r\n\n")
+
+    assert await _token_file(file, HandClock()).current() == Credential(header="Bearer uno")
+
+
+@pytest.mark.asyncio
+async def test_a_rotated_token_is_used_within_a_minute(file: Path) -> None:
+    clock = HandClock()
+    source = _token_file(file, clock)
+    await source.current()
+    file.write_text("two")
+
+    clock.advance(49)
+    before = (await source.current()).header
+    clock.advance(1)
+    after = (await source.current()).header
+
+    assert (before, after) == ("Bearer uno", "Bearer two")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("content", [None, "", " \n", "two lines\nno", "caf\xe9"])
+async def test_an_unreadable_file_keeps_the_old_token(file: Path, content: str | None) -> None:
+    clock = HandClock()
+    source = _token_file(file, clock)
+    await source.current()
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+
+    with capture_logs() as lines:
+        clock.advance(100)
+        first = (await source.current()).header
+        clock.advance(100)
+        second = (await source.current()).header
+        file.write_text("three")
+        clock.advance(100)
+        third = (await source.current()).header
+
+    assert (first, second, third) == ("Bearer uno", "Bearer uno", "Bearer three")
+    assert [line["log_level"] for line in lines] == ["warning", "info"]
+    assert not any("uno" in str(line) for line in lines)
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_could_never_be_read_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NoCredentials, match="nothing"):
+        await _token_file(tmp_path / "nothing", HandClock()).current()
+
+
+@pytest.mark.asyncio
+async def test_a_rejected_token_is_read_again_at_once(file: Path) -> None:
+    clock = HandClock()
+    source = _token_file(file, clock)
+    used = await source.current()
+    file.write_text("two")
+    clock.advance(1)
+
+    changed = await source.rejected(used, clock.monotonic())
+
+    assert changed
+    assert (await source.current()).header == "Bearer two"
+
+
+@pytest.mark.asyncio
+async def test_a_rejected_token_that_did_not_change_is_no_reason_to_repeat(file: Path) -> None:
+    clock = HandClock()
+    source = _token_file(file, clock)
+    used = await source.current()
+    clock.advance(1)
+
+    assert not await source.rejected(used, clock.monotonic())
+
+
+@pytest.mark.asyncio
+async def test_a_token_read_after_the_request_began_is_not_dropped(file: Path) -> None:
+    clock = HandClock()
+    source = _token_file(file, clock)
+    sent_at = clock.monotonic()
+    clock.advance(1)
+    used = await source.current()
+    file.write_text("two")
+
+    assert not await source.rejected(used, sent_at)
+    assert await source.rejected(Credential(header="Bearer zero"), sent_at)
+
+
+@pytest.mark.asyncio
+async def test_a_fixed_credential_never_changes() -> None:
+    source = Fixed(credentials.basic("user", "pa:ss"))
+
+    credential = await source.current()
+
+    assert credential.header is not None
+    assert base64.b64decode(credential.header.removeprefix("Basic ")) == b"user:pa:ss"
+    assert not await source.rejected(credential, 0.0)
+
+
+def test_a_credential_is_not_printed() -> None:
+    assert "secret" not in repr(credentials.bearer("secret"))

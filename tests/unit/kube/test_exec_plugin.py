@@ -1,0 +1,219 @@
+"""Exec plugins: asked rightly, cached, renewed, and never replaced by nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.kube import exec_plugin
+from ccm.kube.errors import NoCredentials
+from ccm.kube.exec_plugin import ExecPlugin, ExecSettings
+from tests.unit.kube.scripted import HandClock
+
+V1 = "client.authentication.k8s.io/v1"
+
+# Prints the next of its arguments at each call, and notes what it was asked.
+_PLUGIN = """
+import os, pathlib, sys
+folder = pathlib.Path(sys.argv[1])
+calls = len(list(folder.glob("call-*")))
+(folder / f"call-{calls}").write_text(os.environ["KUBERNETES_EXEC_INFO"])
+(folder / "environ").write_text(os.environ.get("FLAVOUR", ""))
+answers = sys.argv[2:]
+print(answers[min(calls, len(answers) - 1)])
+"""
+
+
+def _answer(api_version: str = V1, **status: str) -> str:
+    return json.dumps({"apiVersion": api_version, "kind": "ExecCredential", "status": status})
+
+
+def _settings(tmp_path: Path, *answers: str, **changes: Any) -> ExecSettings:
+    script = tmp_path / "plugin.py"
+    script.write_text(_PLUGIN)
+    fields: dict[str, Any] = {
+        "api_version": V1,
+        "command": sys.executable,
+        "args": (str(script), str(tmp_path), *answers),
+        "environ": {"FLAVOUR": "vanilla", "PATH": os.environ["PATH"]},
+    }
+    return ExecSettings(**{**fields, **changes})
+
+
+def _calls(tmp_path: Path) -> list[Any]:
+    return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("call-*"))]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("version", exec_plugin.API_VERSIONS)
+async def test_a_token_is_asked_for_once(tmp_path: Path, version: str) -> None:
+    settings = _settings(tmp_path, _answer(version, token="t1"), api_version=version)
+    plugin = ExecPlugin(settings, clock=HandClock())
+
+    credentials = [await plugin.current() for _ in range(3)]
+
+    assert {credential.header for credential in credentials} == {"Bearer t1"}
+    assert _calls(tmp_path) == [
+        {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    ]
+    assert (tmp_path / "environ").read_text() == "vanilla"
+
+
+@pytest.mark.asyncio
+async def test_callers_at_the_same_time_share_one_run(tmp_path: Path) -> None:
+    plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1")), clock=HandClock())
+
+    await asyncio.gather(*(plugin.current() for _ in range(5)))
+
+    assert len(_calls(tmp_path)) == 1
+
+
+@pytest.mark.asyncio
+async def test_an_expired_credential_is_asked_for_anew(tmp_path: Path) -> None:
+    clock = HandClock()
+    first = _answer(token="t1", expirationTimestamp="2026-01-01T00:20:00Z")
+    plugin = ExecPlugin(_settings(tmp_path, first, _answer(token="t2")), clock=clock)
+
+    before = (await plugin.current()).header
+    clock.advance(199)  # 00:19:59
+    kept = (await plugin.current()).header
+    clock.advance(1)
+    after = (await plugin.current()).header
+
+    assert (before, kept, after) == ("Bearer t1", "Bearer t1", "Bearer t2")
+
+
+@pytest.mark.asyncio
+async def test_a_rejected_credential_is_asked_for_anew_once(tmp_path: Path) -> None:
+    clock = HandClock()
+    plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1"), _answer(token="t2")), clock=clock)
+    used = await plugin.current()
+    clock.advance(1)
+    sent_at = clock.monotonic()
+    clock.advance(1)
+
+    several = [await plugin.rejected(used, sent_at) for _ in range(3)]
+
+    assert several == [True, True, True]
+    assert len(_calls(tmp_path)) == 2
+    assert not await plugin.rejected(await plugin.current(), sent_at)
+
+
+@pytest.mark.asyncio
+async def test_the_cluster_is_told_if_wanted(tmp_path: Path) -> None:
+    settings = _settings(tmp_path, _answer(token="t"), cluster={"server": "https://s"})
+
+    await ExecPlugin(settings, clock=HandClock()).current()
+
+    assert _calls(tmp_path)[0]["spec"]["cluster"] == {"server": "https://s"}
+
+
+@pytest.mark.asyncio
+async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
+    answer = _answer(clientCertificateData="CERT", clientKeyData="KEY")
+
+    credential = await ExecPlugin(_settings(tmp_path, answer), clock=HandClock()).current()
+
+    assert credential.header is None
+    assert credential.certificate is not None
+    assert (credential.certificate.chain, credential.certificate.key) == (b"CERT", b"KEY")
+    assert "KEY" not in repr(credential)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("secret garbage", "printed no ExecCredential"),
+        ("", "printed no ExecCredential"),
+        (_answer("client.authentication.k8s.io/v1beta1", token="t"), "v1beta1"),
+        (json.dumps({"apiVersion": V1, "kind": "Other", "status": {"token": "t"}}), "Other"),
+        (json.dumps({"apiVersion": V1, "kind": "ExecCredential"}), "neither a token"),
+        (_answer(clientKeyData="KEY"), "not both"),
+        (_answer(token="t", expirationTimestamp="soon"), "expirationTimestamp"),
+    ],
+)
+async def test_a_bad_answer_is_an_error(tmp_path: Path, answer: str, words: str) -> None:
+    plugin = ExecPlugin(_settings(tmp_path, answer), clock=HandClock())
+
+    with pytest.raises(NoCredentials, match=words) as caught:
+        await plugin.current()
+
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.asyncio
+async def test_a_missing_program_is_an_error_with_a_hint(tmp_path: Path) -> None:
+    settings = _settings(tmp_path, command="no-such-plugin", install_hint="get it there")
+
+    with pytest.raises(NoCredentials, match=r"no-such-plugin.*get it there"):
+        await ExecPlugin(settings, clock=HandClock()).current()
+
+
+@pytest.mark.asyncio
+async def test_a_failing_program_is_an_error_with_its_words(tmp_path: Path) -> None:
+    code = "import sys; print('log in first', file=sys.stderr); sys.exit(3)"
+    settings = _settings(tmp_path, args=("-c", code))
+
+    with pytest.raises(NoCredentials, match="code 3: log in first"):
+        await ExecPlugin(settings, clock=HandClock()).current()
+
+
+@pytest.mark.asyncio
+async def test_a_failing_renewal_after_a_rejection_changes_nothing(tmp_path: Path) -> None:
+    clock = HandClock()
+    plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1"), "broken"), clock=clock)
+    used = await plugin.current()
+    clock.advance(1)
+
+    assert not await plugin.rejected(used, clock.monotonic())
+
+
+@pytest.mark.asyncio
+async def test_a_hanging_program_and_its_children_are_ended(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    settings = _settings(
+        tmp_path, command="/bin/sh", args=("-c", f"sleep 60 & echo $! > {note}; wait")
+    )
+
+    with pytest.raises(NoCredentials, match="no answer in 0.3 s"):
+        await ExecPlugin(settings, clock=HandClock(), timeout_s=0.3).current()
+
+    assert await _is_gone(int(note.read_text()))
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_caller_leaves_no_program_behind(tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    settings = _settings(tmp_path, command="/bin/sh", args=("-c", f"echo $$ > {note}; sleep 60"))
+    waiting = asyncio.create_task(ExecPlugin(settings, clock=HandClock()).current())
+    deadline = time.monotonic() + 5
+    while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    assert await _is_gone(int(note.read_text()))
+
+
+async def _is_gone(pid: int) -> bool:
+    """Whether a process ends soon; one that only waits to be reaped has ended."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state in "ZX":
+            return True
+        await asyncio.sleep(0.01)
+    return False
