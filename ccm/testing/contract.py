@@ -65,14 +65,15 @@ import pytest_asyncio
 from ccm.cloud import errors
 from ccm.cloud.interface import Cloud
 from ccm.cloud.lookup import GONE, RUNNING, SHUTDOWN
+from ccm.cloud.types import address
 from ccm.testing import probes
 from ccm.testing.builders import node as build_node
+from ccm.testing.builders import uninitialized_taint
 from ccm.testing.harness import HANG, PROMISED, Harness, Made
 from ccm.testing.probes import Face, by_id, by_name, outcome, same
 
 __all__ = ["HANG", "PROMISED", "Harness", "Made", "ProviderContract"]
 
-FOREIGN_ID = "some-other-cloud://contract-1"
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 """What Kubernetes accepts as the value of a label."""
 
@@ -160,7 +161,11 @@ class ProviderContract:
         same(metadata, expected, "metadata of the instance behind the provider ID")
         same(await face.state(mixed), GONE, "the deleted instance behind the provider ID")
 
-    @pytest.mark.parametrize("provider_id", [FOREIGN_ID, "{scheme}://", "{scheme}:/x", "://x"])
+    @pytest.mark.parametrize(
+        "provider_id",
+        ["some-other-cloud://contract-1", "{scheme}://", "{scheme}:/1", "://1"],
+        ids=["other_cloud", "no_id", "no_separator", "no_scheme"],
+    )
     async def test_foreign_provider_id_is_refused(
         self, face: Face, harness: Harness, provider_id: str
     ) -> None:
@@ -217,7 +222,15 @@ class ProviderContract:
     async def test_arguments_are_left_alone(self, face: Face, harness: Harness) -> None:
         """What is handed in is read-only."""
         made = await harness.create()
-        for node in (by_id(made), by_name(made)):
+        for provider_id in (made.provider_id, ""):
+            node = build_node(
+                made.name,
+                provider_id=provider_id,
+                taints=[uninitialized_taint()],
+                labels={"colour": "blue"},
+                annotations={"note": "read-only"},
+                addresses=[address("InternalIP", "10.9.9.9"), address("Hostname", made.name)],
+            )
             before = msgspec.json.encode(node)
 
             for name, ask in face.about(node).items():
