@@ -7,6 +7,7 @@ judges the result.
 
 from __future__ import annotations
 
+import base64
 import datetime
 import secrets
 import uuid
@@ -88,7 +89,7 @@ def update(
     causes = validate.updated(kind, body, old)
     if causes:
         raise errors.invalid(kind.resource, before["name"], causes)
-    return schema.kubernetes().clean(kind.kind, body, [])
+    return schema.kubernetes().clean(kind.kind, body, [], known=old)
 
 
 def default(kind: kinds.Kind, body: dict[str, Any]) -> None:
@@ -167,6 +168,4 @@ def _default_pod(spec: dict[str, Any], status: dict[str, Any]) -> None:
 
 
 def _base64(text: str) -> str:
-    import base64
-
     return base64.b64encode(text.encode()).decode()

@@ -153,7 +153,9 @@ class Api:
             cause = errors.bad_value(
                 "metadata.resourceVersion", 0, "must be specified for an update"
             )
-            raise errors.invalid(kind.resource, target.name, [cause])
+            # The real server says the plural here.
+            named = dataclasses.replace(kind.resource, kind=kind.plural)
+            raise errors.invalid(named, target.name, [cause])
         old = self.get(target)
         uid = old.body()["metadata"]["uid"]
         if metadata.get("uid", uid) != uid:
@@ -197,7 +199,7 @@ class Api:
         unknown: list[str] = []
         shown = _shown(patch)
         try:
-            cleaned = decode.clean(target.kind, found, unknown)
+            cleaned = decode.clean(target.kind, found, unknown, known=old.body())
         except schema.WrongTypeError as error:
             raise errors.invalid_patch(shown, str(error)) from error
         warnings = decode.check_fields(
@@ -250,8 +252,10 @@ class Api:
         body = admit.create(kind, target.namespace, found)
         name = body["metadata"]["name"]
         key = dataclasses.replace(target, name=name).key
-        if self.store.get(kind, key) is not None:
-            raise errors.already_exists(kind.resource, name)
+        taken = self.store.get(kind, key)
+        if taken is not None:
+            ending = "deletionTimestamp" in taken.body()["metadata"]
+            raise errors.already_exists(kind.resource, name, ending=ending)
         entry = self._keep(kind, key, body, dry_run=options.dry_run)
         return Written(entry=entry, created=True, warnings=tuple(warnings))
 
@@ -346,7 +350,7 @@ class Api:
             self.store.remove(kinds.NAMESPACES, name, body)
 
 
-def delete_options(body: bytes, parameters: dict[str, str]) -> DeleteOptions:
+def delete_options(body: bytes, content_type: str, parameters: dict[str, str]) -> DeleteOptions:
     """The options of a deletion, from its body and its query parameters.
 
     Raises:
@@ -355,7 +359,7 @@ def delete_options(body: bytes, parameters: dict[str, str]) -> DeleteOptions:
     found: Any = {}
     if body:
         try:
-            found, _ = decode.parse(body, "application/json")
+            found, _ = decode.parse(body, content_type)
             found = schema.kubernetes().clean("DeleteOptions", found, [])
         except (ValueError, AttributeError, schema.WrongTypeError) as error:
             raise errors.bad_request(f"invalid DeleteOptions: {error}") from error

@@ -1,14 +1,14 @@
-"""Request bodies: JSON (or YAML) to objects, telling duplicate and unknown fields."""
+"""Request bodies to objects, telling duplicate and unknown fields."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import yaml
 
-from ccm.sandbox.apiserver import errors, kinds, query, schema
+from ccm.sandbox.apiserver import errors, kinds, protobuf, query, schema
 
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml")
 
@@ -23,8 +23,10 @@ def parse(body: bytes, content_type: str) -> tuple[Any, list[str]]:
     """The decoded body, and the paths of fields that occur more than once.
 
     Raises:
-        ValueError: the body is neither JSON nor, where allowed, YAML.
+        ValueError: the body is not what its content type says.
     """
+    if content_type == protobuf.CONTENT_TYPE:
+        return protobuf.decode(schema.kubernetes(), body), []
     if content_type in YAML_TYPES:
         try:
             return yaml.safe_load(body), []
@@ -46,7 +48,7 @@ def check_fields(
         ApiError: there are some and the request wants strictness; `refuse` makes it.
     """
     faults = [f'unknown field "{path}"' for path in unknown]
-    faults += [f'duplicate field "{path}"' for path in twice]
+    faults += [f'duplicate field "{path}"' for path in twice if path not in unknown]
     if options.field_validation == "Ignore" or not faults:
         return []
     if options.field_validation == "Strict":
@@ -83,14 +85,20 @@ def new_object(
     return cleaned, warnings
 
 
-def clean(kind: kinds.Kind, found: dict[str, Any], unknown: list[str]) -> dict[str, Any]:
-    """An object in stored form, its kind and version first.
+def clean(
+    kind: kinds.Kind,
+    found: dict[str, Any],
+    unknown: list[str],
+    *,
+    known: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """An object in stored form, its kind and version first; see `Schema.clean`.
 
     Raises:
         WrongTypeError: a value has a wrong type.
     """
     head = {"kind": kind.kind, "apiVersion": kind.api_version}
-    return schema.kubernetes().clean(kind.kind, {**found, **head}, unknown)
+    return schema.kubernetes().clean(kind.kind, {**found, **head}, unknown, known=known)
 
 
 def _check_kind(kind: kinds.Kind, found: dict[str, Any]) -> None:

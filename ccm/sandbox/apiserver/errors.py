@@ -175,9 +175,10 @@ def not_acceptable(offered: Iterable[str]) -> ApiError:
     return ApiError(406, "NotAcceptable", text, {})
 
 
-def already_exists(resource: Resource, name: str) -> ApiError:
-    """409: create of a name that is taken."""
-    text = f'{resource.qualified} "{name}" already exists'
+def already_exists(resource: Resource, name: str, *, ending: bool = False) -> ApiError:
+    """409: create of a name that is taken, maybe by an object that is being deleted."""
+    prefix = "object is being deleted: " if ending else ""
+    text = f'{prefix}{resource.qualified} "{name}" already exists'
     return ApiError(409, "AlreadyExists", text, resource.details(name))
 
 

@@ -18,18 +18,19 @@ _SCALARS: dict[str, dict[str, Any]] = {
     "int64": {"type": "integer", "format": "int64"},
     "number": {"type": "number", "format": "double"},
     "boolean": {"type": "boolean"},
-    "any": {"type": "object"},
 }
 _NAMED = {
     "time": f"{schema.META_PACKAGE}.Time",
     "micro": f"{schema.META_PACKAGE}.MicroTime",
     "quantity": "io.k8s.apimachinery.pkg.api.resource.Quantity",
+    "fields": f"{schema.META_PACKAGE}.FieldsV1",
     "int-or-string": "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
 }
 _NAMED_BODIES: dict[str, dict[str, Any]] = {
     "time": {"type": "string", "format": "date-time"},
     "micro": {"type": "string", "format": "date-time"},
     "quantity": {"oneOf": [{"type": "string"}, {"type": "number"}]},
+    "fields": {"type": "object"},
     "int-or-string": {
         "oneOf": [{"type": "integer"}, {"type": "string"}],
         "format": "int-or-string",
@@ -139,11 +140,13 @@ def _innermost(shape: schema.Shape) -> schema.Shape:
 def _type(types: schema.Schema, shape: schema.Type) -> dict[str, Any]:
     found: dict[str, Any] = {
         "type": "object",
-        "description": descriptions.of(shape.name),
         "properties": {
             field.name: _property(types, shape, field) for field in shape.fields.values()
         },
     }
+    text = descriptions.of(shape.name)
+    if text:
+        found["description"] = text
     required = [field.name for field in shape.fields.values() if field.required]
     if required:
         found["required"] = required

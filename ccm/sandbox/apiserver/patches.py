@@ -127,8 +127,8 @@ def _merge_field(
     elif isinstance(value, dict):
         shape = types[field.shape.ref] if field and field.shape.ref else None
         current[key] = _merge_struct(types, shape, known if isinstance(known, dict) else {}, value)
-    elif isinstance(value, list) and field is not None and field.merge:
-        current[key] = _merge_list(types, field, known if isinstance(known, list) else [], value)
+    elif isinstance(value, list) and isinstance(known, list) and field and field.merge:
+        current[key] = _merge_list(types, field, known, value)
     else:
         current[key] = _without_directives(value)
 

@@ -3,16 +3,18 @@
 The tables (`types_*.py`) hold one type per entry, in this notation, which says all
 that the server must know about a field::
 
-    NodeSpec = podCIDRs:[s]@ providerID taints:[Taint] unschedulable:b
+    NodeSpec = podCIDRs#7:[s]@ providerID#3 taints#5:[Taint] unschedulable#4:b
 
-    name            an optional string
-    name:TYPE       i int32, l int64, f number, b boolean, s string, bytes, time, micro
-                    (time with microseconds), q quantity, ios (integer or string), any;
+    name#3          an optional string, field 3 in protobuf (#1.2: field 2 of the
+                    message in field 1, which JSON does not show)
+    name#3:TYPE     i int32, l int64, f number, b boolean, s string, bytes, time, micro
+                    (time with microseconds), q quantity, ios (integer or string), fields
+                    (an ownership set of any content);
                     [T] a list, {T} a map from strings, Name another entry of the tables
     s(A|B)          a string with these choices
-    name!           required, and always present in what the server stores
-    name=           optional, and always present all the same (as null, "" or {})
-    name*           absent and zero differ: a zero is kept
+    name#3!         required, and always present in what the server stores
+    name#3=         optional, and always present all the same (as null, "" or {})
+    name#3*         absent and zero differ: a zero is kept
     ...@key         strategic merge patches merge this list by the elements' `key`
     ...@            strategic merge patches merge this list of plain values as a set
     ...+            a patch may name the keys to retain
@@ -29,9 +31,10 @@ import base64
 import binascii
 import dataclasses
 import datetime
+import decimal
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ccm.sandbox.apiserver import types_core, types_meta, types_pod
@@ -57,8 +60,13 @@ _SCALARS = {
     "q": "quantity",
     "ios": "int-or-string",
 }
-_ENTRY = re.compile(r"(?P<name>[A-Za-z$]\w*)(?P<mark>[!=*]?)(?::(?P<shape>.+))?")
+_ENTRY = re.compile(r"(?P<name>[A-Za-z]\w*)#(?P<number>[\d.]+)(?P<mark>[!=*]?)(?::(?P<shape>.+))?")
 _SHAPE = re.compile(r"(?P<body>[^@+(]+)(?:\((?P<enum>[^)]*)\))?(?P<merge>@\w*)?(?P<retain>\+)?")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_DECIMAL = {
+    "n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18,
+}  # fmt: skip
+_DECIMAL_SUFFIXES = {power: suffix for suffix, power in _DECIMAL.items()}
 _QUANTITY = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
 
 
@@ -80,6 +88,7 @@ class Field:
     """One field of a type; the module's docstring tells the marks."""
 
     name: str
+    number: tuple[int, ...]
     shape: Shape
     required: bool = False
     always: bool = False
@@ -117,21 +126,34 @@ class Schema:
     def __iter__(self) -> Iterator[Type]:
         return iter(self._types.values())
 
-    def clean(self, name: str, value: dict[str, Any], unknown: list[str]) -> dict[str, Any]:
+    def clean(
+        self,
+        name: str,
+        value: dict[str, Any],
+        unknown: list[str],
+        *,
+        known: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """The stored form of an object of the type `name`.
 
         Paths of unknown fields are added to `unknown`. `apiVersion` and `kind` of the
-        object itself pass through untouched.
+        object itself pass through untouched. What is equal in `known`, an object in
+        stored form, is taken as it is: most of an object stays when it is patched.
 
         Raises:
             WrongTypeError: a value is not of its field's type.
         """
         head = {key: value[key] for key in ("kind", "apiVersion") if key in value}
         rest = {key: item for key, item in value.items() if key not in head}
-        return head | self._clean_struct(self._types[name], rest, "", unknown)
+        return head | self._clean_struct(self._types[name], rest, "", unknown, known or {})
 
     def _clean_struct(
-        self, shape: Type, value: dict[str, Any], path: str, unknown: list[str]
+        self,
+        shape: Type,
+        value: dict[str, Any],
+        path: str,
+        unknown: list[str],
+        known: Mapping[str, Any],
     ) -> dict[str, Any]:
         cleaned: dict[str, Any] = {}
         fields = shape.fields
@@ -146,8 +168,18 @@ class Schema:
                 if item or field.always or field.keeps_zero:
                     cleaned[key] = item
                 continue
+            before = known.get(key)
+            if before is not None and before == item:
+                cleaned[key] = before
+                continue
+            if field.shape.kind == "ref":
+                _expect(item, dict, path + key, shape.name, field.shape.ref)
+                inner = self._types[field.shape.ref]
+                below = before if isinstance(before, dict) else {}
+                cleaned[key] = self._clean_struct(inner, item, f"{path}{key}.", unknown, below)
+                continue
             found = self._clean_value(field.shape, item, path + key, unknown, shape.name)
-            if found or field.always or field.keeps_zero or field.shape.kind == "ref":
+            if found or field.always or field.keeps_zero:
                 cleaned[key] = found
         for field in shape.always:
             if field.name not in cleaned:
@@ -160,7 +192,7 @@ class Schema:
         kind = shape.kind
         if kind == "ref":
             _expect(value, dict, path, owner, shape.ref)
-            return self._clean_struct(self._types[shape.ref], value, f"{path}.", unknown)
+            return self._clean_struct(self._types[shape.ref], value, f"{path}.", unknown, {})
         if kind == "list":
             assert shape.item is not None
             _expect(value, list, path, owner, f"[]{_go_type(shape.item)}")
@@ -185,7 +217,7 @@ class Schema:
 
     def _zero(self, shape: Shape) -> Any:
         if shape.kind == "ref":
-            return self._clean_struct(self._types[shape.ref], {}, "", [])
+            return self._clean_struct(self._types[shape.ref], {}, "", [], {})
         if shape.kind in ("string", "quantity"):
             return "" if shape.kind == "string" else "0"
         if shape.kind in ("int32", "int64", "number", "int-or-string"):
@@ -229,6 +261,7 @@ def _parse_field(token: str) -> Field:
     mark = found["mark"]
     return Field(
         name=found["name"],
+        number=tuple(int(step) for step in found["number"].split(".")),
         shape=_parse_shape(shape["body"]),
         required=mark == "!",
         always=mark in ("!", "="),
@@ -285,7 +318,34 @@ def _clean_quantity(value: Any) -> str:
             "quantities must match the regular expression "
             "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
         )
-    return text
+    return canonical_quantity(text)
+
+
+@functools.lru_cache(maxsize=4096)
+def canonical_quantity(text: str) -> str:
+    """A resource quantity as Kubernetes writes it: `2000m` is `2`, `1024Mi` is `1Gi`.
+
+    The kind of suffix stays: binary, decimal or exponent; the number before it becomes
+    a whole one with the largest suffix that allows it.
+    """
+    number, suffix = re.fullmatch(r"([+-]?[\d.]+)(.*)", text).groups()  # type: ignore[union-attr]
+    amount = decimal.Decimal(number)
+    if suffix.endswith("i"):
+        whole = int((amount * 1024 ** _BINARY.index(suffix)).to_integral_value("ROUND_CEILING"))
+        power = 0
+        while whole and whole % 1024 == 0 and power < len(_BINARY) - 1:
+            whole, power = whole // 1024, power + 1
+        return f"{whole}{_BINARY[power]}"
+    exponent = int(suffix[1:]) if suffix[:1] in ("e", "E") and suffix[1:] else _DECIMAL[suffix]
+    nano = int((amount.scaleb(exponent + 9)).to_integral_value("ROUND_CEILING"))
+    power = -9
+    while nano and nano % 1000 == 0 and power < 18:
+        nano, power = nano // 1000, power + 3
+    if not nano:
+        return "0"
+    if suffix[:1] in ("e", "E") and suffix[1:]:
+        return f"{nano}e{power}" if power else str(nano)
+    return f"{nano}{_DECIMAL_SUFFIXES[power]}"
 
 
 def _check_base64(value: str) -> None:

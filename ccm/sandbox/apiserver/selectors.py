@@ -136,7 +136,7 @@ def fields_of(kind: kinds.Kind, body: Mapping[str, Any]) -> dict[str, str]:
     """The values of an object's selectable fields; an absent one is empty, not missing."""
     metadata = body["metadata"]
     found = {
-        "metadata.name": metadata["name"],
+        "metadata.name": metadata.get("name", ""),
         "metadata.namespace": metadata.get("namespace", ""),
     }
     for name, paths, default in kind.selectable:

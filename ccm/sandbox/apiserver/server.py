@@ -129,8 +129,8 @@ class Server:
         if request.method == "DELETE" and not (target.kind.namespaced and not target.namespace):
             _check_verb(target, "deletecollection")
             listing = query.list_options(target.kind, request.query)
-            options_body, _ = await _body(request)
-            deletion = api.delete_options(options_body, dict(request.query))
+            options_body, content_type = await _body(request)
+            deletion = api.delete_options(options_body, content_type, dict(request.query))
             page = self._api.delete_collection(target, listing, deletion)
             return await self._send_page(request, _renderer(request, target.kind), page)
         raise errors.method_not_allowed()
@@ -160,7 +160,7 @@ class Server:
         body, content_type = await _body(request)
         if request.method == "DELETE" and not target.subresource:
             _check_verb(target, "delete")
-            deletion = api.delete_options(body, dict(request.query))
+            deletion = api.delete_options(body, content_type, dict(request.query))
             written = self._api.delete(target, deletion)
             if written.deleted and not api.is_returned_when_deleted(target.kind):
                 return await self._send(request, _success(target, written))
