@@ -15,7 +15,9 @@ _UNITS_NS = {
     "m": 60 * 1_000_000_000,
     "h": 3600 * 1_000_000_000,
 }
-_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_PART = re.compile(r"(?=\.?[0-9])([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
+_LONGEST_NS = 2**63 - 1
+"""Go counts nanoseconds in 64 bits: about 292 years."""
 
 
 def parse_duration(text: str) -> timedelta:
@@ -33,21 +35,24 @@ def parse_duration(text: str) -> timedelta:
         body = body[1:]
     if body == "0":
         return timedelta(0)
-    total_ns = 0.0
+    total_ns = 0
     position = 0
     for match in _PART.finditer(body):
         if match.start() != position:
             break
-        total_ns += float(match[1]) * _UNITS_NS[match[2]]
+        whole, fraction, unit_ns = match[1] or "0", match[2] or "0", _UNITS_NS[match[3]]
+        total_ns += int(whole) * unit_ns + int(fraction) * unit_ns // 10 ** len(fraction)
         position = match.end()
     if not body or position != len(body):
         raise ValueError(f"{text!r} is not a duration; write it like 300ms, 1.5h or 2h45m")
-    return timedelta(microseconds=sign * int(total_ns // 1_000))
+    if total_ns > _LONGEST_NS:
+        raise ValueError(f"{text!r} is too long; a duration has at most 2562047 hours")
+    return timedelta(microseconds=sign * (total_ns // 1_000))
 
 
 def format_duration(value: timedelta) -> str:
     """Write a duration as Go does: `5m0s`, `1h0m0s`, `1.5s`, `300ms`, `0s`."""
-    micros = round(value / timedelta(microseconds=1))
+    micros = value // timedelta(microseconds=1)
     if micros == 0:
         return "0s"
     sign = "-" if micros < 0 else ""

@@ -59,8 +59,7 @@ class Gates:
             if found is None:
                 yield f"unrecognized feature gate: {name}"
             elif found.locked and value != found.default:
-                yield f"cannot set feature gate {name} to {value}, feature is locked to " + str(
-                    found.default
-                )
+                wanted, locked = str(value).lower(), str(found.default).lower()
+                yield f"cannot set feature gate {name} to {wanted}, feature is locked to {locked}"
             else:
                 self._values[name] = value

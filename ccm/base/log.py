@@ -73,6 +73,8 @@ def _render_text(_: Any, method: str, event: MutableMapping[str, Any]) -> bytes:
 
 
 def _quoted(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
     text = value if isinstance(value, str) else str(value)
     if text and _PLAIN.issuperset(text) and not isinstance(value, str):
         return text

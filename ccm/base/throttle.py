@@ -95,19 +95,18 @@ class TokenBucket:
             raise
 
     def _hand_over(self) -> None:
+        """Leave the head of the line to the next waiter.
+
+        One that was cancelled but has not run since hands over itself when it does.
+        """
         self._waiters.popleft()
-        while self._waiters:
-            following = self._waiters[0]
-            if not following.done():
-                following.set_result(None)
-                return
-            if not following.cancelled():
-                return
-            self._waiters.popleft()
+        if self._waiters and not self._waiters[0].done():
+            self._waiters[0].set_result(None)
 
     def _refill(self) -> None:
         now = self._clock.monotonic()
-        grown = self._tokens + (now - self._updated) * self._qps
+        # A bucket made outside the event loop may have been stamped by another clock.
+        grown = self._tokens + max(0.0, now - self._updated) * self._qps
         self._tokens = min(float(self._burst), grown)
         self._updated = now
 

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 def format_time(moment: datetime) -> str:
     """`2026-01-02T03:04:05Z`."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _in_utc(moment).isoformat(timespec="seconds") + "Z"
 
 
 def format_micro_time(moment: datetime) -> str:
     """`2026-01-02T03:04:05.000000Z`: six digits always, as Go's fixed layout demands."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return _in_utc(moment).isoformat(timespec="microseconds") + "Z"
 
 
 def parse_time(text: str) -> datetime:
@@ -25,3 +25,7 @@ def parse_time(text: str) -> datetime:
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")
     return moment.astimezone(UTC)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    return moment.astimezone(UTC).replace(tzinfo=None)

@@ -1,0 +1,202 @@
+"""Limiters: exact waits, strict order, and nothing lost to a cancelled waiter."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ccm.base import tasks, throttle
+from ccm.base.throttle import TokenBucket, Unlimited, Window, bucket
+from ccm.testing.clock import FakeClock, settle
+
+
+async def take(limiter: throttle.Limiter, count: int) -> list[float]:
+    return [await limiter.acquire() for _ in range(count)]
+
+
+@pytest.mark.asyncio
+async def test_the_call_after_the_burst_waits_for_one_token() -> None:
+    limiter = TokenBucket(qps=20, burst=30, clock=FakeClock(auto=True))
+
+    waits = await take(limiter, 31)
+
+    assert waits[:30] == [0.0] * 30
+    assert waits[30] == pytest.approx(0.05)
+
+
+@pytest.mark.asyncio
+async def test_a_full_bucket_grows_no_further() -> None:
+    clock = FakeClock(auto=True)
+    limiter = TokenBucket(qps=10, burst=2, clock=clock)
+    clock.jump(3600)
+
+    waits = await take(limiter, 4)
+
+    assert waits == pytest.approx([0.0, 0.0, 0.1, 0.1])
+
+
+@pytest.mark.asyncio
+async def test_a_thousand_waiters_are_served_in_order_and_on_time() -> None:
+    clock = FakeClock(auto=True)
+    limiter = TokenBucket(qps=50, burst=10, clock=clock)
+    served: list[tuple[int, float]] = []
+
+    async def waiter(number: int) -> None:
+        await limiter.acquire()
+        served.append((number, clock.elapsed_s))
+
+    await tasks.bounded(range(1000), waiter, limit=1000, name="waiter")
+
+    assert [number for number, _ in served] == list(range(1000))
+    expected = [max(0, number - 9) / 50 for number in range(1000)]
+    assert [moment for _, moment in served] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_waiter_takes_no_token() -> None:
+    clock = FakeClock()
+    limiter = TokenBucket(qps=1, burst=1, clock=clock)
+    await limiter.acquire()
+    waiters = [tasks.spawn(limiter.acquire(), name=str(number)) for number in range(3)]
+    await clock.advance(0.5)
+
+    await tasks.cancel_and_join(waiters[0])
+    await clock.advance(0.5)
+
+    assert waiters[1].done()
+    assert waiters[1].result() == pytest.approx(1.0)
+    await clock.advance(1.0)
+    assert waiters[2].result() == pytest.approx(2.0)
+
+
+@pytest.mark.asyncio
+async def test_head_and_follower_cancelled_at_once_leave_the_line_in_order() -> None:
+    clock = FakeClock()
+    limiter = TokenBucket(qps=1, burst=1, clock=clock)
+    await limiter.acquire()
+    waiters = [tasks.spawn(limiter.acquire(), name=str(number)) for number in range(3)]
+    await settle()
+
+    await tasks.cancel_and_join(*waiters)
+
+    assert [waiter.cancelled() for waiter in waiters] == [True, True, True]
+    await clock.advance(1.0)
+    assert limiter.try_acquire()
+
+
+@pytest.mark.asyncio
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 25),
+    qps=st.sampled_from([0.5, 3.0, 20.0, 10_000.0]),
+    burst=st.integers(1, 5),
+    seed=st.integers(0, 10_000),
+)
+async def test_whoever_stays_is_served_in_order_at_the_time_of_its_place(
+    count: int, qps: float, burst: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    leaving = {number for number in range(count) if rng.random() < 0.4}
+
+    served = await line(count, qps, burst, leaving)
+
+    staying = [number for number in range(count) if number not in leaving or number < burst]
+    assert [number for number, _ in served] == staying
+    expected = [max(0, place + 1 - burst) / qps for place in range(len(staying))]
+    assert [moment for _, moment in served] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+async def line(count: int, qps: float, burst: int, leaving: set[int]) -> list[tuple[int, float]]:
+    """Who was served and when, where some leave the line as soon as it stands."""
+    clock = FakeClock()
+    limiter = TokenBucket(qps=qps, burst=burst, clock=clock)
+    served: list[tuple[int, float]] = []
+
+    async def waiter(number: int) -> None:
+        await limiter.acquire()
+        served.append((number, clock.elapsed_s))
+
+    waiting = [tasks.spawn(waiter(number), name=str(number)) for number in range(count)]
+    await settle()
+    for number in leaving:
+        waiting[number].cancel()
+    await clock.advance((count + 1) / qps)
+    await asyncio.wait(waiting)
+    return served
+
+
+@pytest.mark.asyncio
+async def test_trying_never_waits_and_never_jumps_the_line() -> None:
+    clock = FakeClock()
+    limiter = TokenBucket(qps=1, burst=1, clock=clock)
+    empty = [limiter.try_acquire(), limiter.try_acquire()]
+    waiter = tasks.spawn(limiter.acquire(), name="waiter")
+    await settle()
+    clock.jump(10)
+
+    behind_a_waiter = limiter.try_acquire()
+    await tasks.cancel_and_join(waiter)
+
+    assert empty == [True, False]
+    assert not behind_a_waiter
+    assert limiter.try_acquire()
+
+
+def test_a_bucket_survives_a_clock_that_steps_back() -> None:
+    clock = FakeClock()
+    limiter = TokenBucket(qps=1, burst=2, clock=clock)
+
+    clock.jump(-500)
+
+    assert [limiter.try_acquire() for _ in range(3)] == [True, True, False]
+
+
+@pytest.mark.parametrize(("qps", "burst"), [(0.0, 1), (-1.0, 1), (1.0, 0)])
+def test_a_bucket_that_could_never_serve_is_refused(qps: float, burst: int) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        TokenBucket(qps=qps, burst=burst)
+
+
+@pytest.mark.asyncio
+async def test_a_negative_rate_means_no_limit() -> None:
+    limiter = bucket(-1, 10)
+
+    assert isinstance(limiter, Unlimited)
+    assert await take(limiter, 500) == [0.0] * 500
+
+
+@pytest.mark.asyncio
+async def test_zero_takes_the_client_library_defaults() -> None:
+    waits = await take(bucket(0, 0, FakeClock(auto=True)), 11)
+
+    assert waits[:10] == [0.0] * 10
+    assert waits[10] == pytest.approx(0.2)
+
+
+@pytest.mark.asyncio
+async def test_a_window_never_lets_more_through_in_any_period() -> None:
+    limiter = Window(calls=5, period_s=0.1)
+    loop = asyncio.get_running_loop()
+    moments: list[float] = []
+    order: list[int] = []
+
+    async def call(number: int) -> None:
+        await limiter.acquire()
+        moments.append(loop.time())
+        order.append(number)
+
+    await tasks.bounded(range(12), call, limit=12, name="call")
+
+    assert order == list(range(12))
+    gaps = [later - earlier for earlier, later in zip(moments, moments[5:], strict=False)]
+    assert min(gaps) >= 0.1 - 0.002
+
+
+@pytest.mark.parametrize(("calls", "period_s"), [(0, 1.0), (1, 0.0)])
+def test_a_window_without_room_is_refused(calls: int, period_s: float) -> None:
+    with pytest.raises(ValueError, match="window"):
+        Window(calls=calls, period_s=period_s)
