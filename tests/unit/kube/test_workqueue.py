@@ -1,0 +1,276 @@
+"""The work queue: client-go's semantics, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ccm.base.backoff import Exponential
+from ccm.base.metrics import REGISTRY
+from ccm.kube import requeue
+from ccm.kube.workqueue import ShutDown, WorkQueue
+from ccm.testing.clock import FakeClock, settle
+
+
+def metric(suffix: str, name: str) -> float | None:
+    return REGISTRY.get_sample_value(f"workqueue_{suffix}", {"name": name})
+
+
+async def take_all(queue: WorkQueue[str]) -> list[str]:
+    taken = []
+    while len(queue):
+        key = await queue.get()
+        taken.append(key)
+        queue.done(key)
+    return taken
+
+
+@pytest.mark.asyncio
+async def test_keys_come_in_order_and_only_once() -> None:
+    queue: WorkQueue[str] = WorkQueue("order", clock=FakeClock())
+    for key in ("a", "b", "a", "c", "b"):
+        queue.add(key)
+    assert await take_all(queue) == ["a", "b", "c"]
+
+
+@pytest.mark.asyncio
+async def test_a_key_added_while_in_work_comes_back_when_done() -> None:
+    queue: WorkQueue[str] = WorkQueue("again", clock=FakeClock())
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("a")
+    queue.add("a")
+    assert len(queue) == 0
+    queue.done("a")
+    assert await take_all(queue) == ["a"]
+    assert len(queue) == 0
+
+
+@pytest.mark.asyncio
+async def test_an_idle_worker_is_woken_by_an_addition() -> None:
+    queue: WorkQueue[str] = WorkQueue("idle", clock=FakeClock())
+    workers = [asyncio.create_task(queue.get()) for _ in range(2)]
+    await settle()
+    queue.add("a")
+    queue.add("b")
+    assert [await worker for worker in workers] == ["a", "b"]
+
+
+@pytest.mark.asyncio
+async def test_a_worker_cancelled_while_woken_passes_the_key_on() -> None:
+    queue: WorkQueue[str] = WorkQueue("pass", clock=FakeClock())
+    first = asyncio.create_task(queue.get())
+    second = asyncio.create_task(queue.get())
+    await settle()
+    queue.add("a")
+    first.cancel()
+    assert await second == "a"
+    assert first.cancelled()
+
+
+@pytest.mark.asyncio
+async def test_a_delayed_key_comes_when_it_is_due() -> None:
+    clock = FakeClock()
+    queue: WorkQueue[str] = WorkQueue("later", clock=clock)
+    queue.add_after("slow", 10)
+    queue.add_after("fast", 1)
+    queue.add_after("now", 0)
+    assert await take_all(queue) == ["now"]
+    await clock.advance(0.999)
+    assert len(queue) == 0
+    await clock.advance(0.001)
+    assert await take_all(queue) == ["fast"]
+    await clock.advance(9)
+    assert await take_all(queue) == ["slow"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("delays", [(5.0, 2.0), (2.0, 5.0)], ids=["shortened", "not lengthened"])
+async def test_of_several_delays_the_earliest_wins(delays: tuple[float, float]) -> None:
+    clock = FakeClock()
+    queue: WorkQueue[str] = WorkQueue("earliest", clock=clock)
+    for delay in delays:
+        queue.add_after("a", delay)
+    await clock.advance(2)
+    assert await take_all(queue) == ["a"]
+    await clock.advance(10)
+    assert await take_all(queue) == []
+
+
+@pytest.mark.asyncio
+async def test_the_delay_pump_starts_again_after_it_ran_dry() -> None:
+    clock = FakeClock()
+    queue: WorkQueue[str] = WorkQueue("pump", clock=clock)
+    for _ in range(3):
+        queue.add_after("a", 1)
+        await clock.advance(1)
+        assert await take_all(queue) == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_failures_are_counted_delayed_and_forgotten() -> None:
+    clock = FakeClock()
+    policy = requeue.PerKey[str](Exponential(base_s=1, cap_s=60))
+    queue: WorkQueue[str] = WorkQueue("limited", policy=policy, clock=clock)
+    assert [queue.add_rate_limited("a") for _ in range(3)] == [1, 2, 4]
+    assert queue.num_requeues("a") == 3
+    await clock.advance(1)
+    assert await take_all(queue) == ["a"]
+    queue.forget("a")
+    assert queue.num_requeues("a") == 0
+    assert queue.add_rate_limited("a") == 1
+    queue.shut_down()
+    assert await queue.drained(1)
+
+
+@pytest.mark.asyncio
+async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest() -> None:
+    clock = FakeClock()
+    queue: WorkQueue[str] = WorkQueue("shut", clock=clock)
+    queue.add("a")
+    queue.add_after("late", 5)
+    assert await queue.get() == "a"
+    queue.add("a")
+    queue.add("b")
+    queue.shut_down()
+    queue.add("c")
+    queue.add_after("d", 1)
+    drained = asyncio.create_task(queue.drained(60))
+    assert await queue.get() == "b"
+    queue.done("b")
+    queue.done("a")
+    assert await queue.get() == "a"
+    await settle()
+    assert not drained.done()
+    queue.done("a")
+    assert await drained
+    with pytest.raises(ShutDown):
+        await queue.get()
+    await clock.advance(10)
+    assert len(queue) == 0
+
+
+@pytest.mark.asyncio
+async def test_shut_down_wakes_every_idle_worker() -> None:
+    queue: WorkQueue[str] = WorkQueue("wake", clock=FakeClock())
+    workers = [asyncio.create_task(queue.get()) for _ in range(3)]
+    await settle()
+    queue.shut_down()
+    results = await asyncio.gather(*workers, return_exceptions=True)
+    assert [type(result) for result in results] == [ShutDown] * 3
+
+
+@pytest.mark.asyncio
+async def test_drained_gives_up_on_a_worker_that_never_ends() -> None:
+    clock = FakeClock(auto=True)
+    queue: WorkQueue[str] = WorkQueue("stuck", clock=clock)
+    queue.add("a")
+    await queue.get()
+    queue.shut_down()
+    assert not await queue.drained(5)
+    assert clock.elapsed_s == 5
+
+
+@pytest.mark.asyncio
+async def test_metrics_count_as_in_client_go() -> None:
+    clock = FakeClock()
+    queue: WorkQueue[str] = WorkQueue("measured", clock=clock)
+    queue.add("a")
+    queue.add("a")
+    queue.add("b")
+    assert metric("depth", "measured") == 2
+    assert metric("adds_total", "measured") == 2
+    await clock.advance(3)
+    await queue.get()
+    await clock.advance(2)
+    await queue.get()
+    assert metric("depth", "measured") == 0
+    assert metric("queue_duration_seconds_sum", "measured") == 8
+    assert metric("unfinished_work_seconds", "measured") == 2
+    await clock.advance(1)
+    assert metric("unfinished_work_seconds", "measured") == 4
+    assert metric("longest_running_processor_seconds", "measured") == 3
+    queue.add("a")
+    assert metric("depth", "measured") == 1
+    queue.done("a")
+    queue.done("b")
+    assert metric("work_duration_seconds_sum", "measured") == 4
+    assert metric("longest_running_processor_seconds", "measured") == 0
+    queue.add_after("c", 0)
+    queue.add_rate_limited("d")
+    assert metric("retries_total", "measured") == 2
+    queue.shut_down()
+
+
+def test_histogram_borders_are_those_of_client_go() -> None:
+    WorkQueue[str]("borders", clock=FakeClock())
+    borders = [
+        sample.labels["le"]
+        for family in REGISTRY.collect()
+        if family.name == "workqueue_work_duration_seconds"
+        for sample in family.samples
+        if sample.name.endswith("_bucket") and sample.labels["name"] == "borders"
+    ]
+    assert [float(border) for border in borders[:-1]] == pytest.approx(
+        [10.0**power for power in range(-8, 2)]
+    )
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "after", "limited", "advance"]),
+        st.integers(min_value=0, max_value=4),
+        st.floats(min_value=0, max_value=3),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.asyncio
+@settings(max_examples=150, deadline=None)
+@given(steps=STEPS, workers=st.integers(min_value=1, max_value=3))
+async def test_no_key_is_in_two_hands_and_none_is_lost(
+    steps: list[tuple[str, int, float]], workers: int
+) -> None:
+    clock = FakeClock()
+    queue: WorkQueue[int] = WorkQueue("property", clock=clock)
+    in_work: Counter[int] = Counter()
+    asked_at: dict[int, float] = {}
+    began_at: dict[int, float] = {}
+
+    async def worker() -> None:
+        while True:
+            try:
+                key = await queue.get()
+            except ShutDown:
+                return
+            in_work[key] += 1
+            assert in_work[key] == 1, "one key in two hands"
+            began_at[key] = clock.monotonic()
+            await clock.sleep(0.7)
+            in_work[key] -= 1
+            queue.done(key)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(workers):
+            group.create_task(worker())
+        for action, key, seconds in steps:
+            if action == "advance":
+                await clock.advance(seconds)
+                continue
+            asked_at[key] = clock.monotonic()
+            if action == "add":
+                queue.add(key)
+            elif action == "after":
+                queue.add_after(key, seconds)
+            else:
+                queue.add_rate_limited(key)
+        await clock.advance(60)
+        for key, moment in asked_at.items():
+            assert began_at[key] >= moment, "an addition was lost"
+        queue.shut_down()
+        assert await queue.drained(1)
