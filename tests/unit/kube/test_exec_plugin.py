@@ -183,7 +183,7 @@ async def test_a_hanging_program_and_its_children_are_ended(tmp_path: Path) -> N
         tmp_path, command="/bin/sh", args=("-c", f"sleep 60 & echo $! > {note}; wait")
     )
 
-    with pytest.raises(NoCredentials, match="no answer in 0.3 s"):
+    with pytest.raises(NoCredentials, match=r"no answer in 0\.3 s"):
         await ExecPlugin(settings, clock=HandClock(), timeout_s=0.3).current()
 
     assert await _is_gone(int(note.read_text()))

@@ -1,0 +1,446 @@
+"""Typed calls: paths, parameters, bodies and content types as the API conventions want them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+import pytest_asyncio
+
+from ccm.base.throttle import Unlimited
+from ccm.kube import errors
+from ccm.kube.client import Client, Resource
+from ccm.kube.resources import LEASES, NODES, Kind
+from ccm.model import Lease, LeaseSpec, Node, ObjectMeta
+from ccm.model.meta import KubeObject
+from tests.unit.kube.scripted import (
+    HandClock,
+    Seen,
+    Server,
+    a_status,
+    connect,
+    refuses,
+    says,
+    sends,
+    serve,
+    streams,
+)
+
+NODE = {"metadata": {"name": "n1", "resourceVersion": "5"}}
+LEASE = {"metadata": {"name": "ccm", "namespace": "kube-system"}}
+
+
+class Pod(KubeObject, frozen=True, kw_only=True):
+    """A Pod, as far as these tests need it."""
+
+
+PODS = Kind(plural="pods", kind="Pod", namespaced=True, type=Pod)
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serve() as running:
+        yield running
+
+
+@pytest_asyncio.fixture
+async def client(server: Server) -> AsyncIterator[Client]:
+    async with connect(server.url, clock=HandClock()) as wire:
+        yield Client(wire, name="node-controller")
+
+
+@pytest.fixture
+def nodes(client: Client) -> Resource[Node]:
+    return client.resource(NODES)
+
+
+@pytest.fixture
+def leases(client: Client) -> Resource[Lease]:
+    return client.resource(LEASES)
+
+
+def _query(seen: Seen) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(seen.target).query, keep_blank_values=True))
+
+
+def _path(seen: Seen) -> str:
+    return urlsplit(seen.target).path
+
+
+@pytest.mark.asyncio
+async def test_a_client_appends_its_name_to_the_user_agent(server: Server, client: Client) -> None:
+    assert await client.raw("GET", "/version") == b"{}"
+
+    expected = "ccm/1.0 (linux/amd64) kubernetes/abc1234/node-controller"
+    assert server.seen[0].headers["User-Agent"] == expected
+
+
+@pytest.mark.asyncio
+async def test_each_client_has_its_own_limiter(server: Server) -> None:
+    class Counting(Unlimited):
+        turns = 0
+
+        async def acquire(self) -> float:
+            self.turns += 1
+            return 0.0
+
+    one, two = Counting(), Counting()
+    server.will(says(NODE))
+
+    async with connect(server.url) as wire:
+        await Client(wire, name="one", limiter=one).resource(NODES).get("n1")
+        await Client(wire, name="two", limiter=two).raw("GET", "/version")
+        await Client(wire, name="three").raw("GET", "/version")
+
+    assert (one.turns, two.turns) == (1, 1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("version", "query"), [(None, {}), ("0", {"resourceVersion": "0"})])
+async def test_get_reads_one_object(
+    server: Server, nodes: Resource[Node], version: str | None, query: dict[str, str]
+) -> None:
+    server.will(says(NODE))
+
+    node = await nodes.get("n1", resource_version=version)
+
+    assert (node.name, node.resource_version) == ("n1", "5")
+    assert (_path(server.seen[0]), _query(server.seen[0])) == ("/api/v1/nodes/n1", query)
+
+
+@pytest.mark.asyncio
+async def test_what_is_no_object_is_no_answer(server: Server, nodes: Resource[Node]) -> None:
+    server.will(sends(b"<html>"))
+
+    with pytest.raises(errors.Unreachable) as caught:
+        await nodes.get("n1")
+
+    assert caught.value.kind == "garbage"
+
+
+@pytest.mark.asyncio
+async def test_missing_is_an_answer(server: Server, nodes: Resource[Node]) -> None:
+    server.will(refuses(404, "NotFound", 'nodes "n1" not found'))
+
+    with pytest.raises(errors.Missing, match="n1"):
+        await nodes.get("n1")
+
+
+@pytest.mark.asyncio
+async def test_pages_follow_the_token_without_repeating_the_version(
+    server: Server, nodes: Resource[Node]
+) -> None:
+    server.will(
+        says({"metadata": {"resourceVersion": "9", "continue": "more"}, "items": [NODE]}),
+        says({"metadata": {"resourceVersion": "9"}, "items": None}),
+    )
+
+    pages = [page async for page in nodes.pages(limit=1, resource_version="0")]
+
+    assert [len(page.items) for page in pages] == [1, 0]
+    assert [page.resource_version for page in pages] == ["9", "9"]
+    assert [_query(seen) for seen in server.seen] == [
+        {"limit": "1", "resourceVersion": "0"},
+        {"limit": "1", "continue": "more"},
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_list_takes_every_parameter(server: Server, leases: Resource[Lease]) -> None:
+    server.will(says({}))
+
+    await leases.list_page(
+        namespace="kube-system",
+        limit=0,
+        resource_version="7",
+        resource_version_match="NotOlderThan",
+        label_selector="a=b",
+        field_selector="metadata.name=ccm",
+    )
+
+    assert _path(server.seen[0]).endswith("/namespaces/kube-system/leases")
+    assert _query(server.seen[0]) == {
+        "resourceVersion": "7",
+        "resourceVersionMatch": "NotOlderThan",
+        "labelSelector": "a=b",
+        "fieldSelector": "metadata.name=ccm",
+    }
+
+
+@pytest.mark.asyncio
+async def test_by_default_a_list_asks_for_500_newest(server: Server, nodes: Resource[Node]) -> None:
+    server.will(says({}))
+
+    await nodes.list_page()
+
+    assert _query(server.seen[0]) == {"limit": "500"}
+
+
+@pytest.mark.asyncio
+async def test_create_says_what_it_creates(server: Server, leases: Resource[Lease]) -> None:
+    server.will(says(LEASE, status=201), says(LEASE, status=201))
+    lease = Lease(
+        metadata=ObjectMeta(name="ccm", namespace="kube-system"),
+        spec=LeaseSpec(holder_identity="me", lease_transitions=0),
+    )
+
+    await leases.create(lease)
+    await leases.create({"metadata": {"name": "ccm"}}, namespace="kube-system")
+
+    assert [(seen.method, _path(seen)) for seen in server.seen] == [
+        ("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases")
+    ] * 2
+    assert server.seen[0].json == {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "ccm", "namespace": "kube-system"},
+        "spec": {"holderIdentity": "me", "leaseTransitions": 0},
+    }
+    assert server.seen[1].json["kind"] == "Lease"
+
+
+@pytest.mark.asyncio
+async def test_a_complete_kind_is_replaced(server: Server, leases: Resource[Lease]) -> None:
+    server.will(says(LEASE))
+    meta = ObjectMeta(name="ccm", namespace="kube-system", resource_version="5")
+
+    await leases.replace(Lease(metadata=meta))
+
+    seen = server.seen[0]
+    assert (seen.method, _path(seen)) == (
+        "PUT",
+        "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/ccm",
+    )
+    assert seen.json["metadata"]["resourceVersion"] == "5"
+
+
+@pytest.mark.asyncio
+async def test_a_narrow_kind_is_never_replaced(server: Server, nodes: Resource[Node]) -> None:
+    with pytest.raises(TypeError, match="patch"):
+        await nodes.replace(Node(metadata=ObjectMeta(name="n1")))
+
+    assert server.seen == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("verb", "patch", "content_type"),
+    [
+        ("patch_strategic", {"spec": {"x": None}}, "application/strategic-merge-patch+json"),
+        ("patch_merge", {"spec": {"x": None}}, "application/merge-patch+json"),
+        ("patch_json", [{"op": "test"}], "application/json-patch+json"),
+    ],
+)
+async def test_a_patch_says_its_kind(
+    server: Server, nodes: Resource[Node], verb: str, patch: Any, content_type: str
+) -> None:
+    server.will(says(NODE))
+
+    node = await getattr(nodes, verb)("n1", patch, subresource="status")
+
+    seen = server.seen[0]
+    assert node.name == "n1"
+    assert (seen.method, seen.target) == ("PATCH", "/api/v1/nodes/n1/status")
+    assert seen.headers["Content-Type"] == content_type
+    assert seen.json == patch
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("force", "query"),
+    [(False, {"fieldManager": "ccm"}), (True, {"fieldManager": "ccm", "force": "true"})],
+)
+async def test_apply_has_a_manager_and_may_force(
+    server: Server, nodes: Resource[Node], force: bool, query: dict[str, str]
+) -> None:
+    server.will(says(NODE))
+
+    await nodes.apply("n1", {"metadata": {"name": "n1"}}, field_manager="ccm", force=force)
+
+    seen = server.seen[0]
+    assert _query(seen) == query
+    assert seen.headers["Content-Type"] == "application/apply-patch+yaml"
+    assert seen.json == {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+
+
+@pytest.mark.asyncio
+async def test_delete_carries_its_preconditions(server: Server, nodes: Resource[Node]) -> None:
+    await nodes.delete("n1")
+    await nodes.delete(
+        "n1", uid="u", resource_version="5", grace_period_s=0, propagation="Background"
+    )
+
+    options = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    assert [(seen.method, seen.target) for seen in server.seen] == [
+        ("DELETE", "/api/v1/nodes/n1")
+    ] * 2
+    assert server.seen[0].json == options
+    assert server.seen[1].json == {
+        **options,
+        "preconditions": {"uid": "u", "resourceVersion": "5"},
+        "gracePeriodSeconds": 0,
+        "propagationPolicy": "Background",
+    }
+
+
+@pytest.mark.asyncio
+async def test_an_eviction_is_asked_for_once(server: Server, client: Client) -> None:
+    server.will(says({}, status=201), refuses(429, "TooManyRequests", Retry_After="10"))
+    pods = client.resource(PODS)
+
+    await pods.evict("p", namespace="d", uid="u", grace_period_s=5)
+    with pytest.raises(errors.TooMany) as caught:
+        await pods.evict("p", namespace="d")
+
+    assert caught.value.retry_after == 10
+    assert len(server.seen) == 2
+    assert server.seen[0].target == "/api/v1/namespaces/d/pods/p/eviction"
+    assert server.seen[0].json == {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "p", "namespace": "d"},
+        "deleteOptions": {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 5},
+    }
+
+
+@pytest.mark.asyncio
+async def test_an_object_needs_its_namespace_and_its_name(
+    nodes: Resource[Node], leases: Resource[Lease], server: Server
+) -> None:
+    with pytest.raises(ValueError, match="needs a namespace"):
+        await leases.get("ccm")
+    with pytest.raises(ValueError, match="has no namespace"):
+        await nodes.get("n1", namespace="x")
+    with pytest.raises(ValueError, match="needs a name"):
+        await nodes.delete("")
+
+    assert server.seen == []
+
+
+def _line(event: str, body: Any) -> bytes:
+    return json.dumps({"type": event, "object": body}).encode() + b"\n"
+
+
+@pytest.mark.asyncio
+async def test_a_watch_yields_its_events(server: Server, nodes: Resource[Node]) -> None:
+    bookmark = {"metadata": {"resourceVersion": "8"}}
+    server.will(
+        streams(_line("ADDED", NODE), _line("MODIFIED", {"spec": 1}), _line("BOOKMARK", bookmark))
+    )
+
+    async with nodes.watch(resource_version="4", timeout_s=300) as events:
+        found = [event async for event in events]
+
+    assert [event.type for event in found] == ["ADDED", "MALFORMED", "BOOKMARK"]
+    assert [event.resource_version for event in found] == ["5", "", "8"]
+    assert _query(server.seen[0]) == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": "300",
+        "resourceVersion": "4",
+    }
+
+
+@pytest.mark.asyncio
+async def test_a_watch_may_begin_with_the_present_objects(
+    server: Server, leases: Resource[Lease]
+) -> None:
+    server.will(streams())
+
+    async with leases.watch(
+        namespace="kube-system",
+        timeout_s=60,
+        send_initial_events=True,
+        field_selector="metadata.name=ccm",
+    ) as events:
+        assert [event async for event in events] == []
+
+    assert _path(server.seen[0]).endswith("/namespaces/kube-system/leases")
+    assert _query(server.seen[0]) == {
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": "60",
+        "resourceVersion": "",
+        "resourceVersionMatch": "NotOlderThan",
+        "sendInitialEvents": "true",
+        "fieldSelector": "metadata.name=ccm",
+    }
+
+
+@pytest.mark.asyncio
+async def test_a_watch_without_a_version_sends_none(server: Server, nodes: Resource[Node]) -> None:
+    server.will(streams())
+
+    async with nodes.watch(timeout_s=60) as events:
+        assert [event async for event in events] == []
+
+    assert "resourceVersion" not in _query(server.seen[0])
+
+
+@pytest.mark.asyncio
+async def test_an_error_event_ends_the_watch(server: Server, nodes: Resource[Node]) -> None:
+    server.will(streams(_line("ADDED", NODE), _line("ERROR", a_status(410, "Expired"))))
+    async with nodes.watch(resource_version="1", timeout_s=60) as events:
+        first = await anext(events)
+        with pytest.raises(errors.Gone):
+            await anext(events)
+
+    assert first.key == "n1"
+
+
+@pytest.mark.asyncio
+async def test_an_html_page_on_a_watch_delivers_nothing(
+    server: Server, nodes: Resource[Node]
+) -> None:
+    server.will(
+        sends(b"<html>\nbad\n</html>", status=502, content_type="text/html"),
+        sends(b"<html>\nbad\n</html>", content_type="text/html"),
+    )
+
+    with pytest.raises(errors.ServerError):
+        async with nodes.watch(timeout_s=60) as events:
+            await anext(events)
+    with pytest.raises(errors.Unreachable) as caught:
+        async with nodes.watch(timeout_s=60) as events:
+            await anext(events)
+
+    assert caught.value.kind == "garbage"
+
+
+@pytest.mark.asyncio
+async def test_a_silent_watch_is_given_up(server: Server, nodes: Resource[Node]) -> None:
+    server.will(streams(_line("ADDED", NODE), hold=True))
+
+    async with nodes.watch(timeout_s=60, idle_timeout_s=0.1) as events:
+        await anext(events)
+        with pytest.raises(errors.Unreachable) as caught:
+            await anext(events)
+
+    assert caught.value.kind == "silent"
+
+
+@pytest.mark.asyncio
+async def test_a_big_object_on_a_watch_is_delivered(server: Server, nodes: Resource[Node]) -> None:
+    big = {"metadata": {"name": "n1", "annotations": {"a": "x" * 2 * 1024 * 1024}}}
+    server.will(streams(_line("ADDED", big)))
+
+    async with nodes.watch(timeout_s=60) as events:
+        event = await anext(events)
+
+    assert event.object is not None
+    assert len(event.object.annotations["a"]) == 2 * 1024 * 1024
+
+
+@pytest.mark.asyncio
+async def test_a_watch_may_be_left_early(server: Server, nodes: Resource[Node]) -> None:
+    server.will(streams(_line("ADDED", NODE), _line("MODIFIED", NODE), hold=True))
+
+    async with nodes.watch(timeout_s=60) as events:
+        async for _ in events:
+            break
+
+    server.will(says(NODE))
+    assert (await nodes.get("n1")).name == "n1"
