@@ -137,6 +137,19 @@ class BuiltinServer:
         self._child = None
 
 
+class _HangsUp(aiohttp.ClientResponse):
+    """Leaves an unfinished answer (a watch, a body nobody read) at once.
+
+    Leaving politely takes a round trip under TLS, which a test's event loop may not
+    live to see; the transport would then be found unclosed.
+    """
+
+    async def __aexit__(self, *trouble: Any) -> None:
+        if self.connection is not None and self.connection.transport is not None:
+            self.connection.transport.abort()
+        await super().__aexit__(*trouble)
+
+
 @contextlib.asynccontextmanager
 async def connect(
     server: ApiServer, *, token: str | None = None
@@ -150,7 +163,10 @@ async def connect(
     trust = ssl.create_default_context(cafile=server.ca_file) if server.ca_file else True
     headers = {"Authorization": f"Bearer {server.token if token is None else token}"}
     async with aiohttp.ClientSession(
-        server.url, connector=aiohttp.TCPConnector(ssl=trust), headers=headers
+        server.url,
+        connector=aiohttp.TCPConnector(ssl=trust),
+        headers=headers,
+        response_class=_HangsUp,
     ) as session:
         yield session
 

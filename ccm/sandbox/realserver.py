@@ -314,6 +314,8 @@ async def _pause(child: process.Child, deadline: float) -> None:
 async def _answers_ok(session: aiohttp.ClientSession, url: str) -> bool:
     try:
         async with session.get(url, timeout=aiohttp.ClientTimeout(total=5)) as response:
+            # Read to the end, or the connection could not be used again.
+            await response.read()
             return response.status == 200
     except (aiohttp.ClientError, TimeoutError):
         return False

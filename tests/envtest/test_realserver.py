@@ -69,7 +69,7 @@ async def test_each_test_begins_with_no_nodes(api_server: servers.ApiServer) -> 
         held = node("held")
         held["metadata"]["finalizers"] = ["example.com/hold"]
         async with session.post(NODES, json=held) as response:
-            assert response.status == 201
+            assert response.status == 201, await response.text()
         await servers.wipe(api_server)
         async with session.get(NODES) as response:
             assert (await response.json())["items"] == []
@@ -81,6 +81,7 @@ async def test_a_wrong_token_is_unauthorized(api_server: servers.ApiServer) -> N
         session.get(NODES) as response,
     ):
         assert response.status == 401
+        assert (await response.json())["reason"] == "Unauthorized"
 
 
 async def test_objects_survive_stop_and_start(api_server: servers.ApiServer) -> None:
@@ -132,4 +133,4 @@ async def test_service_accounts_get_tokens_that_are_believed(
             token = (await response.json())["status"]["token"]
     async with servers.connect(api_server, token=token) as session, session.get(NODES) as response:
         # Known (not 401), but without any right.
-        assert response.status == 403
+        assert (await response.json())["reason"] == "Forbidden"

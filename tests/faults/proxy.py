@@ -259,7 +259,12 @@ class FaultProxy:
             data=io.BytesIO(exchange.body) if exchange.body else None,
             allow_redirects=False,
         ) as response:
-            yield response
+            try:
+                yield response
+            finally:
+                # An unfinished answer: leaving it politely would take a round trip.
+                if response.connection is not None and response.connection.transport is not None:
+                    response.connection.transport.abort()
 
     async def _send(
         self, request: web.BaseRequest, exchange: Exchange, answer: Answer
@@ -358,9 +363,9 @@ def _bound_socket(port: int) -> socket.socket:
     return bound
 
 
-def _end(transport: asyncio.BaseTransport | None, *, reset: bool) -> None:
+def _end(transport: asyncio.Transport | None, *, reset: bool) -> None:
     """Close a connection: what was written still goes out, unless it is a reset."""
-    if not isinstance(transport, asyncio.Transport):
+    if transport is None:
         return
     if not reset:
         transport.close()

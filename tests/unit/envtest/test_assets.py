@@ -1,0 +1,85 @@
+"""The programs are built once, put in place whole, or explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.envtest import assets
+
+# A `go` that checks nothing, writes the three programs and counts its builds.
+GO = """#!/bin/sh
+if [ "$1" = list ]; then echo example; exit 0; fi
+echo build >> "{calls}"
+[ -z "{trouble}" ] || exit 1
+while [ "$1" != -o ]; do shift; done
+for name in server kube-apiserver kubectl; do echo "$name" > "$2/$name"; done
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path / "cache" / "ccm" / "envtest" / assets.kubernetes_version()
+
+
+def install_go(folder: Path, trouble: str = "") -> Path:
+    calls = folder / "calls"
+    program = folder / "go"
+    program.write_text(GO.format(calls=calls, trouble=trouble))
+    program.chmod(0o755)
+    return calls
+
+
+def test_programs_are_built_once(tmp_path: Path, cache: Path) -> None:
+    calls = install_go(tmp_path)
+    assert assets.main() == 0
+    assert assets.main() == 0
+    assert calls.read_text() == "build\n"
+    assert (cache / "etcd").read_text() == "server\n"
+    assert assets.missing_programs(cache) == []
+    assert [path.name for path in cache.parent.iterdir()] == [cache.name]
+
+
+def test_programs_of_another_recipe_are_built_anew(tmp_path: Path, cache: Path) -> None:
+    calls = install_go(tmp_path)
+    assert assets.main() == 0
+    (cache / "built-from").write_text("another")
+    assert assets.main() == 0
+    assert calls.read_text() == "build\n" * 2
+
+
+def test_a_failed_build_leaves_nothing_behind(tmp_path: Path, cache: Path) -> None:
+    install_go(tmp_path, trouble="yes")
+    assert assets.main() == 1
+    assert list(cache.parent.iterdir()) == []
+
+
+def test_without_go_the_files_to_fetch_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert assets.main() == 1
+    told = capsys.readouterr().err
+    for word in (*assets.PROGRAMS, assets.kubernetes_version(), "KUBEBUILDER_ASSETS", "Go 1.26"):
+        assert word in told
+
+
+def test_a_given_folder_wins_and_is_never_built_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = install_go(tmp_path)
+    given = tmp_path / "given"
+    given.mkdir()
+    (given / "etcd").touch()
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(given))
+    assert assets.main() == 1
+    assert "no kube-apiserver, kubectl" in capsys.readouterr().err
+    for name in assets.PROGRAMS:
+        (given / name).touch()
+    assert assets.main() == 0
+    assert assets.assets_dir() == given
+    assert not calls.exists()

@@ -1,0 +1,112 @@
+"""Children log to a file, end when asked, and never outlive their parent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ccm.sandbox import process
+
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); "
+DEADLINE_S = 10.0
+
+
+def python(code: str, log: Path) -> process.Child:
+    return process.Child([sys.executable, "-c", code], log=log)
+
+
+async def wait_for_text(log: Path, text: str) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not log.exists() or text not in log.read_text():
+            await asyncio.sleep(0.01)
+
+
+async def ended(child: process.Child) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while child.exit_code is None:
+            await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that only waits to be reaped does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.asyncio
+async def test_both_outputs_go_to_the_log_and_are_appended(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for word in ("first", "second"):
+        child = python(f"import sys; print('{word}'); sys.exit('{word} error')", log)
+        await ended(child)
+    assert log.read_text().split("\n") == ["first", "first error", "second", "second error", ""]
+
+
+@pytest.mark.asyncio
+async def test_the_log_tail_is_short(tmp_path: Path) -> None:
+    child = python("print('x' * 100_000 + 'end')", tmp_path / "log")
+    await ended(child)
+    assert len(child.log_tail()) == 4000
+    assert child.log_tail().endswith("xend\n")
+
+
+@pytest.mark.asyncio
+async def test_stop_asks_first(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    child = python("import time; print('up', flush=True); time.sleep(60)", log)
+    await wait_for_text(log, "up")
+    assert child.exit_code is None
+    assert await child.stop(grace_s=DEADLINE_S) == -signal.SIGTERM
+    assert child.exit_code == -signal.SIGTERM
+
+
+@pytest.mark.asyncio
+async def test_stop_kills_who_does_not_listen(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    child = python(STUBBORN + "time.sleep(60)", log)
+    await wait_for_text(log, "up")
+    assert await child.stop(grace_s=0.1) == -signal.SIGKILL
+
+
+@pytest.mark.asyncio
+async def test_the_exit_code_of_its_own_end_is_kept(tmp_path: Path) -> None:
+    child = python("raise SystemExit(3)", tmp_path / "log")
+    await ended(child)
+    assert await child.stop(grace_s=1) == 3
+    assert await child.kill() == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = (
+        "import sys, time; from pathlib import Path; from ccm.sandbox import process\n"
+        f"child = process.Child([sys.executable, '-c', {STUBBORN + 'time.sleep(60)'!r}], "
+        f"log=Path({str(log)!r}))\n"
+        "print(child.pid, flush=True); time.sleep(60)"
+    )
+    root = Path(__file__).parents[3]
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=root) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert is_alive(child)
+        os.kill(parent.pid, signal.SIGKILL)
+    deadline = time.monotonic() + DEADLINE_S
+    while is_alive(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_program_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        process.Child([str(tmp_path / "nothing")], log=tmp_path / "log")

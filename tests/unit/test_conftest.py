@@ -1,0 +1,33 @@
+"""No test reaches another machine."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+ELSEWHERE = ("192.0.2.1", 80)  # RFC 5737: never routed
+
+
+@pytest.mark.parametrize("name", ["connect", "connect_ex"])
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [
+        (socket.AF_INET, ELSEWHERE),
+        (socket.AF_INET, ("example.com", 80)),
+        (socket.AF_INET6, ("2001:db8::1", 80)),
+    ],
+)
+def test_other_machines_are_out_of_reach(
+    name: str, family: socket.AddressFamily, address: tuple[str, int]
+) -> None:
+    with (
+        socket.socket(family, socket.SOCK_DGRAM) as outgoing,
+        pytest.raises(RuntimeError, match="may not connect"),
+    ):
+        getattr(outgoing, name)(address)
+
+
+def test_loopback_is_within_reach() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        socket.create_connection(listener.getsockname()).close()
