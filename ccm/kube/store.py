@@ -6,6 +6,7 @@ store writes to it; everyone else holds it as a `View`.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
@@ -25,7 +26,7 @@ class View(Protocol[T_co]):
         """The object with that key (`namespace/name` or `name`), if there is one."""
         ...
 
-    def list(self) -> list[T_co]:
+    def list(self) -> builtins.list[T_co]:
         """All objects, in no particular order; a copy the caller may keep."""
         ...
 
@@ -33,7 +34,7 @@ class View(Protocol[T_co]):
         """All keys; a live view, so copy it before awaiting."""
         ...
 
-    def by_index(self, name: str, value: str) -> list[T_co]:
+    def by_index(self, name: str, value: str) -> builtins.list[T_co]:
         """The objects an index files under a value.
 
         Raises:
@@ -63,7 +64,7 @@ class Store(Generic[T]):
         """The object with that key, if there is one."""
         return self._objects.get(key)
 
-    def list(self) -> list[T]:
+    def list(self) -> builtins.list[T]:
         """All objects, in no particular order; a copy the caller may keep."""
         return list(self._objects.values())
 
@@ -71,7 +72,7 @@ class Store(Generic[T]):
         """All keys; a live view, so copy it before awaiting."""
         return self._objects.keys()
 
-    def by_index(self, name: str, value: str) -> list[T]:
+    def by_index(self, name: str, value: str) -> builtins.list[T]:
         """The objects an index files under a value.
 
         Raises:

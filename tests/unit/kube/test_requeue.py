@@ -46,7 +46,7 @@ def test_the_longest_delay_counts_and_every_policy_learns_of_the_failure() -> No
 
 
 def test_the_default_is_the_longer_of_key_and_bucket() -> None:
-    policy = requeue.default_policy(clock=FakeClock())
+    policy: requeue.Policy[str] = requeue.default_policy(clock=FakeClock())
     delays = [policy.next_delay(f"key-{number}") for number in range(102)]
     assert delays[:100] == pytest.approx([0.005] * 100)
     assert delays[100:] == pytest.approx([0.1, 0.2])
