@@ -27,6 +27,8 @@ LABEL_REGION = "topology.kubernetes.io/region"
 LABEL_INSTANCE_TYPE_BETA = "beta.kubernetes.io/instance-type"
 LABEL_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
+LABEL_OS = "kubernetes.io/os"
+LABEL_ARCH = "kubernetes.io/arch"
 
 LABEL_PAIRS = (
     (LABEL_ZONE_BETA, LABEL_ZONE),

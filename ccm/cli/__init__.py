@@ -1,0 +1,62 @@
+"""The `ccm` command: for people who try, inspect or develop, never for production.
+
+Each subcommand is a module with two functions: `add` describes its arguments, and the
+function it registers runs them and returns the exit status. A subcommand imports what
+it needs when it runs, so that `--help` and `--version` answer at once.
+
+What may enter: reading the command line and the environment, one clear message for
+each mistake in them. What must never enter: the work itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import ccm
+from ccm.cli import sandbox
+
+_DESCRIPTION = """\
+Tools around the cloud-controller-manager: try it, look into it, develop a provider.
+
+The daemon itself is another command: cloud-controller-manager (or python -m ccm).
+"""
+
+_EPILOG = """\
+start here:
+  ccm sandbox              a whole cluster to play with, on this machine, in seconds
+  ccm sandbox --help       what it does and what you can do in it
+"""
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; returns the exit status (2: the command line is wrong)."""
+    options = build_parser().parse_args(argv)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left (`| head`); nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="ccm",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"ccm {ccm.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    sandbox.add(commands)
+    return parser

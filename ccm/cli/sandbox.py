@@ -1,0 +1,186 @@
+"""`ccm sandbox`: its arguments, checked as a whole before anything starts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ccm.base import durations
+from ccm.sandbox import settings
+
+ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
+"""Names a folder with real kube-apiserver and etcd programs (kubebuilder's convention)."""
+
+_NODE_NAME = re.compile(
+    r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*"
+)
+_NAME_LENGTH = 253
+
+_SUMMARY = "try the daemon on this machine: API server, simulated cloud, kubelets, live table"
+
+_DESCRIPTION = """\
+Runs a small cluster without machines, all of it on loopback:
+
+  1. an API server: real kube-apiserver and etcd if the folder KUBEBUILDER_ASSETS has
+     them, else the built-in one (kubectl works with both)
+  2. a simulated cloud with one instance for each node
+  3. the daemon, with its API limits raised so that you need not wait for them
+  4. kubelets, make-believe: each registers its node, tainted as uninitialized
+
+Then watch: the daemon finds each node's instance and gives the node its provider ID,
+labels and addresses, and lifts the taint. On a terminal a live table shows it; else
+lines of text. Ctrl-C ends everything; nothing is left behind.
+
+Meanwhile, in another terminal, set KUBECONFIG as the sandbox tells you and use kubectl,
+or power an instance off with the commands it prints.
+"""
+
+_EPILOG = """\
+examples:
+  ccm sandbox                               5 nodes, until Ctrl-C
+  ccm sandbox --nodes 500 --latency 50ms    a bigger cluster, a slower cloud
+  ccm sandbox --once                        exit with 0 as soon as all nodes are initialised
+  ccm sandbox --provider acme --provider-config acme.yaml --node-names vm-1,vm-2
+                                            your own provider, and nodes your cloud knows
+"""
+
+
+def add(commands: Any) -> None:
+    """Describe the subcommand to the command line's parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "sandbox",
+        help=_SUMMARY,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=lambda options: _run(parser, options))
+    option = parser.add_argument
+    option(
+        "--nodes",
+        type=_count,
+        metavar="N",
+        help=f"how many nodes to register, as node-0001 and so on (default {settings.NODES})",
+    )
+    option(
+        "--node-names",
+        type=_names,
+        metavar="A,B,C",
+        help="register nodes of these names instead",
+    )
+    option(
+        "--latency",
+        type=_duration,
+        metavar="DURATION",
+        help="how long each call to the simulated cloud takes, like 50ms (default 0s)",
+    )
+    option(
+        "--once",
+        action="store_true",
+        help="end when every node is initialised: exit status 0, or 1 after --timeout",
+    )
+    option(
+        "--timeout",
+        type=_duration,
+        metavar="DURATION",
+        help=f"with --once: how long to wait (default {settings.TIMEOUT_S:.0f}s)",
+    )
+    option(
+        "--provider",
+        metavar="NAME",
+        help="use this installed provider; no simulated cloud is started then, and a node is "
+        "initialised when it has a provider ID and no taint",
+    )
+    option(
+        "--provider-config",
+        type=Path,
+        metavar="FILE",
+        help="with --provider: its cloud config",
+    )
+    option(
+        "--keep",
+        action="store_true",
+        help="keep the folder with logs and kubeconfig at the end, and say where it is",
+    )
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    wanted = read(options, parser.error)
+    from ccm.sandbox import main
+
+    return main.run(wanted, out=sys.stdout)
+
+
+def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> settings.Settings:
+    """Turn parsed arguments into settings; calls `refuse` with a message if they clash."""
+    if options.nodes is not None and options.node_names is not None:
+        refuse("--nodes and --node-names exclude each other")
+    if options.timeout is not None and not options.once:
+        refuse("--timeout needs --once")
+    provider = _read_provider(options, refuse)
+    names = options.node_names or settings.default_names(options.nodes or settings.NODES)
+    timeout_s = settings.TIMEOUT_S if options.timeout is None else options.timeout.total_seconds()
+    assets = os.environ.get(ASSETS_VARIABLE)
+    return settings.Settings(
+        node_names=names,
+        latency=options.latency or timedelta(0),
+        once=options.once,
+        timeout_s=timeout_s,
+        provider=provider,
+        keep=options.keep,
+        assets=Path(assets).absolute() if assets else None,
+    )
+
+
+def _read_provider(
+    options: argparse.Namespace, refuse: Callable[[str], NoReturn]
+) -> settings.Provider | None:
+    file: Path | None = options.provider_config
+    if options.provider is None:
+        if file is not None:
+            refuse("--provider-config needs --provider")
+        return None
+    if options.latency is not None:
+        refuse("--latency slows the simulated cloud, and with --provider there is none")
+    from ccm.cloud import registry
+
+    known = registry.available()
+    if options.provider not in known:
+        refuse(f"there is no provider {options.provider!r}; installed: {', '.join(sorted(known))}")
+    if file is not None and not os.access(file, os.R_OK):
+        refuse(f"--provider-config: {file} is not there or cannot be read")
+    return settings.Provider(name=options.provider, config=file and file.absolute())
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= settings.MAX_NODES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {settings.MAX_NODES}")
+    return int(text)
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        value = durations.parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if value < timedelta(0):
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if len(name) > _NAME_LENGTH or not _NODE_NAME.fullmatch(name):
+            raise argparse.ArgumentTypeError(
+                f"{name!r} is no node name: lower-case letters, digits, '-' and '.' make one"
+            )
+        if names.count(name) > 1:
+            raise argparse.ArgumentTypeError(f"{name} comes twice")
+    return names

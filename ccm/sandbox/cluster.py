@@ -1,0 +1,238 @@
+"""The processes of a sandbox: API server, simulated cloud, daemon.
+
+Each is a context: it yields when the process is ready and ends the process when it is
+left. Nested in that order, they end in the reverse one: the daemon first, so that it
+gives up its lease and closes its connections, the servers after it. All files lie in
+the one folder that the caller names.
+
+Processes start with this interpreter, apart from the user's folder (`-P`), so that no
+file there is taken for a module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from ccm.base import durations
+from ccm.sandbox import cloud, daemonlog, process, realserver
+
+API_QPS = 10_000
+API_BURST = 20_000
+"""The daemon's API limits in a sandbox: its defaults make 500 nodes wait for 50 s."""
+
+NODE_SYNCS = 64
+STATUS_UPDATES = 16
+"""Nodes the daemon works on at once in a sandbox."""
+
+START_DEADLINE_S = 30.0
+"""How long a process of ours may take to become ready."""
+
+GRACE_S = 10.0
+"""How long a process may take to end by itself."""
+
+_POLL_S = 0.05
+
+
+class StartError(Exception):
+    """A process did not start, or ended before its time; the text holds its last words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiServer:
+    """A running API server.
+
+    Attributes:
+        url: base URL, without a slash at the end.
+        token: the administrator's.
+        ca_file: certificates that prove it; None: plain http.
+        kubeconfig: a file for the daemon.
+        kubectl_config: a file for kubectl, which sends no token over plain HTTP.
+        kind: what it is, for people.
+        is_running: whether it lives.
+        log: where it writes.
+    """
+
+    url: str
+    token: str
+    ca_file: Path | None
+    kubeconfig: Path
+    kubectl_config: Path
+    kind: str
+    is_running: Callable[[], bool]
+    log: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cloud:
+    """A running simulated cloud.
+
+    Attributes:
+        admin: calls behind the scenes.
+        config: the provider's cloud config.
+        curl: a curl configuration with the token in it.
+        is_running: whether it lives.
+        log: where it writes.
+    """
+
+    admin: cloud.Admin
+    config: Path
+    curl: Path
+    is_running: Callable[[], bool]
+    log: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """The running daemon; its log is followed."""
+
+    log: daemonlog.DaemonLog
+    file: Path
+    exit_code: Callable[[], int | None]
+
+
+@contextlib.asynccontextmanager
+async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator[ApiServer]:
+    """Start an API server: the real one if `assets` has its programs.
+
+    Raises:
+        StartError: it did not become ready.
+    """
+    if assets is not None and not realserver.missing_binaries(assets):
+        try:
+            async with realserver.open_real_apiserver(assets, folder) as server:
+                yield ApiServer(
+                    url=server.url,
+                    token=server.token,
+                    ca_file=server.ca_file,
+                    kubeconfig=server.kubeconfig_path,
+                    kubectl_config=server.kubeconfig_path,
+                    kind=f"kube-apiserver and etcd of {assets}",
+                    is_running=lambda: server.is_running,
+                    log=folder / "kube-apiserver.log",
+                )
+        except realserver.ServerStartError as error:
+            raise StartError(str(error)) from error
+        return
+    folder.mkdir(parents=True)
+    token = secrets.token_hex(16)
+    argv = ["ccm.sandbox.apiserver", "--data-dir", str(folder / "state"), "--token", token]
+    async with _open_child(argv, folder / "apiserver.log") as child:
+        told = await _ready(child)
+        kubeconfig = Path(told["kubeconfig"])
+        yield ApiServer(
+            url=told["url"],
+            token=token,
+            ca_file=None,
+            kubeconfig=kubeconfig,
+            kubectl_config=_for_kubectl(kubeconfig, folder / "kubeconfig"),
+            kind="built-in",
+            is_running=lambda: child.exit_code is None,
+            log=child.log,
+        )
+
+
+@contextlib.asynccontextmanager
+async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud]:
+    """Start the simulated cloud.
+
+    Raises:
+        StartError: it did not become ready.
+    """
+    folder.mkdir(parents=True)
+    argv = ["providers.sim", "--latency", durations.format_duration(latency)]
+    async with _open_child(argv, folder / "cloud.log") as child:
+        told = await _ready(child)
+        url, token = told["url"], told["token"]
+        async with cloud.open_admin(url, token) as admin:
+            yield Cloud(
+                admin=admin,
+                config=_secret(folder / "cloud.yaml", f"url: {url}\ntoken: {token}\n"),
+                curl=_secret(
+                    folder / "curlrc", f'silent\nheader = "Authorization: Bearer {token}"\n'
+                ),
+                is_running=lambda: child.exit_code is None,
+                log=child.log,
+            )
+
+
+@contextlib.asynccontextmanager
+async def open_daemon(
+    folder: Path, *, kubeconfig: Path, provider: str, config: Path | None
+) -> AsyncIterator[Daemon]:
+    """Start the daemon; it is not waited for."""
+    argv = ["ccm", *daemon_flags(kubeconfig=kubeconfig, provider=provider, config=config)]
+    async with _open_child(argv, folder / "daemon.log") as child:
+        yield Daemon(
+            log=daemonlog.DaemonLog(child.log), file=child.log, exit_code=lambda: child.exit_code
+        )
+
+
+def daemon_flags(*, kubeconfig: Path, provider: str, config: Path | None) -> list[str]:
+    """The daemon's command line in a sandbox."""
+    flags = [
+        f"--kubeconfig={kubeconfig}",
+        f"--cloud-provider={provider}",
+        "--leader-elect=true",
+        f"--kube-api-qps={API_QPS}",
+        f"--kube-api-burst={API_BURST}",
+        f"--concurrent-node-syncs={NODE_SYNCS}",
+        f"--concurrent-node-status-updates={STATUS_UPDATES}",
+        "--secure-port=0",  # the usual port may be taken, also by another sandbox
+        "--logging-format=json",
+    ]
+    return flags if config is None else [*flags, f"--cloud-config={config}"]
+
+
+def last_words(what: str, log: Path) -> str:
+    """The end of a log, introduced."""
+    text = log.read_text(errors="replace")[-4000:].strip() if log.exists() else ""
+    return f"{what}; the end of {log.name}:\n{text or '(nothing)'}"
+
+
+@contextlib.asynccontextmanager
+async def _open_child(argv: Sequence[str], log: Path) -> AsyncIterator[process.Child]:
+    child = process.Child([sys.executable, "-P", "-m", *argv], log=log)
+    try:
+        yield child
+    finally:
+        await child.stop(grace_s=GRACE_S)
+
+
+async def _ready(child: process.Child) -> dict[str, Any]:
+    """The line of JSON by which a process says where it is.
+
+    Raises:
+        StartError: there was none in time.
+    """
+    deadline = time.monotonic() + START_DEADLINE_S
+    while True:
+        ended = child.exit_code is not None
+        for line in child.log.read_text(errors="replace").splitlines(keepends=True):
+            if line.startswith("{") and line.endswith("}\n"):
+                return dict(json.loads(line))
+        if ended or time.monotonic() > deadline:
+            raise StartError(last_words("a process of the sandbox did not start", child.log))
+        await asyncio.sleep(_POLL_S)
+
+
+def _for_kubectl(source: Path, target: Path) -> Path:
+    """A copy whose current context is the one that the built-in server made for kubectl."""
+    config = json.loads(source.read_text())
+    return _secret(target, json.dumps(config | {"current-context": "kubectl"}, indent=2) + "\n")
+
+
+def _secret(path: Path, text: str) -> Path:
+    """Write a file that only its owner can read."""
+    path.touch(mode=0o600)
+    path.write_text(text)
+    return path

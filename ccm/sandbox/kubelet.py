@@ -1,0 +1,286 @@
+"""Make-believe kubelets: they register nodes and say how they are, and run nothing.
+
+One reconcile per node, level-triggered: a machine that runs and was not registered
+since it booted gets its node; a node whose Ready condition is not what its machine
+deserves gets it. That is the kubelet's work, and two bits of what a cluster's node
+controller does: a silent kubelet turns Ready to Unknown (here at once, not after 40 s),
+and a ready node loses the taint that the API server put on the new one.
+
+Nodes come as kubelets started for an external cloud provider register them: tainted as
+uninitialized, with a Hostname address, and not ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from ccm.base import tasks
+from ccm.base.clock import SYSTEM, Clock
+from ccm.kube import errors
+from ccm.kube.informer import Informer
+from ccm.kube.workqueue import WorkQueue
+from ccm.model import Node, names
+from ccm.model.node import is_uninitialized
+from ccm.model.times import format_time
+from ccm.runtime.loop import DONE, Loop, Result
+
+HEARTBEAT_S = 300.0
+"""Seconds between two reports of an unchanged node (kubelet, node status report frequency)."""
+
+VERSION = "v1.36.3"
+"""What the kubelets claim to be."""
+
+WORKERS = 16
+"""Requests at the same time."""
+
+_IDLE_S = 1.0
+
+_READY = {
+    names.STATUS_TRUE: ("KubeletReady", "the kubelet is ready"),
+    names.STATUS_FALSE: ("KubeletNotReady", "the cloud has not initialised the node yet"),
+    names.STATUS_UNKNOWN: ("NodeStatusUnknown", "the kubelet stopped posting node status"),
+}
+"""Status of the Ready condition -> its reason and message."""
+
+
+class NodeApi(Protocol):
+    """The requests that kubelets make."""
+
+    async def create(self, obj: Mapping[str, Any]) -> Node:
+        """Register a node."""
+        ...
+
+    async def patch_strategic(
+        self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
+    ) -> Node:
+        """Strategic merge patch."""
+        ...
+
+    async def patch_merge(self, name: str, patch: Mapping[str, Any]) -> Node:
+        """JSON merge patch."""
+        ...
+
+
+class Kubelets:
+    """The kubelets of all machines.
+
+    Args:
+        nodes: the cache of nodes; it must run.
+        api: requests about nodes, not rate-limited.
+        heartbeat_s: seconds between two reports of each node.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self,
+        nodes: Informer[Node],
+        api: NodeApi,
+        *,
+        heartbeat_s: float = HEARTBEAT_S,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._nodes = nodes
+        self._api = api
+        self._heartbeat_s = heartbeat_s
+        self._clock = clock
+        self._running: dict[str, str] = {}
+        self._registered: set[str] = set()
+        self._queue: WorkQueue[str] = WorkQueue("sandbox-kubelets", clock=clock)
+
+    def follow(self, machines: Mapping[str, str]) -> None:
+        """These machines run now: node name -> an ID that differs for another machine.
+
+        Those that were not there before boot, and register; those that are no longer
+        there fall silent.
+        """
+        booted = {name for name, machine in machines.items() if self._running.get(name) != machine}
+        silent = self._running.keys() - machines.keys()
+        self._registered -= booted
+        self._running = dict(machines)
+        for name in sorted(booted | silent):
+            self._queue.add(name)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        handler = self._nodes.add_handler(
+            name="kubelets",
+            on_add=lambda node, _: self._queue.add(node.name),
+            on_update=lambda _, node: self._queue.add(node.name),
+        )
+        loop = Loop(
+            "kubelets",
+            queue=self._queue,
+            reconcile=self.sync,
+            workers=WORKERS,
+            clock=self._clock,
+        )
+        try:
+            async with tasks.Group() as group:
+                group.start(loop.run(), name="kubelets")
+                group.start(self._report(), name="kubelets-heartbeat")
+        finally:
+            self._nodes.remove_handler(handler)
+
+    async def sync(self, name: str) -> Result:
+        """Bring one node to what its machine deserves.
+
+        Raises:
+            KubeError: a request failed.
+        """
+        node = self._nodes.store.get(name)
+        if node is None:
+            await self._register(name)
+            return DONE
+        wanted = wanted_ready(node, is_running=name in self._running)
+        if node.ready != wanted:
+            patch = ready_patch(wanted, format_time(self._clock.now()), turned=True)
+            node = await self._api.patch_strategic(name, patch, subresource="status")
+        if wanted == names.STATUS_TRUE and (lifted := not_ready_taint_patch(node)) is not None:
+            await self._api.patch_merge(name, lifted)
+        return DONE
+
+    async def _register(self, name: str) -> None:
+        """Once after each boot, as kubelets do: a node deleted later stays deleted."""
+        if name not in self._running or name in self._registered:
+            return
+        try:
+            await self._api.create(new_node(name, format_time(self._clock.now())))
+        except errors.AlreadyExists:
+            pass  # of an earlier boot; its state arrives through the cache
+        self._registered.add(name)
+
+    async def _report(self) -> None:
+        """One heartbeat after the other, spread evenly over the period."""
+        while True:
+            reporting = _ready_nodes(self._nodes, self._running)
+            if not reporting:
+                await self._clock.sleep(_IDLE_S)
+            for name in reporting:
+                await self._clock.sleep(self._heartbeat_s / len(reporting))
+                await self._heartbeat(name)
+
+    async def _heartbeat(self, name: str) -> None:
+        node = self._nodes.store.get(name)
+        if node is None or name not in self._running or node.ready != names.STATUS_TRUE:
+            return
+        patch = ready_patch(node.ready, format_time(self._clock.now()), turned=False)
+        try:
+            await self._api.patch_strategic(name, patch, subresource="status")
+        except errors.KubeError:
+            return  # the next one will do
+
+
+def _ready_nodes(nodes: Informer[Node], running: Collection[str]) -> list[str]:
+    return [
+        node.name
+        for node in nodes.store.list()
+        if node.name in running and node.ready == names.STATUS_TRUE
+    ]
+
+
+def wanted_ready(node: Node, *, is_running: bool) -> str:
+    """The status that a node's Ready condition should have."""
+    if not is_running:
+        return names.STATUS_UNKNOWN
+    return names.STATUS_FALSE if is_uninitialized(node) else names.STATUS_TRUE
+
+
+def ready_patch(status: str, moment: str, *, turned: bool) -> dict[str, Any]:
+    """The status patch of a report; `turned`: the condition changes, and says since when."""
+    return {"status": {"conditions": [_ready_condition(status, moment, turned=turned)]}}
+
+
+def not_ready_taint_patch(node: Node) -> dict[str, Any] | None:
+    """The merge patch that lifts the not-ready taint; None if the node has none.
+
+    It is bound to the version it was made from: the list of taints is replaced as a
+    whole, and nobody else's change may be lost.
+    """
+    kept = [taint for taint in node.taints if taint.key != names.TAINT_NOT_READY]
+    if len(kept) == len(node.taints):
+        return None
+    return {
+        "metadata": {"resourceVersion": node.resource_version},
+        "spec": {"taints": kept or None},
+    }
+
+
+def new_node(name: str, moment: str) -> dict[str, Any]:
+    """The node that a kubelet of an external cloud provider registers.
+
+    Args:
+        name: of the node, also its host name.
+        moment: now, as Kubernetes writes times.
+    """
+    resources = {"cpu": "2", "memory": "4026008Ki", "ephemeral-storage": "40Gi", "pods": "110"}
+    healthy = {
+        "MemoryPressure": ("KubeletHasSufficientMemory", "the kubelet has enough memory"),
+        "DiskPressure": ("KubeletHasNoDiskPressure", "the kubelet has no disk pressure"),
+        "PIDPressure": ("KubeletHasSufficientPID", "the kubelet has enough process IDs"),
+    }
+    conditions = [
+        _condition(kind, names.STATUS_FALSE, *said, moment) for kind, said in healthy.items()
+    ]
+    conditions.append(_ready_condition(names.STATUS_FALSE, moment, turned=True))
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {
+                names.LABEL_HOSTNAME: name,
+                names.LABEL_OS: "linux",
+                names.LABEL_ARCH: "amd64",
+            },
+        },
+        "spec": {
+            "taints": [
+                {
+                    "key": names.TAINT_UNINITIALIZED,
+                    "value": "true",
+                    "effect": names.EFFECT_NO_SCHEDULE,
+                }
+            ]
+        },
+        "status": {
+            "addresses": [{"type": names.ADDRESS_HOSTNAME, "address": name}],
+            "capacity": resources,
+            "allocatable": resources,
+            "conditions": conditions,
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "nodeInfo": _node_info(name),
+        },
+    }
+
+
+def _node_info(name: str) -> dict[str, str]:
+    return {
+        "machineID": name,
+        "systemUUID": name,
+        "bootID": name,
+        "kernelVersion": "6.12.0-sandbox",
+        "osImage": "Sandbox Linux",
+        "containerRuntimeVersion": "sandbox://1.0",
+        "kubeletVersion": VERSION,
+        "kubeProxyVersion": "",
+        "operatingSystem": "linux",
+        "architecture": "amd64",
+    }
+
+
+def _ready_condition(status: str, moment: str, *, turned: bool) -> dict[str, str]:
+    reason, message = _READY[status]
+    condition = _condition(names.CONDITION_READY, status, reason, message, moment)
+    if not turned:
+        del condition["lastTransitionTime"]
+    return condition
+
+
+def _condition(kind: str, status: str, reason: str, message: str, moment: str) -> dict[str, str]:
+    return {
+        "type": kind,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": moment,
+        "lastTransitionTime": moment,
+    }

@@ -1,0 +1,350 @@
+"""`ccm sandbox`: the order of things, from the first process to the last line.
+
+Start: folder, API server, simulated cloud and its instances, daemon; then the kubelets
+register, so that the daemon is watched from the first node on. End, whatever the
+reason: kubelets and caches, daemon, last line, cloud, API server, folder.
+
+A signal ends the sandbox at any moment, also while it starts. Processes of ours that
+end before their time end it too, with their last words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from ccm.base import durations, log, tasks
+from ccm.kube.client import Client
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.errors import KubeError
+from ccm.kube.informer import Informers
+from ccm.kube.resources import EVENTS, NODES
+from ccm.kube.tls import TlsSettings
+from ccm.kube.transport import Transport
+from ccm.sandbox import cloud, cluster, daemonlog, kubelet, screen
+from ccm.sandbox.board import SIM_LABELS, Board
+from ccm.sandbox.settings import Settings
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+"""What shells show after Ctrl-C: 128 + SIGINT."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+_SIM = "sim"
+_POWER_PERIOD_S = 1.0
+_HEALTH_PERIOD_S = 0.2
+_LAGGARDS = 5
+
+
+def run(settings: Settings, *, out: TextIO) -> int:
+    """Run a sandbox until it converged or is ended by a signal; returns the exit status."""
+    return asyncio.run(_run(settings, screen.open_screen(out)))
+
+
+async def _run(settings: Settings, shown: screen.Screen) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop.set)
+    with _state_folder(shown, keep=settings.keep) as folder, _logging_to(folder):
+        try:
+            return await Sandbox(settings, shown, folder, stop).play()
+        except (cluster.StartError, cloud.CloudTrouble, KubeError) as error:
+            shown.close()
+            shown.say(f"sandbox: {error}")
+            return EXIT_FAILED
+        finally:
+            shown.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """What runs while the daemon does."""
+
+    server: cluster.ApiServer
+    cloud: cluster.Cloud | None
+    client: Client
+
+
+class Sandbox:
+    """One performance.
+
+    Args:
+        settings: what is wanted.
+        shown: where it is shown.
+        folder: where all files go.
+        stop: set when the user wants to end it.
+    """
+
+    def __init__(
+        self, settings: Settings, shown: screen.Screen, folder: Path, stop: asyncio.Event
+    ) -> None:
+        self._settings = settings
+        self._screen = shown
+        self._folder = folder
+        self._stop = stop
+        labels = () if settings.provider else SIM_LABELS
+        self._board = Board(settings.node_names, labels=labels)
+        self._took_s: float | None = None
+        self._last: daemonlog.Entry | None = None
+
+    async def play(self) -> int:
+        """The whole; returns the exit status.
+
+        Raises:
+            StartError: a process did not start, or ended before its time.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            setting_up = tasks.spawn(self._set_up(stack), name="set-up")
+            try:
+                await tasks.first_of(_joined(setting_up), self._stop.wait(), name="start")
+            finally:
+                await tasks.cancel_and_join(setting_up)
+            if self._stop.is_set():
+                return self._exit_code()
+            stage = setting_up.result()
+            await self._act(stage)
+            await self._report(stage)
+        return self._exit_code()
+
+    async def _set_up(self, stack: contextlib.AsyncExitStack) -> _Stage:
+        settings = self._settings
+        say = self._screen.say
+        server = await stack.enter_async_context(
+            cluster.open_api_server(self._folder / "apiserver", assets=settings.assets)
+        )
+        say(f"API server ({server.kind}): {server.url}")
+        sim: cluster.Cloud | None = None
+        if settings.provider is None:
+            sim = await stack.enter_async_context(
+                cluster.open_cloud(self._folder / "cloud", latency=settings.latency)
+            )
+            await sim.admin.place(settings.node_names)
+            latency = durations.format_duration(settings.latency)
+            say(
+                f"simulated cloud: {sim.admin.url}, {len(settings.node_names)} instances, "
+                f"each call takes {latency}"
+            )
+        say(f"export KUBECONFIG={server.kubectl_config}")
+        transport = await stack.enter_async_context(
+            Transport(_cluster_config(server), user_agent="ccm-sandbox")
+        )
+        return _Stage(server=server, cloud=sim, client=Client(transport))
+
+    async def _act(self, stage: _Stage) -> None:
+        """Daemon, kubelets and picture, until it is over."""
+        provider = self._settings.provider
+        config = provider.config if provider else None
+        async with cluster.open_daemon(
+            self._folder,
+            kubeconfig=stage.server.kubeconfig,
+            provider=provider.name if provider else _SIM,
+            config=stage.cloud.config if stage.cloud else config,
+        ) as daemon:
+            self._screen.say(
+                f"daemon: API limits raised to {cluster.API_QPS} requests per second "
+                f"(burst {cluster.API_BURST}); its own defaults, 20 (30), are for busy clusters"
+            )
+            informers = self._informers(stage.client)
+            kubelets = kubelet.Kubelets(informers.of(NODES), stage.client.resource(NODES))
+            await tasks.first_of(
+                self._stop.wait(),
+                self._direct(stage),
+                informers.run(),
+                kubelets.run(),
+                self._power(stage, kubelets),
+                self._watch_processes(stage, daemon),
+                self._show(stage, daemon),
+                name="sandbox",
+            )
+        self._hear(daemon)
+        self._last = daemon.log.last
+
+    def _informers(self, client: Client) -> Informers:
+        board = self._board
+        informers = Informers(client)
+        informers.of(NODES).add_handler(
+            name="board",
+            on_add=lambda node, _: board.node_seen(node, time.monotonic()),
+            on_update=lambda _, node: board.node_seen(node, time.monotonic()),
+            on_delete=lambda node: board.node_gone(node.name, time.monotonic()),
+        )
+        informers.of(EVENTS).add_handler(
+            name="board",
+            on_add=lambda event, _: board.event_seen(event, time.monotonic()),
+            on_update=lambda _, event: board.event_seen(event, time.monotonic()),
+        )
+        return informers
+
+    async def _direct(self, stage: _Stage) -> None:
+        """What happens, one after the other; returns when the sandbox shall end."""
+        started = time.monotonic()
+        limit = self._settings.timeout_s if self._settings.once else None
+        try:
+            async with asyncio.timeout(limit):
+                await self._board.wait_converged()
+        except TimeoutError:
+            return
+        self._took_s = time.monotonic() - started
+        if self._settings.once:
+            return
+        count = self._board.counts.initialised
+        self._screen.say(f"converged: {count} nodes initialised in {self._took_s:.1f} s")
+        for line in self._hints(stage):
+            self._screen.say(line)
+        await self._stop.wait()
+
+    async def _power(self, stage: _Stage, kubelets: kubelet.Kubelets) -> None:
+        """Let kubelets boot and fall silent with their machines; without end."""
+        if stage.cloud is None:
+            kubelets.follow({name: name for name in self._settings.node_names})
+            await self._stop.wait()
+            return
+        while True:
+            with contextlib.suppress(cloud.CloudTrouble):
+                kubelets.follow(await stage.cloud.admin.running())
+            await asyncio.sleep(_POWER_PERIOD_S)
+
+    def _hints(self, stage: _Stage) -> Iterator[str]:
+        yield "Ctrl-C ends everything; until then, in another terminal:"
+        yield f"  export KUBECONFIG={stage.server.kubectl_config}; kubectl get nodes -o wide"
+        if stage.cloud is None:
+            return
+        base = f"curl -K {stage.cloud.curl} {stage.cloud.admin.url}/admin/instances"
+        yield f'  power off: {base}/i-0001/actions -d \'{{"action": "stop"}}\''
+        yield f"  delete:    {base}/i-0001 -X DELETE"
+        yield f'  add:       {base} -d \'{{"instances": [{{"name": "one-more"}}]}}\''
+
+    async def _watch_processes(self, stage: _Stage, daemon: cluster.Daemon) -> None:
+        """Ends with an error when a process of ours does.
+
+        Raises:
+            StartError: it ended; the text holds its last words.
+        """
+        while True:
+            await asyncio.sleep(_HEALTH_PERIOD_S)
+            code = daemon.exit_code()
+            if code is not None:
+                raise cluster.StartError(
+                    cluster.last_words(f"the daemon ended with status {code}", daemon.file)
+                )
+            for what, part in (("API server", stage.server), ("simulated cloud", stage.cloud)):
+                if part is not None and not part.is_running():
+                    raise cluster.StartError(cluster.last_words(f"the {what} ended", part.log))
+
+    async def _show(self, stage: _Stage, daemon: cluster.Daemon) -> None:
+        while True:
+            self._hear(daemon)
+            if stage.cloud is not None:
+                with contextlib.suppress(cloud.CloudTrouble):
+                    self._board.counts.cloud_calls = await stage.cloud.admin.call_count()
+            self._screen.show(self._board, now=time.monotonic())
+            await asyncio.sleep(self._screen.period_s)
+
+    def _hear(self, daemon: cluster.Daemon) -> None:
+        for entry in daemon.log.news():
+            if entry.is_warning:
+                self._board.daemon_warned(str(entry), time.monotonic())
+
+    async def _report(self, stage: _Stage) -> None:
+        """The last line, with figures as they are now that the daemon has ended."""
+        self._screen.show(self._board, now=time.monotonic())
+        self._screen.close()
+        async for page in stage.client.resource(EVENTS).pages():
+            for event in page.items:
+                self._board.count_warnings(event)
+        calls = self._last.cloud_calls if self._last else None
+        if stage.cloud is not None:
+            calls = await stage.cloud.admin.call_count()
+        for name in self._board.missing[:_LAGGARDS]:
+            row = self._board.rows.get(name)
+            told = (row.last_event or "the daemon said nothing") if row else "never registered"
+            self._screen.say(f"not initialised: {name}: {told}")
+        self._screen.say(
+            last_line(
+                self._board,
+                writes=self._last.node_writes if self._last else None,
+                cloud_calls=calls,
+                took_s=self._took_s,
+            )
+        )
+
+    def _exit_code(self) -> int:
+        if not self._settings.once or self._took_s is not None:
+            return EXIT_OK
+        return EXIT_INTERRUPTED if self._stop.is_set() else EXIT_FAILED
+
+
+def last_line(
+    board: Board, *, writes: int | None, cloud_calls: int | None, took_s: float | None
+) -> str:
+    """What it came to: nodes, the daemon's writes about nodes, cloud calls, warnings.
+
+    Args:
+        board: the nodes.
+        writes: None: the daemon did not live to tell.
+        cloud_calls: None: likewise.
+        took_s: seconds until all nodes were initialised; None: they are not.
+    """
+    counts = board.counts
+    nodes = f"{counts.initialised} nodes initialised"
+    if took_s is None:
+        nodes = f"{counts.initialised} of {counts.expected} nodes initialised"
+    parts = (
+        nodes,
+        f"{'?' if writes is None else writes} writes",
+        f"{'?' if cloud_calls is None else cloud_calls} cloud calls",
+        f"{counts.warnings} warnings",
+    )
+    start = "done" if took_s is not None else "not converged"
+    end = f" in {took_s:.1f} s" if took_s is not None else ""
+    return f"{start}: {', '.join(parts)}{end}"
+
+
+async def _joined(task: asyncio.Task[_Stage]) -> None:
+    await asyncio.wait([task])
+
+
+def _cluster_config(server: cluster.ApiServer) -> ClusterConfig:
+    """How we reach the API server; like a kubeconfig, without the time it takes to read one."""
+    return ClusterConfig(
+        server=server.url,
+        credentials=Fixed(bearer(server.token)),
+        tls=TlsSettings(ca_file=server.ca_file),
+        source="the sandbox",
+    )
+
+
+@contextlib.contextmanager
+def _state_folder(shown: screen.Screen, *, keep: bool) -> Iterator[Path]:
+    """A fresh folder, gone at the end unless it shall be kept."""
+    folder = Path(tempfile.mkdtemp(prefix="ccm-sandbox-"))
+    if keep:
+        shown.say(f"state and logs, to be kept: {folder}")
+    try:
+        yield folder
+    finally:
+        if not keep:
+            shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _logging_to(folder: Path) -> Iterator[None]:
+    """Our own log goes to a file: the screen is for people."""
+    with (folder / "sandbox.log").open("ab", buffering=0) as sink:
+        log.setup(stream=sink)
+        try:
+            yield
+        finally:
+            log.setup()

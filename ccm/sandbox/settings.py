@@ -1,0 +1,51 @@
+"""What a sandbox is asked to be. Light, so that the command line may import it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+NODES = 5
+"""Nodes where nobody says how many: they fit every terminal."""
+
+MAX_NODES = 10_000
+
+TIMEOUT_S = 120.0
+"""Seconds until `once` gives up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """A provider other than the simulated cloud's; `config` None: it needs no file."""
+
+    name: str
+    config: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One sandbox.
+
+    Attributes:
+        node_names: the nodes whose kubelets register.
+        latency: how long each call to the simulated cloud takes.
+        once: end when all nodes are initialised.
+        timeout_s: seconds until `once` gives up.
+        provider: None: the simulated cloud.
+        keep: leave the folder with logs and state where it is.
+        assets: where real kube-apiserver and etcd programs may be.
+    """
+
+    node_names: tuple[str, ...]
+    latency: timedelta = timedelta(0)
+    once: bool = False
+    timeout_s: float = TIMEOUT_S
+    provider: Provider | None = None
+    keep: bool = False
+    assets: Path | None = None
+
+
+def default_names(count: int) -> tuple[str, ...]:
+    """`node-0001`, `node-0002` and so on."""
+    return tuple(f"node-{number:04d}" for number in range(1, count + 1))
