@@ -13,20 +13,19 @@ from typing import Generic, Protocol, TypeVar
 from ccm.model.meta import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
-T_co = TypeVar("T_co", bound=KubeObject, covariant=True)
 
 Index = Callable[[T], Iterable[str]]
 """The values under which an object shall be found; none leaves it out."""
 
 
-class View(Protocol[T_co]):
+class View(Protocol[T]):
     """What readers may do with a store."""
 
-    def get(self, key: str) -> T_co | None:
+    def get(self, key: str) -> T | None:
         """The object with that key (`namespace/name` or `name`), if there is one."""
         ...
 
-    def list(self) -> builtins.list[T_co]:
+    def list(self) -> builtins.list[T]:
         """All objects, in no particular order; a copy the caller may keep."""
         ...
 
@@ -34,7 +33,7 @@ class View(Protocol[T_co]):
         """All keys; a live view, so copy it before awaiting."""
         ...
 
-    def by_index(self, name: str, value: str) -> builtins.list[T_co]:
+    def by_index(self, name: str, value: str) -> builtins.list[T]:
         """The objects an index files under a value.
 
         Raises:

@@ -1,197 +1,149 @@
-"""Helpers of these tests: a server that answers as told and remembers, and a clock by hand."""
+"""A scripted API server for one kind: what each list page and each watch shall do."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import json
-import ssl
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
 
-from aiohttp import web
+from ccm.kube import errors
+from ccm.kube.client import Page, WatchEvent
+from ccm.model import Node, NodeSpec, ObjectMeta
+from ccm.testing.clock import FakeClock
 
-from ccm.base.clock import SYSTEM, Clock
-from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Credentials, Fixed
-from ccm.kube.tls import TlsSettings
-from ccm.kube.transport import Transport
-
-CERTS = Path(__file__).parent / "certs"
-
-Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Step = WatchEvent[Node] | Exception | float
+"""An event, a failure, or seconds of silence."""
 
 
-class HandClock:
-    """Time moves when told, and by as much as anybody sleeps; naps are remembered."""
-
-    def __init__(self) -> None:
-        self.naps: list[float] = []
-        self._elapsed = 1000.0
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._elapsed)
-
-    def monotonic(self) -> float:
-        return self._elapsed
-
-    def advance(self, seconds: float) -> None:
-        self._elapsed += seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.naps.append(seconds)
-        self._elapsed += seconds
-        await asyncio.sleep(0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seen:
-    """A request as it arrived; `target` is the raw path with its query."""
-
-    method: str
-    target: str
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-@dataclass(kw_only=True)
-class Server:
-    """A server that gives its answers one after the other, then `{}` for ever."""
-
-    url: str = ""
-    port: int = 0
-    seen: list[Seen] = field(default_factory=list)
-    answers: deque[Answer] = field(default_factory=deque)
-    peers: list[str] = field(default_factory=list)
-
-    def will(self, *answers: Answer) -> None:
-        self.answers.extend(answers)
-
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        seen = Seen(
-            method=request.method,
-            target=request.raw_path,
-            headers=request.headers.copy(),
-            body=await request.read(),
-        )
-        self.seen.append(seen)
-        tls = request.transport.get_extra_info("ssl_object") if request.transport else None
-        shown = tls.getpeercert() if tls is not None else None
-        self.peers.append(shown["subject"][0][0][1] if shown else "")
-        answer = self.answers.popleft() if self.answers else says({})
-        return await answer(request)
-
-
-def says(content: Any, *, status: int = 200, **headers: str) -> Answer:
-    """An answer with a JSON body; header names are written with underscores."""
-
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return web.json_response(content, status=status, headers=named)
-
-    return answer
-
-
-def sends(body: bytes, *, status: int = 200, content_type: str = "application/json") -> Answer:
-    """An answer with raw bytes."""
-
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(status=status, body=body, content_type=content_type)
-
-    return answer
-
-
-def refuses(status: int, reason: str, message: str = "no", **headers: str) -> Answer:
-    """An answer with a Status."""
-    return says(a_status(status, reason, message), status=status, **headers)
-
-
-def a_status(code: int, reason: str, message: str = "no") -> dict[str, Any]:
-    return {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Failure",
-        "reason": reason,
-        "message": message,
-        "code": code,
-    }
-
-
-async def cuts(request: web.BaseRequest) -> web.StreamResponse:
-    """Reset the connection instead of answering."""
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
-
-
-def streams(*chunks: bytes, then: Answer | None = None, hold: bool = False) -> Answer:
-    """Send chunks; then end, or go on with `then` (a cut), or hold the line silently."""
-
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse()
-        response.enable_chunked_encoding()
-        await response.prepare(request)
-        for chunk in chunks:
-            await response.write(chunk)
-        if hold:
-            await asyncio.sleep(30)
-        if then is not None:
-            await then(request)
-            return response
-        await response.write_eof()
-        return response
-
-    return answer
-
-
-@contextlib.asynccontextmanager
-async def serve(context: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[Server]:
-    server = Server()
-    runner = web.ServerRunner(web.Server(server.handle), shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=context)
-    await site.start()
-    server.port = runner.addresses[0][1]
-    server.url = f"{'https' if context else 'http'}://127.0.0.1:{server.port}"
-    try:
-        yield server
-    finally:
-        await runner.cleanup()
-
-
-def server_context(name: str, *, clients: str = "") -> ssl.SSLContext:
-    """TLS of a server; `clients` names the authority whose client certificates it asks for."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTS / f"{name}.pem", CERTS / f"{name}.key.pem")
-    if clients:
-        context.load_verify_locations(CERTS / f"{clients}.pem")
-        context.verify_mode = ssl.CERT_OPTIONAL
-    return context
-
-
-def connect(
-    url: str,
-    *,
-    credentials: Credentials | None = None,
-    tls: TlsSettings | None = None,
-    clock: Clock = SYSTEM,
-    disable_compression: bool = False,
-    user_agent: str = "ccm/1.0 (linux/amd64) kubernetes/abc1234",
-) -> Transport:
-    config = ClusterConfig(
-        server=url,
-        credentials=credentials or Fixed(),
-        tls=tls or TlsSettings(),
-        disable_compression=disable_compression,
-        source="a test",
+def node(name: str, version: int, *, provider_id: str = "") -> Node:
+    return Node(
+        metadata=ObjectMeta(name=name, uid=f"uid-{name}", resource_version=str(version)),
+        spec=NodeSpec(provider_id=provider_id),
     )
-    return Transport(config, user_agent=user_agent, clock=clock)
+
+
+def added(obj: Node) -> WatchEvent[Node]:
+    return _event("ADDED", obj)
+
+
+def modified(obj: Node) -> WatchEvent[Node]:
+    return _event("MODIFIED", obj)
+
+
+def deleted(obj: Node) -> WatchEvent[Node]:
+    return _event("DELETED", obj)
+
+
+def _event(type_: str, obj: Node) -> WatchEvent[Node]:
+    return WatchEvent(
+        type=type_,  # type: ignore[arg-type]
+        object=obj,
+        resource_version=obj.resource_version,
+        key=obj.key,
+        wire_type=type_,
+    )
+
+
+def bookmark(version: int, *, end: bool = False) -> WatchEvent[Node]:
+    return WatchEvent(
+        type="BOOKMARK",
+        object=None,
+        resource_version=str(version),
+        initial_events_end=end,
+        wire_type="BOOKMARK",
+    )
+
+
+def malformed(key: str, version: int, wire_type: str = "MODIFIED") -> WatchEvent[Node]:
+    return WatchEvent(
+        type="MALFORMED", object=None, resource_version=str(version), key=key, wire_type=wire_type
+    )
+
+
+def page(
+    items: Sequence[Node], version: int, *, continue_: str = "", malformed: int = 0
+) -> Page[Node]:
+    return Page(
+        items=items, resource_version=str(version), continue_=continue_, malformed=malformed
+    )
+
+
+def api_error(status: int, retry_after: float | None = None) -> errors.ApiError:
+    headers = {} if retry_after is None else {"Retry-After": str(int(retry_after))}
+    return errors.from_response(status, headers, b"")
+
+
+def refused() -> errors.Unreachable:
+    return errors.Unreachable("connection refused", kind="refused")
+
+
+@dataclass
+class Call:
+    """One request as the reflector made it."""
+
+    verb: str
+    at: float
+    version: str = ""
+    initial: bool = False
+    timeout_s: int = 0
+    token: str = ""
+    limit: int = 0
+    idle_timeout_s: float | None = None
+
+
+@dataclass
+class Server:
+    """Answers lists and watches from two scripts; an exhausted watch stays silent."""
+
+    clock: FakeClock
+    lists: list[Page[Node] | Exception] = field(default_factory=list)
+    watches: list[Sequence[Step] | Exception] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    open_watches: int = 0
+
+    async def list_page(self, *, limit: int, continue_: str = "") -> Page[Node]:
+        self.calls.append(Call("list", self.clock.elapsed_s, token=continue_, limit=limit))
+        answer = self.lists.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self,
+        *,
+        resource_version: str = "",
+        timeout_s: int,
+        send_initial_events: bool = False,
+        idle_timeout_s: float | None = None,
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[Node]]]:
+        self.calls.append(
+            Call(
+                "watch",
+                self.clock.elapsed_s,
+                version=resource_version,
+                initial=send_initial_events,
+                timeout_s=timeout_s,
+                idle_timeout_s=idle_timeout_s,
+            )
+        )
+        script = self.watches.pop(0) if self.watches else (1e9,)
+        if isinstance(script, Exception):
+            raise script
+        self.open_watches += 1
+        try:
+            yield self._play(script)
+        finally:
+            self.open_watches -= 1
+
+    async def _play(self, script: Iterable[Step]) -> AsyncIterator[WatchEvent[Node]]:
+        for step in script:
+            if isinstance(step, Exception):
+                raise step
+            if isinstance(step, WatchEvent):
+                yield step
+            else:
+                await self.clock.sleep(step)
+
+    def of(self, verb: str) -> list[Call]:
+        return [call for call in self.calls if call.verb == verb]

@@ -1,0 +1,434 @@
+"""The reflector: first list, resuming, expiry, back-off, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Collection
+
+import pytest
+from tests.unit.kube.scripted import (
+    Server,
+    Step,
+    added,
+    api_error,
+    bookmark,
+    deleted,
+    malformed,
+    modified,
+    node,
+    page,
+    refused,
+)
+
+from ccm.base.backoff import Exponential
+from ccm.kube import errors
+from ccm.kube.reflector import Reflector, Settings
+from ccm.model import Node
+from ccm.testing.clock import FakeClock
+
+FOREVER = 1e9
+STEADY = Exponential(base_s=0.8, factor=2.0, cap_s=30.0)
+PAGES = Settings(watch_list=False, backoff=STEADY)
+LISTED = Settings(backoff=STEADY)
+
+
+class Recorder:
+    """A sink that writes down what it is told."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock = clock
+        self.objects: dict[str, Node] = {}
+        self.removed: list[tuple[str, str | None]] = []
+        self.upserts: list[str] = []
+        self.completed: list[float] = []
+
+    def keys(self) -> Collection[str]:
+        return self.objects.keys()
+
+    def upsert(self, obj: Node) -> None:
+        self.objects[obj.key] = obj
+        self.upserts.append(f"{obj.key}@{obj.resource_version}")
+
+    def remove(self, key: str, last: Node | None = None) -> None:
+        self.objects.pop(key, None)
+        self.removed.append((key, last.resource_version if last else None))
+
+    def complete(self) -> None:
+        self.completed.append(self.clock.elapsed_s)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    server: Server, settings: Settings
+) -> AsyncIterator[tuple[Reflector[Node], Recorder]]:
+    sink = Recorder(server.clock)
+    reflector = Reflector(
+        server,
+        sink,
+        resource="nodes",
+        settings=settings,
+        clock=server.clock,
+        rng=random.Random(1),
+    )
+    task = asyncio.create_task(reflector.run())
+    try:
+        await server.clock.advance(0)
+        yield reflector, sink
+        assert not task.done(), "the reflector ended by itself"
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert server.open_watches == 0
+
+
+def initial(*objects: Node, version: int) -> list[Step]:
+    return [*(added(obj) for obj in objects), bookmark(version, end=True)]
+
+
+@pytest.mark.asyncio
+async def test_the_first_request_is_a_watch_list_and_the_same_watch_goes_on() -> None:
+    server = Server(FakeClock())
+    server.watches = [
+        [*initial(node("a", 3), node("b", 5), version=7), 2.0, modified(node("a", 9))]
+    ]
+    async with running(server, LISTED) as (reflector, sink):
+        assert sink.completed == [0]
+        assert reflector.resource_version == "7"
+        await server.clock.advance(2)
+        assert sink.upserts == ["a@3", "b@5", "a@9"]
+        first, second = server.calls
+        assert (first.verb, first.version, first.initial) == ("watch", "", True)
+        assert 300 <= first.timeout_s <= 600
+        assert (second.verb, second.version, second.initial) == ("watch", "9", False)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("status", [400, 422])
+async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None:
+    server = Server(FakeClock())
+    server.watches = [api_error(status), [2.0, api_error(410)], [FOREVER]]
+    server.lists = [
+        page([node("a", 1)], 5, continue_="more"),
+        page([node("b", 2)], 5),
+        page([node("a", 1)], 9),
+    ]
+    async with running(server, LISTED) as (_, sink):
+        assert sink.completed == [0]
+        await server.clock.advance(60)
+        assert [(call.token, call.limit) for call in server.of("list")] == [
+            ("", 500),
+            ("more", 500),
+            ("", 500),
+        ]
+        assert [call.version for call in server.of("watch")] == ["", "5", "9"]
+        assert [call.initial for call in server.of("watch")] == [True, False, False]
+        assert sink.removed == [("b", None)]
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_ignores_watch_list_and_falls_silent_is_listed() -> None:
+    server = Server(FakeClock())
+    server.watches = [[added(node("a", 1)), FOREVER]]
+    server.lists = [page([node("a", 1)], 5)]
+    async with running(server, LISTED) as (_, sink):
+        await server.clock.advance(9.9)
+        assert sink.completed == []
+        await server.clock.advance(0.2)
+        assert sink.completed == [10]
+        assert [call.verb for call in server.calls] == ["watch", "list", "watch"]
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_ignores_watch_list_and_chatters_is_listed() -> None:
+    server = Server(FakeClock())
+    chatter = [step for n in range(100) for step in (modified(node("a", n)), 1.0)]
+    server.watches = [chatter]
+    server.lists = [page([node("a", 200)], 200)]
+    async with running(server, LISTED) as (_, sink):
+        await server.clock.advance(61)
+        assert sink.completed == [60]
+
+
+@pytest.mark.asyncio
+async def test_a_watch_list_that_is_cut_starts_again_and_reports_deletions_only_at_its_end() -> (
+    None
+):
+    server = Server(FakeClock())
+    cut = errors.Unreachable("reset", kind="reset")
+    server.watches = [
+        [*initial(node("a", 1), node("b", 2), version=3), api_error(410)],
+        [added(node("a", 1)), cut],
+        initial(node("a", 1), node("c", 5), version=6),
+    ]
+    async with running(server, LISTED) as (_, sink):
+        await server.clock.advance(1)
+        assert sink.removed == []
+        await server.clock.advance(5)
+        assert sink.removed == [("b", None)]
+        assert set(sink.objects) == {"a", "c"}
+
+
+@pytest.mark.asyncio
+async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_included() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10)]
+    server.watches = [
+        [added(node("a", 11)), 5.0],
+        [5.0, bookmark(20)],
+        [5.0, errors.Unreachable("reset", kind="reset")],
+        [FOREVER],
+    ]
+    async with running(server, PAGES) as (_, sink):
+        await server.clock.advance(60)
+        assert [call.version for call in server.of("watch")] == ["10", "11", "20", "20"]
+        assert [call.at for call in server.of("watch")] == pytest.approx([0, 5, 10, 15.8])
+        assert len(server.of("list")) == 1
+        assert sink.upserts == ["a@11"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("as_status", [True, False], ids=["at the start", "inside the watch"])
+async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
+    server = Server(FakeClock())
+    server.lists = [
+        page([node("a", 1), node("b", 2), node("c", 3)], 10),
+        page([node("a", 1), node("b", 12), node("d", 13)], 20),
+    ]
+    gone = api_error(410)
+    server.watches = [gone if as_status else [3.0, gone]]
+    async with running(server, PAGES) as (reflector, sink):
+        await server.clock.advance(10)
+        assert sink.removed == [("c", None)]
+        assert set(sink.objects) == {"a", "b", "d"}
+        assert reflector.resource_version == "20"
+        assert reflector.trouble_since is None
+
+
+@pytest.mark.asyncio
+async def test_failures_back_off_without_end_and_watches_resume() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10)]
+    server.watches = [refused() for _ in range(10)]
+    async with running(server, PAGES):
+        await server.clock.advance(200)
+        at = [call.at for call in server.of("watch")]
+        gaps = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+        assert gaps == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30])
+        assert {call.version for call in server.of("watch")} == {"10"}
+
+
+@pytest.mark.asyncio
+async def test_two_quiet_minutes_make_pauses_short_again() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10)]
+    server.watches = [refused(), refused(), refused(), [130.0, bookmark(11), refused()]]
+    async with running(server, PAGES):
+        await server.clock.advance(200)
+        at = [call.at for call in server.of("watch")]
+        assert at == pytest.approx([0, 0.8, 2.4, 5.6, 136.4])
+
+
+@pytest.mark.asyncio
+async def test_jitter_stretches_pauses_up_to_double() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10)]
+    server.watches = [refused() for _ in range(50)]
+    async with running(server, Settings(watch_list=False)):
+        await server.clock.advance(1000)
+        at = [call.at for call in server.of("watch")]
+        late = [later - earlier for earlier, later in zip(at[8:], at[9:], strict=False)]
+        assert min(late) >= 30
+        assert max(late) < 60
+        assert max(late) - min(late) > 5
+
+
+@pytest.mark.asyncio
+async def test_retry_after_is_honoured() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10)]
+    server.watches = [api_error(429, retry_after=17)]
+    async with running(server, PAGES):
+        await server.clock.advance(30)
+        assert [call.at for call in server.of("watch")] == [0, 17]
+        assert [call.version for call in server.of("watch")] == ["10", "10"]
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10) for _ in range(100)]
+    server.watches = [[] for _ in range(300)]
+    async with running(server, PAGES):
+        await server.clock.advance(5)
+        assert len(server.of("watch")) <= 4
+        await server.clock.advance(595)
+        at = [call.at for call in server.of("watch")]
+        gaps = [later - earlier for earlier, later in zip(at[10:], at[11:], strict=False)]
+        assert min(gaps) == pytest.approx(30)
+
+
+@pytest.mark.asyncio
+async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([node("a", 1)], 10), page([], 90)]
+    server.watches = [[], [], [], [FOREVER]]
+    async with running(server, PAGES) as (_, sink):
+        await server.clock.advance(30)
+        assert [call.version for call in server.of("watch")] == ["10", "10", "10", "90"]
+        assert sink.removed == [("a", None)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "failure",
+    [api_error(502), errors.Unreachable("garbage", kind="garbage"), api_error(500), api_error(401)],
+    ids=["502", "garbage", "500", "401"],
+)
+async def test_a_failing_watch_delivers_nothing_and_is_repeated(failure: Exception) -> None:
+    server = Server(FakeClock())
+    server.lists = [page([node("a", 1)], 10)]
+    server.watches = [failure, [FOREVER]]
+    async with running(server, PAGES) as (reflector, sink):
+        assert reflector.trouble_since is not None
+        await server.clock.advance(0.8)
+        assert [call.version for call in server.of("watch")] == ["10", "10"]
+        assert sink.upserts == ["a@1"]
+        assert sink.removed == []
+        await server.clock.advance(1)
+        assert reflector.trouble_since is None
+
+
+@pytest.mark.asyncio
+async def test_a_version_from_the_future_leads_to_a_new_list() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10), page([], 4)]
+    body = (
+        b'{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version",'
+        b'"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}'
+    )
+    server.watches = [errors.from_response(504, {}, body), [FOREVER]]
+    async with running(server, PAGES):
+        await server.clock.advance(5)
+        assert [call.version for call in server.of("watch")] == ["10", "4"]
+
+
+@pytest.mark.asyncio
+async def test_a_failing_list_is_repeated_from_its_beginning() -> None:
+    server = Server(FakeClock())
+    server.lists = [
+        page([node("a", 1)], 10, continue_="more"),
+        api_error(410),
+        page([node("b", 2)], 20),
+    ]
+    async with running(server, PAGES) as (_, sink):
+        await server.clock.advance(2)
+        assert [call.token for call in server.of("list")] == ["", "more", ""]
+        assert set(sink.objects) == {"b"}
+        assert len(sink.completed) == 1
+
+
+@pytest.mark.asyncio
+async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() -> None:
+    server = Server(FakeClock())
+    server.watches = [
+        [*initial(node("a", 1), node("b", 2), version=3), malformed("a", 8), 2.0, api_error(410)],
+        [
+            malformed("a", 8, "ADDED"),
+            *initial(node("c", 9), version=10),
+            malformed("c", 11, "DELETED"),
+            2.0,
+        ],
+    ]
+    async with running(server, LISTED) as (reflector, sink):
+        assert reflector.resource_version == "8"
+        await server.clock.advance(4)
+        assert sink.removed == [("b", None), ("c", None)]
+        assert set(sink.objects) == {"a"}
+        assert reflector.resource_version == "11"
+
+
+@pytest.mark.asyncio
+async def test_a_list_with_malformed_items_reports_nobody_gone() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([node("a", 1), node("b", 1)], 10), page([node("a", 1)], 20, malformed=1)]
+    server.watches = [api_error(410)]
+    async with running(server, PAGES) as (_, sink):
+        await server.clock.advance(2)
+        assert set(sink.objects) == {"a", "b"}
+        assert sink.removed == []
+
+
+@pytest.mark.asyncio
+async def test_a_deletion_carries_the_last_state() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([node("a", 1)], 10)]
+    server.watches = [[deleted(node("a", 12))]]
+    async with running(server, PAGES) as (reflector, sink):
+        assert sink.removed == [("a", "12")]
+        assert reflector.resource_version == "12"
+
+
+@pytest.mark.asyncio
+async def test_a_silent_watch_is_opened_again_and_the_limit_can_be_set() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10)]
+    server.watches = [[8.0, errors.Unreachable("nothing for 8 s", kind="silent")]]
+    async with running(server, Settings(watch_list=False, silence_s=8, backoff=STEADY)):
+        await server.clock.advance(10)
+        assert [call.idle_timeout_s for call in server.of("watch")] == [8, 8]
+        assert [call.version for call in server.of("watch")] == ["10", "10"]
+
+
+@pytest.mark.asyncio
+async def test_a_watch_that_the_server_never_ends_is_renewed() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10)]
+    settings = Settings(watch_list=False, watch_timeout_s=(60, 60), overtime_s=15)
+    async with running(server, settings):
+        await server.clock.advance(77)
+        assert [call.at for call in server.of("watch")] == [0, 76]
+
+
+@pytest.mark.asyncio
+async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([node(f"n{n}", n + 1) for n in range(5000)], 6000)]
+    server.watches = [[modified(node(f"n{n}", 7000 + n)) for n in range(2000)]]
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+            await server.clock.sleep(0)
+
+    task = asyncio.create_task(asyncio.wait_for(other(), 5))
+    sink = Recorder(server.clock)
+    reflector = Reflector(server, sink, resource="nodes", settings=PAGES, clock=server.clock)
+    worker = asyncio.create_task(reflector.run())
+    while len(sink.upserts) < 7000:
+        await asyncio.sleep(0)
+    assert turns >= 7000 / 500
+    for ending in (task, worker):
+        ending.cancel()
+    await asyncio.gather(task, worker, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_contact_and_trouble_tell_how_fresh_the_copy_is() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10)]
+    server.watches = [[4.0, bookmark(11), 1.0, refused()], refused(), [FOREVER]]
+    async with running(server, PAGES) as (reflector, _):
+        start = server.clock.monotonic()
+        assert reflector.last_contact == start
+        await server.clock.advance(4)
+        assert reflector.last_contact == start + 4
+        await server.clock.advance(1.5)
+        assert reflector.trouble_since == start + 5
+        await server.clock.advance(4)
+        assert reflector.trouble_since is None
