@@ -198,6 +198,11 @@ class Reflector(Generic[T]):
         """The last version seen; empty before the first list and after an expiry."""
         return self._version or ""
 
+    @property
+    def _is_initial(self) -> bool:
+        """Whether a watch-list is under way; `_pending` holds what it did not show yet."""
+        return self._pending is not None
+
     async def run(self) -> None:
         """List and watch for ever; ends only by cancellation."""
         while True:
@@ -260,7 +265,7 @@ class Reflector(Generic[T]):
         try:
             await self._watch("")
         except errors.ApiError as refusal:
-            if self._pending is None or refusal.status not in _REFUSALS:
+            if not self._is_initial or refusal.status not in _REFUSALS:
                 raise
             self._fall_back(str(refusal))
         except _Ignored as ignorance:
@@ -280,7 +285,7 @@ class Reflector(Generic[T]):
         async with self._source.watch(
             resource_version=version,
             timeout_s=timeout_s,
-            send_initial_events=self._pending is not None,
+            send_initial_events=self._is_initial,
             idle_timeout_s=self._settings.silence_s,
         ) as events:
             self._watches.inc()
@@ -292,7 +297,7 @@ class Reflector(Generic[T]):
 
     def _judge(self, opened_at: float) -> None:
         """Decide what the end of a watch without an error means."""
-        if self._pending is not None:
+        if self._is_initial:
             raise _Fruitless("the watch ended before its initial events were complete")
         lasted = self._clock.monotonic() - opened_at
         if not self._progress and lasted < self._settings.short_watch_s:
@@ -303,7 +308,7 @@ class Reflector(Generic[T]):
     async def _watchdog(self, timeout_s: float) -> None:
         """End the watch when its initial events do not come, or when it overstays."""
         opened_at = self._clock.monotonic()
-        while self._pending is not None:
+        while self._is_initial:
             left = (
                 min(
                     (self._last_contact or opened_at) + self._settings.initial_silence_s,

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import AsyncIterator, Collection
 
 import pytest
+
+from ccm.base.backoff import Exponential
+from ccm.kube import errors
+from ccm.kube.reflector import Reflector, Settings
+from ccm.model import Node
+from ccm.testing.clock import FakeClock
 from tests.unit.kube.scripted import (
     Server,
     Step,
@@ -21,12 +28,6 @@ from tests.unit.kube.scripted import (
     page,
     refused,
 )
-
-from ccm.base.backoff import Exponential
-from ccm.kube import errors
-from ccm.kube.reflector import Reflector, Settings
-from ccm.model import Node
-from ccm.testing.clock import FakeClock
 
 FOREVER = 1e9
 STEADY = Exponential(base_s=0.8, factor=2.0, cap_s=30.0)
@@ -153,9 +154,7 @@ async def test_a_server_that_ignores_watch_list_and_chatters_is_listed() -> None
 
 
 @pytest.mark.asyncio
-async def test_a_watch_list_that_is_cut_starts_again_and_reports_deletions_only_at_its_end() -> (
-    None
-):
+async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end() -> None:
     server = Server(FakeClock())
     cut = errors.Unreachable("reset", kind="reset")
     server.watches = [
@@ -215,7 +214,7 @@ async def test_failures_back_off_without_end_and_watches_resume() -> None:
     async with running(server, PAGES):
         await server.clock.advance(200)
         at = [call.at for call in server.of("watch")]
-        gaps = [later - earlier for earlier, later in zip(at, at[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
         assert gaps == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30])
         assert {call.version for call in server.of("watch")} == {"10"}
 
@@ -239,7 +238,7 @@ async def test_jitter_stretches_pauses_up_to_double() -> None:
     async with running(server, Settings(watch_list=False)):
         await server.clock.advance(1000)
         at = [call.at for call in server.of("watch")]
-        late = [later - earlier for earlier, later in zip(at[8:], at[9:], strict=False)]
+        late = [later - earlier for earlier, later in itertools.pairwise(at[8:])]
         assert min(late) >= 30
         assert max(late) < 60
         assert max(late) - min(late) > 5
@@ -266,7 +265,7 @@ async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> Non
         assert len(server.of("watch")) <= 4
         await server.clock.advance(595)
         at = [call.at for call in server.of("watch")]
-        gaps = [later - earlier for earlier, later in zip(at[10:], at[11:], strict=False)]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(at[10:])]
         assert min(gaps) == pytest.approx(30)
 
 
