@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from pathlib import Path
 
 from ccm.model import names
 from tests.architecture.sources import ROOT, modules, place, project_files, texts, tree
@@ -108,22 +107,14 @@ def test_the_lock_file_names_no_host() -> None:
     assert "//" not in (ROOT / "requirements.lock").read_text()
 
 
-def test_each_unit_test_stands_where_its_module_does() -> None:
-    lost = [
-        str(path.relative_to(ROOT))
+def test_unit_tests_stand_where_the_code_does() -> None:
+    folders = {
+        path.parent.relative_to(ROOT / "tests" / "unit")
         for path in modules("tests")
         if path.relative_to(ROOT).parts[1] == "unit" and path.name.startswith("test_")
-        if not mirrors_code(path)
-    ]
+    }
+    homes = (ROOT / "ccm", ROOT, ROOT / "tests")
+
+    lost = [str(each) for each in folders if not any((home / each).is_dir() for home in homes)]
 
     assert lost == []
-
-
-def mirrors_code(test: Path) -> bool:
-    """Whether `test_<module>.py` or `test_<module>_<aspect>.py` has its module."""
-    folder = test.parent.relative_to(ROOT / "tests" / "unit")
-    subject = test.stem.removeprefix("test_")
-    homes = (ROOT / "ccm" / folder, ROOT / folder, ROOT / "tests" / folder)
-    stems = [path.stem.strip("_") for home in homes for path in home.glob("*.py")]
-    stems += [path.parent.name for home in homes for path in home.glob("*/__init__.py")]
-    return any(subject == stem or subject.startswith(f"{stem}_") for stem in stems)
