@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Any
 
-import aiohttp
 import pytest
 
 from tests import servers
@@ -15,97 +12,9 @@ from tests.envtest import assets
 
 pytestmark = [
     pytest.mark.asyncio,
+    pytest.mark.envtest,
     pytest.mark.parametrize("api_server", [servers.REAL], indirect=True),
 ]
-
-NODES = "/api/v1/nodes"
-MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
-
-
-def node(name: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-
-
-async def create(session: aiohttp.ClientSession, name: str) -> dict[str, Any]:
-    async with session.post(NODES, json=node(name)) as response:
-        assert response.status == 201, await response.text()
-        return dict(await response.json())
-
-
-async def label(session: aiohttp.ClientSession, name: str, text: str) -> None:
-    patch = json.dumps({"metadata": {"labels": {"mark": text}}})
-    async with session.patch(f"{NODES}/{name}", data=patch, headers=MERGE_PATCH) as response:
-        assert response.status == 200, await response.text()
-
-
-async def events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
-    async for line in response.content:
-        yield json.loads(line)
-
-
-async def test_a_node_is_created_read_and_patched(api_server: servers.ApiServer) -> None:
-    async with servers.connect(api_server) as session:
-        await create(session, "alpha")
-        await label(session, "alpha", "seen")
-        async with session.get(f"{NODES}/alpha") as response:
-            stored = await response.json()
-    assert stored["metadata"]["labels"]["mark"] == "seen"
-
-
-async def test_a_watch_tells_of_changes(api_server: servers.ApiServer) -> None:
-    async with servers.connect(api_server) as session, asyncio.timeout(10):
-        made = await create(session, "alpha")
-        since = made["metadata"]["resourceVersion"]
-        async with session.get(f"{NODES}?watch=1&resourceVersion={since}") as response:
-            told = events(response)
-            await label(session, "alpha", "seen")
-            change = await anext(told)
-            assert change["type"] == "MODIFIED"
-            assert change["object"]["metadata"]["labels"]["mark"] == "seen"
-
-
-async def test_each_test_begins_with_no_nodes(api_server: servers.ApiServer) -> None:
-    async with servers.connect(api_server) as session:
-        held = node("held")
-        held["metadata"]["finalizers"] = ["example.com/hold"]
-        async with session.post(NODES, json=held) as response:
-            assert response.status == 201, await response.text()
-        await servers.wipe(api_server)
-        async with session.get(NODES) as response:
-            assert (await response.json())["items"] == []
-
-
-async def test_a_wrong_token_is_unauthorized(api_server: servers.ApiServer) -> None:
-    async with (
-        servers.connect(api_server, token="wrong") as session,
-        session.get(NODES) as response,
-    ):
-        assert response.status == 401
-        assert (await response.json())["reason"] == "Unauthorized"
-
-
-async def test_objects_survive_stop_and_start(api_server: servers.ApiServer) -> None:
-    async with servers.connect(api_server) as session:
-        made = await create(session, "alpha")
-    await api_server.stop()
-    assert not api_server.is_running
-    async with servers.connect(api_server) as session:
-        with pytest.raises(aiohttp.ClientConnectionError):
-            await session.get(NODES)
-    await api_server.start()
-    async with servers.connect(api_server) as session, session.get(f"{NODES}/alpha") as response:
-        kept = await response.json()
-    assert kept["metadata"]["uid"] == made["metadata"]["uid"]
-
-
-async def test_objects_survive_kill_and_start(api_server: servers.ApiServer) -> None:
-    async with servers.connect(api_server) as session:
-        made = await create(session, "alpha")
-    await api_server.kill()
-    await api_server.start()
-    async with servers.connect(api_server) as session, session.get(f"{NODES}/alpha") as response:
-        kept = await response.json()
-    assert kept["metadata"]["uid"] == made["metadata"]["uid"]
 
 
 async def test_kubectl_reads_the_kubeconfig(api_server: servers.ApiServer) -> None:
@@ -131,6 +40,9 @@ async def test_service_accounts_get_tokens_that_are_believed(
         async with session.post(f"{base}/daemon/token", json=request) as response:
             assert response.status == 201, await response.text()
             token = (await response.json())["status"]["token"]
-    async with servers.connect(api_server, token=token) as session, session.get(NODES) as response:
+    async with (
+        servers.connect(api_server, token=token) as session,
+        session.get("/api/v1/nodes") as response,
+    ):
         # Known (not 401), but without any right.
         assert (await response.json())["reason"] == "Forbidden"
