@@ -8,6 +8,7 @@ reported in one message.
 from __future__ import annotations
 
 import configparser
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ import yaml
 
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.durations import parse_duration
+
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_PLACE = re.compile(r"line \d+, column \d+|byte \d+")
 
 
 class ConfigError(Exception):
@@ -74,7 +78,9 @@ class Fields:
         """A non-empty string; a missing one is a fault only if `required`."""
         value: object = self._take(name, default)
         if not isinstance(value, str):
-            self._fault(name, value, "must be text")
+            # Not the value itself: it may be a secret that lost its quotes.
+            kind = type(value).__name__
+            self.faults.append(f"{self._where}{name} is of type {kind}; it must be text in quotes")
             return default
         if required and not value:
             self.faults.append(f"{self._where}{name} is missing; it is required")
@@ -83,7 +89,7 @@ class Fields:
     def integer(self, name: str, default: int, *, least: int | None = None) -> int:
         """A whole number, at least `least`."""
         value = self._take(name, default)
-        if isinstance(value, str) and value.lstrip("-").isdigit():
+        if isinstance(value, str) and _INTEGER.fullmatch(value):
             value = int(value)
         if not isinstance(value, int) or isinstance(value, bool):
             self._fault(name, value, "must be a whole number")
@@ -110,7 +116,7 @@ class Fields:
             return default
         try:
             parsed = parse_duration(str(value))
-        except ValueError:
+        except (ValueError, OverflowError):
             parsed = timedelta(0)
         if parsed <= timedelta(0):
             self._fault(name, value, "must be a duration above zero, such as 30s or 1m30s")
@@ -161,24 +167,24 @@ class Context:
         """The configuration as a YAML mapping. Raises ConfigError."""
         try:
             parsed = yaml.safe_load(self.config)
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self.source} is not YAML: {_one_line(error)}") from error
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise self._unreadable("YAML", error) from error
         return self._mapping(parsed)
 
     def json(self) -> Fields:
         """The configuration as a JSON object. Raises ConfigError."""
         try:
             parsed = msgspec.json.decode(self.config or b"{}")
-        except msgspec.DecodeError as error:
-            raise ConfigError(f"{self.source} is not JSON: {_one_line(error)}") from error
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            raise self._unreadable("JSON", error) from error
         return self._mapping(parsed)
 
     def toml(self) -> Fields:
         """The configuration as TOML. Raises ConfigError."""
         try:
             parsed = tomllib.loads(self.config.decode())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self.source} is not TOML: {_one_line(error)}") from error
+        except (ValueError, RecursionError) as error:
+            raise self._unreadable("TOML", error) from error
         return self._mapping(parsed)
 
     def ini(self) -> Mapping[str, Fields]:
@@ -186,9 +192,12 @@ class Context:
         parser = configparser.ConfigParser(interpolation=None)
         try:
             parser.read_string(self.config.decode(), source=self.source)
-        except (configparser.Error, UnicodeDecodeError) as error:
-            raise ConfigError(f"{self.source} is not INI: {_one_line(error)}") from error
+        except (configparser.Error, ValueError) as error:
+            raise self._unreadable("INI", error) from error
         return {name: Fields(dict(parser[name]), where=name) for name in parser.sections()}
+
+    def _unreadable(self, form: str, error: Exception) -> ConfigError:
+        return ConfigError(f"{self.source} is not valid {form}: {_place(error)}")
 
     def _mapping(self, parsed: Any) -> Fields:
         if parsed is None:
@@ -199,5 +208,17 @@ class Context:
         return Fields(parsed)
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _place(error: Exception) -> str:
+    """Where a file cannot be read, without quoting it: the line may hold a secret."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return f"line {mark.line + 1}, column {mark.column + 1}"
+    line = getattr(error, "lineno", None)
+    if isinstance(error, configparser.ParsingError) and error.errors:
+        line = error.errors[0][0]
+    if line is not None:
+        return f"line {line}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8"
+    found = _PLACE.search(str(error))
+    return found[0] if found else "nested too deeply or not valid"

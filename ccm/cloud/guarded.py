@@ -91,8 +91,8 @@ class Guarded:
         self._cloud = cloud
         self._read_deadline_s = read_deadline_s
         self._forced_limiter = limiter
-        self._limiter = self._limiter_for(cloud)
         self._clock = clock
+        self._limiter = self._limiter_for(cloud)
         self._observers: list[Observer] = []
 
     @property
@@ -141,6 +141,11 @@ class Guarded:
         try:
             async with asyncio.timeout(deadline_s) as scope:
                 return await invoke(self._cloud)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            # Something inside the provider was cancelled; passed on, it would end our worker.
+            raise errors.Canceled(f"{operation} was cancelled inside the provider") from error
         except Exception as error:
             if isinstance(error, TimeoutError) and scope.expired():
                 raise errors.DeadlineExceeded(
@@ -149,7 +154,8 @@ class Guarded:
             found = errors.normalized(error)
             if found is error:
                 raise
-            raise found from error
+            # An error found among the causes must not become the cause of its own cause.
+            raise found from found.__cause__
 
     def _deadline_s(self, operation: str) -> float:
         own = self._cloud.limits.deadlines_s.get(operation)
@@ -161,7 +167,7 @@ class Guarded:
         if self._forced_limiter is not None:
             return self._forced_limiter
         rate = cloud.limits.rate
-        return bucket(rate.qps, rate.burst) if rate else Unlimited()
+        return bucket(rate.qps, rate.burst, self._clock) if rate else Unlimited()
 
 
 class NodeCalls:
@@ -184,13 +190,23 @@ class NodeCalls:
     async def _call(self, operation: str, invoke: Callable[[Cloud], Awaitable[T]]) -> T:
         return await self._guard.call(operation, invoke, observer=self._observer)
 
+    async def _decide(self, operation: str, invoke: Callable[[Cloud], Awaitable[bool]]) -> bool:
+        async def decided(cloud: Cloud) -> bool:
+            answer: object = await invoke(cloud)
+            # A forgotten `return` would read as False, and False about existence deletes nodes.
+            if not isinstance(answer, bool):
+                raise errors.Internal(f"{operation} answered {answer!r}, not True or False")
+            return answer
+
+        return await self._call(operation, decided)
+
     async def instance_exists(self, node: Node) -> bool:
         """See `InstancesV2.instance_exists`."""
-        return await self._call("instance_exists", lambda c: _v2(c).instance_exists(node))
+        return await self._decide("instance_exists", lambda c: _v2(c).instance_exists(node))
 
     async def instance_shutdown(self, node: Node) -> bool:
         """See `InstancesV2.instance_shutdown`."""
-        return await self._call("instance_shutdown", lambda c: _v2(c).instance_shutdown(node))
+        return await self._decide("instance_shutdown", lambda c: _v2(c).instance_shutdown(node))
 
     async def instance_metadata(self, node: Node) -> InstanceMetadata | None:
         """See `InstancesV2.instance_metadata`."""
@@ -232,14 +248,14 @@ class NodeCalls:
 
     async def instance_exists_by_provider_id(self, provider_id: str) -> bool:
         """See `Instances.instance_exists_by_provider_id`."""
-        return await self._call(
+        return await self._decide(
             "instance_exists_by_provider_id",
             lambda c: _v1(c).instance_exists_by_provider_id(provider_id),
         )
 
     async def instance_shutdown_by_provider_id(self, provider_id: str) -> bool:
         """See `Instances.instance_shutdown_by_provider_id`."""
-        return await self._call(
+        return await self._decide(
             "instance_shutdown_by_provider_id",
             lambda c: _v1(c).instance_shutdown_by_provider_id(provider_id),
         )
@@ -255,6 +271,11 @@ class NodeCalls:
         return await self._call(
             "get_zone_by_node_name", lambda c: _zones(c).get_zone_by_node_name(node_name)
         )
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _offered(capability: T | None, name: str) -> T:

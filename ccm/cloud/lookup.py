@@ -175,6 +175,16 @@ class InstanceLookup:
             try:
                 return await second()
             except CloudError as by_name:
-                # The second error keeps its class, so its policy holds; both texts are told.
-                by_name.args = (f"{what}: by provider ID: {by_id}; by name: {by_name}",)
-                raise
+                text = f"{what}: by provider ID: {by_id}; by name: {by_name}"
+                raise _retold(by_name, text) from by_name
+
+
+def _retold(error: CloudError, text: str) -> CloudError:
+    """The same error with another text: its class and facts stay, so its policy holds.
+
+    A copy, because a provider may raise one object again and again.
+    """
+    kind = type(error)
+    copied = kind.__new__(kind, text)
+    copied.__dict__.update(error.__dict__)
+    return copied

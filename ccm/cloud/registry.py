@@ -119,7 +119,7 @@ def _unknown(name: str, found: Mapping[str, EntryPoint]) -> str:
     close = difflib.get_close_matches(name, found, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     known = ", ".join(sorted(found)) or "none; install a provider package"
-    return f"unknown cloud provider {name!r}{hint} Installed providers: {known}"
+    return f"unknown cloud provider {name!r}{hint or '.'} Installed providers: {known}"
 
 
 def _origin(entry: EntryPoint) -> str:

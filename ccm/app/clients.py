@@ -1,0 +1,92 @@
+"""One transport below, one client with its own rate limit per user above it.
+
+Each controller, the events and the informers have a bucket of their own, so that a flood
+of events never holds up a write; requests about the Lease never wait.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+
+import ccm
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.throttle import Limiter, TokenBucket, Unlimited
+from ccm.kube.client import Client
+from ccm.kube.transport import Transport
+
+INFORMERS = "shared-informers"
+EVENTS = "cloud-controller-manager"
+LEADER_ELECTION = "leader-election"
+"""User-agent suffixes (Go cloud-provider)."""
+
+
+def user_agent(program: str) -> str:
+    """`<program>/<version> (<os>/<arch>) kubernetes/ccm`, shaped as Go components do."""
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    system = platform.system().lower()
+    return f"{program}/{ccm.__version__} ({system}/{machine}) kubernetes/ccm"
+
+
+class Clients:
+    """Makes clients over one transport.
+
+    Args:
+        transport: the wire.
+        rate: qps and burst of each client; None = no limit.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self, transport: Transport, rate: tuple[float, int] | None, clock: Clock = SYSTEM
+    ) -> None:
+        self._transport = transport
+        self._rate = rate
+        self._clock = clock
+
+    def named(self, name: str) -> Client:
+        """A client with a bucket of its own."""
+        return Client(self._transport, name=name, limiter=self._limiter())
+
+    def lease(self, renew_deadline_s: float) -> Client:
+        """The client of leader election: never limited, and quick to give up.
+
+        Its timeout is half the renew deadline, at least a second (Go cloud-provider).
+        """
+        return Client(
+            self._transport,
+            name=LEADER_ELECTION,
+            limiter=Unlimited(),
+            timeout_s=max(1.0, renew_deadline_s / 2),
+        )
+
+    def client(self, name: str) -> ProviderClient:
+        """For a provider that speaks to the cluster itself."""
+        return ProviderClient(self.named(name))
+
+    def _limiter(self) -> Limiter:
+        if self._rate is None:
+            return Unlimited()
+        qps, burst = self._rate
+        return TokenBucket(qps=qps, burst=burst, clock=self._clock)
+
+
+class ProviderClient:
+    """The API server as the provider SDK promises it (`ccm.cloud.ApiClient`)."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """Send a request and return the body of the answer; raises `ccm.kube.errors`."""
+        return await self._client.raw(
+            method, path, query=query, body=body, content_type=content_type
+        )

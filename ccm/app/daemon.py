@@ -1,0 +1,336 @@
+"""Wires everything together; the order of start and stop is written down here.
+
+Start: credentials, transport, provider (retried until its cloud answers), leader
+election; on leadership caches, events, controllers.
+Stop, on SIGTERM or SIGINT: controllers, caches, events flushed, Lease released, provider
+closed, transport closed. On a lost Lease: everything is cancelled at once, exit 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import ccm
+from ccm.app import metrics, names
+from ccm.app.clients import EVENTS, INFORMERS, Clients, user_agent
+from ccm.app.informers import ProviderInformers
+from ccm.app.options import PROGRAM, Options
+from ccm.app.provider import Misconfigured, context, opened
+from ccm.base import log
+from ccm.base.backoff import jittered
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.base.throttle import TokenBucket
+from ccm.cloud import registry
+from ccm.cloud.guarded import READ_DEADLINE_S, Guarded, NodeCalls
+from ccm.cloud.interface import Cloud
+from ccm.cloud.inventory import SharedInventory
+from ccm.cloud.lookup import InstanceLookup
+from ccm.controllers.node import controller as node
+from ccm.controllers.nodelifecycle import controller as nodelifecycle
+from ccm.controllers.nodelifecycle.metrics import observe_call
+from ccm.kube import config as kube_config
+from ccm.kube.client import Client
+from ccm.kube.events import EventRecorder
+from ccm.kube.informer import Informer, Informers
+from ccm.kube.leader import LeaderElector, LostLease
+from ccm.kube.lock import Terms, new_identity
+from ccm.kube.resources import EVENTS as EVENT_KIND
+from ccm.kube.resources import LEASES, NODES
+from ccm.kube.transport import Transport
+from ccm.model import Node
+from ccm.model.names import COMPONENT_MANAGER, COMPONENT_NODE, COMPONENT_NODE_LIFECYCLE
+from ccm.runtime.sync import until_synced
+
+FLUSH_S = 2.0
+"""Longest time that stopping waits for recorded events to be delivered."""
+
+Work = Callable[[], Awaitable[None]]
+
+EXIT_OK = 0
+EXIT_CONFIGURATION = 1
+EXIT_LOST_LEASE = 1
+
+
+async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTEM) -> int:
+    """Run the daemon until it is told to stop; the exit code.
+
+    Raises:
+        Misconfigured: a person has to correct something.
+    """
+    logger = log.logger("daemon")
+    try:
+        opener = registry.load(options.cloud_provider)
+        cluster = await asyncio.to_thread(
+            kube_config.load, options.kubeconfig, options.master, environ=environ
+        )
+    except (registry.ProviderError, kube_config.ConfigError) as error:
+        raise Misconfigured(str(error)) from error
+    logger.info("starting", version=ccm.__version__, server=cluster.server, source=cluster.source)
+    async with Transport(cluster, user_agent=user_agent(PROGRAM), clock=clock) as transport:
+        daemon = Daemon(options, Clients(transport, options.api_rate, clock), opener, clock)
+        with _stop_signals() as stop:
+            work = spawn(daemon.run(), name="daemon")
+            told = spawn(stop.wait(), name="stop-signal")
+            try:
+                await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    return work.result()
+                logger.info("stopping")
+                return EXIT_OK
+            finally:
+                await cancel_and_join(told, work)
+                logger.info("stopped", **metrics.summary())
+
+
+class Daemon:
+    """One process: provider, election, controllers.
+
+    Args:
+        options: the flags.
+        clients: makes API clients.
+        opener: opens the provider.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self, options: Options, clients: Clients, opener: registry.Opener, clock: Clock
+    ) -> None:
+        self._options = options
+        self._clients = clients
+        self._opener = opener
+        self._clock = clock
+        self._log = log.logger("daemon")
+        self._events = Events(clients.named(EVENTS), clock)
+
+    async def run(self) -> int:
+        """Open the provider, then lead when it is our turn; the exit code."""
+        options = self._options
+        given = context(
+            file=options.cloud_config,
+            cluster_name=options.cluster_name,
+            clients=self._clients,
+            clock=self._clock,
+        )
+        async with (
+            self._events,
+            opened(options.cloud_provider, self._opener, given, clock=self._clock) as cloud,
+        ):
+            self._check_cluster_id(cloud)
+            if not options.leader_elect:
+                await self._lead(cloud)
+                return EXIT_OK
+            try:
+                await self._elector().run(lambda: self._lead(cloud))
+            except LostLease as error:
+                self._log.error("leaderelection lost", error=str(error))
+                return EXIT_LOST_LEASE
+        return EXIT_OK
+
+    def _elector(self) -> LeaderElector:
+        options = self._options
+        renew_deadline_s = options.leader_elect_renew_deadline.total_seconds()
+        return LeaderElector(
+            self._clients.lease(renew_deadline_s).resource(LEASES),
+            Terms(
+                namespace=options.leader_elect_resource_namespace,
+                name=options.leader_elect_resource_name,
+                identity=new_identity(socket.gethostname()),
+                lease_duration_s=options.leader_elect_lease_duration.total_seconds(),
+                renew_deadline_s=renew_deadline_s,
+                retry_period_s=options.leader_elect_retry_period.total_seconds(),
+            ),
+            recorder=self._events.recorder(COMPONENT_MANAGER),
+            clock=self._clock,
+        )
+
+    async def _lead(self, cloud: Cloud) -> None:
+        """Everything that only the leader does, until cancelled."""
+        informers = Informers(
+            self._clients.named(INFORMERS),
+            resync_s=self._options.min_resync_period.total_seconds(),
+            clock=self._clock,
+        )
+        nodes = informers.of(NODES)
+        if cloud.set_informers is not None:
+            cloud.set_informers(ProviderInformers(nodes))
+        guard = self._guard(cloud)
+        inventory = self._inventory(guard, nodes)
+        try:
+            async with Group() as group:
+                group.start(informers.run(), name="informers")
+                group.start(_settle(nodes), name="settle")
+                for controller, work in self._controllers(guard, nodes, inventory):
+                    group.start(_run(controller, work), name=controller.name)
+                    await self._pause_between_starts()
+        finally:
+            if inventory is not None:
+                await inventory.close()
+            await self._events.flush()
+
+    def _controllers(
+        self, guard: Guarded, nodes: Informer[Node], inventory: SharedInventory | None
+    ) -> Iterator[tuple[names.Controller, Work]]:
+        """The enabled controllers, ready to run."""
+        makers = {names.NODE: self._node, names.NODE_LIFECYCLE: self._node_lifecycle}
+        offered = guard.cloud.instances is not None or guard.cloud.instances_v1 is not None
+        for controller in names.disabled(self._options.controllers):
+            self._log.warning("controller is disabled", controller=controller.name)
+        for controller in names.enabled(self._options.controllers):
+            if not offered:
+                self._log.warning(
+                    "controller is skipped: the provider offers no instances",
+                    controller=controller.name,
+                )
+                continue
+            yield controller, makers[controller](guard, nodes, inventory)
+
+    def _node(
+        self, guard: Guarded, nodes: Informer[Node], inventory: SharedInventory | None
+    ) -> Work:
+        options = self._options
+        return node.NodeController(
+            nodes=nodes,
+            api=self._clients.named(names.NODE.client).resource(NODES),
+            lookup=InstanceLookup(NodeCalls(guard), inventory),
+            schemes=tuple(guard.cloud.provider_schemes),
+            events=self._events.recorder(COMPONENT_NODE),
+            settings=node.Settings(
+                workers=options.concurrent_node_syncs,
+                status_workers=options.node_status_workers,
+                status_period_s=options.node_status_update_frequency.total_seconds(),
+            ),
+            clock=self._clock,
+        ).run
+
+    def _node_lifecycle(
+        self, guard: Guarded, nodes: Informer[Node], inventory: SharedInventory | None
+    ) -> Work:
+        options = self._options
+        return nodelifecycle.NodeLifecycleController(
+            nodes=nodes,
+            api=self._clients.named(names.NODE_LIFECYCLE.client).resource(NODES),
+            lookup=InstanceLookup(NodeCalls(guard, observe_call), inventory),
+            schemes=tuple(guard.cloud.provider_schemes),
+            events=self._events.recorder(COMPONENT_NODE_LIFECYCLE),
+            settings=nodelifecycle.Settings(
+                workers=options.concurrent_node_lifecycle_syncs,
+                period_s=options.node_monitor_period.total_seconds(),
+            ),
+            clock=self._clock,
+        ).run
+
+    def _guard(self, cloud: Cloud) -> Guarded:
+        options = self._options
+        rate = options.cloud_rate
+        limiter = TokenBucket(qps=rate[0], burst=rate[1], clock=self._clock) if rate else None
+        return Guarded(
+            cloud,
+            read_deadline_s=options.cloud_call_timeout.total_seconds() or READ_DEADLINE_S,
+            limiter=limiter,
+            clock=self._clock,
+        )
+
+    def _inventory(self, guard: Guarded, nodes: Informer[Node]) -> SharedInventory | None:
+        if guard.cloud.inventory is None:
+            return None
+        return SharedInventory(
+            NodeCalls(guard).list_instances,
+            population=lambda: len(nodes.store),
+            max_age_s=self._options.inventory_max_age.total_seconds(),
+            clock=self._clock,
+        )
+
+    async def _pause_between_starts(self) -> None:
+        interval_s = self._options.controller_start_interval.total_seconds()
+        if interval_s > 0:
+            await self._clock.sleep(jittered(interval_s, 1.0, random.Random()))
+
+    def _check_cluster_id(self, cloud: Cloud) -> None:
+        if cloud.has_cluster_id:
+            return
+        detail = (
+            f"cloud provider {cloud.name!r} cannot tell this cluster's objects from others "
+            "(no cluster ID)"
+        )
+        if not self._options.allow_untagged_cloud:
+            raise Misconfigured(f"{detail}; give it one, or pass --allow-untagged-cloud")
+        self._log.warning("cloud has no cluster ID", error=detail)
+
+
+class Events:
+    """One client for all events, one recorder per component.
+
+    An async context manager: recorders deliver while it is open; leaving it delivers what
+    is left, for at most `FLUSH_S`.
+    """
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._resource = client.resource(EVENT_KIND)
+        self._clock = clock
+        self._recorders: dict[str, EventRecorder] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def recorder(self, component: str) -> EventRecorder:
+        """The recorder that reports as this component."""
+        known = self._recorders.get(component)
+        if known is None:
+            known = EventRecorder(self._resource, component=component, clock=self._clock)
+            self._recorders[component] = known
+            self._tasks.append(spawn(known.run(), name=f"events-{component}"))
+        return known
+
+    async def flush(self) -> None:
+        """Deliver what was recorded, for at most `FLUSH_S`."""
+        pending = [recorder.flush(FLUSH_S) for recorder in self._recorders.values()]
+        for delivery in pending:
+            await delivery
+
+    async def __aenter__(self) -> Events:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.flush()
+        finally:
+            await cancel_and_join(*self._tasks)
+
+
+async def _run(controller: names.Controller, work: Work) -> None:
+    with metrics.running(controller.metric):
+        await work()
+
+
+async def _settle(nodes: Informer[Node]) -> None:
+    """Once the cache is complete, take it out of the garbage collector's rounds."""
+    await until_synced(nodes, who="daemon")
+    gc.collect()
+    gc.freeze()
+
+
+@contextmanager
+def _stop_signals() -> Iterator[asyncio.Event]:
+    """An event that SIGTERM or SIGINT sets; a second signal ends the process at once."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    watched = (signal.SIGTERM, signal.SIGINT)
+
+    def told() -> None:
+        if stop.is_set():
+            os._exit(EXIT_CONFIGURATION)
+        stop.set()
+
+    for number in watched:
+        loop.add_signal_handler(number, told)
+    try:
+        yield stop
+    finally:
+        for number in watched:
+            loop.remove_signal_handler(number)

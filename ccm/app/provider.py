@@ -1,0 +1,93 @@
+"""Opens the chosen provider, however long its cloud takes to answer.
+
+What a person has to correct (unknown name, unreadable file, wrong configuration) ends the
+process with one message. What passes by itself (the cloud is down, credentials are
+refused) is tried again with back-off, and said once at the start and once at the end.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from ccm.base import log
+from ccm.base.backoff import Exponential, Streak
+from ccm.base.clock import SYSTEM, Clock
+from ccm.cloud.config import ClientBuilder, ConfigError, Context
+from ccm.cloud.errors import normalized
+from ccm.cloud.interface import Cloud
+from ccm.cloud.registry import Opener
+
+OPEN_BACK_OFF = Exponential(base_s=1.0, factor=2.0, cap_s=30.0, jitter=0.2)
+"""Pauses between attempts to open the provider."""
+
+
+class Misconfigured(Exception):
+    """A person has to correct something; the message says what. The process ends with 1."""
+
+
+def read_config(file: str) -> bytes:
+    """The bytes of the cloud-config file; empty without one.
+
+    Raises:
+        Misconfigured: the file cannot be read.
+    """
+    if not file:
+        return b""
+    try:
+        return Path(file).read_bytes()
+    except OSError as error:
+        reason = error.strerror or error
+        raise Misconfigured(f"--cloud-config={file} cannot be read: {reason}") from error
+
+
+def context(
+    *, file: str, cluster_name: str, clients: ClientBuilder | None, clock: Clock = SYSTEM
+) -> Context:
+    """What the provider is opened with. Raises Misconfigured."""
+    return Context(
+        config=read_config(file),
+        source=file or "--cloud-config (not given)",
+        cluster_name=cluster_name,
+        clients=clients,
+        clock=clock,
+    )
+
+
+@asynccontextmanager
+async def opened(
+    name: str, opener: Opener, given: Context, *, clock: Clock = SYSTEM
+) -> AsyncIterator[Cloud]:
+    """The open provider.
+
+    Raises:
+        Misconfigured: the provider refuses its configuration.
+    """
+    async with AsyncExitStack() as stack:
+        yield await _open(stack, name, opener, given, clock)
+
+
+async def _open(
+    stack: AsyncExitStack, name: str, opener: Opener, given: Context, clock: Clock
+) -> Cloud:
+    logger = log.logger("provider", provider=name)
+    streak = Streak(policy=OPEN_BACK_OFF, rng=random.Random())
+    while True:
+        try:
+            cloud = await stack.enter_async_context(opener(given))
+        except ConfigError as error:
+            faults = "\n  ".join(error.faults)
+            raise Misconfigured(
+                f"cloud provider {name!r} refuses its configuration ({given.source}):\n  {faults}"
+            ) from error
+        except Exception as error:  # noqa: BLE001 - a provider may fail in any way
+            delay = streak.next(clock.monotonic())
+            level = logger.warning if streak.failures == 1 else logger.debug
+            level("provider cannot be opened, retrying", error=str(normalized(error)))
+            await clock.sleep(delay)
+        else:
+            if streak.failures:
+                logger.info("provider opened at last", attempt=streak.failures + 1)
+            return cloud
