@@ -1,0 +1,99 @@
+"""The script behind the make targets: what it says, and what decides that `.venv` is stale."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.architecture.sources import ROOT
+
+SCRIPT = ROOT / ".dev" / "run.py"
+
+
+@pytest.fixture
+def chores() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("chores", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def ask(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_without_a_task_it_lists_them() -> None:
+    answer = ask()
+
+    assert answer.returncode == 0
+    assert "  demo " in answer.stdout
+
+
+def test_an_unknown_task_is_an_error() -> None:
+    assert ask("dance").returncode == 2
+
+
+def test_it_needs_the_standard_library_only() -> None:
+    asked = [sys.executable, "-I", "-S", str(SCRIPT), "help"]
+
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+
+    assert answer.returncode == 0, answer.stderr
+
+
+def test_uv_comes_from_the_lock_with_its_hashes(chores: ModuleType) -> None:
+    first, *hashes = chores.locked("uv").splitlines()
+
+    assert first.startswith("uv==")
+    assert len(hashes) > 5
+    assert all(line.strip().startswith("--hash=sha256:") for line in hashes)
+
+
+def test_a_package_that_is_not_locked_is_refused(chores: ModuleType) -> None:
+    with pytest.raises(chores.Failed, match="does not name nonsense"):
+        chores.locked("nonsense")
+
+
+def test_another_lock_makes_the_environment_stale(
+    chores: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = chores.recipe()
+    changed = tmp_path / "requirements.lock"
+    changed.write_text(chores.LOCK.read_text() + "# changed\n")
+
+    monkeypatch.setattr(chores, "LOCK", changed)
+
+    assert chores.recipe() != before
+
+
+def test_a_failed_step_is_named(
+    chores: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(chores, "prepare", lambda: None)
+    monkeypatch.setattr(chores, "checks", lambda: (("style", ["false"]), ("types", ["true"])))
+
+    status = chores.main(["lint"])
+
+    assert status == 1
+    assert capfd.readouterr().err == "== failed: style\n"
+
+
+def test_a_missing_part_of_python_is_told_before_anything_is_made(
+    chores: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
+    monkeypatch.setattr(chores, "prepare", chores.make_environment)
+    monkeypatch.setattr(chores, "step", lambda name, command: pytest.fail(name))
+
+    status = chores.main(["env"])
+
+    assert status == 1
+    assert "apt install python3-venv" in capsys.readouterr().err
