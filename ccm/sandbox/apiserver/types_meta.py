@@ -15,8 +15,8 @@ FieldSelectorRequirement = key#1! operator#2! values#3:[s]
 LabelSelector = matchExpressions#2:[LabelSelectorRequirement] matchLabels#1:{s}
 LabelSelectorRequirement = key#1! operator#2! values#3:[s]
 ListMeta = continue#3 remainingItemCount#4*:l resourceVersion#2 selfLink#1 shardInfo#5:ShardInfo
-ManagedFieldsEntry = apiVersion#3 fieldsType#6 fieldsV1#7*:fields manager#1 operation#2 subresource#8
-    time#4*:time
+ManagedFieldsEntry = apiVersion#3 fieldsType#6 fieldsV1#7*:fields manager#1 operation#2
+    subresource#8 time#4*:time
 ObjectMeta = annotations#12:{s} creationTimestamp#8:time deletionGracePeriodSeconds#10*:l
     deletionTimestamp#9*:time finalizers#14:[s]@ generateName#2 generation#7:l labels#11:{s}
     managedFields#17:[ManagedFieldsEntry] name#1 namespace#3

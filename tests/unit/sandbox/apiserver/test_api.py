@@ -1,0 +1,558 @@
+"""The verbs as a client sees them, without HTTP."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from ccm.sandbox.apiserver import api, errors, kinds, query, store
+
+NODE = api.Target(kind=kinds.NODES, name="n1")
+NODES = api.Target(kind=kinds.NODES)
+STATUS = api.Target(kind=kinds.NODES, name="n1", subresource="status")
+CONFIG_MAPS = api.Target(kind=kinds.CONFIG_MAPS, namespace="default")
+CONFIG_MAP = api.Target(kind=kinds.CONFIG_MAPS, namespace="default", name="c1")
+LEASE = api.Target(kind=kinds.LEASES, namespace="default", name="l1")
+PLAIN = query.WriteOptions()
+STRICT = query.WriteOptions(field_validation="Strict")
+
+
+@pytest.fixture
+def server() -> api.Api:
+    return api.Api(store.Store())
+
+
+def create(
+    server: api.Api, target: api.Target, options: query.WriteOptions = PLAIN, **body: Any
+) -> dict[str, Any]:
+    raw = json.dumps(body).encode()
+    return server.create(target, raw, "application/json", options).entry.body()
+
+
+def node(server: api.Api, **body: Any) -> dict[str, Any]:
+    metadata = {"name": "n1", **body.pop("metadata", {})}
+    return create(server, NODES, metadata=metadata, **body)
+
+
+def patch(
+    server: api.Api,
+    target: api.Target,
+    body: Any,
+    content_type: str = api.STRATEGIC_PATCH,
+    options: query.WriteOptions = PLAIN,
+) -> api.Written:
+    return server.patch(target, json.dumps(body).encode(), content_type, options)
+
+
+def update(server: api.Api, target: api.Target, body: dict[str, Any]) -> dict[str, Any]:
+    raw = json.dumps(body).encode()
+    return server.update(target, raw, "application/json", PLAIN).entry.body()
+
+
+def refused(code: int, reason: str, text: str = "") -> Any:
+    """A context in which a request must be refused so."""
+    return pytest.raises(errors.ApiError, match=re.escape(text) or None, check=_is(code, reason))
+
+
+def _is(code: int, reason: str) -> Any:
+    return lambda error: (error.code, error.reason) == (code, reason)
+
+
+def names(page: api.Page) -> list[str]:
+    return [entry.key for entry in page.entries]
+
+
+# --- create ------------------------------------------------------------------------
+
+
+def test_create_sets_what_the_server_sets(server: api.Api) -> None:
+    body = node(server, metadata={"uid": "mine", "deletionTimestamp": "2026-01-01T00:00:00Z"})
+
+    metadata = body["metadata"]
+    assert re.fullmatch(r"[0-9a-f-]{36}", metadata["uid"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", metadata["creationTimestamp"])
+    assert metadata["resourceVersion"] == str(server.store.revision)
+    assert "deletionTimestamp" not in metadata
+    assert "generation" not in metadata
+
+
+def test_a_new_node_keeps_its_status_and_is_tainted_not_ready(server: api.Api) -> None:
+    body = node(server, status={"capacity": {"cpu": "2"}}, spec={"unschedulable": True})
+
+    assert body["status"]["capacity"] == body["status"]["allocatable"] == {"cpu": "2"}
+    assert body["spec"] == {
+        "unschedulable": True,
+        "taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}],
+    }
+
+
+def test_other_kinds_lose_the_status_they_were_created_with(server: api.Api) -> None:
+    target = api.Target(kind=kinds.SERVICES, namespace="default")
+
+    body = create(
+        server,
+        target,
+        metadata={"name": "s"},
+        spec={"ports": [{"port": 80}]},
+        status={"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}},
+    )
+
+    assert body["status"] == {"loadBalancer": {}}
+    assert body["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+
+
+def test_create_of_what_exists_is_refused(server: api.Api) -> None:
+    node(server)
+
+    with refused(409, "AlreadyExists", 'nodes "n1" already exists'):
+        node(server)
+
+
+def test_a_name_is_generated(server: api.Api) -> None:
+    body = create(server, CONFIG_MAPS, metadata={"generateName": "gen-"})
+
+    assert re.fullmatch(r"gen-[a-z0-9]{5}", body["metadata"]["name"])
+    assert body["metadata"]["namespace"] == "default"
+
+
+def test_the_namespace_must_exist_and_be_the_requests(server: api.Api) -> None:
+    with refused(404, "NotFound", 'namespaces "nope" not found'):
+        create(server, api.Target(kind=kinds.CONFIG_MAPS, namespace="nope"), metadata={"name": "a"})
+    with refused(400, "BadRequest", "does not match the namespace sent"):
+        create(server, CONFIG_MAPS, metadata={"name": "a", "namespace": "kube-system"})
+
+
+def test_a_trial_stores_nothing(server: api.Api) -> None:
+    revision = server.store.revision
+
+    create(server, NODES, query.WriteOptions(dry_run=True), metadata={"name": "n1"})
+
+    assert server.store.revision == revision
+    assert server.store.get(kinds.NODES, "n1") is None
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"kind": "Pod"}, 'Pod in version "v1" cannot be handled as a Node'),
+        ({"apiVersion": "v2"}, "the API version in the data (v2) does not match"),
+        ({"metadata": {"resourceVersion": "1"}}, "resourceVersion should not be set"),
+        ({"spec": {"unschedulable": 1}}, "json: cannot unmarshal number into Go struct field"),
+    ],
+)
+def test_a_body_that_is_no_such_object_is_refused(
+    server: api.Api, body: dict[str, Any], text: str
+) -> None:
+    with refused(400, "BadRequest", text):
+        node(server, **body)
+
+
+@pytest.mark.parametrize("raw", [b"{bad", b"[]", b"\xff"])
+def test_a_body_that_is_no_object_is_refused(server: api.Api, raw: bytes) -> None:
+    with refused(400, "BadRequest", "the object provided is unrecognized"):
+        server.create(NODES, raw, "application/json", PLAIN)
+
+
+def test_reviews_allow_everything_and_are_not_stored(server: api.Api) -> None:
+    revision = server.store.revision
+
+    body = create(server, api.Target(kind=kinds.REVIEWS), spec={})
+
+    assert body["status"] == {"allowed": True}
+    assert server.store.revision == revision
+
+
+# --- field validation ----------------------------------------------------------------
+
+_TWICE = b'{"metadata":{"name":"n1"},"spec":{"foo":1,"unschedulable":true,"unschedulable":false}}'
+
+
+def test_strict_validation_refuses_unknown_and_duplicate_fields(server: api.Api) -> None:
+    text = 'strict decoding error: unknown field "spec.foo", duplicate field "spec.unschedulable"'
+
+    with refused(400, "BadRequest", text):
+        server.create(NODES, _TWICE, "application/json", STRICT)
+
+
+def test_warnings_tell_unknown_and_duplicate_fields(server: api.Api) -> None:
+    written = server.create(NODES, _TWICE, "application/json", PLAIN)
+
+    assert written.warnings == (
+        'unknown field "spec.foo"',
+        'duplicate field "spec.unschedulable"',
+    )
+    assert "foo" not in written.entry.body()["spec"]
+
+
+def test_validation_can_be_ignored(server: api.Api) -> None:
+    options = query.WriteOptions(field_validation="Ignore")
+
+    assert server.create(NODES, _TWICE, "application/json", options).warnings == ()
+
+
+def test_a_strict_patch_with_an_unknown_field_is_invalid(server: api.Api) -> None:
+    node(server)
+
+    with refused(422, "Invalid", 'strict decoding error: unknown field "spec.foo"'):
+        patch(server, NODE, {"spec": {"foo": 1}}, options=STRICT)
+
+
+# --- update and patch ------------------------------------------------------------------
+
+
+def test_a_stale_version_conflicts_whatever_the_write(server: api.Api) -> None:
+    body = node(server)
+    patch(server, NODE, {"spec": {"unschedulable": True}})
+    stale = {"metadata": {"resourceVersion": body["metadata"]["resourceVersion"]}}
+
+    for content_type in (api.STRATEGIC_PATCH, api.MERGE_PATCH):
+        with refused(409, "Conflict", "the object has been modified; please apply"):
+            patch(server, NODE, stale, content_type)
+    with refused(409, "Conflict"):
+        update(server, NODE, body)
+
+
+def test_a_patch_without_a_version_wins(server: api.Api) -> None:
+    node(server)
+    patch(server, NODE, {"metadata": {"labels": {"a": "1"}}})
+
+    body = patch(server, NODE, {"metadata": {"labels": {"b": "2"}}}, api.MERGE_PATCH).entry.body()
+
+    assert body["metadata"]["labels"] == {"a": "1", "b": "2"}
+
+
+def test_an_update_without_a_version_wins_except_for_leases(server: api.Api) -> None:
+    node(server)
+    update(server, NODE, {"metadata": {"name": "n1", "labels": {"a": "b"}}})
+    create(server, LEASE, metadata={"name": "l1"})
+
+    with refused(422, "Invalid", "must be specified for an update"):
+        update(server, LEASE, {"metadata": {"name": "l1"}})
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        (api.STRATEGIC_PATCH, {"metadata": {"labels": {"a": "b"}}, "spec": {"providerID": "x"}}),
+        (api.MERGE_PATCH, {"spec": {"unschedulable": False, "providerID": "x"}}),
+        (api.JSON_PATCH, [{"op": "test", "path": "/spec/providerID", "value": "x"}]),
+    ],
+)
+def test_a_write_that_changes_nothing_takes_no_revision(
+    server: api.Api, content_type: str, body: Any
+) -> None:
+    before = node(server, metadata={"labels": {"a": "b"}}, spec={"providerID": "x"})
+    revision = server.store.revision
+
+    written = patch(server, NODE, body, content_type)
+
+    assert server.store.revision == revision
+    assert written.entry.body() == before
+
+
+def test_a_write_to_the_object_keeps_its_status(server: api.Api) -> None:
+    before = node(server, status={"phase": "Running"})
+
+    body = patch(
+        server, NODE, {"spec": {"unschedulable": True}, "status": {"phase": "Pending"}}
+    ).entry.body()
+
+    assert body["spec"]["unschedulable"] is True
+    assert body["status"] == before["status"]
+
+
+def test_a_write_to_the_status_keeps_the_spec_but_lets_metadata_through(server: api.Api) -> None:
+    before = node(server)
+
+    body = patch(
+        server,
+        STATUS,
+        {
+            "metadata": {"labels": {"a": "b"}},
+            "spec": {"unschedulable": True},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        },
+    ).entry.body()
+
+    assert body["spec"] == before["spec"]
+    assert body["metadata"]["labels"] == {"a": "b"}
+    assert body["status"]["conditions"][0]["status"] == "True"
+
+
+def test_the_status_can_be_updated_as_a_whole(server: api.Api) -> None:
+    before = node(server)
+    changed = {**before, "spec": {}, "status": {"phase": "Running"}}
+
+    body = update(server, STATUS, changed)
+
+    assert body["status"]["phase"] == "Running"
+    assert body["spec"] == before["spec"]
+
+
+def test_identity_cannot_be_patched(server: api.Api) -> None:
+    before = node(server)
+
+    with refused(400, "BadRequest", "does not match the name on the URL"):
+        patch(server, NODE, {"metadata": {"name": "other"}})
+    with refused(422, "Invalid", "field is immutable"):
+        patch(server, NODE, {"metadata": {"uid": "other"}})
+    assert patch(server, NODE, {"metadata": {"namespace": "x"}}).entry.body() == before
+
+
+def test_an_update_of_another_object_of_that_name_conflicts(server: api.Api) -> None:
+    node(server)
+
+    with refused(409, "Conflict", "Precondition failed: UID in precondition: other"):
+        update(server, NODE, {"metadata": {"name": "n1", "uid": "other"}})
+
+
+def test_times_that_the_server_sets_cannot_be_changed(server: api.Api) -> None:
+    before = node(server)
+    stamps = {"creationTimestamp": "2020-01-01T00:00:00Z", "generation": 9}
+
+    after = patch(server, NODE, {"metadata": stamps}, api.MERGE_PATCH).entry.body()
+
+    assert after == before
+
+
+def test_a_provider_id_is_set_once(server: api.Api) -> None:
+    node(server)
+    patch(server, NODE, {"spec": {"providerID": "sim://1"}})
+
+    for value in ("sim://2", None):
+        with refused(422, "Invalid", "node updates may not change providerID"):
+            patch(server, NODE, {"spec": {"providerID": value}})
+
+
+def test_what_does_not_exist_cannot_be_written(server: api.Api) -> None:
+    with refused(404, "NotFound", 'nodes "n1" not found'):
+        patch(server, NODE, {})
+    with refused(404, "NotFound"):
+        update(server, NODE, {"metadata": {"name": "n1"}})
+
+
+@pytest.mark.parametrize(
+    ("content_type", "raw", "code"),
+    [
+        ("application/json", b"{}", 415),
+        (api.MERGE_PATCH, b"{", 400),
+        (api.MERGE_PATCH, b"[]", 400),
+        (api.JSON_PATCH, b"{}", 400),
+        (api.JSON_PATCH, b'[{"op":"test","path":"/kind","value":"Pod"}]', 422),
+        (api.JSON_PATCH, b'[{"op":"replace","path":"","value":5}]', 422),
+        (api.STRATEGIC_PATCH, b'{"spec":{"unschedulable":"x"}}', 422),
+        (api.STRATEGIC_PATCH, b'{"spec":{"$patch":"x"}}', 400),
+        (api.APPLY_PATCH, b"{}", 422),
+    ],
+)
+def test_a_bad_patch_is_refused(server: api.Api, content_type: str, raw: bytes, code: int) -> None:
+    node(server)
+
+    with pytest.raises(errors.ApiError) as caught:
+        server.patch(NODE, raw, content_type, PLAIN)
+
+    assert caught.value.code == code
+
+
+def test_apply_creates_and_then_merges(server: api.Api) -> None:
+    options = query.WriteOptions(field_manager="me")
+    first = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c1}\ndata: {a: x}\n"
+    second = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c1}\ndata: {b: y}\n"
+
+    created = server.patch(CONFIG_MAP, first, api.APPLY_PATCH, options)
+    merged = server.patch(CONFIG_MAP, second, api.APPLY_PATCH, options)
+
+    assert created.created
+    assert not merged.created
+    assert merged.entry.body()["data"] == {"a": "x", "b": "y"}
+
+
+# --- delete ----------------------------------------------------------------------------
+
+
+def test_delete_takes_the_object_away_at_a_revision_of_its_own(server: api.Api) -> None:
+    node(server)
+    before = server.store.revision
+
+    written = server.delete(NODE, api.DeleteOptions())
+
+    assert written.deleted
+    assert written.entry.revision == before + 1
+    with refused(404, "NotFound"):
+        server.get(NODE)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (api.DeleteOptions(uid="other"), "the UID in the precondition (other) does not match"),
+        (
+            api.DeleteOptions(resource_version="1"),
+            "the ResourceVersion in the precondition (1) does not match",
+        ),
+    ],
+)
+def test_a_precondition_that_does_not_hold_conflicts(
+    server: api.Api, options: api.DeleteOptions, text: str
+) -> None:
+    node(server)
+
+    with refused(409, "Conflict", text):
+        server.delete(NODE, options)
+
+
+def test_preconditions_that_hold_do_not_hinder(server: api.Api) -> None:
+    metadata = node(server)["metadata"]
+    options = api.DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+
+    assert server.delete(NODE, options).deleted
+
+
+def test_delete_options_come_from_the_body() -> None:
+    raw = b'{"kind":"DeleteOptions","preconditions":{"uid":"u"},"gracePeriodSeconds":0}'
+
+    assert api.delete_options(raw, "application/json", {}) == api.DeleteOptions(uid="u")
+    assert api.delete_options(b"", "", {"dryRun": "All"}).dry_run
+    with refused(400, "BadRequest"):
+        api.delete_options(b'{"preconditions":5}', "application/json", {})
+
+
+def test_finalizers_hold_a_deletion_until_they_are_gone(server: api.Api) -> None:
+    node(server, metadata={"finalizers": ["a.io/x", "b.io/y"]})
+
+    marked = server.delete(NODE, api.DeleteOptions())
+    again = server.delete(NODE, api.DeleteOptions())
+
+    metadata = marked.entry.body()["metadata"]
+    assert metadata["deletionTimestamp"]
+    assert metadata["deletionGracePeriodSeconds"] == 0
+    assert not marked.deleted
+    assert again.entry is marked.entry
+    with refused(409, "AlreadyExists", "object is being deleted: "):
+        node(server)
+    with refused(422, "Invalid", "no new finalizers can be added"):
+        patch(server, NODE, {"metadata": {"finalizers": ["c.io/z"]}})
+    patch(server, NODE, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a.io/x"]}})
+    last = patch(server, NODE, {"metadata": {"finalizers": None}})
+    assert last.deleted
+    with refused(404, "NotFound"):
+        server.get(NODE)
+
+
+def test_a_deletion_cannot_be_taken_back(server: api.Api) -> None:
+    node(server, metadata={"finalizers": ["a.io/x"]})
+    marked = server.delete(NODE, api.DeleteOptions()).entry.body()
+
+    patch(server, NODE, {"metadata": {"deletionTimestamp": None}}, api.MERGE_PATCH)
+
+    assert server.get(NODE).body() == marked
+
+
+def test_a_trial_deletes_nothing(server: api.Api) -> None:
+    node(server)
+
+    server.delete(NODE, api.DeleteOptions(dry_run=True))
+
+    assert server.get(NODE)
+
+
+def test_a_collection_is_deleted_by_selector(server: api.Api) -> None:
+    for name in ("a", "b", "c"):
+        create(server, NODES, metadata={"name": name, "labels": {"x": name}})
+    options = query.list_options(kinds.NODES, {"labelSelector": "x in (a,c)"})
+
+    page = server.delete_collection(NODES, options, api.DeleteOptions())
+
+    assert names(page) == ["a", "c"]
+    assert names(server.list_page(NODES, query.ListOptions())) == ["b"]
+
+
+def test_a_namespace_takes_its_contents_along(server: api.Api) -> None:
+    spaces = api.Target(kind=kinds.NAMESPACES)
+    create(server, spaces, metadata={"name": "x"})
+    inside = api.Target(kind=kinds.CONFIG_MAPS, namespace="x", name="held")
+    create(server, inside, metadata={"name": "held", "finalizers": ["a.io/x"]})
+    create(server, inside, metadata={"name": "free"})
+    space = api.Target(kind=kinds.NAMESPACES, name="x")
+
+    server.delete(space, api.DeleteOptions())
+
+    assert server.get(space).body()["status"] == {"phase": "Terminating"}
+    assert names(server.list_page(inside, query.ListOptions())) == ["x/held"]
+    with refused(403, "Forbidden", "because it is being terminated"):
+        create(server, inside, metadata={"name": "new"})
+    patch(server, inside, {"metadata": {"finalizers": None}})
+    with refused(404, "NotFound"):
+        server.get(space)
+
+
+# --- list ----------------------------------------------------------------------------
+
+
+def test_pages_show_the_list_as_it_was_at_the_first(server: api.Api) -> None:
+    for name in ("a", "b", "c", "d"):
+        create(server, NODES, metadata={"name": name})
+    first = server.list_page(NODES, query.ListOptions(limit=2))
+    server.delete(api.Target(kind=kinds.NODES, name="c"), api.DeleteOptions())
+    create(server, NODES, metadata={"name": "e"})
+
+    options = query.ListOptions(limit=5, page=query.Continue.parse(first.next_token))
+    second = server.list_page(NODES, options)
+
+    assert (names(first), first.remaining) == (["a", "b"], 2)
+    assert (names(second), second.next_token, second.remaining) == (["c", "d"], "", None)
+    assert second.revision == first.revision
+
+
+def test_an_expired_page_is_gone() -> None:
+    server = api.Api(store.Store(history=2))
+    for name in ("a", "b"):
+        create(server, NODES, metadata={"name": name})
+    token = server.list_page(NODES, query.ListOptions(limit=1)).next_token
+    for name in ("c", "d", "e"):
+        create(server, NODES, metadata={"name": name})
+
+    with refused(410, "Expired", "The provided continue parameter is too old"):
+        server.list_page(NODES, query.ListOptions(limit=1, page=query.Continue.parse(token)))
+    with refused(410, "Expired", "The resourceVersion for the provided list is too old"):
+        server.list_page(NODES, query.ListOptions(revision=5, match=query.EXACT))
+
+
+def test_a_list_is_exact_on_demand(server: api.Api) -> None:
+    node(server)
+    revision = server.store.revision
+    create(server, NODES, metadata={"name": "n2"})
+
+    exact = server.list_page(NODES, query.ListOptions(revision=revision, match=query.EXACT))
+    recent = server.list_page(NODES, query.ListOptions(revision=revision))
+
+    assert (names(exact), exact.revision) == (["n1"], revision)
+    assert names(recent) == ["n1", "n2"]
+
+
+def test_a_list_of_one_namespace_or_of_all(server: api.Api) -> None:
+    create(server, CONFIG_MAPS, metadata={"name": "a"})
+    create(
+        server, api.Target(kind=kinds.CONFIG_MAPS, namespace="kube-system"), metadata={"name": "b"}
+    )
+
+    everywhere = api.Target(kind=kinds.CONFIG_MAPS)
+    assert names(server.list_page(everywhere, query.ListOptions())) == [
+        "default/a",
+        "kube-system/b",
+    ]
+    assert names(server.list_page(CONFIG_MAPS, query.ListOptions())) == ["default/a"]
+
+
+def test_selected_lists_do_not_count_what_remains(server: api.Api) -> None:
+    for name in ("a", "b"):
+        create(server, NODES, metadata={"name": name, "labels": {"x": "y"}})
+    options = query.list_options(kinds.NODES, {"limit": "1", "labelSelector": "x=y"})
+
+    page = server.list_page(NODES, options)
+
+    assert page.next_token
+    assert page.remaining is None

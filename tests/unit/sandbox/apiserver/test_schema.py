@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccm.sandbox.apiserver import schema
+
+TYPES = schema.kubernetes()
+
+
+def clean(kind: str, value: dict[str, Any]) -> dict[str, Any]:
+    return TYPES.clean(kind, value, [])
+
+
+def test_every_type_that_is_referred_to_exists() -> None:
+    names = {shape.name for shape in TYPES}
+    for shape in TYPES:
+        for field in shape.fields.values():
+            inner = field.shape
+            while inner.item is not None:
+                inner = inner.item
+            assert not inner.ref or inner.ref in names, (shape.name, field.name)
+
+
+def test_field_numbers_are_unique_within_a_type() -> None:
+    for shape in TYPES:
+        numbers = [field.number for field in shape.fields.values()]
+        assert len(set(numbers)) == len(numbers), shape.name
+
+
+def test_a_table_entry_says_everything_about_a_field() -> None:
+    (parsed,) = schema.parse(
+        "Thing = a#1! b#2*:i c#3=:[Other]@name\n    d#1.2:s(X|Y)\n", package="p"
+    )
+
+    fields = parsed.fields
+    assert fields["a"].required
+    assert fields["b"].keeps_zero
+    assert fields["c"].always
+    assert not fields["c"].required
+    assert (fields["c"].merge, fields["c"].merge_key) == (True, "name")
+    assert fields["c"].shape.item == schema.Shape(kind="ref", ref="Other")
+    assert (fields["d"].number, fields["d"].enum) == ((1, 2), ("X", "Y"))
+    assert parsed.full_name == "p.Thing"
+
+
+def test_a_malformed_entry_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a field"):
+        list(schema.parse("Thing = a!", package="p"))
+
+
+def test_unknown_fields_are_dropped_and_told_with_their_paths() -> None:
+    unknown: list[str] = []
+    body = {
+        "kind": "Node",
+        "spec": {"foo": 1, "taints": [{"key": "a", "effect": "NoSchedule", "bar": 2}]},
+    }
+
+    cleaned = TYPES.clean("Node", body, unknown)
+
+    assert unknown == ["spec.foo", "spec.taints[0].bar"]
+    assert cleaned["spec"] == {"taints": [{"key": "a", "effect": "NoSchedule"}]}
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ({"unschedulable": False}, {}),
+        ({"unschedulable": True}, {"unschedulable": True}),
+        ({"unschedulable": None}, {}),
+        ({"providerID": ""}, {}),
+        ({"taints": []}, {}),
+        ({"taints": [{}]}, {"taints": [{"key": "", "effect": ""}]}),
+    ],
+)
+def test_zero_values_go_where_the_encoding_leaves_them_out(
+    value: dict[str, Any], stored: dict[str, Any]
+) -> None:
+    assert clean("NodeSpec", value) == stored
+
+
+def test_a_zero_behind_a_pointer_stays() -> None:
+    spec = {"leaseTransitions": 0, "holderIdentity": ""}
+
+    assert clean("LeaseSpec", spec) == spec
+
+
+def test_fields_that_are_always_written_appear() -> None:
+    event = clean("Event", {})
+
+    assert event["firstTimestamp"] is None
+    assert event["source"] == {}
+    assert event["reportingComponent"] == ""
+
+
+def test_cleaning_twice_changes_nothing() -> None:
+    body = {"kind": "Node", "metadata": {"name": "a"}, "status": {"capacity": {"cpu": "2000m"}}}
+    once = clean("Node", body)
+
+    assert clean("Node", once) == once
+
+
+def test_what_is_known_in_stored_form_is_taken_as_it_is() -> None:
+    known = clean("Node", {"status": {"images": [{"names": ["a"], "sizeBytes": 1}]}})
+    patched = {**known, "spec": {"unschedulable": False}}
+
+    cleaned = TYPES.clean("Node", patched, [], known=known)
+
+    assert cleaned["status"] is known["status"]
+    assert cleaned["spec"] == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (
+            "Node",
+            {"spec": {"unschedulable": "x"}},
+            "cannot unmarshal string into Go struct field NodeSpec.spec.unschedulable of type bool",
+        ),
+        ("Node", {"spec": []}, "cannot unmarshal array into Go struct field Node.spec of type"),
+        ("LeaseSpec", {"leaseTransitions": 1.5}, "of type int32"),
+        ("LeaseSpec", {"leaseTransitions": 2**31}, "of type int32"),
+        ("LeaseSpec", {"renewTime": "yesterday"}, "parsing time"),
+        ("LeaseSpec", {"renewTime": "2026-01-01T00:00:00"}, "no time zone"),
+        ("NodeStatus", {"capacity": {"cpu": "lots"}}, "quantities must match"),
+        ("Secret", {"data": {"a": "%"}}, "illegal base64 data"),
+    ],
+)
+def test_a_wrong_type_is_told_in_the_decoders_words(
+    kind: str, value: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(schema.WrongTypeError) as caught:
+        clean(kind, value)
+
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("2026-01-01T01:02:03.9+01:00", "2026-01-01T00:02:03.900000Z"),
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00.000000Z"),
+    ],
+)
+def test_times_are_stored_in_utc(given: str, stored: str) -> None:
+    assert clean("LeaseSpec", {"renewTime": given}) == {"renewTime": stored}
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        ("2000m", "2"),
+        ("1500m", "1500m"),
+        ("0.5", "500m"),
+        ("1024Mi", "1Gi"),
+        ("1.5Gi", "1536Mi"),
+        ("7910Mi", "7910Mi"),
+        ("100k", "100k"),
+        ("1000k", "1M"),
+        ("1e3", "1e3"),
+        ("0", "0"),
+        ("12E", "12E"),
+        (4, "4"),
+    ],
+)
+def test_quantities_have_one_form(given: object, stored: str) -> None:
+    assert clean("NodeStatus", {"capacity": {"x": given}})["capacity"] == {"x": stored}
