@@ -1,0 +1,424 @@
+"""Leader election: standing by, leading, losing and giving back, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ccm.base.metrics import REGISTRY
+from ccm.kube import errors
+from ccm.kube.leader import LeaderElector, LostLease
+from ccm.kube.lock import Terms
+from ccm.model.meta import ObjectReference
+from ccm.testing.clock import FakeClock, settle
+from tests.unit.kube.leases import NAME, NAMESPACE, Server
+
+
+class Work:
+    """The work of a leader: runs until told otherwise and notes when it ran."""
+
+    def __init__(self, clock: FakeClock, *, tidy_up_s: float = 0) -> None:
+        self.clock = clock
+        self.tidy_up_s = tidy_up_s
+        self.began: float | None = None
+        self.ended: float | None = None
+        self.outcome: asyncio.Future[None] | None = None
+
+    async def __call__(self) -> None:
+        self.began = self.clock.elapsed_s
+        self.outcome = asyncio.get_running_loop().create_future()
+        try:
+            await self.outcome
+        finally:
+            if self.tidy_up_s:
+                await self.clock.sleep(self.tidy_up_s)
+            self.ended = self.clock.elapsed_s
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str, str]] = []
+
+    def event(self, reference: ObjectReference, type_: str, reason: str, message: str) -> None:
+        self.events.append((reference.kind, type_, reason, message))
+
+
+class Replica:
+    """One process of several."""
+
+    def __init__(
+        self, server: Server, identity: str = "baz", *, watch: bool = True, tidy_up_s: float = 0
+    ) -> None:
+        self.clock = server.clock
+        self.work = Work(server.clock, tidy_up_s=tidy_up_s)
+        self.recorder = Recorder()
+        self.leaders: list[str] = []
+        self.elector = LeaderElector(
+            server,
+            Terms(namespace=NAMESPACE, name=NAME, identity=identity),
+            recorder=self.recorder,
+            on_new_leader=self.leaders.append,
+            watch=watch,
+            clock=server.clock,
+            rng=random.Random(identity),
+        )
+        self.task = asyncio.create_task(self.elector.run(self.work))
+
+    @property
+    def leads(self) -> bool:
+        return self.elector.is_leader
+
+    async def result(self) -> BaseException | None:
+        await settle()
+        assert self.task.done()
+        return None if self.task.cancelled() else self.task.exception()
+
+
+@contextlib.asynccontextmanager
+async def ended(*replicas: Replica) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        for replica in replicas:
+            replica.task.cancel()
+        clock = replicas[0].clock
+        await clock.advance(60)
+        await asyncio.gather(*(replica.task for replica in replicas), return_exceptions=True)
+
+
+def status() -> float | None:
+    return REGISTRY.get_sample_value("leader_election_master_status", {"name": NAME})
+
+
+@pytest.mark.asyncio
+async def test_the_first_replica_leads_at_once_and_renews_with_single_writes() -> None:
+    server = Server(FakeClock())
+    replica = Replica(server)
+    async with ended(replica):
+        await server.clock.advance(10)
+        assert replica.work.began == 0
+        assert server.calls[:2] == [(0, "get"), (0, "create")]
+        assert server.calls[2:] == [(float(at), "update") for at in (2, 4, 6, 8, 10)]
+        assert replica.leaders == ["baz"]
+        assert replica.elector.holder == "baz"
+        assert status() == 1
+        assert replica.recorder.events == [
+            ("Lease", "Normal", "LeaderElection", "baz became leader")
+        ]
+    assert status() == 0
+    assert replica.recorder.events[-1][-1] == "baz stopped leading"
+
+
+@pytest.mark.asyncio
+async def test_cancelled_work_is_joined_before_the_lease_is_given_back() -> None:
+    server = Server(FakeClock())
+    replica = Replica(server, tidy_up_s=30)
+    await server.clock.advance(5)
+    replica.task.cancel()
+    await server.clock.advance(29)
+    assert server.spec.holder_identity == "baz"
+    assert replica.leads
+    await server.clock.advance(1)
+    assert replica.task.cancelled()
+    assert replica.work.ended == 35
+    assert server.spec.holder_identity == ""
+    renewals = [at for at, verb in server.calls if verb == "update"]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(renewals)]
+    assert max(gaps) <= 2
+
+
+@pytest.mark.asyncio
+async def test_work_that_returns_ends_the_term_and_gives_the_lease_back() -> None:
+    server = Server(FakeClock())
+    replica = Replica(server)
+    await server.clock.advance(5)
+    assert replica.work.outcome is not None
+    replica.work.outcome.set_result(None)
+    assert await replica.result() is None
+    assert server.spec.holder_identity == ""
+    assert not replica.leads
+
+
+@pytest.mark.asyncio
+async def test_an_exception_of_the_work_comes_out_after_the_release() -> None:
+    server = Server(FakeClock())
+    replica = Replica(server)
+    await server.clock.advance(5)
+    assert replica.work.outcome is not None
+    replica.work.outcome.set_exception(KeyError("broken"))
+    assert isinstance(await replica.result(), KeyError)
+    assert server.spec.holder_identity == ""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "weather",
+    [
+        errors.Unreachable("connection refused", kind="refused"),
+        errors.from_response(500, {}, b"<html>"),
+        3600.0,
+    ],
+    ids=["refused", "500", "hanging"],
+)
+async def test_without_a_renewal_leading_ends_at_the_deadline(
+    weather: Exception | float,
+) -> None:
+    server = Server(FakeClock())
+    replica = Replica(server)
+    await server.clock.advance(4.5)
+    written = server.lease
+    server.weather = lambda verb: weather
+    await server.clock.advance(9.4)
+    assert replica.leads
+    await server.clock.advance(0.2)
+    assert isinstance(await replica.result(), LostLease)
+    assert replica.work.ended == pytest.approx(14.0)
+    assert server.lease is written
+    assert status() == 0
+
+
+@pytest.mark.asyncio
+async def test_a_slow_success_counts_from_its_beginning() -> None:
+    server = Server(FakeClock())
+    replica = Replica(server)
+    await server.clock.advance(1)
+    server.weather = lambda verb: 4.0
+    await server.clock.advance(5.5)
+    server.weather = lambda verb: 3600.0
+    await server.clock.advance(60)
+    assert isinstance(await replica.result(), LostLease)
+    assert replica.work.ended == pytest.approx(12.0)
+
+
+@pytest.mark.asyncio
+async def test_a_short_outage_is_survived() -> None:
+    server = Server(FakeClock())
+    replica = Replica(server)
+    async with ended(replica):
+        await server.clock.advance(3)
+        server.weather = lambda verb: errors.Unreachable("refused", kind="refused")
+        await server.clock.advance(6)
+        server.weather = lambda verb: None
+        await server.clock.advance(60)
+        assert replica.leads
+
+
+@pytest.mark.asyncio
+async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
+    server = Server(FakeClock())
+    replica = Replica(server)
+    await server.clock.advance(3)
+    server.hold("bing")
+    await server.clock.advance(1.1)
+    assert isinstance(await replica.result(), LostLease)
+    assert replica.work.ended == 4
+    assert server.spec.holder_identity == "bing"
+    assert replica.leaders == ["baz", "bing"]
+
+
+@pytest.mark.asyncio
+async def test_a_leader_creates_a_deleted_lease_again() -> None:
+    server = Server(FakeClock())
+    replica = Replica(server)
+    async with ended(replica):
+        await server.clock.advance(3)
+        server.drop()
+        await server.clock.advance(2)
+        assert replica.leads
+        assert server.spec.holder_identity == "baz"
+
+
+@pytest.mark.asyncio
+async def test_a_standby_leads_as_soon_as_the_lease_is_given_back() -> None:
+    server = Server(FakeClock())
+    first = Replica(server, "first")
+    await server.clock.advance(1)
+    second, third = Replica(server, "second"), Replica(server, "third")
+    async with ended(second, third):
+        await server.clock.advance(30)
+        first.task.cancel()
+        await settle()
+        assert first.task.cancelled()
+        assert [second.leads, third.leads].count(True) == 1
+        assert server.clock.elapsed_s == 31
+        assert server.spec.lease_transitions == 1
+
+
+@pytest.mark.asyncio
+async def test_a_standby_leads_at_the_moment_a_silent_holder_runs_out() -> None:
+    server = Server(FakeClock())
+    server.hold("bing", duration_s=15)
+    replica = Replica(server)
+    async with ended(replica):
+        await server.clock.advance(7)
+        server.hold("bing", duration_s=15)
+        await server.clock.advance(60)
+        assert replica.work.began == pytest.approx(22, abs=0.01)
+        assert replica.leaders == ["bing", "baz"]
+
+
+@pytest.mark.asyncio
+async def test_a_standby_tries_at_once_when_the_lease_is_deleted() -> None:
+    server = Server(FakeClock())
+    server.hold("bing")
+    replica = Replica(server)
+    async with ended(replica):
+        await server.clock.advance(3)
+        server.drop()
+        await settle()
+        assert replica.work.began == 3
+
+
+@pytest.mark.asyncio
+async def test_a_watching_standby_does_not_read_while_the_holder_renews() -> None:
+    server = Server(FakeClock())
+    leader = Replica(server, "first")
+    await server.clock.advance(1)
+    standby = Replica(server, "second")
+    async with ended(standby, leader):
+        await server.clock.advance(1)
+        server.calls.clear()
+        await server.clock.advance(120)
+        assert "get" not in server.verbs
+        assert leader.leads
+        assert not standby.leads
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("refused", [True, False], ids=["watch refused", "watch switched off"])
+async def test_without_a_watch_the_lease_is_read_every_retry_period(refused: bool) -> None:
+    server = Server(FakeClock())
+    server.watch_works = not refused
+    leader = Replica(server, "first")
+    await server.clock.advance(1)
+    standby = Replica(server, "second", watch=refused)
+    async with ended(standby, leader):
+        await server.clock.advance(100)
+        reads = [at for at, verb in server.calls if verb == "get"][1:]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(reads)]
+        assert min(gaps) >= 2.0
+        assert max(gaps) < 4.4
+        assert max(gaps) - min(gaps) > 0.5
+        leader.task.cancel()
+        await server.clock.advance(4.4)
+        assert standby.leads
+
+
+@pytest.mark.asyncio
+async def test_without_a_watch_a_silent_holder_is_replaced_within_the_old_bounds() -> None:
+    server = Server(FakeClock())
+    server.hold("bing", duration_s=15)
+    replica = Replica(server, watch=False)
+    async with ended(replica):
+        await server.clock.advance(20)
+        assert replica.work.began is not None
+        assert 15 <= replica.work.began < 19.4
+
+
+@pytest.mark.asyncio
+async def test_a_standby_waits_out_an_unreachable_server() -> None:
+    server = Server(FakeClock())
+    server.watch_works = False
+    server.weather = lambda verb: errors.Unreachable("refused", kind="refused")
+    replica = Replica(server)
+    async with ended(replica):
+        await server.clock.advance(300)
+        assert not replica.task.done()
+        assert len(server.calls) <= 150
+        server.weather = lambda verb: None
+        await server.clock.advance(4.4)
+        assert replica.leads
+
+
+@pytest.mark.asyncio
+async def test_a_standby_that_is_cancelled_leaves_the_lease_alone() -> None:
+    server = Server(FakeClock())
+    server.hold("bing")
+    replica = Replica(server)
+    await server.clock.advance(3)
+    written = server.lease
+    replica.task.cancel()
+    await settle()
+    assert replica.task.cancelled()
+    assert server.lease is written
+    assert replica.recorder.events == []
+
+
+@pytest.mark.asyncio
+async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back() -> None:
+    server = Server(FakeClock())
+    server.hold("")
+    replica = Replica(server)
+
+    def carried_out_without_an_answer(verb: str) -> float | None:
+        if verb != "update":
+            return None
+        server.hold("baz")
+        server.weather = lambda verb: None
+        return 3600.0
+
+    server.weather = carried_out_without_an_answer
+    await settle()
+    replica.task.cancel()
+    await settle()
+    assert replica.task.cancelled()
+    assert server.spec.holder_identity == ""
+    assert replica.work.began is None
+
+
+@pytest.mark.asyncio
+async def test_giving_back_does_not_hold_up_the_end() -> None:
+    server = Server(FakeClock())
+    replica = Replica(server)
+    await server.clock.advance(1)
+    server.weather = lambda verb: 3600.0
+    replica.task.cancel()
+    await server.clock.advance(5)
+    assert replica.task.cancelled()
+    assert replica.work.ended == 1
+
+
+@pytest.mark.asyncio
+async def test_only_a_leader_that_missed_its_own_end_is_unhealthy() -> None:
+    server = Server(FakeClock())
+    replica = Replica(server)
+    now = server.clock.monotonic()
+    assert replica.elector.check() is None
+    await settle()
+    assert replica.elector.check(now + 35) is None
+    problem = replica.elector.check(now + 35.1)
+    assert problem is not None
+    assert NAME in problem
+    async with ended(replica):
+        pass
+    assert replica.elector.check(now + 3600) is None
+
+
+@pytest.mark.asyncio
+async def test_never_two_leaders_in_changing_weather() -> None:
+    server = Server(FakeClock())
+    rng = random.Random(7)
+
+    def weather(verb: str) -> Exception | float | None:
+        return rng.choice([None, None, None, 1.0, 6.0, errors.Unreachable("reset", kind="reset")])
+
+    server.weather = weather
+    terms = 0
+    replicas = [Replica(server, f"replica-{number}") for number in range(3)]
+    for second in range(600):
+        await server.clock.advance(1)
+        working = [r for r in replicas if r.work.began is not None and r.work.ended is None]
+        assert len(working) <= 1
+        for number, replica in enumerate(replicas):
+            if replica.task.done():
+                terms += 1
+                replicas[number] = Replica(server, f"replica-{number}-{second}")
+        if second % 50 == 49:
+            rng.choice(replicas).task.cancel()
+    async with ended(*replicas):
+        assert terms > 3
