@@ -213,9 +213,8 @@ def _place(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         return f"line {mark.line + 1}, column {mark.column + 1}"
-    line = getattr(error, "lineno", None)
-    if isinstance(error, configparser.ParsingError) and error.errors:
-        line = error.errors[0][0]
+    lines = getattr(error, "errors", ())
+    line = lines[0][0] if lines else getattr(error, "lineno", None)
     if line is not None:
         return f"line {line}"
     if isinstance(error, UnicodeDecodeError):

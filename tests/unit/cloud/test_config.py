@@ -1,0 +1,253 @@
+"""Configuration: every fault in one message, no traceback for any bytes, no secret shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccm.cloud import ConfigError, Context, Fields
+
+SECOND = timedelta(seconds=1)
+
+FORMATS: dict[str, Callable[[Context], Any]] = {
+    "YAML": Context.yaml,
+    "JSON": Context.json,
+    "TOML": Context.toml,
+    "INI": Context.ini,
+}
+GOOD = {
+    "YAML": b"url: http://x\nretries: 3\nverify: false\ntimeout: 30s\n",
+    "JSON": b'{"url": "http://x", "retries": 3, "verify": false, "timeout": "30s"}',
+    "TOML": b'url = "http://x"\nretries = 3\nverify = false\ntimeout = "30s"\n',
+    "INI": b"[acme]\nurl = http://x\nretries = 3\nverify = false\ntimeout = 30s\n",
+}
+EMPTY = {"YAML": b"# nothing\n", "JSON": b"", "TOML": b"", "INI": b"[acme]\n"}
+
+
+def parsed(form: str, config: bytes) -> Fields:
+    context = Context(config=config)
+    found: Fields = context.ini()["acme"] if form == "INI" else FORMATS[form](context)
+    return found
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_each_format_gives_the_same_values(form: str) -> None:
+    fields = parsed(form, GOOD[form])
+
+    assert fields.text("url", required=True) == "http://x"
+    assert fields.integer("retries", 1) == 3
+    assert fields.boolean("verify", True) is False
+    assert fields.duration("timeout", SECOND) == timedelta(seconds=30)
+    fields.done()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_is_missing_reads_as_its_default(form: str) -> None:
+    fields = parsed(form, EMPTY[form])
+
+    assert fields.text("url", "u") == "u"
+    assert fields.integer("retries", 5) == 5
+    assert fields.boolean("verify", True) is True
+    assert fields.duration("timeout", SECOND) == SECOND
+    fields.done()
+
+
+def test_null_reads_as_missing() -> None:
+    fields = Context(config=b"url: null\nretries: ~\n").yaml()
+
+    assert fields.text("url", "u") == "u"
+    assert fields.integer("retries", 5) == 5
+    fields.done()
+
+
+def test_all_faults_come_in_one_message() -> None:
+    fields = Fields(
+        {"url": 3, "retries": "many", "least": 0, "verify": "maybe", "timeout": "soon", "colour": 1}
+    )
+    fields.text("url")
+    fields.text("token", required=True)
+    fields.integer("retries", 1)
+    fields.integer("least", 1, least=1)
+    fields.boolean("verify", True)
+    fields.duration("timeout", SECOND)
+
+    with pytest.raises(ConfigError) as caught:
+        fields.done()
+
+    assert caught.value.faults == (
+        "url is of type int; it must be text in quotes",
+        "token is missing; it is required",
+        "retries is 'many'; it must be a whole number",
+        "least is 0; it must be at least 1",
+        "verify is 'maybe'; it must be true or false",
+        "timeout is 'soon'; it must be a duration above zero, such as 30s or 1m30s",
+        "colour is unknown; known are least, retries, timeout, token, url, verify",
+    )
+    assert str(caught.value) == "; ".join(caught.value.faults)
+
+
+def test_a_fault_in_a_section_names_the_section() -> None:
+    fields = Context(config=b"[acme]\nretries = many\n").ini()["acme"]
+    fields.integer("retries", 1)
+
+    with pytest.raises(ConfigError, match=r"^acme\.retries is 'many'; it must be a whole number$"):
+        fields.done()
+
+
+@pytest.mark.parametrize(("value", "expected"), [("3", 3), ("-3", -3), (3, 3), (0, 0)], ids=repr)
+def test_whole_numbers(value: object, expected: int) -> None:
+    fields = Fields({"n": value})
+
+    assert fields.integer("n", 7) == expected
+    fields.done()
+
+
+@pytest.mark.parametrize(
+    "value", ["", "--3", "3.5", "²", "٣", "1_000", "9" * 5000, 3.0, True, [1]], ids=str
+)
+def test_what_is_no_whole_number_is_a_fault(value: object) -> None:
+    fields = Fields({"n": value})
+
+    assert fields.integer("n", 7) == 7
+    with pytest.raises(ConfigError, match="must be a whole number"):
+        fields.done()
+
+
+@pytest.mark.parametrize(("value", "expected"), [("TRUE", True), ("False", False), (True, True)])
+def test_truth_values(value: object, expected: bool) -> None:
+    assert Fields({"b": value}).boolean("b", not expected) is expected
+
+
+@pytest.mark.parametrize("value", ["yes", "1", 1, 0, ""])
+def test_what_is_no_truth_value_is_a_fault(value: object) -> None:
+    fields = Fields({"b": value})
+
+    assert fields.boolean("b", True) is True
+    with pytest.raises(ConfigError, match="must be true or false"):
+        fields.done()
+
+
+@pytest.mark.parametrize("value", ["0", "0s", "-1s", "30", 30, "", "1e3s", "9" * 400 + "h", True])
+def test_what_is_no_duration_above_zero_is_a_fault(value: object) -> None:
+    fields = Fields({"d": value})
+
+    assert fields.duration("d", SECOND) == SECOND
+    with pytest.raises(ConfigError, match="must be a duration above zero"):
+        fields.done()
+
+
+BAD = [
+    ("YAML", b"a: [1, 2", "line 1"),
+    ("YAML", b"a: b\n\tc: d\n", "line 2, column 1"),
+    ("YAML", b"\xff\xfe\xfa", None),
+    ("YAML", b"when: 2001-99-99", None),
+    ("YAML", b"n: 0x_", None),
+    ("YAML", b"a: !secret b", "line 1"),
+    ("YAML", b"? [a]\n: b", None),
+    ("YAML", b"[" * 20000, None),
+    ("JSON", b"{", None),
+    ("JSON", b"{'a': 1}", "byte 1"),
+    ("JSON", b'{"a": "\xff"}', None),
+    ("JSON", b'{"a":' * 20000, None),
+    ("TOML", b"a = \n", "line 1"),
+    ("TOML", b"a = 1\na = 2\n", "line 2"),
+    ("TOML", b'a = "\xff"', "byte 5 is not UTF-8"),
+    ("TOML", b"a = " + b"[" * 20000, None),
+    ("INI", b"a = 1\n", "line 1"),
+    ("INI", b"[acme]\nhello\n", "line 2"),
+    ("INI", b"[acme]\na = 1\na = 2\n", "line 3"),
+    ("INI", b"[acme]\n\xff = 1\n", "byte 7 is not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("form", "config", "place"), BAD, ids=lambda each: str(each)[:20])
+def test_bad_input_is_told_by_its_place(form: str, config: bytes, place: str | None) -> None:
+    context = Context(config=config, source="/etc/acme.conf")
+
+    with pytest.raises(ConfigError) as caught:
+        FORMATS[form](context)
+
+    text = str(caught.value)
+    assert text.startswith(f"/etc/acme.conf is not valid {form}: ")
+    assert (place or "") in text
+    assert "\n" not in text
+
+
+@pytest.mark.parametrize("config", [b"- a\n- b\n", b"just text", b"3"])
+def test_yaml_that_is_no_mapping_is_refused(config: bytes) -> None:
+    with pytest.raises(ConfigError, match="cloud config must be a mapping of names to values"):
+        Context(config=config).yaml()
+
+
+@pytest.mark.parametrize("config", [b"[1]", b"3", b'"x"'])
+def test_json_that_is_no_object_is_refused(config: bytes) -> None:
+    with pytest.raises(ConfigError, match="must be a mapping"):
+        Context(config=config).json()
+
+
+@pytest.mark.parametrize(
+    ("form", "config"),
+    [
+        ("YAML", b"token: hunter2: oops\n"),
+        ("YAML", b"token: *hunter2\n"),
+        ("YAML", b"token: !hunter2 x\n"),
+        ("YAML", b'token: "hunter2\n'),
+        ("JSON", b'{"token": hunter2}'),
+        ("TOML", b"token = hunter2\n"),
+        ("INI", b"token = hunter2\n"),
+        ("INI", b"[acme]\ntoken hunter2\n"),
+        ("INI", b"[acme\nhunter2\n"),
+    ],
+)
+def test_a_secret_on_a_bad_line_is_not_shown(form: str, config: bytes) -> None:
+    with pytest.raises(ConfigError) as caught:
+        FORMATS[form](Context(config=config))
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_secret_that_lost_its_quotes_is_not_shown() -> None:
+    fields = Context(config=b"token: 8421709\n").yaml()
+    fields.text("token", required=True)
+
+    with pytest.raises(ConfigError) as caught:
+        fields.done()
+
+    assert "8421709" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@given(config=st.one_of(st.binary(max_size=60), st.text(max_size=60).map(str.encode)))
+def test_no_bytes_end_in_a_traceback(form: str, config: bytes) -> None:
+    try:
+        found = FORMATS[form](Context(config=config))
+    except ConfigError:
+        return
+    sections = found.values() if isinstance(found, dict) else [found]
+    for fields in sections:
+        fields.text("a")
+        fields.integer("b", 1)
+        fields.boolean("c", True)
+        fields.duration("d", SECOND)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["text", "integer", "boolean", "duration"]),
+        st.one_of(
+            st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.text())
+        ),
+    )
+)
+def test_no_value_ends_in_a_traceback(values: dict[str, object]) -> None:
+    fields = Fields(values)
+
+    assert isinstance(fields.text("text"), str)
+    assert isinstance(fields.integer("integer", 1), int)
+    assert isinstance(fields.boolean("boolean", True), bool)
+    assert fields.duration("duration", SECOND) > timedelta(0)

@@ -1,0 +1,154 @@
+"""The error tree: every class has an answer, and normalising never invents an absence."""
+
+from __future__ import annotations
+
+import pytest
+
+from ccm.cloud import errors
+from ccm.cloud.errors import (
+    POLICY,
+    CloudError,
+    DeadlineExceeded,
+    DiskNotFound,
+    ImplementedElsewhere,
+    Internal,
+    NotFound,
+    Retry,
+    RetryAfter,
+    Unavailable,
+    Unimplemented,
+    answer,
+    normalized,
+)
+
+CLASSES = sorted(
+    (
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, CloudError) and kind is not CloudError
+    ),
+    key=lambda kind: kind.__name__,
+)
+
+
+def raised(error: Exception, *causes: BaseException) -> Exception:
+    """The error as it is caught after `raise error from cause`, cause from the next one."""
+    current: BaseException = error
+    for cause in causes:
+        current.__cause__ = cause
+        current = cause
+    return error
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_every_class_has_an_answer_and_a_docstring(kind: type[CloudError]) -> None:
+    assert any(base in POLICY for base in kind.__mro__)
+    assert kind.__doc__
+
+
+def test_the_policy_knows_no_other_classes() -> None:
+    assert set(POLICY) == set(CLASSES) - {DiskNotFound}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_the_tree_in_the_docstring_is_complete(kind: type[CloudError]) -> None:
+    assert kind.__name__ in (errors.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "retry"),
+    [
+        (errors.InvalidArgument, Retry.SLOW),
+        (errors.FailedPrecondition, Retry.SLOW),
+        (errors.Unauthenticated, Retry.LONG),
+        (errors.PermissionDenied, Retry.LONG),
+        (errors.ResourceExhausted, Retry.LONG),
+        (errors.Unavailable, Retry.BACK_OFF),
+        (errors.Internal, Retry.BACK_OFF),
+    ],
+)
+def test_retry_follows_from_the_class(kind: type[CloudError], retry: Retry) -> None:
+    assert answer(kind("x")).retry is retry
+    assert answer(kind("x")).event
+
+
+def test_not_yet_and_not_ours_are_no_events() -> None:
+    assert answer(RetryAfter("wait", seconds=3)).retry is Retry.AFTER
+    assert not answer(RetryAfter("wait", seconds=3)).event
+    assert answer(ImplementedElsewhere("x")).retry is Retry.NEVER
+    assert not answer(ImplementedElsewhere("x")).event
+
+
+def test_a_subclass_has_the_answer_of_its_base() -> None:
+    class OutOfStock(errors.ResourceExhausted):
+        """A provider's own."""
+
+    assert answer(OutOfStock("x")) == POLICY[errors.ResourceExhausted]
+    assert answer(DiskNotFound("x")) == POLICY[NotFound]
+
+
+def test_a_direct_subclass_of_the_base_counts_as_unknown() -> None:
+    class Odd(CloudError):
+        """A provider's own."""
+
+    assert answer(Odd("x")) == POLICY[errors.Unknown]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind is not RetryAfter])
+def test_a_cloud_error_stays_itself(kind: type[CloudError]) -> None:
+    error = kind("x")
+
+    assert normalized(error) is error
+
+
+@pytest.mark.parametrize(
+    "inner", [RetryAfter("w", seconds=7), Unimplemented("u"), ImplementedElsewhere("e")]
+)
+@pytest.mark.parametrize("outer", [ValueError("v"), Unavailable("o"), NotFound("n")])
+def test_answers_that_only_do_less_are_found_among_causes(
+    inner: CloudError, outer: Exception
+) -> None:
+    assert normalized(raised(outer, RuntimeError("between"), inner)) is inner
+
+
+def test_not_found_is_never_dug_out() -> None:
+    wrapped = Unavailable("the proxy says 404")
+
+    assert normalized(raised(wrapped, NotFound("gone"))) is wrapped
+    assert type(normalized(raised(ValueError("v"), NotFound("gone")))) is Internal
+
+
+def test_an_implicit_context_is_no_cause() -> None:
+    error = ValueError("v")
+    error.__context__ = Unimplemented("handled before")
+
+    assert type(normalized(error)) is Internal
+
+
+def test_a_foreign_error_becomes_internal_with_its_cause() -> None:
+    error = KeyError("server")
+
+    found = normalized(error)
+
+    assert type(found) is Internal
+    assert str(found) == "KeyError: 'server'"
+    assert found.__cause__ is error
+
+
+def test_an_error_without_text_is_told_by_its_class() -> None:
+    assert str(normalized(RuntimeError())) == "RuntimeError"
+
+
+def test_a_bare_timeout_is_a_deadline() -> None:
+    assert type(normalized(TimeoutError())) is DeadlineExceeded
+
+
+def test_a_group_of_errors_is_internal() -> None:
+    assert type(normalized(ExceptionGroup("two", [NotFound("a"), ValueError("b")]))) is Internal
+
+
+def test_a_loop_of_causes_ends() -> None:
+    first, second = ValueError("1"), ValueError("2")
+    first.__cause__, second.__cause__ = second, first
+
+    assert type(normalized(first)) is Internal

@@ -1,0 +1,360 @@
+"""The shared listing: only where it saves requests, and it proves presence alone."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+
+import pytest
+
+from ccm.base import metrics
+from ccm.cloud import InstanceListing, InstanceMetadata, InstanceRecord, Power, errors
+from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.inventory import PAUSE_S, SharedInventory
+from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
+from ccm.model import Node
+from ccm.testing.builders import node
+from ccm.testing.clock import FakeClock
+from ccm.testing.fakes import FakeCloud, FakeStateCloud
+
+MAX_AGE_S = 30.0
+
+
+def record(name: str, *, power: Power = Power.RUNNING, provider_id: str = "") -> InstanceRecord:
+    metadata = InstanceMetadata(provider_id=provider_id or f"fake://{name}")
+    return InstanceRecord(name=name, power=power, metadata=metadata)
+
+
+def known(name: str) -> Node:
+    return node(name, provider_id=f"fake://{name}")
+
+
+class Listings:
+    """A fetch that hands out listings, and waits while it is held."""
+
+    def __init__(self, names: Iterable[str] = ("a", "b"), *, requests: int = 1) -> None:
+        self.records = [record(name) for name in names]
+        self.requests = requests
+        self.error: Exception | None = None
+        self.fetched = 0
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def __call__(self) -> InstanceListing:
+        self.fetched += 1
+        await self.free.wait()
+        if self.error is not None:
+            raise self.error
+        return InstanceListing(instances=list(self.records), requests=self.requests)
+
+
+def shared(
+    fetch: Listings, *, population: int = 2, clock: FakeClock | None = None
+) -> SharedInventory:
+    return SharedInventory(
+        fetch, population=lambda: population, max_age_s=MAX_AGE_S, clock=clock or FakeClock()
+    )
+
+
+async def turn() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.asyncio
+async def test_one_listing_answers_everybody_who_waits() -> None:
+    listings = Listings(map(str, range(100)))
+    inventory = shared(listings)
+    listings.free.clear()
+
+    asked = [
+        asyncio.ensure_future(inventory.find(known(str(n)), single_requests=100))
+        for n in range(100)
+    ]
+    await turn()
+    listings.free.set()
+    found = await asyncio.gather(*asked)
+
+    assert [each.name for each in found if each] == [str(n) for n in range(100)]
+    assert listings.fetched == 1
+
+
+@pytest.mark.asyncio
+async def test_a_listing_is_used_until_it_is_too_old() -> None:
+    clock, listings = FakeClock(), Listings()
+    inventory = shared(listings, clock=clock)
+
+    for _ in range(3):
+        assert await inventory.find(known("a"), single_requests=5)
+    await clock.advance(MAX_AGE_S - 0.001)
+    assert await inventory.find(known("b"), single_requests=1)
+    assert listings.fetched == 1
+    await clock.advance(0.001)
+    assert await inventory.find(known("b"), single_requests=5)
+    assert listings.fetched == 2
+
+
+@pytest.mark.asyncio
+async def test_the_age_counts_from_the_end_of_the_listing() -> None:
+    clock, listings = FakeClock(), Listings()
+    inventory = shared(listings, clock=clock)
+    listings.free.clear()
+    asked = asyncio.ensure_future(inventory.find(known("a"), single_requests=5))
+    await turn()
+    await clock.advance(100)
+    listings.free.set()
+    assert await asked
+
+    assert await inventory.find(known("a"), single_requests=5)
+    assert listings.fetched == 1
+
+
+@pytest.mark.asyncio
+async def test_a_node_without_provider_id_is_found_by_its_name() -> None:
+    listings = Listings()
+    listings.records.append(record("twin", provider_id="fake://1"))
+    listings.records.append(record("twin", provider_id="fake://2"))
+    inventory = shared(listings)
+
+    by_name = await inventory.find(node("a"), single_requests=5)
+    assert by_name is not None
+    assert by_name.name == "a"
+    assert await inventory.find(node("twin"), single_requests=5) is None
+    by_id = await inventory.find(node("twin", provider_id="fake://2"), single_requests=5)
+    assert by_id is listings.records[-1]
+
+
+@pytest.mark.asyncio
+async def test_a_name_does_not_stand_in_for_an_unknown_provider_id() -> None:
+    inventory = shared(Listings())
+
+    assert await inventory.find(node("a", provider_id="fake://x"), single_requests=5) is None
+
+
+@pytest.mark.asyncio
+async def test_records_without_provider_id_are_found_by_name_only() -> None:
+    listings = Listings(())
+    nameless = InstanceRecord(name="a", power=Power.RUNNING, metadata=InstanceMetadata())
+    listings.records = [nameless]
+
+    assert await shared(listings).find(node("a"), single_requests=5) is nameless
+
+
+@pytest.mark.parametrize(
+    ("population", "waiting", "listed"),
+    [
+        (2, 1, False),
+        (2, 2, True),
+        (100, 2, False),
+        (100, 3, True),
+        (5000, 100, False),
+        (0, 2, True),
+    ],
+)
+@pytest.mark.asyncio
+async def test_the_first_listing_is_worth_it_if_more_requests_wait_than_pages(
+    population: int, waiting: int, listed: bool
+) -> None:
+    listings = Listings()
+
+    await shared(listings, population=population).find(known("a"), single_requests=waiting)
+
+    assert listings.fetched == int(listed)
+
+
+@pytest.mark.asyncio
+async def test_later_listings_are_judged_by_what_the_last_one_took() -> None:
+    clock, listings = FakeClock(), Listings(requests=3)
+    inventory = shared(listings, clock=clock)
+    for name in ("a", "b", "a"):
+        await inventory.find(known(name), single_requests=9)
+    await clock.advance(MAX_AGE_S)
+
+    await inventory.find(known("a"), single_requests=3)
+    assert listings.fetched == 1
+    await inventory.find(known("a"), single_requests=4)
+    assert listings.fetched == 2
+
+
+@pytest.mark.asyncio
+async def test_a_listing_that_did_not_pay_off_pauses_bulk_listing() -> None:
+    clock, listings = FakeClock(), Listings(requests=3)
+    inventory = shared(listings, clock=clock)
+    await inventory.find(known("a"), single_requests=9)
+    await inventory.find(known("nobody"), single_requests=9)
+    await clock.advance(MAX_AGE_S)
+
+    assert await inventory.find(known("a"), single_requests=1000) is None
+    await clock.advance(PAUSE_S - 0.001)
+    assert await inventory.find(known("a"), single_requests=1000) is None
+    assert listings.fetched == 1
+    await clock.advance(0.001)
+    assert await inventory.find(known("a"), single_requests=1000)
+    assert listings.fetched == 2
+
+
+@pytest.mark.asyncio
+async def test_a_failed_listing_falls_back_and_pauses() -> None:
+    clock, listings = FakeClock(), Listings()
+    inventory = shared(listings, clock=clock)
+    listings.error = errors.Unavailable("down")
+
+    answers = await asyncio.gather(
+        *(inventory.find(known("a"), single_requests=50) for _ in range(10))
+    )
+    listings.error = None
+
+    assert answers == [None] * 10
+    await clock.advance(PAUSE_S - 0.001)
+    assert await inventory.find(known("a"), single_requests=50) is None
+    assert listings.fetched == 1
+    await clock.advance(0.001)
+    assert await inventory.find(known("a"), single_requests=50)
+
+
+@pytest.mark.asyncio
+async def test_a_cancelled_waiter_does_not_take_the_listing_from_the_others() -> None:
+    listings = Listings()
+    inventory = shared(listings)
+    listings.free.clear()
+    first, second = (
+        asyncio.ensure_future(inventory.find(known("a"), single_requests=5)) for _ in range(2)
+    )
+    await turn()
+
+    first.cancel()
+    await turn()
+    assert first.cancelled()
+    listings.free.set()
+
+    assert await second
+    assert listings.fetched == 1
+
+
+@pytest.mark.asyncio
+async def test_closing_ends_a_listing_under_way() -> None:
+    listings = Listings()
+    inventory = shared(listings)
+    listings.free.clear()
+    before = asyncio.all_tasks()
+    waiter = asyncio.ensure_future(inventory.find(known("a"), single_requests=5))
+    await turn()
+    assert len(asyncio.all_tasks() - before) == 2
+
+    waiter.cancel()
+    await inventory.close()
+    await inventory.close()
+    await turn()
+
+    assert asyncio.all_tasks() == before
+
+
+@pytest.mark.asyncio
+async def test_listings_and_lookups_are_counted() -> None:
+    def value(name: str, **labels: str) -> float:
+        return metrics.REGISTRY.get_sample_value(f"ccm_cloud_inventory_{name}_total", labels) or 0
+
+    inventory = shared(Listings())
+    listed, single = value("lookups", source="listing"), value("lookups", source="single")
+    listings = value("listings", outcome="success")
+
+    await inventory.find(known("a"), single_requests=5)
+    await inventory.find(known("nobody"), single_requests=5)
+
+    assert value("listings", outcome="success") == listings + 1
+    assert value("lookups", source="listing") == listed + 1
+    assert value("lookups", source="single") == single + 1
+
+
+class PagedCloud(FakeStateCloud):
+    """Many instances in pages; every page is a request, and so is every single question."""
+
+    def __init__(self, size: int, page: int) -> None:
+        records = [record(str(number)) for number in range(size)]
+        pages = math.ceil(size / page)
+        super().__init__(
+            exists=True, listing=InstanceListing(instances=records, requests=pages), v1=False
+        )
+
+    @property
+    def requests(self) -> int:
+        """What the cloud had to answer."""
+        assert self.listing is not None
+        listed = self.calls.count("list-instances")
+        return len(self.calls) + listed * (self.listing.requests - 1)
+
+
+def lookup_of(cloud: FakeCloud, *, population: int, clock: FakeClock) -> InstanceLookup:
+    calls = NodeCalls(Guarded(cloud.cloud()))
+    inventory = SharedInventory(
+        calls.list_instances, population=lambda: population, max_age_s=MAX_AGE_S, clock=clock
+    )
+    return InstanceLookup(calls, inventory)
+
+
+@pytest.mark.parametrize("kind", [FakeCloud, FakeStateCloud])
+@pytest.mark.asyncio
+async def test_one_suspect_among_five_thousand_costs_two_requests_at_most(
+    kind: type[FakeCloud],
+) -> None:
+    """Pass after pass: a listing would take a hundred pages."""
+    clock = FakeClock()
+    records = [record(str(number)) for number in range(5000)]
+    cloud = kind(exists=True, listing=InstanceListing(instances=records, requests=100), v1=False)
+    lookup = lookup_of(cloud, population=5000, clock=clock)
+
+    for _ in range(20):
+        before = len(cloud.calls)
+        assert await lookup.state(known("17"), waiting=1) == RUNNING
+        assert "list-instances" not in cloud.calls
+        assert len(cloud.calls) - before <= 2
+        await clock.advance(5)
+
+
+@pytest.mark.asyncio
+async def test_five_thousand_questions_cost_a_hundred_requests() -> None:
+    cloud = PagedCloud(5000, 50)
+    lookup = lookup_of(cloud, population=5000, clock=FakeClock())
+
+    for number in range(5000):
+        metadata = await lookup.metadata(known(str(number)), waiting=5000 - number)
+        assert metadata is not None
+        assert metadata.provider_id == f"fake://{number}"
+
+    assert cloud.requests == 100
+
+
+@pytest.mark.asyncio
+async def test_an_absence_in_a_listing_is_asked_for_and_never_believed() -> None:
+    cloud = PagedCloud(10, 50)
+    lookup = lookup_of(cloud, population=10, clock=FakeClock())
+
+    assert await lookup.state(known("newborn"), waiting=10) == RUNNING
+    assert cloud.calls == ["list-instances", "instance-state"]
+    cloud.exists = False
+    assert await lookup.state(known("newborn"), waiting=10) == GONE
+    assert await lookup.state(known("3"), waiting=10) == RUNNING
+
+
+@pytest.mark.asyncio
+async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> None:
+    cloud = PagedCloud(10, 50)
+    lookup = lookup_of(cloud, population=10, clock=FakeClock())
+    assert await lookup.state(known("3"), waiting=10) == RUNNING
+    cloud.exists = False
+
+    assert await lookup.confirmed_gone(known("3"))
+    assert cloud.calls == ["list-instances", "instance-exists"]
+
+
+@pytest.mark.asyncio
+async def test_a_failing_listing_leaves_single_questions() -> None:
+    cloud = PagedCloud(10, 50)
+    cloud.listing_error = errors.PermissionDenied("no list for you")
+    lookup = lookup_of(cloud, population=10, clock=FakeClock())
+
+    for _ in range(3):
+        assert await lookup.state(known("3"), waiting=10) == RUNNING
+
+    assert cloud.calls == ["list-instances"] + ["instance-state"] * 3

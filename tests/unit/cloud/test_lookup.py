@@ -1,0 +1,393 @@
+"""What the node controllers ask: call orders and fallbacks of both interfaces."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from ccm.cloud import (
+    Cloud,
+    CloudError,
+    FailedPrecondition,
+    InstanceMetadata,
+    Internal,
+    NotFound,
+    ResourceExhausted,
+    RetryAfter,
+    Unavailable,
+    Unimplemented,
+    Zone,
+    address,
+)
+from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.lookup import GONE, RUNNING, SHUTDOWN, InstanceLookup
+from ccm.testing.builders import node
+from ccm.testing.fakes import FakeCloud, FakeStateCloud
+
+A3 = (
+    address("Hostname", "node0.cloud.internal"),
+    address("InternalIP", "10.0.0.1"),
+    address("ExternalIP", "132.143.154.163"),
+)
+WITH_ID = node("node0", provider_id="fake://12345")
+WITHOUT_ID = node("node0")
+
+
+def lookup(fake: FakeCloud) -> InstanceLookup:
+    return InstanceLookup(NodeCalls(Guarded(fake.cloud())))
+
+
+def old(**script: object) -> FakeCloud:
+    """A cloud with the old interface only."""
+    return FakeCloud(v2=False, **script)  # type: ignore[arg-type]
+
+
+def wrapped(cause: CloudError) -> Exception:
+    error = Unavailable("the proxy failed")
+    error.__cause__ = cause
+    return error
+
+
+class Stubborn(FakeCloud):
+    """Refuses every question by provider ID."""
+
+    async def node_addresses_by_provider_id(self, provider_id: str):  # type: ignore[no-untyped-def]
+        await super().node_addresses_by_provider_id(provider_id)
+        raise NotFound("no address by ID")
+
+    async def instance_type_by_provider_id(self, provider_id: str) -> str:
+        await super().instance_type_by_provider_id(provider_id)
+        raise Unimplemented("no type by ID")
+
+    async def get_zone_by_provider_id(self, provider_id: str) -> Zone:
+        await super().get_zone_by_provider_id(provider_id)
+        raise ValueError("no zone by ID")
+
+
+@pytest.mark.row("D33")
+@pytest.mark.asyncio
+async def test_old_interface_initialises_in_this_order() -> None:
+    fake = old(
+        external_ids={"node0": "12345"},
+        addresses=A3,
+        instance_types={"fake://12345": "t1.micro"},
+        zone=Zone(failure_domain="z", region="r"),
+    )
+
+    found = await lookup(fake).metadata(WITHOUT_ID)
+
+    assert fake.asked == [
+        ("instance-id", "node0"),
+        ("node-addresses-by-provider-id", "fake://12345"),
+        ("instance-type-by-provider-id", "fake://12345"),
+        ("get-zone-by-provider-id", "fake://12345"),
+    ]
+    assert found == InstanceMetadata(
+        provider_id="fake://12345", instance_type="t1.micro", addresses=A3, zone="z", region="r"
+    )
+
+
+@pytest.mark.asyncio
+async def test_old_interface_with_a_known_id_does_not_ask_for_it() -> None:
+    fake = old(external_id_errors={"node0": Unimplemented("x")}, addresses=A3, has_zones=False)
+
+    found = await lookup(fake).metadata(WITH_ID)
+
+    assert fake.calls == ["node-addresses-by-provider-id", "instance-type-by-provider-id"]
+    assert found == InstanceMetadata(provider_id="fake://12345", addresses=A3)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Unimplemented("x"), pytest.param(wrapped(Unimplemented("x")), marks=pytest.mark.row("D29"))],
+    ids=["plain", "wrapped"],
+)
+@pytest.mark.asyncio
+async def test_old_interface_without_ids_initialises_without_one(error: Exception) -> None:
+    fake = old(external_id_errors={"node0": error}, addresses=A3)
+
+    found = await lookup(fake).metadata(WITHOUT_ID)
+
+    assert found == InstanceMetadata(addresses=A3)
+    assert fake.asked[1] == ("node-addresses-by-provider-id", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (NotFound("gone"), NotFound),
+        pytest.param(wrapped(NotFound("gone")), Unavailable, marks=pytest.mark.row("D28")),
+        (ResourceExhausted("quota"), ResourceExhausted),
+        (ValueError("odd"), Internal),
+    ],
+    ids=["not found", "wrapped not found", "other", "foreign"],
+)
+@pytest.mark.asyncio
+async def test_old_interface_needs_the_id_to_initialise(
+    error: Exception, kind: type[CloudError]
+) -> None:
+    fake = old(external_id_errors={"node0": error}, addresses=A3)
+
+    with pytest.raises(kind) as caught:
+        await lookup(fake).metadata(WITHOUT_ID)
+
+    assert type(caught.value) is kind
+    assert fake.calls == ["instance-id"]
+
+
+@pytest.mark.asyncio
+async def test_old_interface_falls_back_to_names_for_each_question() -> None:
+    fake = Stubborn(
+        v2=False, addresses=A3, instance_types={"node0": "small"}, zone=Zone(region="r")
+    )
+
+    found = await lookup(fake).metadata(WITH_ID)
+
+    assert fake.calls == [
+        "node-addresses-by-provider-id",
+        "node-addresses",
+        "instance-type-by-provider-id",
+        "instance-type",
+        "get-zone-by-provider-id",
+        "get-zone-by-node-name",
+    ]
+    assert found == InstanceMetadata(
+        provider_id="fake://12345", instance_type="small", addresses=A3, region="r"
+    )
+
+
+@pytest.mark.asyncio
+async def test_both_failures_are_told_and_the_second_decides_the_class() -> None:
+    fake = Stubborn(v2=False, error=RetryAfter("busy", seconds=9))
+    asking = lookup(fake)
+
+    for _ in range(3):
+        with pytest.raises(RetryAfter) as caught:
+            await asking.addresses(WITH_ID)
+        assert str(caught.value) == "addresses: by provider ID: busy; by name: busy"
+        assert caught.value.seconds == 9
+        assert caught.value.__cause__ is fake.error
+
+    assert str(fake.error) == "busy"
+
+
+@pytest.mark.asyncio
+async def test_old_interface_asks_one_question_for_addresses() -> None:
+    fake = old(addresses=A3)
+
+    assert await lookup(fake).addresses(WITH_ID) == A3
+    assert fake.calls == ["node-addresses-by-provider-id"]
+
+
+@pytest.mark.row("D34")
+@pytest.mark.asyncio
+async def test_the_new_interface_wins() -> None:
+    fake = FakeCloud(exists=True, shutdown=True, addresses=A3, provider_ids={"node0": "fake://1"})
+    asking = lookup(fake)
+
+    await asking.metadata(WITHOUT_ID)
+    await asking.addresses(WITH_ID)
+    await asking.state(WITH_ID)
+    await asking.confirmed_gone(WITH_ID)
+
+    assert fake.calls == [
+        "instance-metadata-by-provider-id",
+        "instance-metadata-by-provider-id",
+        "instance-exists",
+        "instance-shutdown",
+        "instance-exists",
+    ]
+
+
+@pytest.mark.asyncio
+async def test_new_interface_may_have_nothing_to_say() -> None:
+    fake = FakeCloud(metadata=lambda _: None)
+
+    assert await lookup(fake).metadata(WITHOUT_ID) is None
+    assert await lookup(fake).addresses(WITHOUT_ID) is None
+
+
+@pytest.mark.parametrize(
+    ("exists", "shutdown", "state", "calls"),
+    [
+        (False, True, GONE, ["instance-exists"]),
+        (True, False, RUNNING, ["instance-exists", "instance-shutdown"]),
+        (True, True, SHUTDOWN, ["instance-exists", "instance-shutdown"]),
+    ],
+    ids=["gone", "running", "shut down"],
+)
+@pytest.mark.asyncio
+async def test_state_through_the_new_interface(
+    exists: bool, shutdown: bool, state: object, calls: list[str]
+) -> None:
+    fake = FakeCloud(exists=exists, shutdown=shutdown)
+    combined = FakeStateCloud(exists=exists, shutdown=shutdown)
+
+    assert await lookup(fake).state(WITH_ID) == state
+    assert fake.calls == calls
+    assert await lookup(combined).state(WITH_ID) == state
+    assert combined.calls == ["instance-state"]
+
+
+@pytest.mark.row("D26")
+@pytest.mark.asyncio
+async def test_old_interface_looks_the_id_up_once_per_state() -> None:
+    fake = old(external_ids={"node0": "12345"}, exists=True)
+
+    assert await lookup(fake).state(WITHOUT_ID) == RUNNING
+    assert fake.asked == [
+        ("instance-id", "node0"),
+        ("instance-exists-by-provider-id", "fake://12345"),
+        ("instance-shutdown-by-provider-id", "fake://12345"),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_old_interface_with_a_known_id_asks_two_questions() -> None:
+    fake = old(exists=True, shutdown=True)
+
+    assert await lookup(fake).state(WITH_ID) == SHUTDOWN
+    assert fake.calls == ["instance-exists-by-provider-id", "instance-shutdown-by-provider-id"]
+
+
+@pytest.mark.parametrize("ask", [InstanceLookup.state, InstanceLookup.confirmed_gone])
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(NotFound("gone"), marks=pytest.mark.row("D27")),
+        wrapped(NotFound("gone")),
+        Unavailable("down"),
+        Unimplemented("cannot"),
+        ValueError("odd"),
+        TimeoutError(),
+    ],
+    ids=["not found", "wrapped", "unavailable", "unimplemented", "foreign", "timeout"],
+)
+@pytest.mark.asyncio
+async def test_an_error_about_existence_is_never_an_absence(
+    ask: Callable[..., object], error: Exception
+) -> None:
+    """Nor does it reach the caller as NotFound through the old interface."""
+    fake = old(exists=False, exists_error=error)
+
+    with pytest.raises(CloudError) as caught:
+        await ask(lookup(fake), WITH_ID)  # type: ignore[misc]
+
+    assert not isinstance(caught.value, NotFound)
+
+
+@pytest.mark.parametrize("error", [NotFound("gone"), Unavailable("down"), ValueError("odd")])
+@pytest.mark.asyncio
+async def test_an_error_of_the_new_interface_is_passed_on(error: Exception) -> None:
+    for fake in (FakeCloud(exists_error=error), FakeStateCloud(exists_error=error)):
+        with pytest.raises(CloudError):
+            await lookup(fake).state(WITH_ID)
+        with pytest.raises(CloudError):
+            await lookup(fake).confirmed_gone(WITH_ID)
+
+
+@pytest.mark.row("D27")
+@pytest.mark.asyncio
+async def test_not_found_instead_of_false_is_explained() -> None:
+    fake = old(exists_error=NotFound("no such server"))
+
+    with pytest.raises(FailedPrecondition, match=r"fake://12345 is unclear: no such server"):
+        await lookup(fake).state(WITH_ID)
+
+
+@pytest.mark.asyncio
+async def test_old_interface_an_id_that_is_not_found_is_an_absence() -> None:
+    fake = old(external_id_errors={"node0": NotFound("gone")}, exists=True)
+
+    assert await lookup(fake).state(WITHOUT_ID) == GONE
+    assert await lookup(fake).confirmed_gone(WITHOUT_ID)
+    assert fake.calls == ["instance-id", "instance-id"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(wrapped(NotFound("gone")), marks=pytest.mark.row("D28")),
+        Unavailable("down"),
+        Unimplemented("cannot"),
+        ValueError("odd"),
+    ],
+    ids=["wrapped not found", "unavailable", "unimplemented", "foreign"],
+)
+@pytest.mark.asyncio
+async def test_old_interface_any_other_error_of_the_id_keeps_the_node(error: Exception) -> None:
+    fake = old(external_id_errors={"node0": error}, exists=False)
+
+    with pytest.raises(CloudError) as state:
+        await lookup(fake).state(WITHOUT_ID)
+    with pytest.raises(CloudError) as gone:
+        await lookup(fake).confirmed_gone(WITHOUT_ID)
+
+    assert not isinstance(state.value, NotFound)
+    assert not isinstance(gone.value, NotFound)
+    assert fake.calls == ["instance-id", "instance-id"]
+
+
+@pytest.mark.asyncio
+async def test_old_interface_an_empty_id_is_asked_about() -> None:
+    fake = old(exists=False, shutdown_error=Unavailable("not asked"))
+
+    assert await lookup(fake).state(WITHOUT_ID) == GONE
+    assert fake.asked[1:] == [("instance-exists-by-provider-id", "fake://")]
+
+
+@pytest.mark.parametrize("error", [Unimplemented("x"), wrapped(Unimplemented("x"))])
+@pytest.mark.parametrize("v2", [True, False])
+@pytest.mark.asyncio
+async def test_a_cloud_that_cannot_tell_power_has_running_instances(
+    v2: bool, error: Exception
+) -> None:
+    fake = FakeCloud(v2=v2, exists=True, shutdown=True, shutdown_error=error)
+
+    assert await lookup(fake).state(WITH_ID) == RUNNING
+
+
+@pytest.mark.parametrize("v2", [True, False])
+@pytest.mark.asyncio
+async def test_any_other_error_about_power_is_passed_on(v2: bool) -> None:
+    fake = FakeCloud(v2=v2, exists=True, shutdown_error=NotFound("raced"))
+
+    with pytest.raises(NotFound):
+        await lookup(fake).state(WITH_ID)
+
+
+@pytest.mark.parametrize("v2", [True, False])
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.asyncio
+async def test_the_last_question_is_about_existence_alone(v2: bool, exists: bool) -> None:
+    fake = FakeCloud(v2=v2, exists=exists)
+
+    assert await lookup(fake).confirmed_gone(WITH_ID) is not exists
+    assert fake.calls == ["instance-exists" if v2 else "instance-exists-by-provider-id"]
+
+
+@pytest.mark.asyncio
+async def test_a_cloud_without_instances_says_so() -> None:
+    asking = InstanceLookup(NodeCalls(Guarded(Cloud(name="bare"))))
+
+    with pytest.raises(Unimplemented):
+        await asking.addresses(WITH_ID)
+    with pytest.raises(Unimplemented):
+        await asking.state(WITH_ID)
+    with pytest.raises(Unimplemented):
+        await asking.metadata(WITH_ID)
+
+
+@pytest.mark.asyncio
+async def test_cancellation_is_no_reason_to_fall_back() -> None:
+    fake = old(addresses=A3, delay_s=60.0)
+    call = asyncio.ensure_future(lookup(fake).addresses(WITH_ID))
+    await asyncio.sleep(0)
+
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    assert fake.calls == []

@@ -1,0 +1,71 @@
+"""The public face of the SDK: exact names, documented, and cheap to import."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import types
+
+import pytest
+
+from ccm import cloud
+
+PUBLIC = [(name, getattr(cloud, name)) for name in cloud.__all__]
+INTERFACES = [
+    kind
+    for name, kind in PUBLIC
+    if isinstance(kind, type) and kind.__module__ == "ccm.cloud.interface" and name != "Cloud"
+]
+
+
+def test_all_equals_what_can_be_imported() -> None:
+    found = {
+        name
+        for name, value in vars(cloud).items()
+        if not name.startswith("_") and not isinstance(value, types.ModuleType)
+    }
+
+    assert found == set(cloud.__all__)
+    assert len(set(cloud.__all__)) == len(cloud.__all__)
+
+
+@pytest.mark.parametrize(("name", "value"), PUBLIC, ids=[name for name, _ in PUBLIC])
+def test_every_public_thing_is_documented(name: str, value: object) -> None:
+    if isinstance(value, type) or inspect.isfunction(value):
+        assert value.__doc__
+        assert not value.__doc__.startswith(f"{name}(")
+
+
+@pytest.mark.parametrize("kind", INTERFACES)
+def test_every_method_of_an_interface_is_documented(kind: type) -> None:
+    methods = {
+        name: value
+        for name, value in vars(kind).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+
+    assert methods
+    assert [name for name, method in methods.items() if not method.__doc__] == []
+
+
+def test_every_field_of_a_value_is_documented() -> None:
+    from dataclasses import fields
+
+    for kind in (cloud.Cloud, cloud.InstanceMetadata, cloud.InstanceRecord, cloud.Limits):
+        doc = kind.__doc__ or ""
+        assert [f.name for f in fields(kind) if f"{f.name}: " not in doc] == [], kind
+
+
+def test_importing_the_sdk_loads_no_http_library() -> None:
+    code = (
+        "import sys, ccm.cloud; "
+        "print(*sorted({m.partition('.')[0] for m in sys.modules}"
+        " & {'aiohttp', 'kubernetes', 'pytest', 'requests', 'urllib3'}))"
+    )
+
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
+    )
+
+    assert found.stdout.strip() == ""
