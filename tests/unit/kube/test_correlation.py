@@ -1,0 +1,137 @@
+"""What becomes of events: counted, combined, or left out."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from ccm.kube.correlation import COMBINED_PREFIX, Correlator, Verdict, stamped
+from ccm.model.event import Event, EventSource
+from ccm.model.meta import ObjectMeta, ObjectReference
+from ccm.testing.clock import START
+
+
+class Stream:
+    """Feeds a correlator, as a component that reports one event after the other."""
+
+    def __init__(self, memory: int = 4096) -> None:
+        self.correlator = Correlator(memory=memory)
+        self.now = START
+        self.number = 0
+
+    def send(
+        self,
+        message: str = "m",
+        *,
+        node: str = "n",
+        reason: str = "R",
+        type_: str = "Normal",
+        component: str = "c",
+    ) -> Verdict | None:
+        self.number += 1
+        event = Event(
+            metadata=ObjectMeta(name=f"{node}.{self.number:x}", namespace="default"),
+            involved_object=ObjectReference(kind="Node", name=node, uid=node),
+            reason=reason,
+            message=message,
+            source=EventSource(component=component),
+            type=type_,
+        )
+        return self.correlator.judge(stamped(event, self.now), self.now)
+
+    def expect(self, message: str = "m", **options: str) -> Verdict:
+        verdict = self.send(message, **options)
+        assert verdict is not None
+        return verdict
+
+    def wait(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+def test_the_same_event_is_counted_up_under_its_first_name() -> None:
+    stream = Stream()
+    first = stream.expect()
+    assert (first.repeated, first.event.count) == (False, 1)
+    stream.wait(5)
+    second = stream.expect()
+    assert (second.repeated, second.event.count) == (True, 2)
+    assert second.event.name == first.event.name
+    assert second.event.first_timestamp == "2026-01-01T00:00:00Z"
+    assert second.event.last_timestamp == "2026-01-01T00:00:05Z"
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [{"node": "other"}, {"reason": "Other"}, {"type_": "Warning"}, {"component": "other"}],
+    ids=lambda difference: next(iter(difference)),
+)
+def test_events_that_differ_are_events_of_their_own(difference: dict[str, str]) -> None:
+    stream = Stream()
+    stream.expect()
+    assert not stream.expect(**difference).repeated
+
+
+def test_the_tenth_different_message_combines_them() -> None:
+    stream = Stream()
+    single = [stream.expect(f"message {number}") for number in range(9)]
+    assert all(verdict.event.message.startswith("message") for verdict in single)
+    tenth = stream.expect("message 9")
+    assert tenth.event.message == COMBINED_PREFIX + "message 9"
+    assert not tenth.repeated
+    eleventh = stream.expect("message 10")
+    assert eleventh.repeated
+    assert eleventh.event.count == 2
+    assert eleventh.event.name == tenth.event.name
+    assert eleventh.event.message == COMBINED_PREFIX + "message 10"
+
+
+def test_ten_quiet_minutes_end_the_combining() -> None:
+    stream = Stream()
+    for number in range(9):
+        stream.expect(f"message {number}")
+    stream.wait(600)
+    assert stream.expect("message 9").event.message == COMBINED_PREFIX + "message 9"
+    stream.wait(601)
+    assert stream.expect("message 10").event.message == "message 10"
+
+
+def test_one_object_gets_25_events_and_then_one_per_five_minutes() -> None:
+    stream = Stream()
+    passed = [stream.send() is not None for _ in range(30)]
+    assert passed == [True] * 25 + [False] * 5
+    assert stream.send(node="other") is not None
+    assert stream.send(type_="Warning") is not None
+    stream.wait(299)
+    assert stream.send() is None
+    stream.wait(1)
+    assert stream.send() is not None
+    assert stream.send() is None
+
+
+def test_events_left_out_are_counted_when_the_next_one_passes() -> None:
+    stream = Stream()
+    for _ in range(30):
+        stream.send()
+    stream.wait(300)
+    assert stream.expect().event.count == 31
+
+
+def test_what_the_server_answered_is_counted_on() -> None:
+    stream = Stream()
+    first = stream.expect()
+    renamed = Event(metadata=ObjectMeta(name="renamed"), count=7, first_timestamp="x")
+    stream.correlator.written(first.key, renamed)
+    second = stream.expect()
+    assert (second.event.name, second.event.count) == ("renamed", 8)
+    assert second.event.first_timestamp == "x"
+
+
+def test_only_the_most_recent_keys_are_remembered() -> None:
+    stream = Stream(memory=2)
+    stream.expect(node="a")
+    stream.expect(node="b")
+    stream.expect(node="a")
+    stream.expect(node="c")
+    assert stream.expect(node="a").event.count == 3
+    assert not stream.expect(node="b").repeated
