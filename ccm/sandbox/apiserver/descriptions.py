@@ -72,6 +72,9 @@ _TEXTS = {
     "ObjectMeta.ownerReferences": "Objects that this one depends on.",
 }
 
+NAMES = tuple(_TEXTS)
+"""What has a description: types, and fields as `Type.field`."""
+
 
 def of(kind: str, field: str = "") -> str:
     """The description of a type, or of one of its fields; empty if there is none."""

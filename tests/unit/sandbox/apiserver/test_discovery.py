@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccm.sandbox.apiserver import (
+    api,
+    descriptions,
+    discovery,
+    errors,
+    kinds,
+    openapi,
+    routes,
+    schema,
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "target"),
+    [
+        ("/api/v1/nodes", api.Target(kind=kinds.NODES)),
+        ("/api/v1/nodes/a", api.Target(kind=kinds.NODES, name="a")),
+        ("/api/v1/nodes/a/status", api.Target(kind=kinds.NODES, name="a", subresource="status")),
+        ("/api/v1/namespaces", api.Target(kind=kinds.NAMESPACES)),
+        ("/api/v1/namespaces/a", api.Target(kind=kinds.NAMESPACES, name="a")),
+        (
+            "/api/v1/namespaces/a/status",
+            api.Target(kind=kinds.NAMESPACES, name="a", subresource="status"),
+        ),
+        ("/api/v1/namespaces/a/events", api.Target(kind=kinds.EVENTS, namespace="a")),
+        ("/api/v1/events", api.Target(kind=kinds.EVENTS)),
+        (
+            "/apis/coordination.k8s.io/v1/namespaces/a/leases/b",
+            api.Target(kind=kinds.LEASES, namespace="a", name="b"),
+        ),
+        ("/api/v1", None),
+        ("/apis/coordination.k8s.io", None),
+        ("/apis/nope/v1/things", None),
+        ("/healthz", None),
+        ("/", None),
+    ],
+)
+def test_paths(path: str, target: api.Target | None) -> None:
+    assert routes.parse(path) == target
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/nopes",
+        "/api/v1/nodes/a/nope",
+        "/api/v1/configmaps/a",
+        "/api/v1/namespaces/a/nodes",
+        "/api/v1/namespaces/a/configmaps/b/status",
+        "/api/v1/nodes/a/status/b",
+    ],
+)
+def test_paths_of_nothing(path: str) -> None:
+    with pytest.raises(errors.ApiError) as caught:
+        routes.parse(path)
+
+    assert caught.value.code == 404
+
+
+def test_the_resources_of_a_group_version() -> None:
+    found = discovery.answer("/api/v1", aggregated=False)
+
+    assert found is not None
+    named = {resource["name"]: resource for resource in found["resources"]}
+    assert named["nodes"]["shortNames"] == ["no"]
+    assert named["nodes"]["namespaced"] is False
+    assert named["nodes/status"]["verbs"] == ["get", "patch", "update"]
+    assert "deletecollection" not in named["namespaces"]["verbs"]
+
+
+def test_groups_and_versions() -> None:
+    groups = discovery.answer("/apis", aggregated=False)
+    group = discovery.answer("/apis/coordination.k8s.io", aggregated=False)
+
+    assert groups is not None
+    assert group is not None
+    assert [each["name"] for each in groups["groups"]] == [
+        "authorization.k8s.io",
+        "coordination.k8s.io",
+    ]
+    assert group["preferredVersion"] == {"groupVersion": "coordination.k8s.io/v1", "version": "v1"}
+    assert discovery.answer("/api", aggregated=False) == {
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [],
+    }
+    assert discovery.answer("/apis/nope", aggregated=False) is None
+
+
+def test_aggregated_discovery_tells_everything_at_once() -> None:
+    core = discovery.answer("/api", aggregated=True)
+    others = discovery.answer("/apis", aggregated=True)
+
+    assert core is not None
+    assert others is not None
+    (group,) = core["items"]
+    resources = {each["resource"]: each for each in group["versions"][0]["resources"]}
+    assert resources["nodes"]["scope"] == "Cluster"
+    assert resources["nodes"]["subresources"][0]["subresource"] == "status"
+    assert resources["pods"]["categories"] == ["all"]
+    assert [each["metadata"]["name"] for each in others["items"]] == [
+        "authorization.k8s.io",
+        "coordination.k8s.io",
+    ]
+
+
+def _document(prefix: str) -> dict[str, Any]:
+    found = openapi.answer(f"/openapi/v3{prefix}")
+    assert found is not None
+    return found
+
+
+def test_the_root_lists_a_document_per_group_version() -> None:
+    root = openapi.answer("/openapi/v3")
+
+    assert root is not None
+    assert set(root["paths"]) == {
+        "api/v1",
+        "apis/authorization.k8s.io/v1",
+        "apis/coordination.k8s.io/v1",
+    }
+    assert openapi.answer("/openapi/v3/api/v2") is None
+    assert openapi.answer("/openapi/v2") is None
+
+
+@pytest.mark.parametrize("prefix", ["/api/v1", "/apis/coordination.k8s.io/v1"])
+def test_every_reference_of_a_document_leads_somewhere(prefix: str) -> None:
+    document = _document(prefix)
+    schemas = document["components"]["schemas"]
+
+    def references(value: Any) -> list[str]:
+        if isinstance(value, list):
+            return [found for item in value for found in references(item)]
+        if not isinstance(value, dict):
+            return []
+        own = [value["$ref"]] if "$ref" in value else []
+        return own + [found for item in value.values() for found in references(item)]
+
+    found = references(document)
+    assert found
+    assert {reference.rpartition("/")[2] for reference in found} <= set(schemas)
+
+
+def test_types_tell_what_kubectl_asks_for() -> None:
+    schemas = _document("/api/v1")["components"]["schemas"]
+
+    node = schemas["io.k8s.api.core.v1.Node"]
+    taint = schemas["io.k8s.api.core.v1.Taint"]
+    status = schemas["io.k8s.api.core.v1.NodeStatus"]
+    assert node["x-kubernetes-group-version-kind"] == [
+        {"group": "", "version": "v1", "kind": "Node"}
+    ]
+    assert set(node["properties"]) == {"apiVersion", "kind", "metadata", "spec", "status"}
+    assert set(taint["required"]) == {"key", "effect"}
+    assert taint["properties"]["effect"]["enum"] == ["NoExecute", "NoSchedule", "PreferNoSchedule"]
+    assert status["properties"]["conditions"]["x-kubernetes-patch-merge-key"] == "type"
+
+
+def test_operations_say_that_fields_can_be_validated() -> None:
+    paths = _document("/api/v1")["paths"]
+
+    patch = paths["/api/v1/nodes/{name}"]["patch"]
+    assert "fieldValidation" in {parameter["name"] for parameter in patch["parameters"]}
+    assert patch["x-kubernetes-group-version-kind"]["kind"] == "Node"
+    assert "/api/v1/namespaces/{namespace}/pods" in paths
+
+
+def test_every_description_is_of_something() -> None:
+    types = {shape.name: shape for shape in schema.kubernetes()}
+    for name in descriptions.NAMES:
+        kind, _, field = name.partition(".")
+        if kind != "TypeMeta":
+            assert not field or field in types[kind].fields, name
