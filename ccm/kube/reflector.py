@@ -13,21 +13,23 @@ ends, and not in between. Counterpart in client-go: Reflector.
 
 from __future__ import annotations
 
+import contextlib
 import random
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ccm.base import metrics, tasks
 from ccm.base.backoff import Exponential, Streak
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
-from ccm.kube import errors
+from ccm.kube import errors, waiting
 from ccm.kube.client import Page, WatchEvent
 from ccm.model.meta import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
+V = TypeVar("V")
 T_contra = TypeVar("T_contra", bound=KubeObject, contravariant=True)
 
 _lists = metrics.counter(
@@ -100,6 +102,7 @@ class Settings:
         watch_list: try a watch that begins with the present objects.
         watch_timeout_s: shortest and longest time after which a watch is renewed; the
             server is asked to end it after a random time in between.
+        open_limit_s: longest time until the server begins to answer a watch.
         silence_s: longest time without a byte before a watch is given up; None: a little
             more than the watch's own time.
         overtime_s: how much longer than it was asked to a server may keep a watch open.
@@ -114,6 +117,7 @@ class Settings:
 
     watch_list: bool = True
     watch_timeout_s: tuple[int, int] = (300, 600)
+    open_limit_s: float = 60.0
     silence_s: float | None = None
     overtime_s: float = 30.0
     initial_silence_s: float = 10.0
@@ -282,18 +286,32 @@ class Reflector(Generic[T]):
         timeout_s = self._rng.randint(shortest, longest)
         opened_at = self._clock.monotonic()
         self._progress = False
-        async with self._source.watch(
+        request = self._source.watch(
             resource_version=version,
             timeout_s=timeout_s,
             send_initial_events=self._is_initial,
             idle_timeout_s=self._settings.silence_s,
-        ) as events:
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            events = await self._open(stack.enter_async_context(request))
             self._watches.inc()
             self._contact()
             await tasks.first_of(
                 self._follow(events), self._watchdog(timeout_s), name=f"watch-{self._resource}"
             )
         self._judge(opened_at)
+
+    async def _open(self, entering: Coroutine[Any, Any, V]) -> V:
+        """Wait until the server begins to answer; a watch may be silent only after that."""
+        limit_s = self._settings.open_limit_s
+        try:
+            return await waiting.within(
+                limit_s, entering, clock=self._clock, name=f"open-watch-{self._resource}"
+            )
+        except TimeoutError:
+            raise errors.Unreachable(
+                f"a watch was not answered within {limit_s:g} s", kind="timeout"
+            ) from None
 
     def _judge(self, opened_at: float) -> None:
         """Decide what the end of a watch without an error means."""

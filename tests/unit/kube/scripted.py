@@ -93,11 +93,14 @@ class Call:
 
 @dataclass
 class Server:
-    """Answers lists and watches from two scripts; an exhausted watch stays silent."""
+    """Answers lists and watches from two scripts; without a script a watch stays silent.
+
+    A number in place of a watch's script: the answer does not begin for so long.
+    """
 
     clock: FakeClock
     lists: list[Page[Node] | Exception] = field(default_factory=list)
-    watches: list[Sequence[Step] | Exception] = field(default_factory=list)
+    watches: list[Sequence[Step] | Exception | float] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     open_watches: int = 0
 
@@ -127,9 +130,13 @@ class Server:
                 idle_timeout_s=idle_timeout_s,
             )
         )
+        script: Sequence[Step] | Exception | float
         script = self.watches.pop(0) if self.watches else (1e9,)
         if isinstance(script, Exception):
             raise script
+        if isinstance(script, float):
+            await self.clock.sleep(script)
+            script = ()
         self.open_watches += 1
         try:
             yield self._play(script)

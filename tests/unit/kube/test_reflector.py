@@ -382,6 +382,19 @@ async def test_a_silent_watch_is_opened_again_and_the_limit_can_be_set() -> None
 
 
 @pytest.mark.asyncio
+async def test_a_watch_that_is_never_answered_is_given_up_and_resumed() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10)]
+    server.watches = [FOREVER]
+    async with running(server, PAGES) as (reflector, _):
+        await server.clock.advance(60)
+        assert reflector.trouble_since is not None
+        await server.clock.advance(2)
+        assert [call.at for call in server.of("watch")] == [0, 60.8]
+        assert [call.version for call in server.of("watch")] == ["10", "10"]
+
+
+@pytest.mark.asyncio
 async def test_a_watch_that_the_server_never_ends_is_renewed() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]
