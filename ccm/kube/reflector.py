@@ -171,9 +171,9 @@ class Reflector(Generic[T]):
         self._clock = clock
         self._rng = rng or random.Random()
         self._log = logger("reflector", resource=resource)
-        self._streak = Streak(
-            policy=settings.backoff, reset_after_s=settings.backoff_reset_s, rng=self._rng
-        )
+        self._streak = self._new_streak()
+        # A server that says 410 is well: no long pause is left over from an outage.
+        self._expiries = self._new_streak()
         self._watch_list = settings.watch_list
         self._version: str | None = None
         self._pending: set[str] | None = None
@@ -215,9 +215,16 @@ class Reflector(Generic[T]):
             except errors.Gone:
                 self._version = None
                 self._log.debug("watched version expired, listing again")
-                await self._clock.sleep(self._streak.next(self._clock.monotonic()))
+                await self._clock.sleep(self._expiries.next(self._clock.monotonic()))
             except (errors.KubeError, _Fruitless) as problem:
                 await self._recover(problem)
+
+    def _new_streak(self) -> Streak:
+        return Streak(
+            policy=self._settings.backoff,
+            reset_after_s=self._settings.backoff_reset_s,
+            rng=self._rng,
+        )
 
     async def _round(self) -> None:
         """One watch, or one list; returns when the next may follow without a pause."""

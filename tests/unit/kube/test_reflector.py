@@ -207,6 +207,17 @@ async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
 
 
 @pytest.mark.asyncio
+async def test_an_expiry_after_an_outage_is_listed_without_a_long_pause() -> None:
+    server = Server(FakeClock())
+    server.lists = [page([], 10), page([], 20)]
+    server.watches = [*[refused()] * 8, api_error(410)]
+    async with running(server, PAGES):
+        await server.clock.advance(200)
+        expired = server.of("watch")[8].at
+        assert server.of("list")[1].at == pytest.approx(expired + 0.8)
+
+
+@pytest.mark.asyncio
 async def test_failures_back_off_without_end_and_watches_resume() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]
