@@ -17,9 +17,8 @@ from ccm.sandbox import settings
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 """Names a folder with real kube-apiserver and etcd programs (kubebuilder's convention)."""
 
-_NODE_NAME = re.compile(
-    r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?(\.[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*"
-)
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NODE_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _NAME_LENGTH = 253
 
 _SUMMARY = "try the daemon on this machine: API server, simulated cloud, kubelets, live table"

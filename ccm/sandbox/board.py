@@ -130,6 +130,8 @@ class Board:
             row = Row(name=node.name, seen_at=now, changed_at=now, uid=node.uid)
             self.rows[node.name] = row
             self.counts.registered += 1
+            if node.name not in self._missing:
+                self.note(f"{node.name}: registered", now)
         before = (row.provider_id, row.addresses, row.is_shut_down, row.settled_after)
         row.ready = node.ready
         row.provider_id = node.provider_id
@@ -139,7 +141,7 @@ class Board:
         row.is_shut_down = has_shutdown_taint(node)
         if row.settled_after is None and is_settled(node, self._labels):
             row.settled_after = now - row.seen_at
-            self._settled(node.name)
+            self._settled(row, now)
         if before != (row.provider_id, row.addresses, row.is_shut_down, row.settled_after):
             row.changed_at = now
         if row.is_shut_down != before[2]:
@@ -164,7 +166,8 @@ class Board:
         if row is not None:
             row.last_event = text
             row.changed_at = now
-        self.note(f"{name}: {text}", now, is_warning=event.type == names.WARNING)
+        if event.reason != names.REASON_SYNCED:  # the row says that already
+            self.note(f"{name}: {text}", now, is_warning=event.type == names.WARNING)
 
     def count_warnings(self, event: Event) -> None:
         """Count a Warning event as often as it says it occurred; safe to repeat."""
@@ -188,10 +191,11 @@ class Board:
         fresh = min(self.happened - since, len(self.recent))
         return list(self.recent)[len(self.recent) - fresh :] if fresh > 0 else []
 
-    def _settled(self, name: str) -> None:
-        if name not in self._missing:
+    def _settled(self, row: Row, now: float) -> None:
+        if row.name not in self._missing:
+            self.note(f"{row.name}: initialised", now)
             return
-        self._missing.remove(name)
+        self._missing.remove(row.name)
         self.counts.initialised += 1
         if not self._missing:
             self._none_missing.set()

@@ -88,7 +88,7 @@ class Admin:
             async with self._session.request(method, self.url + path, data=data) as response:
                 text = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise CloudTrouble(f"{method} {path}: {error or type(error).__name__}") from error
+            raise CloudTrouble(f"{method} {path}: {str(error) or type(error).__name__}") from error
         if response.status >= 300:
             raise CloudTrouble(f"{method} {path}: HTTP {response.status} {text[:200]!r}")
         return msgspec.json.decode(text, type=answer)

@@ -23,6 +23,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ccm.app.options import FLAGS
 from ccm.base import durations
 from ccm.sandbox import cloud, daemonlog, process, realserver
 
@@ -123,18 +124,18 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
         except realserver.ServerStartError as error:
             raise StartError(str(error)) from error
         return
-    folder.mkdir(parents=True)
+    _make(folder)
     token = secrets.token_hex(16)
     argv = ["ccm.sandbox.apiserver", "--data-dir", str(folder / "state"), "--token", token]
     async with _open_child(argv, folder / "apiserver.log") as child:
-        told = await _ready(child)
+        told = await until_ready(child)
         kubeconfig = Path(told["kubeconfig"])
         yield ApiServer(
             url=told["url"],
             token=token,
             ca_file=None,
             kubeconfig=kubeconfig,
-            kubectl_config=_for_kubectl(kubeconfig, folder / "kubeconfig"),
+            kubectl_config=for_kubectl(kubeconfig, folder / "kubeconfig"),
             kind="built-in",
             is_running=lambda: child.exit_code is None,
             log=child.log,
@@ -148,10 +149,10 @@ async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud
     Raises:
         StartError: it did not become ready.
     """
-    folder.mkdir(parents=True)
+    _make(folder)
     argv = ["providers.sim", "--latency", durations.format_duration(latency)]
     async with _open_child(argv, folder / "cloud.log") as child:
-        told = await _ready(child)
+        told = await until_ready(child)
         url, token = told["url"], told["token"]
         async with cloud.open_admin(url, token) as admin:
             yield Cloud(
@@ -179,18 +180,20 @@ async def open_daemon(
 
 def daemon_flags(*, kubeconfig: Path, provider: str, config: Path | None) -> list[str]:
     """The daemon's command line in a sandbox."""
-    flags = [
-        f"--kubeconfig={kubeconfig}",
-        f"--cloud-provider={provider}",
-        "--leader-elect=true",
-        f"--kube-api-qps={API_QPS}",
-        f"--kube-api-burst={API_BURST}",
-        f"--concurrent-node-syncs={NODE_SYNCS}",
-        f"--concurrent-node-status-updates={STATUS_UPDATES}",
-        "--secure-port=0",  # the usual port may be taken, also by another sandbox
-        "--logging-format=json",
-    ]
-    return flags if config is None else [*flags, f"--cloud-config={config}"]
+    values: dict[str, object] = {
+        "kubeconfig": kubeconfig,
+        "cloud-provider": provider,
+        "cloud-config": config or "",
+        "leader-elect": "true",
+        "kube-api-qps": API_QPS,
+        "kube-api-burst": API_BURST,
+        "concurrent-node-syncs": NODE_SYNCS,
+        "concurrent-node-status-updates": STATUS_UPDATES,
+        "secure-port": 0,  # the usual port may be taken, also by another sandbox
+        "logging-format": "json",
+    }
+    # A flag without effect would only earn a warning.
+    return [f"--{name}={value}" for name, value in values.items() if not FLAGS[name].accepted]
 
 
 def last_words(what: str, log: Path) -> str:
@@ -208,7 +211,7 @@ async def _open_child(argv: Sequence[str], log: Path) -> AsyncIterator[process.C
         await child.stop(grace_s=GRACE_S)
 
 
-async def _ready(child: process.Child) -> dict[str, Any]:
+async def until_ready(child: process.Child) -> dict[str, Any]:
     """The line of JSON by which a process says where it is.
 
     Raises:
@@ -225,7 +228,11 @@ async def _ready(child: process.Child) -> dict[str, Any]:
         await asyncio.sleep(_POLL_S)
 
 
-def _for_kubectl(source: Path, target: Path) -> Path:
+def _make(folder: Path) -> None:
+    folder.mkdir(parents=True)
+
+
+def for_kubectl(source: Path, target: Path) -> Path:
     """A copy whose current context is the one that the built-in server made for kubectl."""
     config = json.loads(source.read_text())
     return _secret(target, json.dumps(config | {"current-context": "kubectl"}, indent=2) + "\n")

@@ -18,6 +18,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     level: str = "info"
     logger: str = ""
     err: str = ""
+    detail: str = ""
     node: str = ""
     node_writes: int | None = None
     cloud_calls: int | None = None
@@ -33,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return self.msg == _STOPPED
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (self.msg, self.node, self.err)))
+        return " ".join(filter(None, (self.msg, self.node, self.detail, self.err)))
 
 
 _DECODER = msgspec.json.Decoder(Entry)

@@ -12,6 +12,7 @@ uninitialized, with a Hostname address, and not ready.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
@@ -144,10 +145,9 @@ class Kubelets:
         """Once after each boot, as kubelets do: a node deleted later stays deleted."""
         if name not in self._running or name in self._registered:
             return
-        try:
+        # A node of an earlier boot may be there; its state arrives through the cache.
+        with contextlib.suppress(errors.AlreadyExists):
             await self._api.create(new_node(name, format_time(self._clock.now())))
-        except errors.AlreadyExists:
-            pass  # of an earlier boot; its state arrives through the cache
         self._registered.add(name)
 
     async def _report(self) -> None:

@@ -330,8 +330,7 @@ def _cluster_config(server: cluster.ApiServer) -> ClusterConfig:
 def _state_folder(shown: screen.Screen, *, keep: bool) -> Iterator[Path]:
     """A fresh folder, gone at the end unless it shall be kept."""
     folder = Path(tempfile.mkdtemp(prefix="ccm-sandbox-"))
-    if keep:
-        shown.say(f"state and logs, to be kept: {folder}")
+    shown.say(f"starting; state and logs: {folder}{' (to be kept)' if keep else ''}")
     try:
         yield folder
     finally:

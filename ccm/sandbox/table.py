@@ -33,9 +33,7 @@ class Line:
     style: Style = "plain"
 
 
-def render(
-    board: Board, *, now: float, width: int, height: int, footer: Sequence[str] = ()
-) -> list[Line]:
+def render(board: Board, *, now: float, width: int, height: int) -> list[Line]:
     """The whole picture.
 
     Args:
@@ -43,10 +41,9 @@ def render(
         now: monotonic seconds, for nodes that still wait.
         width: columns of the terminal.
         height: lines that may be used.
-        footer: lines that always stand at the end.
     """
     recent = board.news(board.happened - RECENT_LINES)
-    room = height - len(footer) - len(recent) - 3
+    room = height - len(recent) - 3
     shown = pick(board.rows.values(), room=max(MIN_ROWS, room))
     lines = [Line(text=summary(board.counts), style="head")]
     lines += grid(shown, now=now)
@@ -56,7 +53,6 @@ def render(
     lines += [
         Line(text=f"> {one.text}", style="bad" if one.is_warning else "faint") for one in recent
     ]
-    lines += [Line(text=text) for text in footer]
     return [Line(text=clip(line.text, width), style=line.style) for line in lines]
 
 
@@ -75,11 +71,16 @@ def grid(rows: Sequence[Row], *, now: float) -> list[Line]:
     widths = [min(_WIDEST, max(map(len, column))) for column in zip(*table, strict=True)]
     widths[-1] = 0  # the last column may be as long as it likes
     texts = [
-        _GAP.join(clip(cell, limit or len(cell)).ljust(limit) for cell, limit in zip(row, widths))
+        _GAP.join(
+            clip(cell, limit or len(cell)).ljust(limit)
+            for cell, limit in zip(row, widths, strict=True)
+        )
         for row in table
     ]
     styles: list[Style] = ["head", *map(style_of, rows)]
-    return [Line(text=text.rstrip(), style=style) for text, style in zip(texts, styles)]
+    return [
+        Line(text=text.rstrip(), style=style) for text, style in zip(texts, styles, strict=True)
+    ]
 
 
 def cells(row: Row, *, now: float) -> tuple[str, ...]:
@@ -105,7 +106,12 @@ def state_of(row: Row, *, now: float) -> str:
         return "shutdown taint"
     if row.settled_after is None:
         return f"waits {now - row.seen_at:.0f} s"
-    return f"init in {row.settled_after:.2f} s"
+    return f"init in {span(row.settled_after)}"
+
+
+def span(seconds: float) -> str:
+    """A short time as people say it."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def style_of(row: Row) -> Style:

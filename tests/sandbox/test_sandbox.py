@@ -1,0 +1,274 @@
+"""`ccm sandbox` as people run it: a process, its last line, and what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests import servers
+
+DEADLINE_S = 50.0
+LAST_LINE = re.compile(
+    r"done: (\d+) nodes initialised, (\d+) writes, (\d+) cloud calls, (\d+) warnings in [\d.]+ s"
+)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """An empty folder, where the sandbox is started and makes its own folder."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(servers.BUILTIN),
+        pytest.param(servers.REAL, marks=pytest.mark.envtest),
+    ]
+)
+def environment(request: pytest.FixtureRequest, home: Path) -> Mapping[str, str]:
+    """The environment that makes the sandbox take either API server."""
+    variables = {**os.environ, "TMPDIR": str(home)}
+    variables.pop("KUBEBUILDER_ASSETS", None)
+    if request.param == servers.REAL:
+        variables["KUBEBUILDER_ASSETS"] = str(servers.require_assets())
+    return variables
+
+
+only_builtin = pytest.mark.parametrize("environment", [servers.BUILTIN], indirect=True)
+
+
+@contextlib.contextmanager
+def started(home: Path, environment: Mapping[str, str], *arguments: str) -> Iterator[Sandbox]:
+    sandbox = Sandbox(home, environment, arguments)
+    try:
+        yield sandbox
+    finally:
+        sandbox.process.kill()
+        sandbox.process.communicate()
+
+
+class Sandbox:
+    """The running command."""
+
+    def __init__(
+        self, home: Path, environment: Mapping[str, str], arguments: tuple[str, ...]
+    ) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ccm.cli", "sandbox", *arguments],
+            cwd=home,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def read_until(self, start: str) -> str:
+        """The next line that starts so."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+            if line.startswith(start):
+                return self.lines[-1]
+        raise AssertionError(f"no line starts with {start!r}: {self.lines}")
+
+    def read_until_seen(self, text: str) -> str:
+        """The next line that contains it."""
+        while text not in (line := self.read_until("")):
+            pass
+        return line
+
+    def end(self, number: signal.Signals) -> float:
+        """Send a signal and read to the end; the seconds it took."""
+        before = time.monotonic()
+        self.process.send_signal(number)
+        self.read_to_the_end()
+        return time.monotonic() - before
+
+    def read_to_the_end(self) -> None:
+        said, _ = self.process.communicate(timeout=DEADLINE_S)
+        self.lines += said.splitlines()
+
+
+def processes_of(home: Path) -> list[str]:
+    """Command lines of living processes that inherited the sandbox's environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"TMPDIR={home}".encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_text())
+    return found
+
+
+def leftovers(home: Path) -> list[str]:
+    return [str(path) for path in home.iterdir()] + processes_of(home)
+
+
+def test_once_initialises_every_node_and_ends(home: Path, environment: Mapping[str, str]) -> None:
+    with started(home, environment, "--once", "--nodes", "20") as sandbox:
+        sandbox.read_to_the_end()
+
+    assert sandbox.process.returncode == 0, sandbox.lines
+    told = LAST_LINE.fullmatch(sandbox.lines[-1])
+    assert told is not None, sandbox.lines
+    nodes, writes, cloud_calls, warnings = map(int, told.groups())
+    assert (nodes, writes, warnings) == (20, 40, 0), sandbox.lines
+    assert 1 <= cloud_calls <= 20
+    assert leftovers(home) == []
+
+
+def test_ctrl_c_ends_it_and_nothing_stays(home: Path, environment: Mapping[str, str]) -> None:
+    with started(home, environment, "--nodes", "3") as sandbox:
+        sandbox.read_until("converged: 3 nodes initialised in ")
+        assert len(processes_of(home)) > 3
+
+        took_s = sandbox.end(signal.SIGINT)
+
+    assert sandbox.process.returncode == 0
+    assert sandbox.lines[-1].startswith("done: 3 nodes initialised, ")
+    assert took_s < 10
+    assert leftovers(home) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@only_builtin
+def test_a_signal_ends_it_while_it_starts(
+    home: Path, environment: Mapping[str, str], number: signal.Signals
+) -> None:
+    with started(home, environment, "--once") as sandbox:
+        sandbox.read_until("starting")
+
+        sandbox.end(number)
+
+    assert sandbox.process.returncode == 130
+    assert leftovers(home) == []
+
+
+def test_an_instance_that_is_deleted_takes_its_node_along(
+    home: Path, environment: Mapping[str, str]
+) -> None:
+    with started(home, environment, "--nodes", "2") as sandbox:
+        sandbox.read_until("converged")
+        command = sandbox.read_until("  delete:").split()
+
+        subprocess.run(command[1:], check=True, timeout=DEADLINE_S)
+
+        sandbox.read_until_seen("node-0001: deleted")
+        assert sandbox.end(signal.SIGINT) < 10
+
+
+@only_builtin
+def test_a_cluster_that_never_converges_is_a_failure(
+    home: Path, environment: Mapping[str, str]
+) -> None:
+    arguments = ("--once", "--nodes", "2", "--latency", "1m", "--timeout", "2s")
+    with started(home, environment, *arguments) as sandbox:
+        sandbox.read_to_the_end()
+
+    assert sandbox.process.returncode == 1
+    assert sandbox.lines[-1].startswith("not converged: 0 of 2 nodes initialised, ")
+    assert any(line.startswith("not initialised: node-0001: ") for line in sandbox.lines)
+    assert leftovers(home) == []
+
+
+@only_builtin
+def test_a_daemon_that_cannot_start_says_why(home: Path, environment: Mapping[str, str]) -> None:
+    config = home.parent / "broken.yaml"
+    config.write_text("url: nonsense\n")
+    arguments = ("--provider", "sim", "--provider-config", str(config))
+    with started(home, environment, *arguments) as sandbox:
+        sandbox.read_to_the_end()
+
+    assert sandbox.process.returncode == 1
+    said = "\n".join(sandbox.lines)
+    assert "the daemon ended with status 1" in said
+    assert "url is 'nonsense'" in said
+    assert leftovers(home) == []
+
+
+@pytest.fixture
+def other_cloud(tmp_path: Path) -> Iterator[Path]:
+    """A cloud of somebody else with two instances; its provider's configuration."""
+    log = tmp_path / "cloud.log"
+    child = subprocess.Popen(
+        [sys.executable, "-m", "providers.sim", "--token", "t"], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        url = json.loads(child.stdout.readline())["url"]
+        body = json.dumps({"instances": [{"name": "vm-1"}, {"name": "vm-2"}]}).encode()
+        headers = {"Authorization": "Bearer t"}
+        request = urllib.request.Request(f"{url}/admin/instances", body, headers)
+        with urllib.request.urlopen(request, timeout=10):
+            pass
+        log.write_text(f"url: {url}\ntoken: t\n")
+        yield log
+    finally:
+        child.terminate()
+        child.communicate(timeout=10)
+
+
+@only_builtin
+def test_a_provider_of_your_own_and_the_nodes_it_knows(
+    home: Path, environment: Mapping[str, str], other_cloud: Path
+) -> None:
+    arguments = ("--once", "--provider", "sim", "--provider-config", str(other_cloud))
+    with started(home, environment, *arguments, "--node-names", "vm-1,vm-2") as sandbox:
+        sandbox.read_to_the_end()
+
+    assert sandbox.process.returncode == 0, sandbox.lines
+    assert sandbox.lines[-1].startswith("done: 2 nodes initialised, 4 writes, ")
+    assert not any("simulated cloud" in line for line in sandbox.lines)
+
+
+@only_builtin
+def test_the_folder_can_be_kept(home: Path, environment: Mapping[str, str]) -> None:
+    with started(home, environment, "--once", "--nodes", "1", "--keep") as sandbox:
+        sandbox.read_to_the_end()
+
+    (folder,) = home.iterdir()
+    assert {"daemon.log", "sandbox.log"} <= {path.name for path in folder.iterdir()}
+    assert str(folder) in sandbox.lines[0]
+    assert sandbox.lines[-1].startswith("done: ")
+
+
+@only_builtin
+def test_on_a_terminal_it_draws_a_table(home: Path, environment: Mapping[str, str]) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-m", "ccm.cli", "sandbox", "--once", "--nodes", "3"],
+        cwd=home,
+        env={**environment, "TERM": "xterm"},
+        stdout=theirs,
+    )
+    os.close(theirs)
+    said = b""
+    with contextlib.suppress(OSError):  # what Linux answers when the other side has left
+        while chunk := os.read(ours, 65536):
+            said += chunk
+    os.close(ours)
+
+    assert child.wait(timeout=DEADLINE_S) == 0
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()).splitlines()
+    assert any(line.split()[:2] == ["NAME", "READY"] for line in lines)
+    assert any(line.startswith("node-0003") and "sim://i-0003" in line for line in lines)
+    assert lines[-1].startswith("done: 3 nodes initialised")
+    assert b"\x1b[?25h" in said

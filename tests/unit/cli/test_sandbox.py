@@ -1,0 +1,111 @@
+"""`ccm sandbox`: one clear message for each mistake, and settings for everything else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ccm import cli
+from ccm.cli import sandbox
+from ccm.sandbox import settings
+
+
+def read(*arguments: str) -> settings.Settings:
+    parser = cli.build_parser()
+    return sandbox.read(parser.parse_args(["sandbox", *arguments]), parser.error)
+
+
+@pytest.fixture(autouse=True)
+def _no_assets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(sandbox.ASSETS_VARIABLE, raising=False)
+
+
+def test_without_arguments_it_is_five_nodes_for_as_long_as_you_like() -> None:
+    assert read() == settings.Settings(
+        node_names=("node-0001", "node-0002", "node-0003", "node-0004", "node-0005")
+    )
+
+
+def test_every_argument_arrives() -> None:
+    read_ = read("--nodes", "2", "--latency", "50ms", "--once", "--timeout", "1m", "--keep")
+
+    assert read_ == settings.Settings(
+        node_names=("node-0001", "node-0002"),
+        latency=timedelta(milliseconds=50),
+        once=True,
+        timeout_s=60.0,
+        keep=True,
+    )
+
+
+def test_another_provider_brings_its_own_names_and_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "acme.yaml"
+    file.write_text("")
+
+    read_ = read(
+        "--provider", "sim", "--provider-config", str(file), "--node-names", "vm-1, vm-2.example"
+    )
+
+    assert read_.node_names == ("vm-1", "vm-2.example")
+    assert read_.provider == settings.Provider(name="sim", config=file)
+
+
+def test_paths_hold_when_a_process_starts_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "c").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(sandbox.ASSETS_VARIABLE, "bin")
+
+    read_ = read("--provider", "sim", "--provider-config", "c")
+
+    assert read_.provider is not None
+    assert read_.provider.config == tmp_path / "c"
+    assert read_.assets == tmp_path / "bin"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nodes", "0"], "argument --nodes: '0' is not a number from 1 to 10000"),
+        (["--nodes", "many"], "argument --nodes: 'many' is not a number from 1 to 10000"),
+        (["--nodes", "10001"], "argument --nodes: '10001' is not a number from 1 to 10000"),
+        (["--latency", "50"], "argument --latency: '50' is not a duration"),
+        (["--latency=-1s"], "argument --latency: -1s is negative"),
+        (["--node-names", "A"], "argument --node-names: 'A' is no node name"),
+        (["--node-names", "a,,b"], "argument --node-names: '' is no node name"),
+        (["--node-names", "a,a"], "argument --node-names: a comes twice"),
+        (["--node-names", "a", "--nodes", "1"], "--nodes and --node-names exclude each other"),
+        (["--timeout", "5s"], "--timeout needs --once"),
+        (["--provider", "acme"], "there is no provider 'acme'; installed: sim"),
+        (["--provider-config", "x"], "--provider-config needs --provider"),
+        (["--provider", "sim", "--latency", "1s"], "with --provider there is none"),
+        (
+            ["--provider", "sim", "--provider-config", "/absent"],
+            "--provider-config: /absent is not there or cannot be read",
+        ),
+        (["extra"], "unrecognized arguments: extra"),
+    ],
+)
+def test_a_mistake_gets_one_clear_message(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["sandbox", *arguments])
+
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert message in said.splitlines()[-1]
+    assert said.count("error:") == 1
+
+
+def test_help_says_what_will_happen(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["sandbox", "--help"])
+
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    assert "Ctrl-C ends everything" in said
+    assert "KUBEBUILDER_ASSETS" in said

@@ -1,0 +1,68 @@
+"""The administrator's calls, against the simulated cloud itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from ccm.sandbox import cloud
+from providers.sim import server
+
+
+@pytest_asyncio.fixture
+async def admin() -> AsyncIterator[cloud.Admin]:
+    service = server.Service(token="t")
+    async with server.serve(service) as url, cloud.open_admin(url, "t") as calls:
+        yield calls
+
+
+@pytest.mark.asyncio
+async def test_placed_instances_run(admin: cloud.Admin) -> None:
+    await admin.place(["a", "b"])
+
+    assert await admin.running() == {"a": "i-0001", "b": "i-0002"}
+
+
+@pytest.mark.asyncio
+async def test_more_instances_than_one_request_carries(admin: cloud.Admin) -> None:
+    names = [f"n{number}" for number in range(2001)]
+
+    await admin.place(names)
+
+    assert list(await admin.running()) == names
+
+
+@pytest.mark.asyncio
+async def test_the_administrator_is_not_counted(admin: cloud.Admin) -> None:
+    await admin.place(["a"])
+    await admin.running()
+
+    assert await admin.call_count() == 0
+
+
+@pytest.mark.asyncio
+async def test_a_refusal_names_the_call(admin: cloud.Admin) -> None:
+    await admin.place(["a"])
+
+    with pytest.raises(cloud.CloudTrouble, match=r"POST /admin/instances: HTTP 409"):
+        await admin.place(["a"])
+
+
+@pytest.mark.asyncio
+async def test_a_cloud_that_is_gone_is_trouble() -> None:
+    service = server.Service(token="t")
+    async with server.serve(service) as url:
+        pass
+
+    async with cloud.open_admin(url, "t") as calls:
+        with pytest.raises(cloud.CloudTrouble, match="GET /admin/snapshot"):
+            await calls.running()
+
+
+def test_instances_differ_in_type_and_zone() -> None:
+    made = cloud.new_instances(["a", "b", "c", "d"])
+
+    assert [one["type"] for one in made] == ["small", "medium", "large", "small"]
+    assert len({one["zone"] for one in made}) == 3

@@ -1,0 +1,76 @@
+"""The daemon's command line, and processes that do not become ready."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from ccm.app import checks, options
+from ccm.sandbox import cluster, process
+
+
+def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
+    flags = cluster.daemon_flags(
+        kubeconfig=tmp_path / "kubeconfig", provider="sim", config=tmp_path / "cloud.yaml"
+    )
+
+    read = options.parse(flags)
+    checks.check(read)
+
+    assert read.kubeconfig == str(tmp_path / "kubeconfig")
+    assert read.cloud_config == str(tmp_path / "cloud.yaml")
+    assert read.cloud_provider == "sim"
+    assert read.leader_elect
+    assert read.api_rate == (cluster.API_QPS, cluster.API_BURST)
+
+
+def test_no_flag_of_the_sandbox_is_without_effect() -> None:
+    flags = cluster.daemon_flags(kubeconfig=Path("k"), provider="acme", config=None)
+
+    read = options.parse(flags)
+
+    assert not [line for line in read.notices() if line.startswith("--")]
+    assert read.cloud_config == ""
+
+
+def test_the_last_words_of_a_process_are_quoted(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("a\nthe reason\n")
+
+    assert cluster.last_words("it ended", log) == "it ended; the end of x.log:\na\nthe reason"
+    assert "(nothing)" in cluster.last_words("it ended", tmp_path / "absent.log")
+
+
+@pytest.mark.asyncio
+async def test_a_process_that_ends_before_it_is_ready_leaves_its_last_words(
+    tmp_path: Path,
+) -> None:
+    child = process.Child(
+        [sys.executable, "-c", "raise SystemExit('no way')"], log=tmp_path / "log"
+    )
+
+    with pytest.raises(cluster.StartError, match="no way"):
+        await cluster.until_ready(child)
+
+
+@pytest.mark.asyncio
+async def test_readiness_is_the_first_line_of_json(tmp_path: Path) -> None:
+    script = "import time; print('warming up'); print('{\"url\": 1}', flush=True); time.sleep(60)"
+    child = process.Child([sys.executable, "-c", script], log=tmp_path / "log")
+    try:
+        assert await cluster.until_ready(child) == {"url": 1}
+    finally:
+        await child.kill()
+
+
+def test_kubectl_gets_the_context_made_for_it(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_text(json.dumps({"clusters": [1], "current-context": "other"}))
+
+    made = cluster.for_kubectl(source, tmp_path / "made")
+
+    assert json.loads(made.read_text()) == {"clusters": [1], "current-context": "kubectl"}
+    assert made.stat().st_mode & 0o077 == 0

@@ -1,0 +1,223 @@
+"""Make-believe kubelets: what they register, when they are ready, and when they are silent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from ccm.kube.errors import AlreadyExists
+from ccm.kube.informer import Informer
+from ccm.kube.store import Store
+from ccm.model import Node, Taint, names
+from ccm.model.node import is_uninitialized
+from ccm.sandbox import kubelet
+from ccm.testing import builders
+from ccm.testing.clock import FakeClock
+
+NOW = "2026-01-02T03:04:05Z"
+NOT_READY = Taint(key=names.TAINT_NOT_READY, effect=names.EFFECT_NO_SCHEDULE)
+
+
+def decoded(name: str = "a") -> Node:
+    return msgspec.convert(kubelet.new_node(name, NOW), Node)
+
+
+def test_a_new_node_waits_for_its_cloud() -> None:
+    node = decoded()
+
+    assert is_uninitialized(node)
+    assert node.taints[0].value == "true"
+    assert node.taints[0].effect == names.EFFECT_NO_SCHEDULE
+    assert node.provider_id == ""
+    assert node.ready == names.STATUS_FALSE
+
+
+def test_a_new_node_knows_its_host_name_and_nothing_of_the_cloud() -> None:
+    node = decoded("vm-1")
+
+    assert node.labels[names.LABEL_HOSTNAME] == "vm-1"
+    assert node.labels.keys() == {names.LABEL_HOSTNAME, names.LABEL_OS, names.LABEL_ARCH}
+    assert [(one.type, one.address) for one in node.addresses] == [("Hostname", "vm-1")]
+
+
+@pytest.mark.parametrize(
+    ("taints", "is_running", "wanted"),
+    [
+        ([builders.uninitialized_taint()], True, "False"),
+        ([builders.uninitialized_taint()], False, "Unknown"),
+        ([], True, "True"),
+        ([], False, "Unknown"),
+    ],
+)
+def test_a_node_is_ready_when_it_is_initialised_and_its_machine_runs(
+    taints: list[Taint], is_running: bool, wanted: str
+) -> None:
+    assert kubelet.wanted_ready(builders.node(taints=taints), is_running=is_running) == wanted
+
+
+def test_lifting_the_not_ready_taint_keeps_the_others_and_is_bound_to_the_version() -> None:
+    node = builders.node(taints=[NOT_READY, builders.shutdown_taint()], resource_version="7")
+
+    patch = kubelet.not_ready_taint_patch(node)
+
+    assert patch is not None
+    assert patch["metadata"] == {"resourceVersion": "7"}
+    assert [taint.key for taint in patch["spec"]["taints"]] == [names.TAINT_SHUTDOWN]
+
+
+def test_without_a_not_ready_taint_nothing_is_written() -> None:
+    assert kubelet.not_ready_taint_patch(builders.node()) is None
+
+
+def test_a_heartbeat_leaves_the_time_of_the_last_change_alone() -> None:
+    (condition,) = kubelet.ready_patch("True", NOW, turned=False)["status"]["conditions"]
+
+    assert condition["lastHeartbeatTime"] == NOW
+    assert "lastTransitionTime" not in condition
+
+
+class Nodes:
+    """A cache that a test fills."""
+
+    def __init__(self) -> None:
+        self.store: Store[Node] = Store()
+
+
+class Api:
+    """Notes what is asked, and answers with what is in the cache."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self.nodes = nodes
+        self.created: list[str] = []
+        self.reports: list[tuple[str, str]] = []
+        self.lifted: list[str] = []
+        self.exists = False
+
+    async def create(self, obj: Mapping[str, Any]) -> Node:
+        self.created.append(obj["metadata"]["name"])
+        if self.exists:
+            raise AlreadyExists(status=409, reason="AlreadyExists", message="it is there")
+        return msgspec.convert(obj, Node)
+
+    async def patch_strategic(
+        self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
+    ) -> Node:
+        assert subresource == "status"
+        self.reports.append((name, patch["status"]["conditions"][0]["status"]))
+        found = self.nodes.store.get(name)
+        assert found is not None
+        return found
+
+    async def patch_merge(self, name: str, patch: Mapping[str, Any]) -> Node:
+        self.lifted.append(name)
+        found = self.nodes.store.get(name)
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def nodes() -> Nodes:
+    return Nodes()
+
+
+@pytest.fixture
+def api(nodes: Nodes) -> Api:
+    return Api(nodes)
+
+
+@pytest.fixture
+def kubelets(nodes: Nodes, api: Api) -> kubelet.Kubelets:
+    return kubelet.Kubelets(cast("Informer[Node]", nodes), api, clock=FakeClock())
+
+
+@pytest.mark.asyncio
+async def test_a_kubelet_registers_once(kubelets: kubelet.Kubelets, api: Api) -> None:
+    kubelets.follow({"a": "i-1"})
+
+    await kubelets.sync("a")
+    await kubelets.sync("a")
+
+    assert api.created == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_a_node_deleted_under_a_running_kubelet_stays_deleted_until_it_boots_again(
+    kubelets: kubelet.Kubelets, api: Api
+) -> None:
+    kubelets.follow({"a": "i-1"})
+    await kubelets.sync("a")
+    kubelets.follow({"a": "i-1"})
+    await kubelets.sync("a")
+    assert api.created == ["a"]
+
+    kubelets.follow({})
+    await kubelets.sync("a")
+    kubelets.follow({"a": "i-1"})
+    await kubelets.sync("a")
+
+    assert api.created == ["a", "a"]
+
+
+@pytest.mark.asyncio
+async def test_another_machine_under_the_same_name_registers(
+    kubelets: kubelet.Kubelets, api: Api
+) -> None:
+    kubelets.follow({"a": "i-1"})
+    await kubelets.sync("a")
+    kubelets.follow({"a": "i-2"})
+    await kubelets.sync("a")
+
+    assert api.created == ["a", "a"]
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_is_there_already_is_taken_over(
+    kubelets: kubelet.Kubelets, api: Api
+) -> None:
+    api.exists = True
+    kubelets.follow({"a": "i-1"})
+
+    await kubelets.sync("a")
+    await kubelets.sync("a")
+
+    assert api.created == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_an_initialised_node_becomes_ready_and_loses_the_taint(
+    kubelets: kubelet.Kubelets, api: Api, nodes: Nodes
+) -> None:
+    kubelets.follow({"a": "i-1"})
+    nodes.store.put(builders.node("a", ready="False", taints=[NOT_READY]))
+
+    await kubelets.sync("a")
+
+    assert api.reports == [("a", "True")]
+    assert api.lifted == ["a"]
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_written_about_a_node_that_waits_for_its_cloud(
+    kubelets: kubelet.Kubelets, api: Api, nodes: Nodes
+) -> None:
+    kubelets.follow({"a": "i-1"})
+    taints = [builders.uninitialized_taint(), NOT_READY]
+    nodes.store.put(builders.node("a", ready="False", taints=taints))
+
+    await kubelets.sync("a")
+
+    assert (api.created, api.reports, api.lifted) == ([], [], [])
+
+
+@pytest.mark.asyncio
+async def test_a_node_without_a_machine_turns_unknown(
+    kubelets: kubelet.Kubelets, api: Api, nodes: Nodes
+) -> None:
+    nodes.store.put(builders.node("a", ready="True"))
+
+    await kubelets.sync("a")
+
+    assert api.reports == [("a", "Unknown")]
