@@ -1,0 +1,430 @@
+"""The built-in API server driven by the real kubectl, and beside it the real server.
+
+Each test runs kubectl as a person would. `test_both_servers_answer_alike` gives the
+same commands to both servers and wants the same output, once what must differ (times,
+ages, UIDs, revisions) is taken out. Descriptions that `explain` prints are the
+servers' own, so only its structure is compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.sandbox import realserver
+from tests import servers
+
+pytestmark = [pytest.mark.envtest, pytest.mark.timeout(120)]
+
+NODE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {
+        "name": "w1",
+        "labels": {"node-role.kubernetes.io/worker": "", "zone": "a"},
+    },
+    "spec": {
+        "taints": [
+            {
+                "key": "node.cloudprovider.kubernetes.io/uninitialized",
+                "value": "true",
+                "effect": "NoSchedule",
+            }
+        ]
+    },
+    "status": {
+        "capacity": {"cpu": "4", "memory": "8192Mi", "pods": "110"},
+        "addresses": [
+            {"type": "InternalIP", "address": "10.0.0.1"},
+            {"type": "Hostname", "address": "w1"},
+        ],
+        "conditions": [
+            {
+                "type": "Ready",
+                "status": "True",
+                "reason": "KubeletReady",
+                "message": "kubelet is posting ready status",
+                "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }
+        ],
+        "nodeInfo": {
+            "kubeletVersion": "v1.36.3",
+            "osImage": "Debian GNU/Linux 12",
+            "kernelVersion": "6.1.0",
+            "containerRuntimeVersion": "containerd://2.0.0",
+            "architecture": "amd64",
+            "operatingSystem": "linux",
+        },
+    },
+}
+EVENT: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Event",
+    "metadata": {"name": "w1.synced", "namespace": "default"},
+    "involvedObject": {"kind": "Node", "name": "w1", "uid": "w1"},
+    "type": "Normal",
+    "reason": "Synced",
+    "message": "Node synced successfully",
+    "source": {"component": "cloud-node-controller"},
+    "count": 2,
+    "firstTimestamp": "2026-01-01T00:00:00Z",
+    "lastTimestamp": "2026-01-01T00:05:00Z",
+}
+
+
+class Kubectl:
+    """kubectl against one server, with a cache folder of its own."""
+
+    def __init__(self, program: Path, kubeconfig: Path, home: Path) -> None:
+        self._program = program
+        self._environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(home)}
+
+    def run(self, *words: str, stdin: Any = None) -> tuple[int, str]:
+        """Exit status and output (both streams) of one command."""
+        done = subprocess.run(
+            [self._program, *words],
+            input=None if stdin is None else json.dumps(stdin),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self._environment,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+    def __call__(self, *words: str, stdin: Any = None) -> str:
+        """The output of a command that must succeed."""
+        status, output = self.run(*words, stdin=stdin)
+        assert status == 0, output
+        return output
+
+    @contextlib.contextmanager
+    def following(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """A command that goes on until the block ends."""
+        with subprocess.Popen(
+            [self._program, *words],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._environment,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.terminate()
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return servers.require_assets() / "kubectl"
+
+
+@pytest.fixture(scope="module")
+def builtin_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("builtin")
+    command = [sys.executable, "-m", "ccm.sandbox.apiserver", "--data-dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield Path(json.loads(process.stdout.readline())["kubeconfig"])
+        process.terminate()
+        assert process.wait(timeout=10) == 0
+
+
+def _emptied(kubectl: Kubectl) -> Kubectl:
+    kubectl("delete", "nodes,events,configmaps,pods", "--all", "--wait")
+    return kubectl
+
+
+@pytest.fixture
+def kubectl(program: Path, builtin_kubeconfig: Path, tmp_path: Path) -> Kubectl:
+    return _emptied(Kubectl(program, builtin_kubeconfig, tmp_path / "home"))
+
+
+@pytest.fixture
+def real_kubectl(
+    program: Path, shared_real_server: realserver.RealServer, tmp_path: Path
+) -> Kubectl:
+    asyncio.run(shared_real_server.start())
+    return _emptied(Kubectl(program, shared_real_server.kubeconfig_path, tmp_path / "real-home"))
+
+
+@pytest.fixture
+def node(kubectl: Kubectl) -> Kubectl:
+    """kubectl with one node there."""
+    assert kubectl("create", "-f", "-", stdin=NODE) == "node/w1 created\n"
+    return kubectl
+
+
+def test_wide_output_shows_the_real_columns(node: Kubectl) -> None:
+    heads, row = node("get", "nodes", "-o", "wide").splitlines()
+
+    assert re.split(r"  +", heads.strip()) == [
+        *("NAME", "STATUS", "ROLES", "AGE", "VERSION", "INTERNAL-IP", "EXTERNAL-IP"),
+        *("OS-IMAGE", "KERNEL-VERSION", "CONTAINER-RUNTIME"),
+    ]
+    cells = re.split(r"  +", row.strip())
+    assert cells[:3] == ["w1", "Ready", "worker"]
+    assert cells[4:] == [
+        *("v1.36.3", "10.0.0.1", "<none>", "Debian GNU/Linux 12", "6.1.0 (amd64)"),
+        "containerd://2.0.0",
+    ]
+
+
+def test_describe_shows_the_node_and_its_events(node: Kubectl) -> None:
+    node("create", "-f", "-", stdin=EVENT)
+
+    output = node("describe", "node", "w1")
+
+    assert "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule" in output
+    assert re.search(r"InternalIP: +10\.0\.0\.1", output)
+    assert re.search(r"Normal +Synced .* cloud-node-controller +Node synced successfully", output)
+
+
+def test_labels_annotations_and_patches(node: Kubectl) -> None:
+    assert node("label", "node", "w1", "a=b") == "node/w1 labeled\n"
+    assert node("label", "node", "w1", "a=b") == "node/w1 not labeled\n"
+    status, output = node.run("label", "node", "w1", "a=c")
+    assert (status, "already has a value (b)" in output) == (1, True)
+    node("label", "node", "w1", "a=c", "--overwrite")
+    assert node("annotate", "node", "w1", "x=y") == "node/w1 annotated\n"
+    assert node("patch", "node", "w1", "-p", '{"spec":{"providerID":"sim://1"}}').endswith(
+        "patched\n"
+    )
+    status, output = node.run("patch", "node", "w1", "-p", '{"spec":{"providerID":"sim://2"}}')
+    assert (status, "may not change providerID" in output) == (1, True)
+
+    found = json.loads(node("get", "node", "w1", "-o", "json"))
+
+    assert found["metadata"]["labels"]["a"] == "c"
+    assert found["metadata"]["annotations"] == {"x": "y"}
+    assert found["spec"]["providerID"] == "sim://1"
+    assert "providerID: sim://1" in node("get", "node", "w1", "-o", "yaml")
+
+
+def test_taints_come_and_go(node: Kubectl) -> None:
+    assert node("taint", "node", "w1", "k=v:NoExecute") == "node/w1 tainted\n"
+    taints = node("get", "node", "w1", "-o", "jsonpath={.spec.taints[*].key}").split()
+    assert "k" in taints
+    assert node("taint", "node", "w1", "k:NoExecute-") == "node/w1 untainted\n"
+    status, output = node.run("taint", "node", "w1", "k=v:Sometimes")
+    assert (status, "invalid taint effect" in output) == (1, True)
+    node("cordon", "w1")
+    assert "Ready,SchedulingDisabled" in node("get", "nodes")
+    node("uncordon", "w1")
+    assert "SchedulingDisabled" not in node("get", "nodes")
+
+
+def test_create_from_files_and_by_kind(kubectl: Kubectl) -> None:
+    assert kubectl("create", "namespace", "made") == "namespace/made created\n"
+    kubectl("create", "configmap", "cm", "-n", "made", "--from-literal=a=b")
+    kubectl("create", "secret", "generic", "s", "-n", "made", "--from-literal=a=b")
+    kubectl("create", "serviceaccount", "sa", "-n", "made")
+    kubectl("create", "service", "clusterip", "svc", "-n", "made", "--tcp=80:8080")
+    kubectl("run", "p", "--image=example.com/p:1", "-n", "made")
+
+    data = kubectl("get", "configmap", "cm", "-n", "made", "-o", "jsonpath={.data}")
+    secret = kubectl("get", "secret", "s", "-n", "made", "-o", "jsonpath={.data.a}")
+    names = kubectl("get", "cm,secret,sa,svc,pod", "-n", "made", "-o", "name").split()
+
+    assert json.loads(data) == {"a": "b"}
+    assert secret == "Yg=="
+    assert names == ["configmap/cm", "secret/s", "serviceaccount/sa", "service/svc", "pod/p"]
+    kubectl("delete", "namespace", "made", "--wait", "--timeout=20s")
+    assert "made" not in kubectl("get", "namespaces")
+
+
+def test_unknown_fields_are_refused_before_anything_is_made(kubectl: Kubectl) -> None:
+    broken = {**NODE, "spec": {"providerId": "sim://1"}}
+
+    status, output = kubectl.run("create", "-f", "-", stdin=broken)
+
+    assert status == 1
+    assert 'strict decoding error: unknown field "spec.providerId"' in output
+    assert kubectl.run("get", "node", "w1")[0] == 1
+
+
+def test_apply_creates_changes_and_leaves_alone(kubectl: Kubectl) -> None:
+    plain = {key: NODE[key] for key in ("apiVersion", "kind", "metadata", "spec")}
+    assert kubectl("apply", "-f", "-", stdin=plain) == "node/w1 created\n"
+    assert kubectl("apply", "-f", "-", stdin=plain) == "node/w1 unchanged\n"
+    changed = {**plain, "metadata": {"name": "w1", "labels": {"zone": "b"}}}
+    assert kubectl("apply", "-f", "-", stdin=changed) == "node/w1 configured\n"
+    labels = json.loads(kubectl("get", "node", "w1", "-o", "jsonpath={.metadata.labels}"))
+    assert labels == {"zone": "b"}
+    assert kubectl("apply", "--server-side", "-f", "-", stdin=changed).endswith(
+        "serverside-applied\n"
+    )
+
+
+def test_delete_waits_for_finalizers(node: Kubectl) -> None:
+    node("patch", "node", "w1", "-p", '{"metadata":{"finalizers":["example.com/x"]}}')
+    status, output = node.run("delete", "node", "w1", "--wait", "--timeout=300ms")
+    assert status == 1
+    assert "timed out waiting for the condition" in output
+    with node.following("delete", "node", "w1", "--wait") as deleting:
+        node("patch", "node", "w1", "-p", '{"metadata":{"finalizers":null}}')
+        assert deleting.wait(timeout=20) == 0
+    status, output = node.run("get", "node", "w1")
+    assert (status, output) == (1, 'Error from server (NotFound): nodes "w1" not found\n')
+
+
+def test_events_are_listed_and_selected(node: Kubectl) -> None:
+    node("create", "-f", "-", stdin=EVENT)
+
+    heads, row = node("get", "events").splitlines()
+    selected = node("get", "events", "--field-selector", "involvedObject.name=w1", "-o", "name")
+    others = node("get", "events", "--field-selector", "reason=Other", "-o", "name")
+
+    assert heads.split() == ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
+    assert row.split()[1:4] == ["Normal", "Synced", "node/w1"]
+    assert (selected, others) == ("event/w1.synced\n", "")
+
+
+def test_selectors_and_chunks(node: Kubectl) -> None:
+    second = {**NODE, "metadata": {"name": "w2", "labels": {"zone": "b"}}}
+    node("create", "-f", "-", stdin=second)
+
+    assert node("get", "nodes", "-o", "name", "--chunk-size=1") == "node/w1\nnode/w2\n"
+    for words, names in (
+        (("--field-selector", "metadata.name=w2"), "node/w2\n"),
+        (("-l", "zone=a"), "node/w1\n"),
+        (("-l", "zone notin (a),!x"), "node/w2\n"),
+    ):
+        assert node("get", "nodes", "-o", "name", *words) == names
+
+
+def test_get_with_watch_follows_changes(node: Kubectl) -> None:
+    with node.following("get", "nodes", "-o", "wide", "-w") as watching:
+        assert watching.stdout is not None
+        assert watching.stdout.readline().startswith("NAME")
+        assert watching.stdout.readline().startswith("w1")
+        node("cordon", "w1")
+        assert "Ready,SchedulingDisabled" in watching.stdout.readline()
+
+
+def test_wait_for_a_condition(node: Kubectl) -> None:
+    assert "condition met" in node("wait", "--for=condition=Ready", "node/w1", "--timeout=5s")
+
+
+def test_explain(kubectl: Kubectl) -> None:
+    output = kubectl("explain", "node.spec.taints")
+
+    assert re.search(r"KIND: +Node\nVERSION: +v1\n", output)
+    assert "FIELD: taints <[]Taint>" in output
+    assert re.search(r"effect\t<string> -required-\n +enum: NoExecute, NoSchedule", output)
+    assert "<empty>" not in output
+
+
+def test_version_resources_and_permissions(kubectl: Kubectl) -> None:
+    assert "Server Version: v1.36.3" in kubectl("version")
+    resources = kubectl("api-resources")
+    assert re.search(r"^nodes +no +v1 +false +Node$", resources, re.MULTILINE)
+    assert re.search(r"^leases +coordination\.k8s\.io/v1 +true +Lease$", resources, re.MULTILINE)
+    assert kubectl("auth", "can-i", "create", "pods") == "yes\n"
+
+
+# What must differ between two servers, and what stands for it.
+_DIFFERENCES = (
+    (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UID"),
+    (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
+    (r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d [+-]\d{4}", "TIME"),
+    (r'(resourceVersion"?: )"\d+"', r"\1N"),
+    (r"(\s)\d+s\b *", r"\1AGE "),
+)
+_SCRIPT: tuple[tuple[Any, ...], ...] = (
+    ("create", "-f", "-", NODE),
+    ("create", "-f", "-", NODE),
+    ("create", "-f", "-", EVENT),
+    ("get", "nodes"),
+    ("get", "nodes", "-o", "wide"),
+    ("get", "node", "w1", "-o", "yaml"),
+    ("get", "node", "w1", "-o", "json"),
+    ("get", "events"),
+    ("get", "events", "-o", "wide"),
+    ("describe", "node", "w1"),
+    ("label", "node", "w1", "a=b"),
+    ("label", "node", "w1", "a=b"),
+    ("label", "node", "w1", "a=c"),
+    ("label", "node", "w1", "a=c", "--overwrite"),
+    ("label", "node", "w1", "a b=c"),
+    ("annotate", "node", "w1", "x=y"),
+    ("taint", "node", "w1", "k=v:NoSchedule"),
+    ("taint", "node", "w1", "k=v:NoSchedule"),
+    ("taint", "node", "w1", "k:NoSchedule-"),
+    ("taint", "node", "w1", "k:NoSchedule-"),
+    ("patch", "node", "w1", "-p", '{"spec":{"providerID":"sim://1"}}'),
+    ("patch", "node", "w1", "-p", '{"spec":{"providerID":"sim://1"}}'),
+    ("patch", "node", "w1", "-p", '{"spec":{"providerID":"sim://2"}}'),
+    ("patch", "node", "w1", "-p", '{"spec":{"taints":[{"key":"a","effect":"Maybe"}]}}'),
+    ("patch", "node", "w1", "--type=merge", "-p", '{"metadata":{"labels":{"a":null}}}'),
+    (
+        *("patch", "node", "w1", "--subresource=status", "-p"),
+        '{"status":{"conditions":[{"type":"Other","status":"False"}]}}',
+    ),
+    (
+        *("patch", "node", "w1", "--subresource=status", "-p"),
+        '{"status":{"addresses":[{"$patch":"replace"},{"type":"ExternalIP","address":"1.1.1.1"}]}}',
+    ),
+    ("cordon", "w1"),
+    ("uncordon", "w1"),
+    ("get", "node", "w1", "-o", "json"),
+    ("apply", "-f", "-", NODE),
+    ("get", "node", "w1", "-o", "jsonpath={.spec}"),
+    ("get", "node", "nope"),
+    ("create", "-f", "-", {**NODE, "spec": {"foo": 1}}),
+    ("create", "configmap", "cm", "--from-literal=a=b"),
+    ("get", "configmap", "cm"),
+    ("get", "configmap", "cm", "-o", "yaml"),
+    ("get", "nodes", "--field-selector", "spec.foo=1"),
+    ("delete", "configmap", "cm"),
+    ("delete", "node", "w1"),
+    ("delete", "node", "w1"),
+    ("get", "nodes"),
+)
+_EXPLAINED = (
+    *("node", "node.spec", "node.status", "node.spec.taints", "lease", "event"),
+    *("namespace", "configmap", "secret", "service", "serviceaccount", "pod"),
+)
+
+
+def _transcript(kubectl: Kubectl) -> list[str]:
+    lines = []
+    for step in _SCRIPT:
+        words = [word for word in step if isinstance(word, str)]
+        stdin = None if len(words) == len(step) else step[-1]
+        status, output = kubectl.run(*words, stdin=stdin)
+        for pattern, stand_in in _DIFFERENCES:
+            output = re.sub(pattern, stand_in, output)
+        lines += [f"$ {' '.join(words)}", *output.splitlines(), f"[{status}]"]
+    return lines
+
+
+def test_both_servers_answer_alike(kubectl: Kubectl, real_kubectl: Kubectl) -> None:
+    assert _transcript(kubectl) == _transcript(real_kubectl)
+
+
+def _structure(kubectl: Kubectl, what: str) -> list[str]:
+    # Without the prose, and the lists of signals, which the built-in server does not tell.
+    lines = kubectl("explain", what, "--recursive").splitlines()
+    return [line for line in lines if re.search(r"\t<|enum: (?!SIG)|^[A-Z]+: ", line)]
+
+
+@pytest.mark.parametrize("what", _EXPLAINED)
+def test_both_servers_explain_the_same_fields(
+    kubectl: Kubectl, real_kubectl: Kubectl, what: str
+) -> None:
+    ours = _structure(kubectl, what)
+
+    assert len(ours) > 5
+    assert ours == _structure(real_kubectl, what)
