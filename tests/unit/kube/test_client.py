@@ -16,7 +16,7 @@ from ccm.kube.client import Client, Resource
 from ccm.kube.resources import LEASES, NODES, Kind
 from ccm.model import Lease, LeaseSpec, Node, ObjectMeta
 from ccm.model.meta import KubeObject
-from tests.unit.kube.scripted import (
+from tests.unit.kube.wire import (
     HandClock,
     Seen,
     Server,

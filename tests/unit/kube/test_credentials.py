@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from ccm.kube import credentials
 from ccm.kube.credentials import Credential, Fixed, TokenFile
 from ccm.kube.errors import NoCredentials
-from tests.unit.kube.scripted import HandClock
+from tests.unit.kube.wire import HandClock
 
 
 @pytest.fixture

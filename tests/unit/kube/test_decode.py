@@ -10,7 +10,7 @@ import pytest
 from ccm.kube import decode, errors, metrics
 from ccm.kube.resources import NODES
 from ccm.model import names
-from tests.unit.kube.scripted import a_status
+from tests.unit.kube.wire import a_status
 
 
 def _node(name: str, **more: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import pytest
 from ccm.kube import exec_plugin
 from ccm.kube.errors import NoCredentials
 from ccm.kube.exec_plugin import ExecPlugin, ExecSettings
-from tests.unit.kube.scripted import HandClock
+from tests.unit.kube.wire import HandClock
 
 V1 = "client.authentication.k8s.io/v1"
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.unit.kube.scripted import CERTS
+from tests.unit.kube.wire import CERTS
 
 _START = """
 import asyncio, pathlib, sys

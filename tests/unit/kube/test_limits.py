@@ -10,7 +10,7 @@ import pytest
 from ccm.base import throttle
 from ccm.base.throttle import TokenBucket
 from ccm.kube.client import Client
-from tests.unit.kube.scripted import HandClock, connect, serve
+from tests.unit.kube.wire import HandClock, connect, serve
 
 
 @pytest.mark.asyncio

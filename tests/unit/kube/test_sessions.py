@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from ccm.kube import errors, tls
 from ccm.kube.credentials import Credential
 from ccm.kube.tls import ClientCertificate, TlsSettings
-from tests.unit.kube.scripted import (
+from tests.unit.kube.wire import (
     CERTS,
     HandClock,
     connect,

@@ -19,7 +19,7 @@ from ccm.base.metrics import REGISTRY
 from ccm.base.throttle import TokenBucket
 from ccm.kube import config, credentials, errors, transport
 from ccm.kube.credentials import Fixed, TokenFile
-from tests.unit.kube.scripted import (
+from tests.unit.kube.wire import (
     CERTS,
     HandClock,
     Server,

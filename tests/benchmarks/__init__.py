@@ -1,0 +1,1 @@
+"""Whole-process measurements; run with `python -m tests.benchmarks`."""

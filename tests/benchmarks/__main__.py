@@ -1,0 +1,45 @@
+"""`python -m tests.benchmarks [scenario ...]`: run, print JSON."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks import scenarios
+from tests.benchmarks.world import World, open_world
+
+SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
+    "init": scenarios.init,
+    "init-default": scenarios.init_default,
+    "memory": scenarios.memory,
+}
+
+
+async def _run(name: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="ccm-bench-") as folder:
+        async with open_world(Path(folder)) as world:
+            return await SCENARIOS[name](world)
+
+
+def main() -> None:
+    """Run the scenarios that are named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("scenario", nargs="*", choices=[*SCENARIOS, []], help="default: all")
+    chosen = parser.parse_args().scenario or list(SCENARIOS)
+    figures: dict[str, Any] = {"python": platform.python_version(), "cores": os.cpu_count()}
+    for name in chosen:
+        print(f"running {name} ...", file=sys.stderr, flush=True)
+        figures[name] = asyncio.run(_run(name))
+    print(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

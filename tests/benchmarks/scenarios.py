@@ -1,0 +1,164 @@
+"""The scenarios; each takes a world and returns figures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.benchmarks import proc
+from tests.benchmarks.world import World
+
+NODES = 1000
+TUNED = ("--kube-api-qps=10000", "--kube-api-burst=20000", "--concurrent-node-syncs=64")
+
+
+async def init(world: World) -> dict[str, Any]:
+    """1,000 nodes at once with raised limits, beside a bare client with the same writes."""
+    names = [f"node-{n:04d}" for n in range(NODES)]
+    await world.add_instances(names)
+    bare = await _bare(world, names)
+    await world.remove_nodes()
+    await world.cloud_calls()
+    ours = await _ours(world, names, *TUNED)
+    return {
+        "ours": ours,
+        "bare": bare,
+        "wall_ratio": round(ours["wall_s"] / bare["wall_s"], 2),
+        "cpu_ratio": round(ours["cpu_s"] / bare["cpu_s"], 2),
+        "rss_ratio": round(ours["peak_rss_mib"] / bare["peak_rss_mib"], 2),
+    }
+
+
+async def init_default(world: World) -> dict[str, Any]:
+    """The same with the default flags: the API budget of 20 requests a second decides."""
+    names = [f"node-{n:04d}" for n in range(NODES)]
+    await world.add_instances(names)
+    ours = await _ours(world, names)
+    requests = sum(int(each) * nodes for each, nodes in ours["patches_per_node"].items())
+    budget_s = requests / 20
+    return {
+        "ours": ours,
+        "requests": requests,
+        "budget_s": budget_s,
+        "wall_over_budget": round(ours["wall_s"] / budget_s, 3),
+    }
+
+
+async def memory(world: World, *, watch_s: float = 300) -> dict[str, Any]:
+    """Resident size in-cluster: idle, with 5,000 fat nodes, and over five quiet minutes."""
+    names = [f"node-{n:04d}" for n in range(5000)]
+    account = _service_account(world)
+    address = urlsplit(world.server.url)
+    env = {
+        "KUBERNETES_SERVICE_HOST": str(address.hostname),
+        "KUBERNETES_SERVICE_PORT": str(address.port),
+    }
+    flags = (f"--cloud-config={world.cloud_config}", "--cloud-provider=sim", *TUNED)
+    figures: dict[str, Any] = {}
+    with proc.daemon(world.folder / "idle.log", *flags, in_cluster=account, env=env) as daemon:
+        daemon.wait_for("became leader")
+        await asyncio.sleep(5)
+        figures["idle_in_cluster_mib"] = round(proc.usage(daemon.pid).rss_mib, 1)
+        daemon.stop()
+    await world.add_instances(names)
+    await world.register(names, padding=True)
+    async with world.api.get(f"/api/v1/nodes/{names[0]}") as response:
+        figures["node_bytes"] = len(await response.read())
+    with proc.daemon(world.folder / "memory.log", *flags, in_cluster=account, env=env) as daemon:
+        await asyncio.to_thread(daemon.wait_for, "node initialised", 5000, 300)
+        await asyncio.sleep(5)
+        figures["peak_in_cluster_mib"] = round(proc.usage(daemon.pid).peak_mib, 1)
+        samples = []
+        ends = time.monotonic() + watch_s
+        while time.monotonic() < ends:
+            samples.append(proc.usage(daemon.pid).rss_mib)
+            await asyncio.sleep(5)
+        figures["quiet_min_mib"] = round(min(samples), 1)
+        figures["quiet_max_mib"] = round(max(samples), 1)
+        daemon.stop()
+    kubeconfig = f"--kubeconfig={world.server.kubeconfig_path}"
+    with proc.daemon(world.folder / "kubeconfig.log", *flags, kubeconfig) as daemon:
+        daemon.wait_for("became leader")
+        await asyncio.sleep(5)
+        figures["kubeconfig_rss_mib"] = round(proc.usage(daemon.pid).rss_mib, 1)
+        daemon.stop()
+    return figures
+
+
+async def _ours(world: World, names: list[str], *flags: str) -> dict[str, Any]:
+    log = world.folder / f"daemon-{time.monotonic_ns()}.log"
+    kubeconfig = f"--kubeconfig={world.server.kubeconfig_path}"
+    cloud = (f"--cloud-config={world.cloud_config}", "--cloud-provider=sim")
+    with proc.daemon(log, kubeconfig, *cloud, *flags) as daemon:
+        await asyncio.to_thread(daemon.wait_for, "became leader")
+        await asyncio.sleep(1)
+        await world.cloud_calls()
+        offset = world.audit.stat().st_size
+        before = proc.usage(daemon.pid)
+        started = time.time()
+        registered_s = await world.register(names)
+        await asyncio.to_thread(daemon.wait_for, "node initialised", len(names), 600)
+        after = proc.usage(daemon.pid)
+        ended = max(line["ts"] for line in daemon.lines("node initialised")) / 1000
+        calls = await world.cloud_calls()
+        left = await world.uninitialised()
+        said = daemon.stop()
+    patches = world.audited(offset, "patch", "nodes")
+    histogram: dict[str, int] = {}
+    for count in patches.values():
+        histogram[str(count)] = histogram.get(str(count), 0) + 1
+    return {
+        "nodes": len(names),
+        "left": left,
+        "wall_s": round(ended - started, 2),
+        "registered_s": round(registered_s, 2),
+        "cpu_s": round(after.cpu_s - before.cpu_s, 2),
+        "peak_rss_mib": round(after.peak_mib, 1),
+        "cloud_calls": calls,
+        "patches_per_node": histogram,
+        "said": {key: said[key] for key in ("api_reads", "api_writes", "cloud_calls")},
+    }
+
+
+async def _bare(world: World, names: list[str]) -> dict[str, Any]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.benchmarks.bare",
+        world.server.url,
+        world.server.token,
+        str(world.server.ca_file),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin = process.stdin
+    await process.stdout.readline()
+    started = time.time()
+    registered_s = await world.register(
+        names, on_node=lambda name, uid: stdin.write(f"{name} {uid}\n".encode())
+    )
+    stdin.close()
+    figures = json.loads(await asyncio.wait_for(process.stdout.readline(), 120))
+    await process.wait()
+    return {
+        "wall_s": round(figures["ended"] - started, 2),
+        "registered_s": round(registered_s, 2),
+        "cpu_s": figures["cpu_s"],
+        "peak_rss_mib": figures["peak_mib"],
+    }
+
+
+def _service_account(world: World) -> Path:
+    folder = world.folder / "serviceaccount"
+    folder.mkdir()
+    (folder / "token").write_text(world.server.token)
+    (folder / "ca.crt").write_bytes(world.server.ca_file.read_bytes())
+    (folder / "namespace").write_text("kube-system")
+    return folder

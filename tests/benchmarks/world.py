@@ -1,0 +1,198 @@
+"""The world a scenario runs in: a real API server, the simulated cloud, nodes by the thousand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from ccm.sandbox import realserver
+from tests.envtest import assets
+
+INIT_TAINT = "node.cloudprovider.kubernetes.io/uninitialized"
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """Everything a scenario may touch."""
+
+    folder: Path
+    server: realserver.RealServer
+    api: aiohttp.ClientSession
+    cloud: aiohttp.ClientSession
+    cloud_config: Path
+    audit: Path
+
+    async def add_instances(self, names: list[str]) -> None:
+        """Running instances in the cloud."""
+        instances = [
+            {
+                "name": name,
+                "type": "small",
+                "zone": "zone-1",
+                "region": "region-1",
+                "addresses": [
+                    {"kind": "private", "value": f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}"}
+                ],
+            }
+            for n, name in enumerate(names, 1)
+        ]
+        async with self.cloud.post("/admin/instances", json={"instances": instances}) as response:
+            response.raise_for_status()
+
+    async def register(
+        self,
+        names: list[str],
+        *,
+        padding: bool = False,
+        on_node: Callable[[str, str], None] | None = None,
+    ) -> float:
+        """Nodes as kubelets register them, 64 at once; the seconds that took."""
+        line = asyncio.Semaphore(64)
+        started = time.monotonic()
+
+        async def one(name: str) -> None:
+            async with line, self.api.post("/api/v1/nodes", json=_node(name, padding)) as response:
+                answer = await response.json()
+                if response.status != 201:
+                    raise RuntimeError(str(answer))
+                if on_node is not None:
+                    on_node(name, answer["metadata"]["uid"])
+
+        await asyncio.gather(*(one(name) for name in names))
+        return time.monotonic() - started
+
+    async def remove_nodes(self) -> None:
+        """Delete all nodes and events."""
+        for path in ("/api/v1/nodes", "/api/v1/namespaces/default/events"):
+            async with self.api.delete(path) as response:
+                response.raise_for_status()
+                await response.read()
+
+    async def uninitialised(self) -> int:
+        """Nodes that still carry the init taint or lack a provider ID."""
+        async with self.api.get("/api/v1/nodes") as response:
+            items = (await response.json())["items"]
+        return sum(
+            1
+            for item in items
+            if not item["spec"].get("providerID")
+            or any(taint["key"] == INIT_TAINT for taint in item["spec"].get("taints") or [])
+        )
+
+    async def cloud_calls(self) -> dict[str, Any]:
+        """The cloud's own count of calls since the last question."""
+        async with self.cloud.get("/admin/calls") as response:
+            found: dict[str, Any] = await response.json()
+        async with self.cloud.delete("/admin/calls") as response:
+            response.raise_for_status()
+        return {"total": found["total"], **found["counts"]}
+
+    def audited(self, since: int, verb: str, resource: str) -> dict[str, int]:
+        """Requests of the daemon per object name, read from the audit log after an offset."""
+        found: dict[str, int] = {}
+        with self.audit.open("rb") as log:
+            log.seek(since)
+            for line in log:
+                entry = json.loads(line)
+                reference = entry.get("objectRef") or {}
+                if (
+                    entry["stage"] == "ResponseComplete"
+                    and entry["verb"] == verb
+                    and reference.get("resource") == resource
+                    and entry.get("userAgent", "").startswith("cloud-controller-manager")
+                ):
+                    name = reference.get("name", "")
+                    found[name] = found.get(name, 0) + 1
+        return found
+
+
+def _node(name: str, padding: bool) -> Any:
+    status: dict[str, Any] = {
+        "addresses": [{"type": "Hostname", "address": name}],
+        "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+        "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"},
+        "nodeInfo": {
+            "architecture": "amd64",
+            "bootID": "b",
+            "containerRuntimeVersion": "containerd://2.1.4",
+            "kernelVersion": "6.12.0",
+            "kubeProxyVersion": "",
+            "kubeletVersion": "v1.36.3",
+            "machineID": "m",
+            "operatingSystem": "linux",
+            "osImage": "Linux",
+            "systemUUID": "s",
+        },
+    }
+    if padding:
+        # Twenty images bring a node to the 5.7 KB of a usual kubelet's.
+        status["images"] = [
+            {
+                "names": [f"registry.example/{name}/image-{n}@sha256:{n:064x}"],
+                "sizeBytes": 10**8 + n,
+            }
+            for n in range(28)
+        ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+            },
+        },
+        "spec": {"taints": [{"key": INIT_TAINT, "value": "true", "effect": "NoSchedule"}]},
+        "status": status,
+    }
+
+
+@contextlib.asynccontextmanager
+async def open_world(folder: Path, *, latency: str = "50ms") -> AsyncIterator[World]:
+    """Start everything."""
+    audit = folder / "audit.log"
+    cloud_argv = [sys.executable, "-m", "providers.sim", "--latency", latency]
+    cloud = subprocess.Popen(cloud_argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    try:
+        assert cloud.stdout is not None
+        ready = json.loads(cloud.stdout.readline())
+        config = folder / "cloud.yaml"
+        config.write_text(f"url: {ready['url']}\ntoken: {ready['token']}\n")
+        async with realserver.open_real_apiserver(
+            assets.ensure_assets(), folder / "api", audit_log=audit
+        ) as server:
+            context = ssl.create_default_context(cafile=server.ca_file)
+            async with (
+                aiohttp.ClientSession(
+                    server.url,
+                    headers={"Authorization": f"Bearer {server.token}"},
+                    connector=aiohttp.TCPConnector(limit=0, ssl=context),
+                ) as api,
+                aiohttp.ClientSession(
+                    ready["url"], headers={"Authorization": f"Bearer {ready['token']}"}
+                ) as sim,
+            ):
+                yield World(
+                    folder=folder,
+                    server=server,
+                    api=api,
+                    cloud=sim,
+                    cloud_config=config,
+                    audit=audit,
+                )
+    finally:
+        cloud.terminate()
+        cloud.wait(10)

@@ -1,0 +1,197 @@
+"""Helpers of these tests: a server that answers as told and remembers, and a clock by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from ccm.base.clock import SYSTEM, Clock
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import Credentials, Fixed
+from ccm.kube.tls import TlsSettings
+from ccm.kube.transport import Transport
+
+CERTS = Path(__file__).parent / "certs"
+
+Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class HandClock:
+    """Time moves when told, and by as much as anybody sleeps; naps are remembered."""
+
+    def __init__(self) -> None:
+        self.naps: list[float] = []
+        self._elapsed = 1000.0
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._elapsed)
+
+    def monotonic(self) -> float:
+        return self._elapsed
+
+    def advance(self, seconds: float) -> None:
+        self._elapsed += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self._elapsed += seconds
+        await asyncio.sleep(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A request as it arrived; `target` is the raw path with its query."""
+
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(kw_only=True)
+class Server:
+    """A server that gives its answers one after the other, then `{}` for ever."""
+
+    url: str = ""
+    port: int = 0
+    seen: list[Seen] = field(default_factory=list)
+    answers: deque[Answer] = field(default_factory=deque)
+    peers: list[str] = field(default_factory=list)
+
+    def will(self, *answers: Answer) -> None:
+        self.answers.extend(answers)
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        seen = Seen(
+            method=request.method,
+            target=request.raw_path,
+            headers=request.headers.copy(),
+            body=await request.read(),
+        )
+        self.seen.append(seen)
+        tls = request.transport.get_extra_info("ssl_object") if request.transport else None
+        shown = tls.getpeercert() if tls is not None else None
+        self.peers.append(shown["subject"][0][0][1] if shown else "")
+        answer = self.answers.popleft() if self.answers else says({})
+        return await answer(request)
+
+
+def says(content: Any, *, status: int = 200, **headers: str) -> Answer:
+    """An answer with a JSON body; header names are written with underscores."""
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return web.json_response(content, status=status, headers=named)
+
+    return answer
+
+
+def sends(body: bytes, *, status: int = 200, content_type: str = "application/json") -> Answer:
+    """An answer with raw bytes."""
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(status=status, body=body, content_type=content_type)
+
+    return answer
+
+
+def refuses(status: int, reason: str, message: str = "no", **headers: str) -> Answer:
+    """An answer with a Status."""
+    return says(a_status(status, reason, message), status=status, **headers)
+
+
+def a_status(code: int, reason: str, message: str = "no") -> dict[str, Any]:
+    return {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "reason": reason,
+        "message": message,
+        "code": code,
+    }
+
+
+async def cuts(request: web.BaseRequest) -> web.StreamResponse:
+    """Reset the connection instead of answering."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+def streams(*chunks: bytes, then: Answer | None = None, hold: bool = False) -> Answer:
+    """Send chunks; then end, or go on with `then` (a cut), or hold the line silently."""
+
+    async def answer(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        if hold:
+            await asyncio.sleep(30)
+        if then is not None:
+            await then(request)
+            return response
+        await response.write_eof()
+        return response
+
+    return answer
+
+
+@contextlib.asynccontextmanager
+async def serve(context: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[Server]:
+    server = Server()
+    runner = web.ServerRunner(web.Server(server.handle), shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=context)
+    await site.start()
+    server.port = runner.addresses[0][1]
+    server.url = f"{'https' if context else 'http'}://127.0.0.1:{server.port}"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+def server_context(name: str, *, clients: str = "") -> ssl.SSLContext:
+    """TLS of a server; `clients` names the authority whose client certificates it asks for."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTS / f"{name}.pem", CERTS / f"{name}.key.pem")
+    if clients:
+        context.load_verify_locations(CERTS / f"{clients}.pem")
+        context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
+def connect(
+    url: str,
+    *,
+    credentials: Credentials | None = None,
+    tls: TlsSettings | None = None,
+    clock: Clock = SYSTEM,
+    disable_compression: bool = False,
+    user_agent: str = "ccm/1.0 (linux/amd64) kubernetes/abc1234",
+) -> Transport:
+    config = ClusterConfig(
+        server=url,
+        credentials=credentials or Fixed(),
+        tls=tls or TlsSettings(),
+        disable_compression=disable_compression,
+        source="a test",
+    )
+    return Transport(config, user_agent=user_agent, clock=clock)
