@@ -116,7 +116,7 @@ class Fields:
             return default
         try:
             parsed = parse_duration(str(value))
-        except (ValueError, OverflowError):
+        except ValueError:
             parsed = timedelta(0)
         if parsed <= timedelta(0):
             self._fault(name, value, "must be a duration above zero, such as 30s or 1m30s")

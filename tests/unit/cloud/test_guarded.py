@@ -12,6 +12,7 @@ from ccm.base import metrics
 from ccm.cloud import Cloud, Limits, Rate, errors
 from ccm.cloud.guarded import DEADLINES_S, OUTCOMES, READ_DEADLINE_S, Guarded, NodeCalls
 from ccm.testing.builders import node
+from ccm.testing.clock import FakeClock
 from ccm.testing.fakes import FakeCloud, FakeStateCloud
 from tests.unit.cloud.virtual_time import in_virtual_time
 
@@ -105,6 +106,17 @@ async def test_calls_keep_to_the_rate_the_provider_declares() -> None:
     wait = "rate_limiter_duration_seconds"
     assert measured(wait, "rated", "instance_exists", "sum") == pytest.approx(1.5)
     assert measured("call_duration_seconds", "rated", "instance_exists", "sum") == 0
+
+
+@pytest.mark.asyncio
+async def test_the_rate_follows_the_clock_that_was_given() -> None:
+    clock = FakeClock(auto=True)
+    guard = Guarded(Cloud(name="c", limits=Limits(rate=Rate(qps=0.01, burst=1))), clock=clock)
+
+    await guard.call("op", done)
+    await guard.call("op", done)
+
+    assert clock.elapsed_s == pytest.approx(100)
 
 
 @in_virtual_time

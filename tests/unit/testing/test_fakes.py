@@ -1,0 +1,142 @@
+"""The scripted provider answers what was written down and logs the calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from ccm.cloud import (
+    Cloud,
+    InstanceListing,
+    InstanceMetadata,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+    Zone,
+    address,
+)
+from ccm.testing.builders import node
+from ccm.testing.clock import FakeClock
+from ccm.testing.fakes import FakeCloud, FakeStateCloud
+
+NODE = node("node0", provider_id="fake://1")
+ADDRESSES = (address("InternalIP", "10.0.0.1"),)
+
+
+def test_capabilities_are_chosen() -> None:
+    fake = FakeCloud()
+
+    assert fake.cloud() == Cloud(
+        name="fake", instances=fake, instances_v1=fake, zones=fake, limits=fake.limits
+    )
+    bare = FakeCloud(name="acme", v2=False, v1=False, has_zones=False)
+    assert bare.cloud() == Cloud(name="acme")
+    listing = FakeCloud(listing=InstanceListing(instances=()))
+    assert listing.cloud().inventory is listing
+
+
+@pytest.mark.asyncio
+async def test_metadata_adds_up() -> None:
+    fake = FakeCloud(
+        provider_ids={"node0": "fake://12345"},
+        instance_types={"fake://1": "small", "node0": "never"},
+        addresses=ADDRESSES,
+        zone=Zone(failure_domain="z", region="r"),
+        additional_labels={"rack": "7"},
+    )
+
+    assert await fake.instance_metadata(NODE) == InstanceMetadata(
+        provider_id="fake://12345",
+        instance_type="small",
+        addresses=ADDRESSES,
+        zone="z",
+        region="r",
+        additional_labels={"rack": "7"},
+    )
+
+
+@pytest.mark.asyncio
+async def test_metadata_can_be_overridden() -> None:
+    fake = FakeCloud(metadata=lambda asked: InstanceMetadata(provider_id=f"x://{asked.name}"))
+
+    found = await fake.instance_metadata(NODE)
+
+    assert found == InstanceMetadata(provider_id="x://node0")
+
+
+@pytest.mark.asyncio
+async def test_types_of_the_old_interface_are_keyed_by_what_was_asked() -> None:
+    fake = FakeCloud(instance_types={"node0": "by name", "fake://1": "by ID"})
+
+    assert await fake.instance_type("node0") == "by name"
+    assert await fake.instance_type_by_provider_id("fake://1") == "by ID"
+    assert await fake.instance_type("other") == ""
+
+
+@pytest.mark.asyncio
+async def test_missing_ids_are_empty_and_errors_are_raised() -> None:
+    fake = FakeCloud(external_ids={"a": "1", "b": "2"}, external_id_errors={"b": NotFound("b")})
+
+    assert await fake.instance_id("a") == "1"
+    assert await fake.instance_id("c") == ""
+    with pytest.raises(NotFound):
+        await fake.instance_id("b")
+
+
+@pytest.mark.asyncio
+async def test_one_error_serves_addresses_and_zones() -> None:
+    fake = FakeCloud(addresses=ADDRESSES, error=Unavailable("down"))
+
+    for ask in (
+        fake.node_addresses,
+        fake.node_addresses_by_provider_id,
+        fake.get_zone_by_provider_id,
+        fake.get_zone_by_node_name,
+    ):
+        with pytest.raises(Unavailable):
+            await ask("x")
+
+
+@pytest.mark.asyncio
+async def test_errors_win_over_answers() -> None:
+    fake = FakeStateCloud(
+        exists=True,
+        exists_error=Unavailable("e"),
+        shutdown_error=Unavailable("s"),
+        metadata_error=Unavailable("m"),
+        listing=InstanceListing(instances=()),
+        listing_error=Unavailable("l"),
+    )
+
+    for ask in (
+        fake.instance_exists,
+        fake.instance_shutdown,
+        fake.instance_state,
+        fake.instance_metadata,
+    ):
+        with pytest.raises(Unavailable):
+            await ask(NODE)
+    with pytest.raises(Unavailable):
+        await fake.list_instances()
+
+
+@pytest.mark.asyncio
+async def test_the_old_shutdown_question_needs_an_id() -> None:
+    fake = FakeCloud(shutdown=True)
+
+    assert await fake.instance_shutdown_by_provider_id("fake://1")
+    with pytest.raises(InvalidArgument):
+        await fake.instance_shutdown_by_provider_id("")
+
+
+@pytest.mark.asyncio
+async def test_calls_are_logged_with_their_subject_after_the_delay() -> None:
+    clock = FakeClock(auto=True)
+    fake = FakeCloud(delay_s=10, clock=clock)
+
+    await fake.instance_exists(NODE)
+    await fake.instance_exists(node("nameless"))
+    await fake.get_zone()
+
+    assert fake.calls == ["instance-exists", "instance-exists", "get-zone"]
+    assert fake.asked[:2] == [("instance-exists", "fake://1"), ("instance-exists", "nameless")]
+    assert clock.elapsed_s == 30
