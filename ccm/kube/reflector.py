@@ -130,7 +130,7 @@ class Settings:
 
 DEFAULTS = Settings()
 
-_CHUNK = 250
+_CHUNK = 100
 """Objects handled between two yields; some milliseconds of work."""
 
 
