@@ -1,0 +1,404 @@
+"""The whole daemon in its surroundings: API server, cloud, and bad weather between them.
+
+`Stage` is what a scenario is played on. The daemon is a child process; between it and the
+API server, and between it and the simulated cloud, stands a fault proxy each. The test
+itself speaks to both without a proxy. Leaving the stage ends all children and proves what
+holds in every scenario: whatever happened outside, no daemon met a surprise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+import yaml
+
+from ccm.model import names
+from ccm.model.times import format_time
+from ccm.sandbox import kubelet, process, realserver
+from providers.sim import server as sim
+from providers.sim import traffic, world
+from tests import servers
+from tests.faults import Exchange, FaultProxy, Match
+
+T = TypeVar("T")
+
+NODES = "/api/v1/nodes"
+EVENTS = "/api/v1/events"
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/cloud-controller-manager"
+
+STATUS_PATCH = Match(method="PATCH", path=f"^{NODES}/[^/]+/status$")
+NODE_PATCH = Match(method="PATCH", path=f"^{NODES}/[^/]+$")
+NODE_DELETE = Match(method="DELETE", path=f"^{NODES}")
+NODE_WATCH = Match(path=f"^{NODES}$", stream=True)
+NODE_LIST = Match(method="GET", path=f"^{NODES}$", stream=False)
+LEASE_WRITE = Match(method="PUT|POST", path="/leases")
+NODE_WRITE = Match(write=True, path=f"^{NODES}")
+
+LEASE_S = 2.0
+RENEW_S = 1.5
+RETRY_S = 0.5
+MONITOR_S = 0.5
+
+FLAGS: Mapping[str, str] = {
+    "cloud-provider": "sim",
+    "leader-elect-lease-duration": f"{LEASE_S}s",
+    "leader-elect-renew-deadline": f"{RENEW_S}s",
+    "leader-elect-retry-period": f"{RETRY_S}s",
+    "node-monitor-period": f"{MONITOR_S}s",
+    "node-status-update-frequency": "1s",
+    "inventory-max-age": "400ms",
+    "concurrent-node-syncs": "4",
+    "logging-format": "json",
+}
+"""What every daemon is started with, unless a scenario says otherwise."""
+
+WAIT_S = 10.0
+"""How long a scenario waits for what should come at once; a busy machine is slow."""
+
+_POLL_S = 0.02
+_STOP_S = 5.0
+
+
+async def wait_for(
+    condition: Callable[[], Awaitable[T]], what: str, *, within_s: float = WAIT_S
+) -> T:
+    """Ask until the answer is true; that answer.
+
+    Raises:
+        AssertionError: it took too long.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = await condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within_s} s: {what}; last answer: {answer!r}")
+        await asyncio.sleep(_POLL_S)
+
+
+class Daemon:
+    """A daemon as a child process, and what it logged."""
+
+    def __init__(self, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+        self.name = name
+        self._child = process.Child([sys.executable, "-m", "ccm", *argv], log=log, env=env)
+
+    @property
+    def exit_code(self) -> int | None:
+        """Exit status; None while it runs."""
+        return self._child.exit_code
+
+    @property
+    def output(self) -> str:
+        """All it wrote."""
+        return self._child.log.read_text(errors="replace")
+
+    def lines(self, message: str = "", **facts: Any) -> list[dict[str, Any]]:
+        """Log lines that contain this message and have these facts."""
+        whole = [line for line in self.output.splitlines(keepends=True) if line.endswith("\n")]
+        found = [json.loads(line) for line in whole if line.startswith("{")]
+        return [
+            line
+            for line in found
+            if message in line["msg"] and all(line.get(key) == facts[key] for key in facts)
+        ]
+
+    async def says(
+        self, message: str, *, count: int = 1, within_s: float = WAIT_S, **facts: Any
+    ) -> dict[str, Any]:
+        """Wait for the log line; the `count`th."""
+
+        async def said() -> list[dict[str, Any]]:
+            found = self.lines(message, **facts)
+            return found if len(found) >= count else []
+
+        found = await wait_for(said, f"{self.name} says {message!r} {facts}", within_s=within_s)
+        return found[count - 1]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        os.kill(self._child.pid, number)
+
+    async def ended(self, *, within_s: float = WAIT_S) -> int:
+        """Wait for its end; the exit status."""
+
+        async def over() -> tuple[int, ...]:
+            code = self.exit_code
+            return () if code is None else (code,)
+
+        (code,) = await wait_for(over, f"{self.name} ends", within_s=within_s)
+        return code
+
+    async def stop(self) -> int:
+        """SIGTERM, and its exit status; a daemon that does not end is a failure."""
+        self.signal(signal.SIGTERM)
+        return await self.ended(within_s=_STOP_S)
+
+    async def kill(self) -> None:
+        """SIGKILL."""
+        await self._child.kill()
+
+    def surprises(self) -> list[str]:
+        """Lines that no weather justifies: tracebacks, warnings of Python, defects."""
+        return [
+            line
+            for line in self.output.splitlines()
+            if not line.startswith("{") or '"exception"' in line or "unexpectedly" in line
+        ]
+
+
+class Cluster:
+    """What administrators and kubelets do at the API server; no proxy in between."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def get(self, path: str) -> dict[str, Any] | None:
+        """An object or a list; None when there is none."""
+        async with self._session.get(path) as response:
+            if response.status == 404:
+                return None
+            assert response.status == 200, await response.text()
+            return dict(await response.json())
+
+    async def items(self, path: str) -> list[dict[str, Any]]:
+        """All objects of a resource."""
+        found = await self.get(path)
+        assert found is not None
+        return list(found["items"] or ())
+
+    async def patch(
+        self, path: str, patch: Mapping[str, Any], *, kind: str = "strategic-merge"
+    ) -> dict[str, Any]:
+        """Patch an object; what it is now."""
+        headers = {"Content-Type": f"application/{kind}-patch+json"}
+        async with self._session.patch(path, data=json.dumps(patch), headers=headers) as response:
+            assert response.status == 200, await response.text()
+            return dict(await response.json())
+
+    async def register(self, name: str, **spec: Any) -> dict[str, Any]:
+        """A kubelet registers its node.
+
+        Args:
+            name: of the node.
+            spec: more fields of the node's spec, such as `providerID`.
+        """
+        node = kubelet.new_node(name, _now())
+        node["spec"].update(spec)
+        async with self._session.post(NODES, json=node) as response:
+            assert response.status == 201, await response.text()
+            return dict(await response.json())
+
+    async def node(self, name: str) -> dict[str, Any] | None:
+        """A node; None when there is none."""
+        return await self.get(f"{NODES}/{name}")
+
+    async def delete_node(self, name: str) -> None:
+        """An administrator deletes a node."""
+        async with self._session.delete(f"{NODES}/{name}") as response:
+            assert response.status == 200, await response.text()
+
+    async def set_ready(self, name: str, status: str) -> None:
+        """The kubelet, or who watches over it, turns the Ready condition."""
+        patch = kubelet.ready_patch(status, _now(), turned=True)
+        await self.patch(f"{NODES}/{name}/status", patch)
+
+    async def events(self, name: str, reason: str = "") -> list[dict[str, Any]]:
+        """The events about an object."""
+        return [
+            event
+            for event in await self.items(EVENTS)
+            if event["involvedObject"]["name"] == name and reason in ("", event["reason"])
+        ]
+
+    async def lease(self) -> dict[str, Any]:
+        """The spec of the daemons' Lease; empty when there is none."""
+        found = await self.get(LEASE)
+        return {} if found is None else dict(found["spec"])
+
+    async def initialised(self, *nodes: str, within_s: float = WAIT_S) -> list[dict[str, Any]]:
+        """Wait until all these nodes are complete; the nodes."""
+
+        async def complete() -> list[dict[str, Any]]:
+            found = [node for name in nodes if (node := await self.node(name)) is not None]
+            return found if len(found) == len(nodes) and not any(map(missing, found)) else []
+
+        try:
+            return await wait_for(complete, f"initialised: {nodes}", within_s=within_s)
+        except AssertionError as error:
+            lacking = {node["metadata"]["name"]: missing(node) for node in await self.items(NODES)}
+            raise AssertionError(f"{error}; still missing: {lacking}") from error
+
+    async def has_taint(self, name: str, key: str) -> bool:
+        """Whether the node is there and has the taint."""
+        node = await self.node(name)
+        return node is not None and key in taints(node)
+
+
+class Stage:
+    """An API server, a simulated cloud, and the daemons of one scenario."""
+
+    def __init__(
+        self,
+        server: servers.ApiServer,
+        folder: Path,
+        cluster: Cluster,
+        service: sim.Service,
+        cloud_proxy: FaultProxy,
+        exits: contextlib.AsyncExitStack,
+    ) -> None:
+        self.server = server
+        self.folder = folder
+        self.cluster = cluster
+        self.cloud = service
+        """The simulated cloud: its world, its faults, its log of calls."""
+        self.cloud_wire = cloud_proxy
+        """Between all daemons and the cloud."""
+        self.daemons: list[Daemon] = []
+        self.wires: list[FaultProxy] = []
+        """Between each daemon and the API server."""
+        self.cloud_config = folder / "cloud.yaml"
+        self.configure_cloud()
+        self._exits = exits
+
+    @property
+    def wire(self) -> FaultProxy:
+        """Between the first daemon and the API server."""
+        return self.wires[0]
+
+    def configure_cloud(self, **settings: str) -> None:
+        """Write the cloud config, with other settings where given."""
+        config = {"url": self.cloud_wire.url, "token": self.cloud.token, "timeout": "2s"}
+        self.cloud_config.write_text(yaml.safe_dump({**config, **settings}))
+
+    async def new_wire(self) -> FaultProxy:
+        """A fault proxy of its own to the API server, for the next daemon."""
+        wire = FaultProxy(self.server.url, ca_file=self.server.ca_file)
+        await self._exits.enter_async_context(wire)
+        self.wires.append(wire)
+        return wire
+
+    async def start(
+        self,
+        *,
+        flags: Mapping[str, str] | None = None,
+        kubeconfig: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        wire: FaultProxy | None = None,
+    ) -> Daemon:
+        """Start one more daemon, behind a wire of its own unless given one."""
+        name = f"daemon-{len(self.daemons)}"
+        if kubeconfig is None:
+            wire = wire or await self.new_wire()
+            kubeconfig = self.folder / f"{name}.kubeconfig"
+            realserver.write_kubeconfig(kubeconfig, url=wire.url, token=self.server.token)
+        files = {"kubeconfig": str(kubeconfig), "cloud-config": str(self.cloud_config)}
+        daemon = Daemon(
+            name,
+            command_line({**FLAGS, **files, **(flags or {})}),
+            self.folder / f"{name}.log",
+            {**os.environ, "PYTHONWARNINGS": "always", **(env or {})},
+        )
+        self.daemons.append(daemon)
+        return daemon
+
+    async def start_leading(self, **how: Any) -> Daemon:
+        """Start a daemon and wait until its controllers work."""
+        daemon = await self.start(**how)
+        await daemon.says("became leader")
+        return daemon
+
+    def machine(self, name: str, **facts: Any) -> world.Instance:
+        """A machine that runs in the cloud."""
+        labels = facts.pop("labels", {"rack": "r7"})
+        given = world.GivenInstance(name=name, labels=labels, **facts)
+        return self.cloud.world.put(given)
+
+    async def node(self, name: str, **spec: Any) -> world.Instance:
+        """A machine and its freshly registered node; the machine."""
+        machine = self.machine(name)
+        await self.cluster.register(name, **spec)
+        return machine
+
+    def writes(self, match: Match) -> list[Exchange]:
+        """Matching requests of all daemons, in order of arrival."""
+        found = [exchange for wire in self.wires for exchange in wire.requests(match)]
+        return sorted(found, key=lambda exchange: exchange.started_s)
+
+    def calls(self, operation: str = "") -> list[traffic.Entry]:
+        """Calls that reached the cloud."""
+        return [one for one in self.cloud.calls.entries if operation in ("", one.operation)]
+
+    async def strike(self) -> None:
+        """End all children, and show their logs to whoever reads a failure."""
+        for daemon in self.daemons:
+            await daemon.kill()
+            print(f"--- {daemon.name}, exit code {daemon.exit_code} ---\n{daemon.output}")
+        for number, wire in enumerate(self.wires):
+            print(f"--- requests on wire {number} ---", *wire.log, sep="\n")
+
+    def surprises(self) -> list[str]:
+        """What no daemon may ever say; see `Daemon.surprises`."""
+        return [line for daemon in self.daemons for line in daemon.surprises()]
+
+
+@contextlib.asynccontextmanager
+async def open_stage(server: servers.ApiServer, folder: Path) -> AsyncIterator[Stage]:
+    """A stage before a running API server; nothing is left of it afterwards."""
+    service = sim.Service(settings=traffic.Settings(transition_s=0.0), seed=1)
+    async with contextlib.AsyncExitStack() as exits:
+        session = await exits.enter_async_context(servers.connect(server))
+        url = await exits.enter_async_context(sim.serve(service))
+        cloud_proxy = await exits.enter_async_context(FaultProxy(url))
+        stage = Stage(server, folder, Cluster(session), service, cloud_proxy, exits)
+        try:
+            yield stage
+            assert stage.surprises() == []
+        finally:
+            await stage.strike()
+
+
+def command_line(flags: Mapping[str, str]) -> list[str]:
+    """Flags as arguments."""
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+def missing(node: Mapping[str, Any]) -> list[str]:
+    """What an initialised node has and this one has not."""
+    meta, spec, status = node["metadata"], node["spec"], node.get("status", {})
+    kinds = {entry["type"] for entry in status.get("addresses", ())}
+    wanted = (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE, names.LABEL_REGION)
+    lacking = [key for key in wanted if key not in meta.get("labels", {})]
+    if not spec.get("providerID"):
+        lacking.append("provider ID")
+    if names.ADDRESS_INTERNAL_IP not in kinds:
+        lacking.append("addresses")
+    if names.TAINT_UNINITIALIZED in taints(node):
+        lacking.append("lifted taint")
+    return lacking
+
+
+def taints(node: Mapping[str, Any]) -> list[str]:
+    """The keys of a node's taints."""
+    return [taint["key"] for taint in node["spec"].get("taints") or ()]
+
+
+def addresses(node: Mapping[str, Any]) -> dict[str, str]:
+    """A node's addresses by type."""
+    return {entry["type"]: entry["address"] for entry in node["status"].get("addresses", ())}
+
+
+def _now() -> str:
+    return format_time(datetime.now(UTC))

@@ -1,0 +1,79 @@
+"""A node from its registration until it is settled, and then the quiet."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ccm.model import names
+from providers.sim import world
+from tests.faults import Match
+from tests.scenario import harness
+from tests.scenario.harness import Stage, wait_for
+
+
+@pytest.mark.asyncio
+async def test_one_node_end_to_end(stage: Stage) -> None:
+    """A new node gets provider ID, labels, addresses and loses its taint, in two writes."""
+    machine = stage.machine(
+        "alpha",
+        type="large",
+        zone="sim-1b",
+        labels={"rack": "r7"},
+        addresses=(
+            world.Address(kind="private", value="10.1.2.3"),
+            world.Address(kind="public", value="203.0.113.5"),
+        ),
+    )
+    await stage.start_leading()
+
+    await stage.cluster.register("alpha")
+    (node,) = await stage.cluster.initialised("alpha")
+
+    assert node["spec"]["providerID"] == f"sim://{machine.id}"
+    labels = node["metadata"]["labels"]
+    assert labels[names.LABEL_INSTANCE_TYPE] == labels[names.LABEL_INSTANCE_TYPE_BETA] == "large"
+    assert labels[names.LABEL_ZONE] == labels[names.LABEL_ZONE_BETA] == "sim-1b"
+    assert labels[names.LABEL_REGION] == labels[names.LABEL_REGION_BETA] == "sim-1"
+    assert labels["rack"] == "r7"
+    assert harness.addresses(node) == {
+        names.ADDRESS_INTERNAL_IP: "10.1.2.3",
+        names.ADDRESS_EXTERNAL_IP: "203.0.113.5",
+        names.ADDRESS_HOSTNAME: "alpha",
+    }
+    (event,) = await wait_for(
+        lambda: stage.cluster.events("alpha", names.REASON_SYNCED), "an event Synced"
+    )
+    assert event["type"] == names.NORMAL
+    assert event["source"]["component"] == names.COMPONENT_NODE
+    written = stage.wire.requests(harness.NODE_WRITE)
+    assert [(one.method, one.path) for one in written] == [
+        ("PATCH", f"{harness.NODES}/alpha/status"),
+        ("PATCH", f"{harness.NODES}/alpha"),
+    ]
+
+
+@pytest.mark.asyncio
+async def test_a_settled_cluster_is_left_in_peace(stage: Stage) -> None:
+    """Once all nodes are settled nothing is written, and the cloud is asked now and then."""
+    hosts = [f"host-{number}" for number in range(5)]
+    for name in hosts:
+        await stage.node(name)
+    await stage.start_leading()
+    await stage.cluster.initialised(*hosts)
+    for name in hosts:
+        await stage.cluster.set_ready(name, names.STATUS_TRUE)
+    await wait_for(lambda: stage.cluster.events(hosts[-1], names.REASON_SYNCED), "the last event")
+    await asyncio.sleep(harness.MONITOR_S)
+    stage.cloud.calls.clear()
+    writes = len(stage.wire.requests(harness.NODE_WRITE))
+    events = len(stage.wire.requests(Match(write=True, path="/events")))
+
+    await asyncio.sleep(3.0)
+
+    assert stage.wire.requests(harness.NODE_WRITE)[writes:] == []
+    assert stage.wire.requests(Match(write=True, path="/events"))[events:] == []
+    # One pass over the addresses a second, one listing each; ready nodes are not looked at.
+    assert 2 <= len(stage.calls()) <= 4
+    assert {call.operation for call in stage.calls()} == {"list_instances"}
