@@ -75,18 +75,21 @@ class Lines:
         """Write the summary if it changed; after convergence, each happening."""
         if self._started is None:
             self._started = now
-        line = table.summary(board.counts)
-        if line != self._last:
-            self._last = line
-            self.say(f"{now - self._started:7.1f} s  {line}")
         happenings = board.news(self._told)
         self._told = board.happened
         for one in happenings:
             if board.is_converged or one.is_warning:
-                self.say(f"{one.at - self._started:7.1f} s  {one.text}")
+                self._stamped(one.at - self._started, one.text)
+        line = table.summary(board.counts)
+        if line != self._last:
+            self._last = line
+            self._stamped(now - self._started, line)
 
     def close(self) -> None:
         """Nothing to restore."""
+
+    def _stamped(self, seconds: float, text: str) -> None:
+        self.say(f"{max(0.0, seconds):7.1f} s  {text}")
 
 
 class Terminal:
