@@ -40,7 +40,7 @@ def _run(chosen: Options) -> int:
     log.setup(fmt="json" if chosen.logging_format == "json" else "text", verbosity=chosen.v)
     logger = log.logger("daemon")
     for notice in chosen.notices():
-        logger.warning("setting without effect", detail=notice)
+        logger.info("setting without effect", detail=notice)
     if chosen.v >= 1:
         for line in chosen.flag_lines():
             logger.info("flag", setting=line)
