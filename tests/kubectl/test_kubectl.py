@@ -255,7 +255,7 @@ def test_unknown_fields_are_refused_before_anything_is_made(kubectl: Kubectl) ->
 
 
 def test_apply_creates_changes_and_leaves_alone(kubectl: Kubectl) -> None:
-    plain = {key: NODE[key] for key in ("apiVersion", "kind", "metadata", "spec")}
+    plain = {key: NODE[key] for key in ("apiVersion", "kind", "metadata")}
     assert kubectl("apply", "-f", "-", stdin=plain) == "node/w1 created\n"
     assert kubectl("apply", "-f", "-", stdin=plain) == "node/w1 unchanged\n"
     changed = {**plain, "metadata": {"name": "w1", "labels": {"zone": "b"}}}

@@ -9,9 +9,12 @@ everything), admission beyond defaults, cluster-IP allocation, garbage collectio
 graceful pod deletion, protobuf.
 
     kinds, schema, types_*, descriptions   what is served, as tables
+    scalars                                single values and their stored form
     store, journal                         revisions, history, the file on disk
-    patches, decode, admit, validate       from a request's body to a stored object
-    api, query, routes, selectors          verbs and their options
+    decode, protobuf                       from bytes to objects
+    patches, jsonpatch, admit, validate    from a request's object to a stored one
+    api, listing, deletion                 the verbs
+    query, routes, selectors               their options and targets
     render, tables, watch                  answers and streams
     discovery, openapi                     what the server says about itself
     server                                 HTTP; nothing else here knows about it

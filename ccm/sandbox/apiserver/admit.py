@@ -14,7 +14,7 @@ import uuid
 from typing import Any
 
 from ccm.model import names
-from ccm.sandbox.apiserver import errors, kinds, schema, validate
+from ccm.sandbox.apiserver import errors, kinds, scalars, schema, validate
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _NOT_READY = {"key": names.TAINT_NOT_READY, "effect": "NoSchedule"}
@@ -22,7 +22,7 @@ _NOT_READY = {"key": names.TAINT_NOT_READY, "effect": "NoSchedule"}
 
 def now() -> str:
     """The present time as metadata has it: whole seconds, UTC."""
-    return schema.format_time(datetime.datetime.now(datetime.UTC))
+    return scalars.format_time(datetime.datetime.now(datetime.UTC))
 
 
 def create(kind: kinds.Kind, namespace: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,19 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from ccm.sandbox.apiserver import admit, decode, errors, kinds, patches, query, schema
+from ccm.sandbox.apiserver import (
+    admit,
+    decode,
+    deletion,
+    errors,
+    jsonpatch,
+    kinds,
+    listing,
+    patches,
+    query,
+    scalars,
+    schema,
+)
 from ccm.sandbox.apiserver import store as stores
 
 JSON_PATCH = "application/json-patch+json"
@@ -58,25 +70,6 @@ class Written:
     warnings: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A list or one page of it, as of `revision`; `remaining` None = not counted."""
-
-    entries: list[stores.Entry]
-    revision: int
-    next_token: str = ""
-    remaining: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteOptions:
-    """The preconditions of a deletion; empty ones hold always."""
-
-    uid: str = ""
-    resource_version: str = ""
-    dry_run: bool = False
-
-
 class Api:
     """The verbs on one store."""
 
@@ -98,7 +91,7 @@ class Api:
             raise errors.not_found(target.kind.resource, target.name)
         return entry
 
-    def list_page(self, target: Target, options: query.ListOptions) -> Page:
+    def list_page(self, target: Target, options: query.ListOptions) -> listing.Page:
         """Objects of a kind, of one namespace if the target has one.
 
         Raises:
@@ -113,14 +106,14 @@ class Api:
         try:
             entries = collection.at(revision)
         except stores.HistoryExpiredError as error:
-            raise _expired_page(paged=options.page is not None) from error
+            raise listing.expired(paged=options.page is not None) from error
         if options.page is not None:
             start = bisect.bisect_left(entries, options.page.start, key=lambda entry: entry.key)
             entries = entries[start:]
         if target.namespace:
             prefix = f"{target.namespace}/"
             entries = [entry for entry in entries if entry.key.startswith(prefix)]
-        return _cut(entries, revision, options)
+        return listing.cut(entries, revision, options)
 
     def create(
         self, target: Target, body: bytes, content_type: str, options: query.WriteOptions
@@ -200,7 +193,7 @@ class Api:
         shown = _shown(patch)
         try:
             cleaned = decode.clean(target.kind, found, unknown, known=old.body())
-        except schema.WrongTypeError as error:
+        except scalars.WrongTypeError as error:
             raise errors.invalid_patch(shown, str(error)) from error
         warnings = decode.check_fields(
             options, unknown, twice, lambda text: errors.invalid_patch(shown, text)
@@ -208,7 +201,7 @@ class Api:
         _check_name(target, cleaned)
         return self._store_update(target, cleaned, old, warnings, options)
 
-    def delete(self, target: Target, options: DeleteOptions) -> Written:
+    def delete(self, target: Target, options: deletion.Options) -> Written:
         """Delete an object; one with finalizers is only marked as being deleted.
 
         Raises:
@@ -216,7 +209,7 @@ class Api:
         """
         old = self.get(target)
         body = old.body()
-        _check_preconditions(target, body["metadata"], options)
+        deletion.check_preconditions(target.kind, target.name, body["metadata"], options)
         if options.dry_run:
             return Written(entry=old, deleted=not body["metadata"].get("finalizers"))
         if target.kind is kinds.NAMESPACES:
@@ -226,10 +219,10 @@ class Api:
         return self._mark_deleted(target, old, body)
 
     def delete_collection(
-        self, target: Target, listing: query.ListOptions, options: DeleteOptions
-    ) -> Page:
-        """Delete every object that the listing selects; returns what was selected."""
-        page = self.list_page(target, listing)
+        self, target: Target, selection: query.ListOptions, options: deletion.Options
+    ) -> listing.Page:
+        """Delete every object that is selected; returns what was selected."""
+        page = self.list_page(target, selection)
         for entry in page.entries:
             namespace, _, name = entry.key.rpartition("/")
             one = dataclasses.replace(target, namespace=namespace, name=name)
@@ -333,7 +326,7 @@ class Api:
         for kind in kinds.KINDS:
             if kind.namespaced:
                 inside = Target(kind=kind, namespace=target.name)
-                self.delete_collection(inside, query.ListOptions(), DeleteOptions())
+                self.delete_collection(inside, query.ListOptions(), deletion.Options())
         self._finish_namespace(target.name)
         return Written(entry=entry)
 
@@ -350,28 +343,6 @@ class Api:
             self.store.remove(kinds.NAMESPACES, name, body)
 
 
-def delete_options(body: bytes, content_type: str, parameters: dict[str, str]) -> DeleteOptions:
-    """The options of a deletion, from its body and its query parameters.
-
-    Raises:
-        ApiError: the body is not a DeleteOptions object.
-    """
-    found: Any = {}
-    if body:
-        try:
-            found, _ = decode.parse(body, content_type)
-            found = schema.kubernetes().clean("DeleteOptions", found, [])
-        except (ValueError, AttributeError, schema.WrongTypeError) as error:
-            raise errors.bad_request(f"invalid DeleteOptions: {error}") from error
-    wanted = found.get("preconditions") or {}
-    dry_run = found.get("dryRun") or [parameters.get("dryRun", "")]
-    return DeleteOptions(
-        uid=wanted.get("uid", ""),
-        resource_version=wanted.get("resourceVersion", ""),
-        dry_run="All" in dry_run,
-    )
-
-
 def is_returned_when_deleted(kind: kinds.Kind) -> bool:
     """Whether a deletion answers with the object, and not with a Status."""
     return kind in _RETURNED_WHEN_DELETED
@@ -382,7 +353,7 @@ def _apply_patch(
 ) -> dict[str, Any]:
     apply: Callable[[], Any]
     if content_type == JSON_PATCH:
-        apply = lambda: patches.json_patch(current, patch)  # noqa: E731
+        apply = lambda: jsonpatch.apply(current, patch)  # noqa: E731
     elif not isinstance(patch, dict):
         raise errors.bad_request("the patch is not an object")
     elif content_type == MERGE_PATCH:
@@ -408,50 +379,6 @@ def _check_name(target: Target, found: dict[str, Any]) -> None:
         raise errors.bad_request(
             f"the name of the object ({name}) does not match the name on the URL ({target.name})"
         )
-
-
-def _check_preconditions(target: Target, metadata: dict[str, Any], options: DeleteOptions) -> None:
-    # The real server names the kind here, not the plural.
-    named = errors.Resource(group=target.kind.group, plural=target.kind.kind, kind=target.kind.kind)
-    if options.uid and options.uid != metadata["uid"]:
-        why = (
-            f"the UID in the precondition ({options.uid}) does not match the UID in record "
-            f"({metadata['uid']}). The object might have been deleted and then recreated"
-        )
-        raise errors.conflict(named, target.name, why)
-    wanted = options.resource_version
-    if wanted and wanted != metadata["resourceVersion"]:
-        why = (
-            f"the ResourceVersion in the precondition ({wanted}) does not match the "
-            f"ResourceVersion in record ({metadata['resourceVersion']}). The object might "
-            "have been modified"
-        )
-        raise errors.conflict(named, target.name, why)
-
-
-def _cut(entries: list[stores.Entry], revision: int, options: query.ListOptions) -> Page:
-    selector = options.selector
-    if not selector.is_empty:
-        entries = [entry for entry in entries if selector.matches(entry.labels, entry.fields)]
-    limit = options.limit if options.revision != 0 else 0
-    if not limit or len(entries) <= limit:
-        return Page(entries=entries, revision=revision)
-    following = query.Continue(rv=revision, start=entries[limit - 1].key + "\0")
-    return Page(
-        entries=entries[:limit],
-        revision=revision,
-        next_token=following.token(),
-        remaining=len(entries) - limit if selector.is_empty else None,
-    )
-
-
-def _expired_page(*, paged: bool) -> errors.ApiError:
-    if not paged:
-        return errors.expired("The resourceVersion for the provided list is too old.")
-    return errors.expired(
-        "The provided continue parameter is too old to display a consistent list result. You "
-        "can start a new list without the continue parameter."
-    )
 
 
 def _shown(patch: Any) -> str:

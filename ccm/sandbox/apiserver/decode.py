@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ccm.sandbox.apiserver import errors, kinds, protobuf, query, schema
+from ccm.sandbox.apiserver import errors, kinds, protobuf, query, scalars, schema
 
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml")
 
@@ -79,7 +79,7 @@ def new_object(
     unknown: list[str] = []
     try:
         cleaned = clean(kind, found, unknown)
-    except schema.WrongTypeError as error:
+    except scalars.WrongTypeError as error:
         raise _unhandled(kind, str(error)) from error
     warnings = check_fields(options, unknown, twice, lambda text: _unhandled(kind, text))
     return cleaned, warnings

@@ -1,4 +1,4 @@
-"""The patch formats: JSON patch, merge patch, strategic merge patch; all of them pure.
+"""Merge patches and strategic merge patches, both pure; JSON patches are in `jsonpatch`.
 
 Each function takes the decoded current object and the decoded patch and returns the
 patched object. The current object may be changed on the way: hand in a fresh copy.
@@ -11,7 +11,7 @@ directives `$patch` (merge, replace, delete), `$retainKeys`, `$setElementOrder/<
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ccm.sandbox.apiserver import schema
@@ -30,10 +30,6 @@ class UnprocessablePatchError(Exception):
     """A well-formed patch that cannot be applied to this object (answered 422)."""
 
 
-class FailedTestError(UnprocessablePatchError):
-    """A `test` operation of a JSON patch did not hold."""
-
-
 def merge(current: Any, patch: Any) -> Any:
     """RFC 7396: objects merge, null removes, everything else replaces."""
     if not isinstance(patch, dict):
@@ -47,26 +43,6 @@ def merge(current: Any, patch: Any) -> Any:
     return merged
 
 
-def json_patch(current: Any, operations: Any) -> Any:
-    """RFC 6902: the operations, in order.
-
-    Raises:
-        BadPatchError: an operation is malformed.
-        UnprocessablePatchError: an operation names something that is not there.
-        FailedTestError: a test does not hold.
-    """
-    if not isinstance(operations, list):
-        raise BadPatchError("json: cannot unmarshal object into Go value of type jsonpatch.Patch")
-    document: list[Any] = [current]
-    for operation in operations:
-        if not isinstance(operation, dict) or operation.get("op") not in _OPERATIONS:
-            raise BadPatchError(f"Unexpected kind: {operation}")
-        if not isinstance(operation.get("path"), str):
-            raise BadPatchError("missing path")
-        _OPERATIONS[operation["op"]](document, operation)
-    return document[0]
-
-
 def strategic(
     types: schema.Schema, name: str, current: dict[str, Any], patch: dict[str, Any]
 ) -> dict[str, Any]:
@@ -77,9 +53,6 @@ def strategic(
         UnprocessablePatchError: an element of a merged list lacks its merge key.
     """
     return _merge_struct(types, types[name], current, patch)
-
-
-# --- strategic merge -------------------------------------------------------------
 
 
 def _merge_struct(
@@ -251,154 +224,3 @@ def _without_directives(value: Any) -> Any:
         and key not in (_DIRECTIVE, _RETAIN)
         and not key.startswith((_ORDER, _DROP))
     }
-
-
-# --- JSON patch ------------------------------------------------------------------
-
-_MISSING = object()
-
-
-def _add(document: list[Any], operation: dict[str, Any]) -> None:
-    _insert(document, operation["path"], _value(operation))
-
-
-def _remove(document: list[Any], operation: dict[str, Any]) -> None:
-    _take(document, operation["path"])
-
-
-def _replace(document: list[Any], operation: dict[str, Any]) -> None:
-    path = operation["path"]
-    value = _value(operation)
-    if path == "":
-        document[0] = value
-        return
-    parent, last = _parent(document, path)
-    if isinstance(parent, list):
-        parent[_index(parent, last, path)] = value
-        return
-    if last not in parent:
-        raise UnprocessablePatchError(
-            f'replace operation does not apply: doc is missing key: "{path}": missing value'
-        )
-    parent[last] = value
-
-
-def _move(document: list[Any], operation: dict[str, Any]) -> None:
-    _insert(document, operation["path"], _take(document, _source(operation)))
-
-
-def _copy(document: list[Any], operation: dict[str, Any]) -> None:
-    value = _find(document, _source(operation))
-    if value is _MISSING:
-        raise UnprocessablePatchError(f'copy operation does not apply: "{operation["from"]}"')
-    _insert(document, operation["path"], _deep_copy(value))
-
-
-def _test(document: list[Any], operation: dict[str, Any]) -> None:
-    found = _find(document, operation["path"])
-    wanted = operation.get("value")
-    if (None if found is _MISSING else found) != wanted or type(found) is not type(wanted):
-        if found is _MISSING and wanted is None:
-            return
-        raise FailedTestError(f"testing value {operation['path']} failed: test failed")
-
-
-_OPERATIONS: dict[str, Callable[[list[Any], dict[str, Any]], None]] = {
-    "add": _add,
-    "remove": _remove,
-    "replace": _replace,
-    "move": _move,
-    "copy": _copy,
-    "test": _test,
-}
-
-
-def _value(operation: dict[str, Any]) -> Any:
-    if "value" not in operation:
-        raise BadPatchError("missing value")
-    return _deep_copy(operation["value"])
-
-
-def _source(operation: dict[str, Any]) -> str:
-    source = operation.get("from")
-    if not isinstance(source, str):
-        raise BadPatchError("missing from")
-    return source
-
-
-def _steps(path: str) -> list[str]:
-    if not path.startswith("/"):
-        raise BadPatchError(f"not a JSON pointer: {path!r}")
-    return [step.replace("~1", "/").replace("~0", "~") for step in path[1:].split("/")]
-
-
-def _parent(document: list[Any], path: str) -> tuple[Any, str]:
-    *steps, last = _steps(path)
-    value = document[0]
-    for step in steps:
-        value = _step(value, step)
-        if not isinstance(value, dict | list):
-            raise UnprocessablePatchError(
-                f'operation does not apply: doc is missing path: "{path}": missing value'
-            )
-    return value, last
-
-
-def _step(value: Any, step: str) -> Any:
-    if isinstance(value, dict):
-        return value.get(step, _MISSING)
-    if isinstance(value, list) and step.isdigit() and int(step) < len(value):
-        return value[int(step)]
-    return _MISSING
-
-
-def _find(document: list[Any], path: str) -> Any:
-    value = document[0]
-    for step in _steps(path) if path else ():
-        value = _step(value, step)
-    return value
-
-
-def _index(items: list[Any], step: str, path: str) -> int:
-    if not step.isdigit() or int(step) >= len(items):
-        raise UnprocessablePatchError(
-            f'operation does not apply: doc is missing index: "{path}": missing value'
-        )
-    return int(step)
-
-
-def _insert(document: list[Any], path: str, value: Any) -> None:
-    if path == "":
-        document[0] = value
-        return
-    parent, last = _parent(document, path)
-    if isinstance(parent, dict):
-        parent[last] = value
-    elif last == "-":
-        parent.append(value)
-    elif last.isdigit() and int(last) <= len(parent):
-        parent.insert(int(last), value)
-    else:
-        raise UnprocessablePatchError(
-            f'add operation does not apply: doc is missing path: "{path}": missing value'
-        )
-
-
-def _take(document: list[Any], path: str) -> Any:
-    parent, last = _parent(document, path)
-    if isinstance(parent, list):
-        return parent.pop(_index(parent, last, path))
-    if last not in parent:
-        raise UnprocessablePatchError(
-            f"remove operation does not apply: doc is missing path: "
-            f"Unable to remove nonexistent key: {last}: missing value"
-        )
-    return parent.pop(last)
-
-
-def _deep_copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _deep_copy(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_deep_copy(item) for item in value]
-    return value

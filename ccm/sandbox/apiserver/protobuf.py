@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from ccm.sandbox.apiserver import schema
+from ccm.sandbox.apiserver import scalars, schema
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 
@@ -114,7 +114,7 @@ def _time(inner: dict[int, Wire], *, micro: bool) -> str | None:
     moment = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(
         seconds=seconds, microseconds=nanos // 1000
     )
-    return schema.format_time(moment, micro=micro)
+    return scalars.format_time(moment, micro=micro)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:

@@ -21,9 +21,11 @@ from aiohttp import web
 
 from ccm.sandbox.apiserver import (
     api,
+    deletion,
     discovery,
     errors,
     kinds,
+    listing,
     openapi,
     query,
     render,
@@ -128,10 +130,10 @@ class Server:
             return await self._send_written(request, renderer, written)
         if request.method == "DELETE" and not (target.kind.namespaced and not target.namespace):
             _check_verb(target, "deletecollection")
-            listing = query.list_options(target.kind, request.query)
+            selection = query.list_options(target.kind, request.query)
             options_body, content_type = await _body(request)
-            deletion = api.delete_options(options_body, content_type, dict(request.query))
-            page = self._api.delete_collection(target, listing, deletion)
+            deleting = deletion.options(options_body, content_type, dict(request.query))
+            page = self._api.delete_collection(target, selection, deleting)
             return await self._send_page(request, _renderer(request, target.kind), page)
         raise errors.method_not_allowed()
 
@@ -160,8 +162,8 @@ class Server:
         body, content_type = await _body(request)
         if request.method == "DELETE" and not target.subresource:
             _check_verb(target, "delete")
-            deletion = api.delete_options(body, content_type, dict(request.query))
-            written = self._api.delete(target, deletion)
+            deleting = deletion.options(body, content_type, dict(request.query))
+            written = self._api.delete(target, deleting)
             if written.deleted and not api.is_returned_when_deleted(target.kind):
                 return await self._send(request, _success(target, written))
             return await self._send(request, renderer.one(written.entry))
@@ -210,7 +212,7 @@ class Server:
         return response
 
     async def _send_page(
-        self, request: web.BaseRequest, renderer: render.Renderer, page: api.Page
+        self, request: web.BaseRequest, renderer: render.Renderer, page: listing.Page
     ) -> web.StreamResponse:
         meta = render.ListMeta(
             revision=page.revision, next_token=page.next_token, remaining=page.remaining

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ccm.model import names
-from ccm.sandbox.apiserver import schema
+from ccm.sandbox.apiserver import scalars
 
 Body = Mapping[str, Any]
 
@@ -83,7 +83,7 @@ def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
 def _since(moment: str | None) -> str:
     if not moment:
         return _UNKNOWN
-    passed = datetime.datetime.now(datetime.UTC) - schema.parse_time(moment)
+    passed = datetime.datetime.now(datetime.UTC) - scalars.parse_time(moment)
     return human_duration(passed.total_seconds())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import api, errors, kinds, query, store
+from ccm.sandbox.apiserver import api, deletion, errors, kinds, listing, query, store
 
 NODE = api.Target(kind=kinds.NODES, name="n1")
 NODES = api.Target(kind=kinds.NODES)
@@ -61,7 +61,7 @@ def _is(code: int, reason: str) -> Any:
     return lambda error: (error.code, error.reason) == (code, reason)
 
 
-def names(page: api.Page) -> list[str]:
+def names(page: listing.Page) -> list[str]:
     return [entry.key for entry in page.entries]
 
 
@@ -377,7 +377,7 @@ def test_delete_takes_the_object_away_at_a_revision_of_its_own(server: api.Api) 
     node(server)
     before = server.store.revision
 
-    written = server.delete(NODE, api.DeleteOptions())
+    written = server.delete(NODE, deletion.Options())
 
     assert written.deleted
     assert written.entry.revision == before + 1
@@ -388,15 +388,15 @@ def test_delete_takes_the_object_away_at_a_revision_of_its_own(server: api.Api) 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (api.DeleteOptions(uid="other"), "the UID in the precondition (other) does not match"),
+        (deletion.Options(uid="other"), "the UID in the precondition (other) does not match"),
         (
-            api.DeleteOptions(resource_version="1"),
+            deletion.Options(resource_version="1"),
             "the ResourceVersion in the precondition (1) does not match",
         ),
     ],
 )
 def test_a_precondition_that_does_not_hold_conflicts(
-    server: api.Api, options: api.DeleteOptions, text: str
+    server: api.Api, options: deletion.Options, text: str
 ) -> None:
     node(server)
 
@@ -406,7 +406,7 @@ def test_a_precondition_that_does_not_hold_conflicts(
 
 def test_preconditions_that_hold_do_not_hinder(server: api.Api) -> None:
     metadata = node(server)["metadata"]
-    options = api.DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+    options = deletion.Options(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
 
     assert server.delete(NODE, options).deleted
 
@@ -414,17 +414,17 @@ def test_preconditions_that_hold_do_not_hinder(server: api.Api) -> None:
 def test_delete_options_come_from_the_body() -> None:
     raw = b'{"kind":"DeleteOptions","preconditions":{"uid":"u"},"gracePeriodSeconds":0}'
 
-    assert api.delete_options(raw, "application/json", {}) == api.DeleteOptions(uid="u")
-    assert api.delete_options(b"", "", {"dryRun": "All"}).dry_run
+    assert deletion.options(raw, "application/json", {}) == deletion.Options(uid="u")
+    assert deletion.options(b"", "", {"dryRun": "All"}).dry_run
     with refused(400, "BadRequest"):
-        api.delete_options(b'{"preconditions":5}', "application/json", {})
+        deletion.options(b'{"preconditions":5}', "application/json", {})
 
 
 def test_finalizers_hold_a_deletion_until_they_are_gone(server: api.Api) -> None:
     node(server, metadata={"finalizers": ["a.io/x", "b.io/y"]})
 
-    marked = server.delete(NODE, api.DeleteOptions())
-    again = server.delete(NODE, api.DeleteOptions())
+    marked = server.delete(NODE, deletion.Options())
+    again = server.delete(NODE, deletion.Options())
 
     metadata = marked.entry.body()["metadata"]
     assert metadata["deletionTimestamp"]
@@ -444,7 +444,7 @@ def test_finalizers_hold_a_deletion_until_they_are_gone(server: api.Api) -> None
 
 def test_a_deletion_cannot_be_taken_back(server: api.Api) -> None:
     node(server, metadata={"finalizers": ["a.io/x"]})
-    marked = server.delete(NODE, api.DeleteOptions()).entry.body()
+    marked = server.delete(NODE, deletion.Options()).entry.body()
 
     patch(server, NODE, {"metadata": {"deletionTimestamp": None}}, api.MERGE_PATCH)
 
@@ -454,7 +454,7 @@ def test_a_deletion_cannot_be_taken_back(server: api.Api) -> None:
 def test_a_trial_deletes_nothing(server: api.Api) -> None:
     node(server)
 
-    server.delete(NODE, api.DeleteOptions(dry_run=True))
+    server.delete(NODE, deletion.Options(dry_run=True))
 
     assert server.store.get(kinds.NODES, "n1") is not None
 
@@ -464,7 +464,7 @@ def test_a_collection_is_deleted_by_selector(server: api.Api) -> None:
         create(server, NODES, metadata={"name": name, "labels": {"x": name}})
     options = query.list_options(kinds.NODES, {"labelSelector": "x in (a,c)"})
 
-    page = server.delete_collection(NODES, options, api.DeleteOptions())
+    page = server.delete_collection(NODES, options, deletion.Options())
 
     assert names(page) == ["a", "c"]
     assert names(server.list_page(NODES, query.ListOptions())) == ["b"]
@@ -478,7 +478,7 @@ def test_a_namespace_takes_its_contents_along(server: api.Api) -> None:
     create(server, inside, metadata={"name": "free"})
     space = api.Target(kind=kinds.NAMESPACES, name="x")
 
-    server.delete(space, api.DeleteOptions())
+    server.delete(space, deletion.Options())
 
     assert server.get(space).body()["status"] == {"phase": "Terminating"}
     assert names(server.list_page(inside, query.ListOptions())) == ["x/held"]
@@ -496,7 +496,7 @@ def test_pages_show_the_list_as_it_was_at_the_first(server: api.Api) -> None:
     for name in ("a", "b", "c", "d"):
         create(server, NODES, metadata={"name": name})
     first = server.list_page(NODES, query.ListOptions(limit=2))
-    server.delete(api.Target(kind=kinds.NODES, name="c"), api.DeleteOptions())
+    server.delete(api.Target(kind=kinds.NODES, name="c"), deletion.Options())
     create(server, NODES, metadata={"name": "e"})
 
     options = query.ListOptions(limit=5, page=query.Continue.parse(first.next_token))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import api, kinds, query, render, store, watch
+from ccm.sandbox.apiserver import api, deletion, kinds, query, render, store, watch
 
 pytestmark = pytest.mark.asyncio
 
@@ -33,7 +33,7 @@ class World:
 
     def delete(self, name: str) -> int:
         target = api.Target(kind=kinds.NODES, name=name)
-        return self.api.delete(target, api.DeleteOptions()).entry.revision
+        return self.api.delete(target, deletion.Options()).entry.revision
 
     def watch(
         self, *, bookmark_interval_s: float = 60, namespace: str = "", **parameters: str
