@@ -33,9 +33,10 @@ def summary() -> dict[str, int]:
     """What the process did so far: requests to the API server and calls to the cloud.
 
     `api_writes` counts every request that changes something, those about events and the
-    Lease included.
+    Lease included; `node_writes` and `event_writes` are calls about those alone.
     """
     reads = writes = calls = 0
+    about = {"nodes": 0, "events": 0}
     for family in metrics.REGISTRY.collect():
         for sample in family.samples:
             if sample.name == "rest_client_requests_total":
@@ -45,4 +46,12 @@ def summary() -> dict[str, int]:
                     reads += int(sample.value)
             elif sample.name == "ccm_cloud_calls_total":
                 calls += int(sample.value)
-    return {"api_reads": reads, "api_writes": writes, "cloud_calls": calls}
+            elif sample.name == "ccm_kube_writes_total" and sample.labels["resource"] in about:
+                about[sample.labels["resource"]] += int(sample.value)
+    return {
+        "api_reads": reads,
+        "api_writes": writes,
+        "node_writes": about["nodes"],
+        "event_writes": about["events"],
+        "cloud_calls": calls,
+    }

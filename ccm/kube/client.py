@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from ccm.base.throttle import Limiter, Unlimited
-from ccm.kube import decode
+from ccm.kube import decode, metrics
 from ccm.kube.decode import Page, WatchEvent
 from ccm.kube.resources import Kind
 from ccm.kube.transport import Transport
@@ -287,6 +287,7 @@ class Resource(Generic[T]):
         options = _delete_options(uid, resource_version, grace_period_s, propagation)
         options.update(apiVersion="v1", kind="DeleteOptions")
         path = self._path(name, namespace)
+        metrics.writes(self.kind.plural).inc()
         await self._client.raw("DELETE", path, body=_ENCODER.encode(options))
 
     async def evict(
@@ -311,6 +312,7 @@ class Resource(Generic[T]):
             "deleteOptions": _delete_options(uid, None, grace_period_s, None),
         }
         path = self._path(name, namespace, "eviction")
+        metrics.writes(self.kind.plural).inc()
         await self._client.raw("POST", path, body=_ENCODER.encode(body), retry=False)
 
     @contextlib.asynccontextmanager
@@ -373,6 +375,8 @@ class Resource(Generic[T]):
         body: bytes | None = None,
         content_type: str = _JSON,
     ) -> T:
+        if method != "GET":
+            metrics.writes(self.kind.plural).inc()
         answer = await self._client.raw(
             method, path, query=query, body=body, content_type=content_type
         )

@@ -51,6 +51,11 @@ _retries = metrics.counter(
     "Number of request retries, partitioned by status code, verb, and host.",
     ("code", "verb", "host"),
 )
+_writes = metrics.counter(
+    "ccm_kube_writes_total",
+    "Calls that change something, by the resource they are about; repetitions count once.",
+    ("resource",),
+)
 _malformed = metrics.counter(
     "ccm_kube_malformed_objects_total",
     "Objects from the API server that could not be decoded and were left out.",
@@ -98,3 +103,9 @@ def retries(code: str, verb: str, host: str) -> metrics.Counter:
 def malformed(resource: str) -> metrics.Counter:
     """Objects that were left out because they could not be decoded."""
     return _malformed.labels(resource)
+
+
+@cache
+def writes(resource: str) -> metrics.Counter:
+    """Calls that change something about a resource."""
+    return _writes.labels(resource)
