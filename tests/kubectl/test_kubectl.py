@@ -273,6 +273,10 @@ def test_delete_waits_for_finalizers(node: Kubectl) -> None:
     assert status == 1
     assert "timed out waiting for the condition" in output
     with node.following("delete", "node", "w1", "--wait") as deleting:
+        # It says so when the server has taken the request, and then waits.
+        assert deleting.stdout is not None
+        assert deleting.stdout.readline() == 'node "w1" deleted\n'
+        assert deleting.poll() is None
         node("patch", "node", "w1", "-p", '{"metadata":{"finalizers":null}}')
         assert deleting.wait(timeout=20) == 0
     status, output = node.run("get", "node", "w1")
