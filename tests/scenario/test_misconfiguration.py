@@ -1,0 +1,141 @@
+"""What a person has to correct ends the daemon at once, with one clear message."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ccm.sandbox import realserver
+from tests.faults import Match
+from tests.scenario import harness
+from tests.scenario.harness import Stage
+
+NOWHERE = "http://127.0.0.1:1"
+PROGRAM = "cloud-controller-manager: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a daemon ended: its exit code, and what it wrote apart from log lines."""
+
+    code: int
+    stdout: str
+    message: str
+
+    @property
+    def is_one_message(self) -> bool:
+        """Whether it gave up in good order: one message, details indented below it."""
+        first, *rest = self.message.splitlines() or [""]
+        return (
+            self.code == 1
+            and self.stdout == ""
+            and first.startswith(PROGRAM)
+            and all(line.startswith("  ") for line in rest)
+        )
+
+
+async def run(arguments: Sequence[str], folder: Path) -> End:
+    """Run a daemon that ends by itself."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "ccm", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+        cwd=folder,
+        env={**os.environ, "PYTHONWARNINGS": "always"},
+    )
+    said = [line for line in done.stderr.splitlines() if not line.startswith("{")]
+    return End(code=done.returncode, stdout=done.stdout, message="\n".join(said))
+
+
+def flags_of(folder: Path, config: str) -> dict[str, str]:
+    """Flags that would do, with this cloud config, for an API server that is not there."""
+    cloud = folder / "cloud.yaml"
+    cloud.write_text(config)
+    kubeconfig = folder / "kubeconfig"
+    realserver.write_kubeconfig(kubeconfig, url=NOWHERE, token="t")
+    return {**harness.FLAGS, "kubeconfig": str(kubeconfig), "cloud-config": str(cloud)}
+
+
+GOOD = f"url: {NOWHERE}\ntoken: t\n"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"cloud-provider": "smi"}, ("'smi'", "did you mean 'sim'", "Installed providers: ")),
+        ({"cloud-provider": ""}, ("--cloud-provider", "cannot be empty")),
+        ({"cloud-config": "gone.yaml"}, ("--cloud-config=gone.yaml", "No such file")),
+        ({"cloud-config": "."}, ("--cloud-config=.", "Is a directory")),
+        ({"kubeconfig": "gone"}, ("gone",)),
+        ({"kubeconfig": "."}, ("Is a directory",)),
+        ({"kubeconfig": "cloud.yaml"}, ("cloud.yaml",)),
+        ({"node-monitor-periode": "5s"}, ("--node-monitor-periode",)),
+        ({"node-monitor-period": "5"}, ("--node-monitor-period", "5")),
+        ({"leader-elect-lease-duration": "1s"}, ("--leader-elect-lease-duration=1s",)),
+    ],
+    ids=lambda value: (
+        " ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else ""
+    ),
+)
+async def test_a_setting_that_cannot_be_right(
+    flags: dict[str, str], words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Exit 1 with one message that names the setting and what is wrong with it."""
+    end = await run(harness.command_line({**flags_of(tmp_path, GOOD), **flags}), tmp_path)
+
+    assert end.is_one_message, end
+    assert [word for word in words if word not in end.message] == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("", ("url", "token")),
+        ("url: [", ("cloud.yaml", "line")),
+        ("- url\n", ("mapping",)),
+        (f"url: {NOWHERE}\n", ("token",)),
+        (f"url: ftp://x\ntoken: t\ntimeout: soon\nurk: {NOWHERE}\n", ("ftp://x", "soon", "urk")),
+        ("url: \x00\n", ("cloud.yaml",)),
+    ],
+    ids=["empty", "no YAML", "no mapping", "incomplete", "three faults", "binary"],
+)
+async def test_a_cloud_config_that_makes_no_sense(
+    config: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Exit 1 with one message that names the file and every fault in it."""
+    end = await run(harness.command_line(flags_of(tmp_path, config)), tmp_path)
+
+    assert end.is_one_message, end
+    assert "cloud.yaml" in end.message
+    assert [word for word in words if word not in end.message] == []
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_touched_before_the_settings_are_right(stage: Stage) -> None:
+    """With an unknown provider or a bad cloud config no Lease is taken and nothing written."""
+    wire = await stage.new_wire()
+    kubeconfig = stage.folder / "kubeconfig"
+    for flags, config in (
+        ({"cloud-provider": "nimbus"}, GOOD),
+        ({"cloud-config": "missing.yaml"}, GOOD),
+        ({}, "url: 5\n"),
+    ):
+        given = {**flags_of(stage.folder, config), **flags}
+        realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.server.token)
+        end = await run(harness.command_line(given), stage.folder)
+        assert end.is_one_message, end
+
+    assert wire.requests(Match(write=True)) == []
+    assert await stage.cluster.lease() == {}
