@@ -205,6 +205,9 @@ class NodeController:
             except (CloudError, KubeError, plan.Rejected) as error:
                 outcome = "error"
                 faults.append(f"{node.name}: {error}")
+            except Exception as error:  # noqa: BLE001 - one node's trouble never ends the pass
+                outcome = "error"
+                self._log.error("address update failed", node=node.name, exc_info=error)
             metrics.ADDRESS_UPDATES.labels(outcome).inc()
 
         await bounded(due, look, limit=self._settings.status_workers, name="node-addresses")
@@ -303,7 +306,9 @@ class NodeController:
             return
         try:
             await self._api.patch_strategic(node.name, patch)
-        except Missing:
+        except (Missing, Conflict, Invalid) as error:
+            if not _moved_on(error):
+                raise
             return
         self._log.info("stable labels brought in step with beta labels", node=node.name)
 
@@ -321,7 +326,9 @@ class NodeController:
             return "unchanged"
         try:
             await self._api.patch_strategic(name, patch, subresource="status")
-        except Missing:
+        except (Missing, Conflict, Invalid) as error:
+            if not _moved_on(error):
+                raise
             return "unchanged"
         self._log.info("node addresses updated", node=name)
         return "updated"
@@ -356,9 +363,9 @@ class NodeController:
         metrics.UNINITIALIZED.set(len(self._waiting))
 
 
-def _moved_on(error: Conflict | Invalid) -> bool:
-    """Whether a refused write means that the node is another by now."""
-    return isinstance(error, Conflict) or any(
+def _moved_on(error: Missing | Conflict | Invalid) -> bool:
+    """Whether a refused write means that the node is gone or another by now."""
+    return not isinstance(error, Invalid) or any(
         cause.field == "metadata.uid" for cause in error.causes
     )
 

@@ -65,7 +65,10 @@ def completed(node: Node, metadata: InstanceMetadata, *, id_required: bool) -> I
         metadata = replace(metadata, provider_id=node.provider_id)
     if not metadata.provider_id and id_required:
         raise Rejected("the cloud gave no provider ID and the node has none")
-    desired_addresses(node, metadata.addresses)
+    provided = _provided_ip(node)
+    if provided is not None:
+        # Against the cloud's own addresses: the kubelet's Hostname proves nothing.
+        addresses_for_node_ip(provided, metadata.addresses)
     return metadata
 
 
@@ -84,8 +87,10 @@ def address_patch(node: Node, cloud_addresses: Sequence[NodeAddress]) -> Patch |
     # The API declares `type` as the list's merge key, which is not unique: without the
     # replace directive the server would merge entries of one type into each other.
     entries: list[Any] = [msgspec.to_builtins(entry) for entry in wanted]
-    metadata = {"uid": node.uid} if node.uid else {}
-    return {"metadata": metadata, "status": {"addresses": [*entries, {"$patch": "replace"}]}}
+    return {
+        "metadata": _same_machine(node),
+        "status": {"addresses": [*entries, {"$patch": "replace"}]},
+    }
 
 
 def desired_addresses(
@@ -99,15 +104,12 @@ def desired_addresses(
     Raises:
         Rejected: the provided node IP is no IP, or no address of the cloud matches it.
     """
-    provided = node.annotations.get(names.ANNOTATION_PROVIDED_NODE_IP)
-    result = list(cloud_addresses)
-    if provided is not None:
-        # Checked against the cloud's own addresses, before the kubelet's Hostname joins.
-        addresses_for_node_ip(provided, cloud_addresses)
     if not cloud_addresses:
         return None
+    result = list(cloud_addresses)
     if not any(entry.type == names.ADDRESS_HOSTNAME for entry in cloud_addresses):
         result += [entry for entry in node.addresses if entry.type == names.ADDRESS_HOSTNAME]
+    provided = _provided_ip(node)
     return result if provided is None else addresses_for_node_ip(provided, result)
 
 
@@ -217,14 +219,14 @@ def desired_labels(
 def label_patch(node: Node) -> Patch | None:
     """The patch that makes stable labels follow their beta twins; None when they do.
 
-    A node without a beta label keeps its stable one.
+    A node without a beta label keeps its stable one. The patch carries the node's UID.
     """
     behind = {
         stable: node.labels[beta]
         for beta, stable in names.LABEL_PAIRS
         if beta in node.labels and node.labels.get(stable) != node.labels[beta]
     }
-    return {"metadata": {"labels": behind}} if behind else None
+    return {"metadata": {**_same_machine(node), "labels": behind}} if behind else None
 
 
 def needs_sync(old: Node | None, new: Node) -> bool:
@@ -249,6 +251,15 @@ def needs_sync(old: Node | None, new: Node) -> bool:
 def taints_value(taints: Sequence[Taint]) -> list[Any] | None:
     """Taints as a patch wants them: the complete list, or null for none."""
     return [msgspec.to_builtins(taint) for taint in taints] or None
+
+
+def _provided_ip(node: Node) -> str | None:
+    return node.annotations.get(names.ANNOTATION_PROVIDED_NODE_IP)
+
+
+def _same_machine(node: Node) -> dict[str, Any]:
+    """What makes the server refuse a patch once another machine has the node's name."""
+    return {"uid": node.uid} if node.uid else {}
 
 
 def _by_type(addresses: Sequence[NodeAddress]) -> Mapping[str, Sequence[str]]:
