@@ -73,6 +73,7 @@ class Loop:
         self._log = log.logger(name)
         self._failures: dict[str, int] = {}
         self._stopped_by_outage: set[str] = set()
+        self._in_outage = False
         self._woken_at = float("-inf")
 
     async def run(self) -> None:
@@ -105,7 +106,8 @@ class Loop:
             self._succeeded(key, result)
 
     def _succeeded(self, key: str, result: Result) -> None:
-        self._stopped_by_outage.discard(key)
+        if key in self._stopped_by_outage:
+            self._recovered(key)
         self._failures.pop(key, None)
         if result.back_off:
             self._queue.add_rate_limited(key)
@@ -113,14 +115,15 @@ class Loop:
         self._queue.forget(key)
         if result.after_s is not None:
             self._queue.add_after(key, result.after_s)
-        self._wake_the_others()
 
     def _failed(self, key: str, error: Exception) -> None:
         answer = again(error)
         if answer.outage:
+            self._note_outage(error)
             self._stopped_by_outage.add(key)
         else:
             self._stopped_by_outage.discard(key)
+            self._note_end_of_outage()
         if self._on_error is not None:
             self._on_error(key, error, answer)
         if answer.defect:
@@ -141,14 +144,24 @@ class Loop:
             self._queue.add_after(key, delay)
         self._log.debug("reconcile failed", error=str(error), after_s=round(delay, 3))
 
-    def _wake_the_others(self) -> None:
-        if not self._stopped_by_outage:
-            return
+    def _note_outage(self, error: Exception) -> None:
+        """Said once at the start of a trouble, not once per key and attempt."""
+        if not self._in_outage:
+            self._in_outage = True
+            self._log.warning("the other side is in trouble, retrying", error=str(error))
+
+    def _recovered(self, key: str) -> None:
+        """A key that an outage had stopped works again: so will, most likely, the others."""
+        self._stopped_by_outage.discard(key)
         now = self._clock.monotonic()
-        if now - self._woken_at < WAKE_PAUSE_S:
-            return
-        self._woken_at = now
-        for key in sorted(self._stopped_by_outage):
-            self._queue.forget(key)
-            self._queue.add(key)
-        self._stopped_by_outage.clear()
+        if now - self._woken_at >= WAKE_PAUSE_S:
+            self._woken_at = now
+            for other in sorted(self._stopped_by_outage):
+                self._queue.forget(other)
+                self._queue.add(other)
+        self._note_end_of_outage()
+
+    def _note_end_of_outage(self) -> None:
+        if self._in_outage and not self._stopped_by_outage:
+            self._in_outage = False
+            self._log.info("the trouble is over")

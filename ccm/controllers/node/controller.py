@@ -286,7 +286,8 @@ class NodeController:
         if told == message and now - when < SAME_EVENT_S:
             return
         self._told[name] = (message, now)
-        self._log.warning("node could not be initialised", node=name, error=str(error))
+        level = self._log.debug if answer.outage else self._log.warning
+        level("node could not be initialised", node=name, error=str(error))
         if answer.event:
             self._events.event(
                 _reference(node), names.WARNING, names.REASON_INITIALIZATION_FAILED, message
