@@ -136,13 +136,13 @@ def _node(name: str, padding: bool) -> Any:
         },
     }
     if padding:
-        # Twenty images bring a node to the 5.7 KB of a usual kubelet's.
+        # Thirty-one images bring a node to the 5.7 KB of a usual kubelet's.
         status["images"] = [
             {
                 "names": [f"registry.example/{name}/image-{n}@sha256:{n:064x}"],
                 "sizeBytes": 10**8 + n,
             }
-            for n in range(28)
+            for n in range(31)
         ]
     return {
         "apiVersion": "v1",
