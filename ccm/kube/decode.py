@@ -43,13 +43,14 @@ class Page(Generic[T]):
         items: the objects that could be decoded.
         resource_version: the version the list shows; where a watch may start.
         continue_: token of the next page; empty on the last one.
-        malformed: how many items were left out because they could not be decoded.
+        malformed_keys: of each item that was left out because it could not be decoded,
+            the key; an empty one where not even the name could be read.
     """
 
     items: Sequence[T]
     resource_version: str
     continue_: str = ""
-    malformed: int = 0
+    malformed_keys: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,23 +143,19 @@ def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
         page = _RAW_LIST.decode(body)
     except errors.UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
-    raw = page.items or []
-    decoded = (_decode_item(kind, item) for item in raw)
-    items = [item for item in decoded if item is not None]
+    items: list[T] = []
+    malformed_keys: list[str] = []
+    for raw in page.items or ():
+        try:
+            items.append(kind.one.decode(raw))
+        except errors.UNDECODABLE as problem:
+            malformed_keys.append(_note_malformed(kind, raw, problem).key)
     return Page(
         items=items,
         resource_version=page.metadata.resource_version,
         continue_=page.metadata.continue_,
-        malformed=len(raw) - len(items),
+        malformed_keys=malformed_keys,
     )
-
-
-def _decode_item(kind: Kind[T], raw: msgspec.Raw) -> T | None:
-    try:
-        return kind.one.decode(raw)
-    except errors.UNDECODABLE as problem:
-        _note_malformed(kind, raw, problem)
-        return None
 
 
 def _malformed_event(kind: Kind[T], envelope: Envelope, problem: Exception) -> WatchEvent[T]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -134,6 +134,28 @@ _CHUNK = 100
 """Objects handled between two yields; some milliseconds of work."""
 
 
+class _Unseen:
+    """What the sink holds and a new list did not show yet: in the end, what is gone."""
+
+    def __init__(self, keys: Collection[str]) -> None:
+        self._keys = set(keys)
+        self._nameless = False
+
+    def saw(self, key: str) -> None:
+        """The list has this object, readable or not; an empty key: one without a name."""
+        self._keys.discard(key)
+        self._nameless = self._nameless or not key
+
+    @property
+    def gone(self) -> Collection[str]:
+        """What is gone.
+
+        Nothing, if the list had an object without a readable name: rather keep one that
+        is gone than report one gone that is not.
+        """
+        return () if self._nameless else self._keys
+
+
 class _Fruitless(Exception):
     """A watch was opened and ended without any progress."""
 
@@ -176,7 +198,7 @@ class Reflector(Generic[T]):
         self._expiries = self._new_streak()
         self._watch_list = settings.watch_list
         self._version: str | None = None
-        self._pending: set[str] | None = None
+        self._unseen: _Unseen | None = None
         self._fruitless = 0
         self._progress = False
         self._last_contact: float | None = None
@@ -204,8 +226,8 @@ class Reflector(Generic[T]):
 
     @property
     def _is_initial(self) -> bool:
-        """Whether a watch-list is under way; `_pending` holds what it did not show yet."""
-        return self._pending is not None
+        """Whether a watch-list is under way; `_unseen` holds what it did not show yet."""
+        return self._unseen is not None
 
     async def run(self) -> None:
         """List and watch for ever; ends only by cancellation."""
@@ -236,43 +258,41 @@ class Reflector(Generic[T]):
             await self._list()
 
     async def _list(self) -> None:
-        known = set(self._sink.keys())
+        unseen = _Unseen(self._sink.keys())
         token = ""
-        malformed = 0
         while True:
             page = await self._source.list_page(limit=self._settings.page_size, continue_=token)
             self._contact()
-            malformed += page.malformed
-            await self._take_page(page.items, known)
+            await self._take_page(page, unseen)
             token = page.continue_
             if not token:
                 break
-        # Which objects could not be decoded is not known here. None of them is gone, so
-        # rather keep one that is than report one gone that is not.
-        await self._finish_initial(set() if malformed else known, page.resource_version)
+        await self._finish_initial(unseen, page.resource_version)
         _lists.labels(self._resource, "pages").inc()
 
-    async def _take_page(self, items: Sequence[T], known: set[str]) -> None:
-        for start in range(0, len(items), _CHUNK):
-            for obj in items[start : start + _CHUNK]:
-                known.discard(obj.key)
+    async def _take_page(self, page: Page[T], unseen: _Unseen) -> None:
+        for key in page.malformed_keys:
+            unseen.saw(key)
+        for start in range(0, len(page.items), _CHUNK):
+            for obj in page.items[start : start + _CHUNK]:
+                unseen.saw(obj.key)
                 self._sink.upsert(obj)
             await self._clock.sleep(0)
 
-    async def _finish_initial(self, gone: Collection[str], version: str) -> None:
-        for number, key in enumerate(gone, start=1):
+    async def _finish_initial(self, unseen: _Unseen, version: str) -> None:
+        for number, key in enumerate(unseen.gone, start=1):
             self._sink.remove(key)
             if number % _CHUNK == 0:
                 await self._clock.sleep(0)
         self._version = version
-        self._pending = None
+        self._unseen = None
         self._fruitless = 0
         self._progress = True
         self._sink.complete()
         self._all_well()
 
     async def _watch_from_start(self) -> None:
-        self._pending = set(self._sink.keys())
+        self._unseen = _Unseen(self._sink.keys())
         try:
             await self._watch("")
         except errors.ApiError as refusal:
@@ -282,7 +302,7 @@ class Reflector(Generic[T]):
         except _Ignored as ignorance:
             self._fall_back(str(ignorance))
         finally:
-            self._pending = None
+            self._unseen = None
 
     def _fall_back(self, why: str) -> None:
         self._watch_list = False
@@ -353,8 +373,8 @@ class Reflector(Generic[T]):
         async for event in events:
             self._contact()
             self._take_event(event)
-            if event.initial_events_end and self._pending is not None:
-                await self._finish_initial(self._pending, event.resource_version)
+            if event.initial_events_end and self._unseen is not None:
+                await self._finish_initial(self._unseen, event.resource_version)
                 _lists.labels(self._resource, "watch-list").inc()
             count += 1
             if count % _CHUNK == 0:
@@ -367,9 +387,8 @@ class Reflector(Generic[T]):
             self._sink.upsert(event.object)
         elif event.wire_type == "DELETED" and event.key:
             self._sink.remove(event.key)
-        if self._pending is not None:
-            # Malformed ones too: an object that cannot be read is not gone.
-            self._pending.discard(event.key or (event.object.key if event.object else ""))
+        if self._unseen is not None and event.type != "BOOKMARK":
+            self._unseen.saw(event.key)
         elif event.resource_version and event.resource_version != self._version:
             self._version = event.resource_version
             self._progress = True

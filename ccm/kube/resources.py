@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ccm.model import Event, Lease, Node
+from ccm.model import Event, Lease, Node, Service
 from ccm.model.meta import KubeObject, ObjectMeta, Wire
 
 T = TypeVar("T", bound=KubeObject)
@@ -61,8 +61,8 @@ class NameMeta(Wire, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or `name` without a namespace."""
-        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+        """`namespace/name`, or `name` without a namespace; empty without a name."""
+        return f"{self.namespace}/{self.name}" if self.namespace and self.name else self.name
 
 
 class Named(Wire, frozen=True, kw_only=True):
@@ -124,6 +124,7 @@ class Kind(Generic[T]):
 
 
 NODES = Kind(plural="nodes", kind="Node", namespaced=False, type=Node)
+SERVICES = Kind(plural="services", kind="Service", namespaced=True, type=Service)
 LEASES = Kind(
     group="coordination.k8s.io",
     plural="leases",
@@ -134,5 +135,5 @@ LEASES = Kind(
 )
 EVENTS = Kind(plural="events", kind="Event", namespaced=True, type=Event)
 
-KINDS: tuple[Kind[Any], ...] = (NODES, LEASES, EVENTS)
+KINDS: tuple[Kind[Any], ...] = (NODES, SERVICES, LEASES, EVENTS)
 """Every kind of this table."""

@@ -61,10 +61,13 @@ def malformed(key: str, version: int, wire_type: str = "MODIFIED") -> WatchEvent
 
 
 def page(
-    items: Sequence[Node], version: int, *, continue_: str = "", malformed: int = 0
+    items: Sequence[Node], version: int, *, continue_: str = "", malformed: Sequence[str] = ()
 ) -> Page[Node]:
     return Page(
-        items=items, resource_version=str(version), continue_=continue_, malformed=malformed
+        items=items,
+        resource_version=str(version),
+        continue_=continue_,
+        malformed_keys=malformed,
     )
 
 

@@ -39,7 +39,7 @@ def test_a_page_with_one_malformed_node_keeps_the_others() -> None:
     )
 
     assert len(page.items) == 499
-    assert page.malformed == 1
+    assert page.malformed_keys == ["bad"]
     assert (page.resource_version, page.continue_) == ("9", "next")
     assert "bad" not in {node.name for node in page.items}
     assert _malformed_count() - before == 1
@@ -53,7 +53,7 @@ def test_a_node_with_gaps_is_not_malformed(taint: dict[str, str]) -> None:
 
     page = decode.decode_page(NODES, json.dumps({"items": [node]}).encode())
 
-    assert page.malformed == 0
+    assert not page.malformed_keys
     assert page.items[0].taints[0].key == "k"
 
 
@@ -75,13 +75,24 @@ def test_what_is_no_list_is_no_answer(body: bytes) -> None:
     assert caught.value.kind == "garbage"
 
 
+def test_a_malformed_item_is_told_by_namespace_and_name() -> None:
+    items = [
+        {"metadata": {"namespace": "blue", "name": "n", "labels": 5}},
+        {"metadata": {"namespace": "blue", "labels": 5}},
+    ]
+
+    page = decode.decode_page(NODES, json.dumps({"items": items}).encode())
+
+    assert page.malformed_keys == ["blue/n", ""]
+
+
 def test_an_item_that_is_no_text_is_left_out() -> None:
     body = b'{"items": [{"metadata": {"name": "\xff"}}, {"metadata": {"name": "n"}}]}'
 
     page = decode.decode_page(NODES, body)
 
     assert [node.name for node in page.items] == ["n"]
-    assert page.malformed == 1
+    assert page.malformed_keys == [""]
 
 
 @pytest.mark.parametrize("event", ["ADDED", "MODIFIED", "DELETED"])

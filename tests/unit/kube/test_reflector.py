@@ -361,12 +361,37 @@ async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() ->
 
 
 @pytest.mark.asyncio
-async def test_a_list_with_malformed_items_reports_nobody_gone() -> None:
+async def test_a_list_with_a_malformed_item_still_reports_who_else_is_gone() -> None:
     server = Server(FakeClock())
-    server.lists = [page([node("a", 1), node("b", 1)], 10), page([node("a", 1)], 20, malformed=1)]
+    server.lists = [
+        page([node("a", 1), node("b", 1), node("c", 1)], 10),
+        page([node("a", 1)], 20, malformed=["b"]),
+    ]
     server.watches = [api_error(410)]
     async with running(server, PAGES) as (_, sink):
         await server.clock.advance(2)
+        assert set(sink.objects) == {"a", "b"}
+        assert sink.removed == [("c", None)]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("settings", [PAGES, LISTED], ids=["pages", "watch-list"])
+async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
+    settings: Settings,
+) -> None:
+    server = Server(FakeClock())
+    both = [node("a", 1), node("b", 1)]
+    if settings is PAGES:
+        server.lists = [page(both, 10), page([node("a", 1)], 20, malformed=[""])]
+        server.watches = [api_error(410)]
+    else:
+        server.watches = [
+            [*initial(*both, version=10), api_error(410)],
+            [malformed("", 0, "ADDED"), *initial(node("a", 1), version=20), 1e9],
+        ]
+    async with running(server, settings) as (reflector, sink):
+        await server.clock.advance(2)
+        assert reflector.resource_version == "20"
         assert set(sink.objects) == {"a", "b"}
         assert sink.removed == []
 
