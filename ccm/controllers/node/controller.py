@@ -10,7 +10,7 @@ step and touches nothing else.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -127,6 +127,7 @@ class NodeController:
         self._waiting: set[str] = set()
         self._written: dict[str, tuple[str, str]] = {}
         self._told: dict[str, tuple[str, float]] = {}
+        self._behind = False
         self._queue: WorkQueue[str] = WorkQueue(
             QUEUE_NAME,
             policy=requeue.Longest(
@@ -211,12 +212,7 @@ class NodeController:
             metrics.ADDRESS_UPDATES.labels(outcome).inc()
 
         await bounded(due, look, limit=self._settings.status_workers, name="node-addresses")
-        if faults:
-            self._log.warning(
-                "addresses of some nodes could not be brought in step",
-                count=len(faults),
-                error=faults[0],
-            )
+        self._tell_of_addresses(faults)
 
     # --- initialisation -------------------------------------------------------------------
 
@@ -333,6 +329,19 @@ class NodeController:
             return "unchanged"
         self._log.info("node addresses updated", node=name)
         return "updated"
+
+    def _tell_of_addresses(self, faults: Sequence[str]) -> None:
+        """Say when a trouble starts and when it ends, not in every pass."""
+        if faults:
+            level = self._log.debug if self._behind else self._log.warning
+            level(
+                "addresses of some nodes could not be brought in step",
+                count=len(faults),
+                error=faults[0],
+            )
+        elif self._behind:
+            self._log.info("addresses of all nodes are in step again")
+        self._behind = bool(faults)
 
     def _is_settled(self, node: Node) -> bool:
         return not is_uninitialized(node) and not is_foreign(node.provider_id, self._schemes)
