@@ -29,7 +29,7 @@ from ccm.sandbox import kubelet, process, realserver
 from providers.sim import server as sim
 from providers.sim import traffic, world
 from tests import servers
-from tests.faults import Exchange, FaultProxy, Match
+from tests.faults import Exchange, FaultProxy, Match, Respond
 
 T = TypeVar("T")
 
@@ -188,14 +188,20 @@ class Cluster:
             assert response.status == 200, await response.text()
             return dict(await response.json())
 
-    async def register(self, name: str, **spec: Any) -> dict[str, Any]:
+    async def register(
+        self, name: str, *, ready: str = names.STATUS_FALSE, **spec: Any
+    ) -> dict[str, Any]:
         """A kubelet registers its node.
 
         Args:
             name: of the node.
+            ready: the status of its Ready condition.
             spec: more fields of the node's spec, such as `providerID`.
         """
         node = kubelet.new_node(name, _now())
+        for condition in node["status"]["conditions"]:
+            if condition["type"] == names.CONDITION_READY:
+                condition["status"] = ready
         node["spec"].update(spec)
         async with self._session.post(NODES, json=node) as response:
             assert response.status == 201, await response.text()
@@ -402,3 +408,18 @@ def addresses(node: Mapping[str, Any]) -> dict[str, str]:
 
 def _now() -> str:
     return format_time(datetime.now(UTC))
+
+
+def refusal(status: int, *, reason: str = "", **headers: str) -> Respond:
+    """A Status in the API server's place; an underscore in a header's name is a dash."""
+    body = {
+        "apiVersion": "v1",
+        "kind": "Status",
+        "status": "Failure",
+        "code": status,
+        "reason": reason,
+        "message": f"refused by the test with {status}",
+    }
+    return Respond(
+        status, body, headers={name.replace("_", "-"): text for name, text in headers.items()}
+    )

@@ -1,0 +1,189 @@
+"""Two replicas, one Lease: who works when the other stops, dies or is cut off."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from ccm.model.times import format_micro_time
+from tests import servers
+from tests.faults import Exchange, FaultProxy, Match
+from tests.scenario import harness
+from tests.scenario.harness import Daemon, Stage, wait_for
+
+MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+"""How client-go writes the times of a Lease."""
+
+
+async def two_replicas(stage: Stage) -> tuple[Daemon, Daemon]:
+    """A leader and its standby, which knows who leads."""
+    leader = await stage.start_leading()
+    standby = await stage.start()
+    await standby.says("new leader elected")
+    return leader, standby
+
+
+def claims(wire: FaultProxy, holder: str | None = None) -> list[Exchange]:
+    """Accepted writes of the Lease; by a holder, or those that give it back ("")."""
+
+    def fits(exchange: Exchange) -> bool:
+        held = exchange.json()["spec"].get("holderIdentity") or ""
+        return exchange.status in (200, 201) and (holder is None or held == holder)
+
+    return [one for one in wire.requests(harness.LEASE_WRITE) if fits(one)]
+
+
+def first_claim_s(wire: FaultProxy) -> float:
+    """When a replica was told that it leads."""
+    ended = claims(wire)[0].ended_s
+    assert ended is not None
+    return ended
+
+
+def node_writes(wire: FaultProxy) -> list[float]:
+    """When a replica wrote nodes."""
+    return [one.started_s for one in wire.requests(harness.NODE_WRITE)]
+
+
+@pytest.mark.asyncio
+async def test_the_leader_is_stopped(stage: Stage) -> None:
+    """SIGTERM: the Lease is given back, the standby leads within a second, and works."""
+    leader, standby = await two_replicas(stage)
+    ours, theirs = stage.wires
+    for number in range(6):
+        await stage.node(f"before-{number}")
+
+    assert await leader.stop() == 0
+    await standby.says("became leader", within_s=harness.WAIT_S)
+
+    (released,) = claims(ours, "")
+    assert first_claim_s(theirs) - released.started_s < 1.0
+    for number in range(6):
+        await stage.node(f"after-{number}")
+    await stage.cluster.initialised(*(f"{w}-{n}" for w in ("before", "after") for n in range(6)))
+    assert max(node_writes(ours), default=0.0) < released.started_s
+    assert min(node_writes(theirs)) > first_claim_s(theirs)
+    assert (await stage.cluster.lease())["leaseTransitions"] == 1
+
+
+@pytest.mark.asyncio
+async def test_the_leader_is_killed(stage: Stage) -> None:
+    """SIGKILL: the standby leads once the Lease has run out, within a second, not before."""
+    leader, standby = await two_replicas(stage)
+    ours, theirs = stage.wires
+    for number in range(6):
+        await stage.node(f"before-{number}")
+
+    await leader.kill()
+    await standby.says("became leader", within_s=harness.LEASE_S + 5.0)
+
+    last_sign = claims(ours)[-1]
+    waited = first_claim_s(theirs) - last_sign.started_s
+    assert harness.LEASE_S - 0.1 < waited < harness.LEASE_S + 1.0
+    await stage.node("after")
+    await stage.cluster.initialised("after", *(f"before-{number}" for number in range(6)))
+    assert max(node_writes(ours), default=0.0) < first_claim_s(theirs)
+    assert min(node_writes(theirs)) > first_claim_s(theirs)
+
+
+@pytest.mark.asyncio
+async def test_the_leader_is_cut_off(stage: Stage) -> None:
+    """A leader that cannot renew stops and exits 1 before the standby may begin."""
+    leader, standby = await two_replicas(stage)
+    ours, theirs = stage.wires
+    await stage.node("before")
+    await stage.cluster.initialised("before")
+
+    await ours.down()
+    assert await leader.ended() == 1
+    await standby.says("became leader")
+    await ours.up()
+
+    gone = leader.lines("stopped leading")[0]["ts"]
+    assert gone < standby.lines("became leader")[0]["ts"]
+    await leader.says("leaderelection lost")
+    await stage.node("after")
+    await stage.cluster.initialised("after")
+    assert max(node_writes(ours)) < first_claim_s(theirs) < min(node_writes(theirs))
+
+
+@pytest.mark.asyncio
+async def test_a_standby_without_a_watch(stage: Stage) -> None:
+    """Where the Lease cannot be watched, the standby reads it, and takes over all the same."""
+    leader = await stage.start_leading()
+    wire = await stage.new_wire()
+    wire.on(Match(path="/leases", stream=True), harness.refusal(403))
+    standby = await stage.start(wire=wire)
+    await standby.says("new leader elected")
+
+    assert await leader.stop() == 0
+    (released,) = claims(stage.wire, "")
+    await standby.says("became leader")
+
+    # client-go's bound: one retry period, stretched by up to 1.2 of itself.
+    assert first_claim_s(wire) - released.started_s < harness.RETRY_S * 2.2 + 1.0
+
+
+@pytest.mark.asyncio
+async def test_the_lease_as_client_go_writes_it(stage: Stage) -> None:
+    """Fields, types and formats are those of client-go, held, renewed and given back."""
+    daemon = await stage.start_leading()
+    held = await stage.cluster.lease()
+
+    async def renewed() -> dict[str, Any]:
+        now = await stage.cluster.lease()
+        return now if now["renewTime"] != held["renewTime"] else {}
+
+    later = await wait_for(renewed, "a renewal")
+    assert await daemon.stop() == 0
+    given_back = await stage.cluster.lease()
+
+    assert set(held) == {
+        *("holderIdentity", "leaseDurationSeconds", "acquireTime", "renewTime"),
+        "leaseTransitions",
+    }
+    assert re.fullmatch(r"\S+_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", held["holderIdentity"])
+    assert held["leaseDurationSeconds"] == 2
+    assert held["leaseTransitions"] == 0
+    assert MICRO_TIME.fullmatch(held["acquireTime"])
+    assert MICRO_TIME.fullmatch(held["renewTime"])
+    assert later == held | {"renewTime": later["renewTime"]}
+    assert given_back.get("holderIdentity", "") == ""
+    assert given_back["leaseDurationSeconds"] == 1
+    assert given_back["leaseTransitions"] == 0
+    # On the wire every field is there, as client-go's encoder has it.
+    (released,) = claims(stage.wire, "")
+    assert released.json()["spec"]["holderIdentity"] == ""
+    assert MICRO_TIME.fullmatch(released.json()["spec"]["renewTime"])
+
+
+@pytest.mark.asyncio
+async def test_a_lease_that_a_go_replica_left_behind(stage: Stage) -> None:
+    """A dead foreign holder is waited out by our own clock, then followed in its count."""
+    now = format_micro_time(datetime.now(UTC))
+    spec = {
+        "holderIdentity": "go-host_4c2b1b9e-5c7a-4a51-9d4f-0a8f2f4b7c11",
+        "leaseDurationSeconds": 2,
+        "acquireTime": "2020-01-01T00:00:00.000000Z",
+        "renewTime": now,
+        "leaseTransitions": 7,
+    }
+    meta = {"name": harness.LEASE.rsplit("/", 1)[1], "namespace": "kube-system"}
+    async with servers.connect(stage.server) as session:
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta}
+        path = harness.LEASE.rsplit("/", 1)[0]
+        async with session.post(path, json={**lease, "spec": spec}) as response:
+            assert response.status == 201, await response.text()
+
+    daemon = await stage.start()
+    await daemon.says("new leader elected", leader=spec["holderIdentity"])
+    seen = stage.wire.requests(Match(method="GET", path="/leases/"))[0].started_s
+    await daemon.says("became leader")
+
+    assert first_claim_s(stage.wire) - seen > 1.9
+    taken = await stage.cluster.lease()
+    assert taken["leaseTransitions"] == 8
+    assert taken["acquireTime"] > now
