@@ -41,6 +41,7 @@ from ccm.cloud.interface import (
     InstancesV2,
     Inventory,
     LoadBalancer,
+    LoadBalancerDigests,
     PVLabeler,
     Routes,
     SetInformers,
@@ -48,6 +49,18 @@ from ccm.cloud.interface import (
 )
 from ccm.cloud.provider_id import format_provider_id, is_foreign, parse_provider_id
 from ccm.cloud.registry import SDK_VERSION, ProviderError, provider
+from ccm.cloud.services import (
+    DEFAULT_SOURCE_RANGES,
+    default_load_balancer_name,
+    has_load_balancer_finalizer,
+    health_check_path_port,
+    is_allow_all,
+    load_balancer_source_ranges,
+    load_balancer_status,
+    load_balancer_status_equal,
+    needs_health_check,
+    requests_only_local_traffic,
+)
 from ccm.cloud.types import (
     Ingress,
     InstanceListing,
@@ -55,6 +68,7 @@ from ccm.cloud.types import (
     InstanceRecord,
     InstanceState,
     Limits,
+    LoadBalancerRecord,
     PortStatus,
     Power,
     Rate,
@@ -63,9 +77,12 @@ from ccm.cloud.types import (
     Zone,
     address,
 )
-from ccm.model import Node, NodeAddress
+from ccm.model import Node, NodeAddress, Service, ServicePort
+from ccm.model.booleans import parse_bool
+from ccm.model.cidr import parse_cidr, parse_cidrs
 
 __all__ = [
+    "DEFAULT_SOURCE_RANGES",
     "SDK_VERSION",
     "Aborted",
     "AlreadyExists",
@@ -97,6 +114,8 @@ __all__ = [
     "Inventory",
     "Limits",
     "LoadBalancer",
+    "LoadBalancerDigests",
+    "LoadBalancerRecord",
     "Node",
     "NodeAddress",
     "NotFound",
@@ -111,6 +130,8 @@ __all__ = [
     "RetryAfter",
     "Route",
     "Routes",
+    "Service",
+    "ServicePort",
     "SetInformers",
     "Status",
     "Unauthenticated",
@@ -123,8 +144,20 @@ __all__ = [
     "add_to_node_addresses",
     "address",
     "blocking",
+    "default_load_balancer_name",
     "format_provider_id",
+    "has_load_balancer_finalizer",
+    "health_check_path_port",
+    "is_allow_all",
     "is_foreign",
+    "load_balancer_source_ranges",
+    "load_balancer_status",
+    "load_balancer_status_equal",
+    "needs_health_check",
+    "parse_bool",
+    "parse_cidr",
+    "parse_cidrs",
     "parse_provider_id",
     "provider",
+    "requests_only_local_traffic",
 ]

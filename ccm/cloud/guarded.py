@@ -35,6 +35,7 @@ DEADLINES_S: Mapping[str, float] = {
     "delete_route": 300.0,
     # A listing is many requests under one call.
     "list_instances": 300.0,
+    "list_load_balancers": 300.0,
 }
 """Deadlines of the calls that change things or take long; all others: `READ_DEADLINE_S`."""
 
@@ -278,26 +279,27 @@ def _is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
-def _offered(capability: T | None, name: str) -> T:
+def offered(capability: T | None, name: str) -> T:
+    """The capability; raises Unimplemented where the cloud does not offer it."""
     if capability is None:
         raise errors.Unimplemented(f"this cloud does not offer {name}")
     return capability
 
 
 def _v2(cloud: Cloud) -> InstancesV2:
-    return _offered(cloud.instances, "instances")
+    return offered(cloud.instances, "instances")
 
 
 def _v1(cloud: Cloud) -> Instances:
-    return _offered(cloud.instances_v1, "instances by provider ID")
+    return offered(cloud.instances_v1, "instances by provider ID")
 
 
 def _zones(cloud: Cloud) -> Zones:
-    return _offered(cloud.zones, "zones")
+    return offered(cloud.zones, "zones")
 
 
 def _inventory(cloud: Cloud) -> Inventory:
-    return _offered(cloud.inventory, "an inventory")
+    return offered(cloud.inventory, "an inventory")
 
 
 def _states(cloud: Cloud) -> States:

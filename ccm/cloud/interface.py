@@ -26,14 +26,12 @@ from ccm.cloud.types import (
     InstanceMetadata,
     InstanceState,
     Limits,
+    LoadBalancerRecord,
     Route,
     Status,
     Zone,
 )
-from ccm.model import Node, NodeAddress
-
-Service = Any
-"""A Service; typed together with the service controller, which is its only reader."""
+from ccm.model import Node, NodeAddress, Service
 
 
 class InstancesV2(Protocol):
@@ -176,41 +174,106 @@ class Inventory(Protocol):
 
 
 class LoadBalancer(Protocol):
-    """Load balancers for Services of type LoadBalancer."""
+    """Load balancers for Services of type LoadBalancer, called by the service controller.
+
+    Calls about one Service never overlap. `cluster_name` is `--cluster-name`. The Service is
+    the newest one known. The nodes are all that may be members: not being deleted, without
+    the label `node.kubernetes.io/exclude-from-external-load-balancers` and without the
+    taint `ToBeDeletedByClusterAutoscaler`; whether they are Ready is left to the load
+    balancer's own health checks. `RetryAfter` from any of the calls means "come back then"
+    and makes no event; `ImplementedElsewhere` leaves the Service to another controller.
+    """
 
     async def get_load_balancer(self, cluster_name: str, service: Service) -> Status | None:
-        """The load balancer's status; None when there is none."""
+        """The load balancer's status; None when nothing of it is there.
+
+        Called before a deletion (unless `Cloud.always_ensure_deleted`) and after a failed
+        `update_load_balancer`. None ends the deletion without a further call, so answer None
+        only on positive knowledge, and never raise `NotFound` instead: an error keeps the
+        Service and is tried again.
+        """
         ...
 
     def get_load_balancer_name(self, cluster_name: str, service: Service) -> str:
-        """The name of the load balancer in the cloud; pure, no call."""
+        """The name of the load balancer in the cloud; pure, no call.
+
+        Two Services never share one. `default_load_balancer_name` will do.
+        """
         ...
 
     async def ensure_load_balancer(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> Status:
-        """Create or update; may be repeated. `RetryAfter` while the cloud still works on it.
+        """Create it or bring it in step: listeners, health checks and members.
 
-        `ImplementedElsewhere` leaves the Service to another controller.
+        Called when a Service appears or changes, after a failed update of the members, and
+        once per Service after a start (see `LoadBalancerDigests`). May be repeated at any
+        time; repeating it without a change changes nothing. `nodes` may be empty. Raise
+        `RetryAfter` while the cloud still works on it. The answer is written to the
+        Service's status.
         """
         ...
 
     async def update_load_balancer(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> None:
-        """Change the members only."""
+        """Make exactly these nodes the members, change nothing else.
+
+        Called once per Service for each burst of changes of the node set. An error is tried
+        again with back-off, in the end by `ensure_load_balancer`.
+        """
         ...
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: Service) -> None:
         """Remove it and every left-over of a half-made one; silent when nothing is there.
 
-        Must never raise `ImplementedElsewhere`.
+        Called when a Service is deleted or no longer wants a load balancer. Returning means
+        that nothing is left: the Service may vanish, and nobody will ask again. Never raise
+        `ImplementedElsewhere`.
+        """
+        ...
+
+
+@runtime_checkable
+class LoadBalancerDigests(Protocol):
+    """Optional on the same object as `LoadBalancer`: a start without needless work.
+
+    After a start every Service has to be looked at once. With this capability the daemon
+    makes one listing, computes the digest each Service should have, and calls
+    `ensure_load_balancer` only where the two differ or the load balancer is missing.
+
+    A digest is any text that is equal exactly when `ensure_load_balancer` would change
+    nothing: a hash over listeners, health checks, source ranges, members and whatever else
+    the provider sets. Write one function from "what a load balancer is made of" to a
+    digest, and feed it once with what is wanted and once with what the cloud holds. Never
+    compute the second from a note (a tag, a description) that says what was wanted: it
+    would hide every change made behind the daemon's back.
+    """
+
+    async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
+        """All load balancers of this cluster as the cloud holds them now.
+
+        Called once after a start and once per `--load-balancer-drift-check-period`. On an
+        error the daemon tries again a few times, then ensures every Service.
+        """
+        ...
+
+    def load_balancer_digest(
+        self, cluster_name: str, service: Service, nodes: Sequence[Node]
+    ) -> str:
+        """The digest that Service and nodes ask for; pure, no call.
+
+        Raise any `CloudError` where the Service cannot be served: it is then ensured, and
+        the error is reported from there.
         """
         ...
 
 
 class Routes(Protocol):
-    """Routes to the pods of each node, for clusters without an overlay network."""
+    """Routes to the pods of each node, for clusters without an overlay network.
+
+    Called by the route controller, at most `Limits.concurrent_routes` calls at once.
+    """
 
     async def list_routes(self, cluster_name: str) -> Sequence[Route]:
         """All routes that the cloud manages for this cluster."""
@@ -286,6 +349,11 @@ class Cloud:
         schemes: provider-ID schemes that are ours, old spellings included. Empty = `name`.
             A node with another scheme is left alone entirely.
         limits: deadlines and rate the provider wants for its calls.
+        service_annotations: prefixes of the Service annotations that the load balancers read; a
+            change of any other annotation causes no call. None = every annotation counts.
+        always_ensure_deleted: True = a deletion goes straight to `ensure_load_balancer_deleted`,
+            which saves a call and also clears what `get_load_balancer` does not see. False =
+            `get_load_balancer` is asked first, as the Go reference does.
     """
 
     name: str
@@ -302,6 +370,8 @@ class Cloud:
     has_cluster_id: bool = True
     schemes: Sequence[str] = ()
     limits: Limits = field(default_factory=Limits)
+    service_annotations: Sequence[str] | None = None
+    always_ensure_deleted: bool = False
 
     @property
     def provider_schemes(self) -> Sequence[str]:

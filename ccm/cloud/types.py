@@ -131,6 +131,22 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBalancerRecord:
+    """One load balancer in a bulk listing.
+
+    Attributes:
+        name: what `get_load_balancer_name` says for its Service.
+        digest: of what the cloud really holds, in the words of `load_balancer_digest`; empty =
+            half-made or damaged, which never equals a wanted digest.
+        status: where it can be reached.
+    """
+
+    name: str
+    digest: str
+    status: Status = Status()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """A route to the pods of one node.
 
@@ -167,7 +183,9 @@ class Limits:
         deadlines_s: operation -> seconds a call may take, in place of the default. Operations
             are the method names of the interfaces.
         rate: total rate of calls; None = no limit.
+        concurrent_routes: most calls about routes at once (the Go reference's fixed number).
     """
 
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     rate: Rate | None = None
+    concurrent_routes: int = 200

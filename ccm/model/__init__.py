@@ -9,12 +9,22 @@ from ccm.model.event import Event, EventSource
 from ccm.model.lease import Lease, LeaseSpec
 from ccm.model.meta import ObjectMeta, ObjectReference, OwnerReference
 from ccm.model.node import Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, Taint
+from ccm.model.service import (
+    LoadBalancerIngress,
+    LoadBalancerStatus,
+    Service,
+    ServicePort,
+    ServiceSpec,
+    ServiceStatus,
+)
 
 __all__ = [
     "Event",
     "EventSource",
     "Lease",
     "LeaseSpec",
+    "LoadBalancerIngress",
+    "LoadBalancerStatus",
     "Node",
     "NodeAddress",
     "NodeCondition",
@@ -23,5 +33,9 @@ __all__ = [
     "ObjectMeta",
     "ObjectReference",
     "OwnerReference",
+    "Service",
+    "ServicePort",
+    "ServiceSpec",
+    "ServiceStatus",
     "Taint",
 ]

@@ -17,6 +17,21 @@ TAINT_SHUTDOWN = "node.cloudprovider.kubernetes.io/shutdown"
 
 EFFECT_NO_SCHEDULE = "NoSchedule"
 
+TAINT_AUTOSCALER_DELETION = "ToBeDeletedByClusterAutoscaler"
+"""On a node that the cluster autoscaler is about to remove; any value, any effect."""
+
+LABEL_EXCLUDE_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
+"""On a node that no load balancer shall send traffic to; any value but a Go false."""
+
+FINALIZER_LOAD_BALANCER = "service.kubernetes.io/load-balancer-cleanup"
+"""On a Service whose load balancer has to be removed before the Service may vanish."""
+
+ANNOTATION_SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-ranges"
+"""On a Service: client ranges with commas; the field of the spec wins."""
+
+CONDITION_NETWORK_UNAVAILABLE = "NetworkUnavailable"
+"""On a node: True while the network has no route to its Pods."""
+
 ANNOTATION_PROVIDED_NODE_IP = "alpha.kubernetes.io/provided-node-ip"
 """Written by a kubelet from its node IP setting: one IP, or an IPv4/IPv6 pair with a comma."""
 
@@ -63,11 +78,35 @@ REASON_DELETING_NODE = "DeletingNode"
 REASON_DELETING_NODE_FAILED = "DeletingNodeFailed"
 """Warning event on a Node: deleting it failed; the message has the cause."""
 
+REASON_ENSURING_BALANCER = "EnsuringLoadBalancer"
+REASON_ENSURED_BALANCER = "EnsuredLoadBalancer"
+REASON_DELETING_BALANCER = "DeletingLoadBalancer"
+REASON_DELETED_BALANCER = "DeletedLoadBalancer"
+REASON_UPDATED_BALANCER = "UpdatedLoadBalancer"
+"""Normal events on a Service: what is done, and was done, about its load balancer."""
+
+REASON_SYNC_BALANCER_FAILED = "SyncLoadBalancerFailed"
+REASON_DELETE_BALANCER_FAILED = "DeleteLoadBalancerFailed"
+REASON_UPDATE_BALANCER_FAILED = "UpdateLoadBalancerFailed"
+"""Warning events on a Service; the message has the cause."""
+
+REASON_NO_NODES = "UnAvailableLoadBalancer"
+"""Warning event on a Service: its load balancer has no members."""
+
+REASON_ROUTE_CREATED = "RouteCreated"
+REASON_NO_ROUTE_CREATED = "NoRouteCreated"
+"""Reasons of a node's condition NetworkUnavailable: False and True."""
+
+REASON_ROUTE_FAILED = "FailedToCreateRoute"
+"""Warning event on a Node: its route could not be created."""
+
 REASON_LEADER_ELECTION = "LeaderElection"
 """Normal event on the Lease: a replica became leader or stopped leading."""
 
 COMPONENT_NODE = "cloud-node-controller"
 COMPONENT_NODE_LIFECYCLE = "cloud-node-lifecycle-controller"
+COMPONENT_SERVICE = "service-controller"
+COMPONENT_ROUTE = "route_controller"
 COMPONENT_MANAGER = "cloud-controller-manager"
 """Event source components, as the Go reference names them."""
 

@@ -1,0 +1,107 @@
+"""What a provider wants to know about a Service, answered as the Go library answers it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ccm.cloud.errors import InvalidArgument
+from ccm.cloud.types import Ingress, PortStatus, Status
+from ccm.model import Service, names
+from ccm.model.cidr import Network, parse_cidr
+from ccm.model.service import POLICY_LOCAL, TYPE_LOAD_BALANCER, TYPE_NODE_PORT, LoadBalancerIngress
+
+DEFAULT_SOURCE_RANGES = "0.0.0.0/0"
+"""The ranges of a Service that names none: every IPv4 client."""
+
+HEALTH_CHECK_PATH = "/healthz"
+"""Where kube-proxy says whether a node has endpoints of a Service with local traffic."""
+
+_NAME_LENGTH = 32
+
+
+def default_load_balancer_name(service: Service) -> str:
+    """`a` and the UID without dashes, at most 32 characters: unique, and valid in most clouds."""
+    return ("a" + service.uid.replace("-", ""))[:_NAME_LENGTH]
+
+
+def has_load_balancer_finalizer(service: Service) -> bool:
+    """Whether the Service waits for its load balancer to be removed before it vanishes."""
+    return names.FINALIZER_LOAD_BALANCER in service.finalizers
+
+
+def load_balancer_source_ranges(service: Service) -> frozenset[Network]:
+    """The client ranges that may use the load balancer, host bits cleared, each once.
+
+    The field of the spec wins over the annotation; without both it is every IPv4 client.
+
+    Raises:
+        InvalidArgument: an entry is no CIDR; the message names its place.
+    """
+    place = "spec.loadBalancerSourceRanges"
+    entries = list(service.spec.load_balancer_source_ranges or ())
+    if not entries:
+        place = f"annotation {names.ANNOTATION_SOURCE_RANGES}"
+        text = service.annotations.get(names.ANNOTATION_SOURCE_RANGES, "").strip()
+        entries = (text or DEFAULT_SOURCE_RANGES).split(",")
+    found = set()
+    for entry in entries:
+        network = parse_cidr(entry.strip())
+        if network is None:
+            raise InvalidArgument(
+                f"{place}: {entry.strip()!r} is no CIDR; expected entries like 10.0.0.0/24"
+            )
+        found.add(network)
+    return frozenset(found)
+
+
+def is_allow_all(ranges: Collection[Network]) -> bool:
+    """Whether the ranges let every IPv4 client in by one entry; `::/0` says nothing of those."""
+    return any(str(network) == DEFAULT_SOURCE_RANGES for network in ranges)
+
+
+def requests_only_local_traffic(service: Service) -> bool:
+    """Whether a node may serve only its own Pods to clients from outside."""
+    reachable = service.type in (TYPE_LOAD_BALANCER, TYPE_NODE_PORT)
+    return reachable and service.spec.external_traffic_policy == POLICY_LOCAL
+
+
+def needs_health_check(service: Service) -> bool:
+    """Whether the load balancer must find out which nodes have Pods of the Service."""
+    return service.type == TYPE_LOAD_BALANCER and requests_only_local_traffic(service)
+
+
+def health_check_path_port(service: Service) -> tuple[str, int]:
+    """Path and node port of that health check; ("", 0) when there is none."""
+    port = service.spec.health_check_node_port
+    return (HEALTH_CHECK_PATH, port) if needs_health_check(service) and port else ("", 0)
+
+
+def load_balancer_status(service: Service) -> Status:
+    """The Service's status in the SDK's words."""
+    return Status(ingress=tuple(_ingress(entry) for entry in service.ingress))
+
+
+def load_balancer_status_equal(one: Status, other: Status) -> bool:
+    """Whether both say the same in the same order; an unset IP mode is not `VIP`."""
+    return _comparable(one) == _comparable(other)
+
+
+def _ingress(entry: LoadBalancerIngress) -> Ingress:
+    ports = tuple(
+        PortStatus(port=port.port, protocol=port.protocol, error=port.error or "")
+        for port in entry.ports or ()
+    )
+    mode = entry.ip_mode
+    return Ingress(
+        ip=entry.ip,
+        hostname=entry.hostname,
+        ip_mode="Proxy" if mode == "Proxy" else "VIP" if mode else None,
+        ports=ports,
+    )
+
+
+def _comparable(status: Status) -> list[object]:
+    """Sequences of any type as lists, so that only their content is compared."""
+    return [
+        (entry.ip, entry.hostname, entry.ip_mode, list(entry.ports)) for entry in status.ingress
+    ]

@@ -1,0 +1,61 @@
+"""CIDR text as Kubernetes reads it, which is more lenient than Python's `ipaddress`.
+
+Leading zeros are accepted and decimal (`010.0.0.0/08` is 10.0.0.0/8), host bits are
+cleared, and an IPv4-mapped IPv6 range equals the IPv4 range.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from ccm.model.ip import parse_ip
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_MAPPED_BITS = 96
+_LONGEST_LENGTH = 6
+_NO_LENGTH = 1000
+
+
+def parse_cidr(text: str) -> Network | None:
+    """The network, or None when the text is none; surrounding blanks are not accepted."""
+    address, separator, length = text.partition("/")
+    parsed = parse_ip(address)
+    if parsed is None or not separator or not length.isascii() or not length.isdigit():
+        return None
+    bits = int(length) if len(length) <= _LONGEST_LENGTH else _NO_LENGTH
+    if parsed.version == 4 and ":" in address:
+        return _mapped(parsed, bits)
+    if bits > parsed.max_prefixlen:
+        return None
+    return ipaddress.ip_network((parsed, bits), strict=False)
+
+
+def parse_cidrs(text: str) -> list[Network] | None:
+    """The networks of a list with commas, blanks around each allowed; None if one is none."""
+    parsed = [parse_cidr(part.strip()) for part in text.split(",")]
+    found = [network for network in parsed if network is not None]
+    return found if len(found) == len(parsed) else None
+
+
+def same_family(one: Network, other: Network) -> bool:
+    """Whether both are IPv4 or both are IPv6."""
+    return one.version == other.version
+
+
+def overlap(one: Network, other: Network) -> bool:
+    """Whether some address lies in both; never across families."""
+    if isinstance(one, ipaddress.IPv4Network) and isinstance(other, ipaddress.IPv4Network):
+        return one.overlaps(other)
+    if isinstance(one, ipaddress.IPv6Network) and isinstance(other, ipaddress.IPv6Network):
+        return one.overlaps(other)
+    return False
+
+
+def _mapped(parsed: ipaddress.IPv4Address, bits: int) -> Network | None:
+    """A range around an IPv4-mapped IPv6 address; a wide one is an IPv6 range."""
+    if bits > 128:
+        return None
+    if bits >= _MAPPED_BITS:
+        return ipaddress.IPv4Network((parsed, bits - _MAPPED_BITS), strict=False)
+    return ipaddress.IPv6Network((int(parsed) | 0xFFFF << 32, bits), strict=False)

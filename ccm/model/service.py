@@ -1,0 +1,135 @@
+"""Service: a stable address in front of Pods, with the fields a load balancer depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire
+
+TYPE_LOAD_BALANCER = "LoadBalancer"
+TYPE_NODE_PORT = "NodePort"
+TYPE_CLUSTER_IP = "ClusterIP"
+TYPE_EXTERNAL_NAME = "ExternalName"
+
+POLICY_LOCAL = "Local"
+POLICY_CLUSTER = "Cluster"
+"""Values of `externalTrafficPolicy`: keep traffic on the node it reached, or spread it."""
+
+
+class ServicePort(Wire, frozen=True, kw_only=True):
+    """One port of a Service; `target_port` is a number or the name of a container port."""
+
+    name: str = ""
+    protocol: str = "TCP"
+    app_protocol: str | None = None
+    port: int = 0
+    target_port: int | str = 0
+    node_port: int = 0
+
+
+class ClientIPConfig(Wire, frozen=True, kw_only=True):
+    """How long a client stays with one Pod."""
+
+    timeout_seconds: int | None = None
+
+
+class SessionAffinityConfig(Wire, frozen=True, kw_only=True):
+    """Details of `session_affinity`."""
+
+    client_ip: ClientIPConfig | None = msgspec.field(default=None, name="clientIP")
+
+
+class ServiceSpec(Wire, frozen=True, kw_only=True):
+    """What is wanted of a Service."""
+
+    type: str = ""
+    ports: list[ServicePort] | None = None
+    cluster_ip: str = msgspec.field(default="", name="clusterIP")
+    cluster_ips: list[str] | None = msgspec.field(default=None, name="clusterIPs")
+    external_ips: list[str] | None = msgspec.field(default=None, name="externalIPs")
+    ip_families: list[str] | None = None
+    ip_family_policy: str | None = None
+    session_affinity: str = ""
+    session_affinity_config: SessionAffinityConfig | None = None
+    external_traffic_policy: str = ""
+    internal_traffic_policy: str | None = None
+    health_check_node_port: int = 0
+    load_balancer_ip: str = msgspec.field(default="", name="loadBalancerIP")
+    load_balancer_source_ranges: list[str] | None = None
+    load_balancer_class: str | None = None
+    allocate_load_balancer_node_ports: bool | None = None
+
+
+class PortStatus(Wire, frozen=True, kw_only=True):
+    """State of one port of a load balancer; port and protocol are required by the API."""
+
+    port: int
+    protocol: str
+    error: str | None = None
+
+
+class LoadBalancerIngress(Wire, frozen=True, kw_only=True):
+    """One address of a load balancer; the server fills in the mode of one with an IP."""
+
+    ip: str = ""
+    hostname: str = ""
+    ip_mode: str | None = None
+    ports: list[PortStatus] | None = None
+
+
+class LoadBalancerStatus(Wire, frozen=True, kw_only=True):
+    """Where the load balancer can be reached."""
+
+    ingress: list[LoadBalancerIngress] | None = None
+
+
+class ServiceStatus(Wire, frozen=True, kw_only=True):
+    """What is known about a Service."""
+
+    load_balancer: LoadBalancerStatus = LoadBalancerStatus()
+
+
+class Service(KubeObject, frozen=True, kw_only=True):
+    """A stable address in front of Pods."""
+
+    metadata: ObjectMeta
+    spec: ServiceSpec = ServiceSpec()
+    status: ServiceStatus = ServiceStatus()
+
+    @property
+    def type(self) -> str:
+        """`spec.type`."""
+        return self.spec.type
+
+    @property
+    def ports(self) -> Sequence[ServicePort]:
+        """Ports; empty when there are none."""
+        return self.spec.ports or ()
+
+    @property
+    def ingress(self) -> Sequence[LoadBalancerIngress]:
+        """Addresses of the load balancer as the status tells them; empty when none."""
+        return self.status.load_balancer.ingress or ()
+
+    @property
+    def finalizers(self) -> Sequence[str]:
+        """Finalizers; empty when there are none."""
+        return self.metadata.finalizers or ()
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether deletion was asked for and waits for finalizers."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def reference(self) -> ObjectReference:
+        """A reference for events, without a resourceVersion."""
+        return ObjectReference(
+            kind="Service",
+            api_version="v1",
+            namespace=self.namespace,
+            name=self.name,
+            uid=self.uid,
+        )
