@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from ccm.base import metrics
+from ccm.base import metrics, waiting
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
-from ccm.kube import errors, waiting
+from ccm.kube import errors
 from ccm.kube.correlation import Correlator, Verdict, stamped
 from ccm.model.event import Event, EventSource
 from ccm.model.meta import ObjectMeta, ObjectReference

@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from ccm.base import tasks
+from ccm.base import tasks, waiting
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import Logger, logger
-from ccm.kube import reflector, waiting
+from ccm.kube import reflector
 from ccm.kube.resources import Kind
 from ccm.kube.store import Index, Store, View
 from ccm.model.meta import KubeObject

@@ -22,11 +22,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from ccm.base import metrics, tasks
+from ccm.base import metrics, tasks, waiting
 from ccm.base.backoff import Exponential, Streak, jittered
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
-from ccm.kube import errors, waiting
+from ccm.kube import errors
 from ccm.kube.client import WatchEvent
 from ccm.kube.lock import JITTER, Leases, Lock, Terms
 from ccm.model import names

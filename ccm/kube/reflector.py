@@ -20,11 +20,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from ccm.base import metrics, tasks
+from ccm.base import metrics, tasks, waiting
 from ccm.base.backoff import Exponential, Streak
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
-from ccm.kube import errors, waiting
+from ccm.kube import errors
 from ccm.kube.client import Page, WatchEvent
 from ccm.model.meta import KubeObject
 

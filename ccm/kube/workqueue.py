@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from ccm.base import tasks
+from ccm.base import tasks, waiting
 from ccm.base.clock import SYSTEM, Clock
-from ccm.kube import requeue, waiting
+from ccm.kube import requeue
 from ccm.kube.queue_metrics import QueueMetrics
 
 K = TypeVar("K", bound=Hashable)

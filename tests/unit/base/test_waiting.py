@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ccm.kube import waiting
+from ccm.base import waiting
 from ccm.testing.clock import FakeClock, settle
 
 
