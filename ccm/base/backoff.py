@@ -72,16 +72,16 @@ class PerItem:
     rng: random.Random = field(default_factory=random.Random)
     _failures: dict[Hashable, int] = field(default_factory=dict)
 
-    def next(self, item: Hashable) -> float:
-        """Record a failure of `item` and return its delay in seconds."""
-        count = self._failures.get(item, 0)
-        self._failures[item] = count + 1
+    def next_delay(self, key: Hashable) -> float:
+        """Record a failure of `key` and return its delay in seconds."""
+        count = self._failures.get(key, 0)
+        self._failures[key] = count + 1
         return self.policy.delay(count, self.rng)
 
-    def failures(self, item: Hashable) -> int:
-        """How many failures in a row `item` has had."""
-        return self._failures.get(item, 0)
+    def failures(self, key: Hashable) -> int:
+        """How many failures in a row `key` has had."""
+        return self._failures.get(key, 0)
 
-    def forget(self, item: Hashable) -> None:
-        """Start `item` anew: it succeeded, or it is gone."""
-        self._failures.pop(item, None)
+    def forget(self, key: Hashable) -> None:
+        """Start `key` anew: it succeeded, or it is gone."""
+        self._failures.pop(key, None)

@@ -1,17 +1,17 @@
 """How long a key waits before its next try, when its work asked for another.
 
-A policy is told of each failure and answers with a delay. The default of the work queue
-is client-go's: the longer of an exponential delay per key and a token bucket that all
-keys of the queue share. A controller with other habits passes another policy.
+A policy is told of each failure and answers with a delay; `PerItem` of `ccm.base.backoff`
+is one. The default of the work queue is client-go's: the longer of an exponential delay
+per key and a token bucket that all keys of the queue share. A controller with other
+habits passes another policy.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Hashable
 from typing import Generic, Protocol, TypeVar
 
-from ccm.base.backoff import Exponential
+from ccm.base.backoff import Exponential, PerItem
 from ccm.base.clock import SYSTEM, Clock
 
 K = TypeVar("K", bound=Hashable)
@@ -39,29 +39,6 @@ class Policy(Protocol[K_contra]):
     def failures(self, key: K_contra) -> int:
         """Failures recorded since the key was last forgotten."""
         ...
-
-
-class PerKey(Generic[K]):
-    """A delay that depends only on how often this key failed in a row."""
-
-    def __init__(self, backoff: Exponential, *, rng: random.Random | None = None) -> None:
-        self._backoff = backoff
-        self._rng = rng or random.Random()
-        self._failures: dict[K, int] = {}
-
-    def next_delay(self, key: K) -> float:
-        """Record a failure and return the seconds to wait before the next try."""
-        failed = self._failures.get(key, 0)
-        self._failures[key] = failed + 1
-        return self._backoff.delay(failed, self._rng)
-
-    def forget(self, key: K) -> None:
-        """Start counting anew."""
-        self._failures.pop(key, None)
-
-    def failures(self, key: K) -> int:
-        """Failures recorded since the key was last forgotten."""
-        return self._failures.get(key, 0)
 
 
 class SharedBucket(Generic[K]):
@@ -116,6 +93,6 @@ class Longest(Generic[K]):
 def default_policy(*, clock: Clock = SYSTEM) -> Policy[K]:
     """client-go's default for controllers."""
     return Longest(
-        PerKey(DEFAULT_BACKOFF),
+        PerItem(policy=DEFAULT_BACKOFF),
         SharedBucket(qps=DEFAULT_QPS, burst=DEFAULT_BURST, clock=clock),
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ccm.base import log
-from ccm.base.backoff import Exponential, jittered
+from ccm.base.backoff import Exponential, PerItem, jittered
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.tasks import Group, bounded
 from ccm.cloud.errors import CloudError, FailedPrecondition, Retry
@@ -131,7 +131,7 @@ class NodeController:
         self._queue: WorkQueue[str] = WorkQueue(
             QUEUE_NAME,
             policy=requeue.Longest(
-                requeue.PerKey(Exponential(base_s=0.005, cap_s=BACK_OFF_CAP_S)),
+                PerItem(policy=Exponential(base_s=0.005, cap_s=BACK_OFF_CAP_S)),
                 requeue.SharedBucket(
                     qps=requeue.DEFAULT_QPS, burst=requeue.DEFAULT_BURST, clock=clock
                 ),

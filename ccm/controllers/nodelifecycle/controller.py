@@ -235,7 +235,7 @@ class NodeLifecycleController:
             await self._clock.sleep(self._settings.period_s)
 
     def _pause(self, name: str, error: CloudError | KubeError) -> None:
-        seconds = self._pauses.next(name)
+        seconds = self._pauses.next_delay(name)
         if isinstance(error, RetryAfter):
             seconds = error.seconds
         self._paused_until[name] = self._clock.monotonic() + seconds

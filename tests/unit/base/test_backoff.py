@@ -65,13 +65,13 @@ def test_a_quiet_time_starts_a_streak_anew() -> None:
 
 def test_items_fail_apart_from_each_other() -> None:
     items = PerItem(policy=POLICY)
-    items.next("a")
-    items.next("a")
-    items.next("b")
+    items.next_delay("a")
+    items.next_delay("a")
+    items.next_delay("b")
 
     items.forget("b")
     items.forget("never seen")
 
     assert (items.failures("a"), items.failures("b")) == (2, 0)
-    assert items.next("a") == 0.02
-    assert items.next("b") == 0.005
+    assert items.next_delay("a") == 0.02
+    assert items.next_delay("b") == 0.005

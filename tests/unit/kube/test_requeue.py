@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ccm.base.backoff import Exponential
+from ccm.base.backoff import Exponential, PerItem
 from ccm.kube import requeue
 from ccm.testing.clock import FakeClock
 
 
 def test_a_key_waits_twice_as_long_each_time_up_to_the_cap() -> None:
-    policy: requeue.PerKey[str] = requeue.PerKey(requeue.DEFAULT_BACKOFF)
+    policy = PerItem(policy=requeue.DEFAULT_BACKOFF)
     delays = [policy.next_delay("a") for _ in range(25)]
     assert delays[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
     assert delays[17] == pytest.approx(655.36)
@@ -36,9 +36,9 @@ async def test_the_shared_bucket_hands_out_future_tokens() -> None:
 
 
 def test_the_longest_delay_counts_and_every_policy_learns_of_the_failure() -> None:
-    slow = requeue.PerKey[str](Exponential(base_s=7, factor=1, cap_s=7))
-    fast = requeue.PerKey[str](Exponential(base_s=1, cap_s=100))
-    policy = requeue.Longest(slow, fast)
+    slow = PerItem(policy=Exponential(base_s=7, factor=1, cap_s=7))
+    fast = PerItem(policy=Exponential(base_s=1, cap_s=100))
+    policy = requeue.Longest[str](slow, fast)
     assert [policy.next_delay("a") for _ in range(5)] == [7, 7, 7, 8, 16]
     assert slow.failures("a") == fast.failures("a") == policy.failures("a") == 5
     policy.forget("a")

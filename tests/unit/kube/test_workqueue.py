@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccm.base.backoff import Exponential
+from ccm.base.backoff import Exponential, PerItem
 from ccm.base.metrics import REGISTRY
-from ccm.kube import requeue
 from ccm.kube.workqueue import ShutDown, WorkQueue
 from ccm.testing.clock import FakeClock, settle
 
@@ -114,7 +113,7 @@ async def test_the_delay_pump_starts_again_after_it_ran_dry() -> None:
 @pytest.mark.asyncio
 async def test_failures_are_counted_delayed_and_forgotten() -> None:
     clock = FakeClock()
-    policy = requeue.PerKey[str](Exponential(base_s=1, cap_s=60))
+    policy = PerItem(policy=Exponential(base_s=1, cap_s=60))
     queue: WorkQueue[str] = WorkQueue("limited", policy=policy, clock=clock)
     assert [queue.add_rate_limited("a") for _ in range(3)] == [1, 2, 4]
     assert queue.num_requeues("a") == 3
