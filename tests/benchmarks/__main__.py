@@ -20,6 +20,7 @@ SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
     "init": scenarios.init,
     "init-default": scenarios.init_default,
     "memory": scenarios.memory,
+    "stall": scenarios.stall,
 }
 
 

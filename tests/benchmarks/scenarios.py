@@ -90,6 +90,24 @@ async def memory(world: World, *, watch_s: float = 300) -> dict[str, Any]:
     return figures
 
 
+async def stall(world: World) -> dict[str, Any]:
+    """How long reading 5,000 fat nodes makes the event loop stand still, both ways."""
+    await world.register([f"node-{n:04d}" for n in range(5000)], padding=True)
+    return {mode: await _stall(world, mode) for mode in ("watch-list", "pages")}
+
+
+async def _stall(world: World, mode: str) -> dict[str, Any]:
+    server = world.server
+    arguments = (server.url, server.token, str(server.ca_file), mode)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.benchmarks.stall", *arguments),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    output, _ = await asyncio.wait_for(process.communicate(), 120)
+    figures: dict[str, Any] = json.loads(output)
+    return figures
+
+
 async def _ours(world: World, names: list[str], *flags: str) -> dict[str, Any]:
     log = world.folder / f"daemon-{time.monotonic_ns()}.log"
     kubeconfig = f"--kubeconfig={world.server.kubeconfig_path}"
