@@ -14,12 +14,13 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import ccm
-from ccm.app import metrics, names
+from ccm.app import controllers, metrics, names
 from ccm.app.clients import EVENTS, INFORMERS, Clients, user_agent
+from ccm.app.events import Events
 from ccm.app.informers import ProviderInformers
 from ccm.app.options import PROGRAM, Options
 from ccm.app.provider import Misconfigured, context, opened
@@ -32,27 +33,15 @@ from ccm.cloud import registry
 from ccm.cloud.guarded import READ_DEADLINE_S, Guarded, NodeCalls
 from ccm.cloud.interface import Cloud
 from ccm.cloud.inventory import SharedInventory
-from ccm.cloud.lookup import InstanceLookup
-from ccm.controllers.node import controller as node
-from ccm.controllers.nodelifecycle import controller as nodelifecycle
-from ccm.controllers.nodelifecycle.metrics import observe_call
 from ccm.kube import config as kube_config
-from ccm.kube.client import Client
-from ccm.kube.events import EventRecorder
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.leader import LeaderElector, LostLease
 from ccm.kube.lock import Terms, new_identity
-from ccm.kube.resources import EVENTS as EVENT_KIND
 from ccm.kube.resources import LEASES, NODES
 from ccm.kube.transport import Transport
 from ccm.model import Node
-from ccm.model.names import COMPONENT_MANAGER, COMPONENT_NODE, COMPONENT_NODE_LIFECYCLE
+from ccm.model.names import COMPONENT_MANAGER
 from ccm.runtime.sync import until_synced
-
-FLUSH_S = 2.0
-"""Longest time that stopping waits for recorded events to be delivered."""
-
-Work = Callable[[], Awaitable[None]]
 
 EXIT_OK = 0
 EXIT_CONFIGURATION = 1
@@ -163,69 +152,26 @@ class Daemon:
             cloud.set_informers(ProviderInformers(nodes))
         guard = self._guard(cloud)
         inventory = self._inventory(guard, nodes)
+        parts = controllers.Parts(
+            options=self._options,
+            clients=self._clients,
+            events=self._events,
+            informers=informers,
+            guard=guard,
+            inventory=inventory,
+            clock=self._clock,
+        )
         try:
             async with Group() as group:
                 group.start(informers.run(), name="informers")
-                group.start(_settle(nodes), name="settle")
-                for controller, work in self._controllers(guard, nodes, inventory):
+                group.start(_settle(informers), name="settle")
+                for controller, work in controllers.enabled(parts):
                     group.start(_run(controller, work), name=controller.name)
                     await self._pause_between_starts()
         finally:
             if inventory is not None:
                 await inventory.close()
             await self._events.flush()
-
-    def _controllers(
-        self, guard: Guarded, nodes: Informer[Node], inventory: SharedInventory | None
-    ) -> Iterator[tuple[names.Controller, Work]]:
-        """The enabled controllers, ready to run."""
-        makers = {names.NODE: self._node, names.NODE_LIFECYCLE: self._node_lifecycle}
-        offered = guard.cloud.instances is not None or guard.cloud.instances_v1 is not None
-        for controller in names.disabled(self._options.controllers):
-            self._log.warning("controller is disabled", controller=controller.name)
-        for controller in names.enabled(self._options.controllers):
-            if not offered:
-                self._log.warning(
-                    "controller is skipped: the provider offers no instances",
-                    controller=controller.name,
-                )
-                continue
-            yield controller, makers[controller](guard, nodes, inventory)
-
-    def _node(
-        self, guard: Guarded, nodes: Informer[Node], inventory: SharedInventory | None
-    ) -> Work:
-        options = self._options
-        return node.NodeController(
-            nodes=nodes,
-            api=self._clients.named(names.NODE.client).resource(NODES),
-            lookup=InstanceLookup(NodeCalls(guard), inventory),
-            schemes=tuple(guard.cloud.provider_schemes),
-            events=self._events.recorder(COMPONENT_NODE),
-            settings=node.Settings(
-                workers=options.concurrent_node_syncs,
-                status_workers=options.node_status_workers,
-                status_period_s=options.node_status_update_frequency.total_seconds(),
-            ),
-            clock=self._clock,
-        ).run
-
-    def _node_lifecycle(
-        self, guard: Guarded, nodes: Informer[Node], inventory: SharedInventory | None
-    ) -> Work:
-        options = self._options
-        return nodelifecycle.NodeLifecycleController(
-            nodes=nodes,
-            api=self._clients.named(names.NODE_LIFECYCLE.client).resource(NODES),
-            lookup=InstanceLookup(NodeCalls(guard, observe_call), inventory),
-            schemes=tuple(guard.cloud.provider_schemes),
-            events=self._events.recorder(COMPONENT_NODE_LIFECYCLE),
-            settings=nodelifecycle.Settings(
-                workers=options.concurrent_node_lifecycle_syncs,
-                period_s=options.node_monitor_period.total_seconds(),
-            ),
-            clock=self._clock,
-        ).run
 
     def _guard(self, cloud: Cloud) -> Guarded:
         options = self._options
@@ -265,52 +211,14 @@ class Daemon:
         self._log.warning("cloud has no cluster ID", error=detail)
 
 
-class Events:
-    """One client for all events, one recorder per component.
-
-    An async context manager: recorders deliver while it is open; leaving it delivers what
-    is left, for at most `FLUSH_S`.
-    """
-
-    def __init__(self, client: Client, clock: Clock) -> None:
-        self._resource = client.resource(EVENT_KIND)
-        self._clock = clock
-        self._recorders: dict[str, EventRecorder] = {}
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def recorder(self, component: str) -> EventRecorder:
-        """The recorder that reports as this component."""
-        known = self._recorders.get(component)
-        if known is None:
-            known = EventRecorder(self._resource, component=component, clock=self._clock)
-            self._recorders[component] = known
-            self._tasks.append(spawn(known.run(), name=f"events-{component}"))
-        return known
-
-    async def flush(self) -> None:
-        """Deliver what was recorded, for at most `FLUSH_S`."""
-        pending = [recorder.flush(FLUSH_S) for recorder in self._recorders.values()]
-        for delivery in pending:
-            await delivery
-
-    async def __aenter__(self) -> Events:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            await self.flush()
-        finally:
-            await cancel_and_join(*self._tasks)
-
-
-async def _run(controller: names.Controller, work: Work) -> None:
+async def _run(controller: names.Controller, work: controllers.Work) -> None:
     with metrics.running(controller.metric):
         await work()
 
 
-async def _settle(nodes: Informer[Node]) -> None:
-    """Once the cache is complete, take it out of the garbage collector's rounds."""
-    await until_synced(nodes, who="daemon")
+async def _settle(informers: Informers) -> None:
+    """Once the caches are complete, take them out of the garbage collector's rounds."""
+    await until_synced(informers, who="daemon")
     gc.collect()
     gc.freeze()
 

@@ -1,0 +1,116 @@
+"""Makes the controllers: flags and shared parts in, work that is ready to run out.
+
+Each controller has one maker here, which either yields its work or says what the provider
+lacks. The order in which they start is that of `names.CONTROLLERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from ccm.app import names
+from ccm.app.clients import Clients
+from ccm.app.events import Events
+from ccm.app.options import Options
+from ccm.base import log
+from ccm.base.clock import Clock
+from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.inventory import SharedInventory
+from ccm.cloud.lookup import InstanceLookup
+from ccm.controllers.node import controller as node
+from ccm.controllers.nodelifecycle import controller as nodelifecycle
+from ccm.controllers.nodelifecycle.metrics import observe_call
+from ccm.kube.informer import Informers
+from ccm.kube.resources import NODES
+from ccm.model.names import COMPONENT_NODE, COMPONENT_NODE_LIFECYCLE
+
+Work = Callable[[], Awaitable[None]]
+
+
+class NotOffered(Exception):
+    """The provider lacks what the controller needs; the message says what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What controllers are made of.
+
+    Attributes:
+        options: the flags.
+        clients: makes API clients.
+        events: makes event recorders.
+        informers: the shared caches.
+        guard: the handle to the cloud.
+        inventory: the shared listing of instances; None where the provider has none.
+        clock: where time comes from.
+    """
+
+    options: Options
+    clients: Clients
+    events: Events
+    informers: Informers
+    guard: Guarded
+    inventory: SharedInventory | None
+    clock: Clock
+
+
+def enabled(parts: Parts) -> Iterator[tuple[names.Controller, Work]]:
+    """The controllers that are turned on and that the provider can serve, one by one."""
+    logger = log.logger("daemon")
+    for controller in names.disabled(parts.options.controllers):
+        logger.warning("controller is disabled", controller=controller.name)
+    for controller in names.enabled(parts.options.controllers):
+        try:
+            work = _MAKERS[controller](parts)
+        except NotOffered as lack:
+            logger.warning("controller is skipped", controller=controller.name, error=str(lack))
+        else:
+            yield controller, work
+
+
+def _node(parts: Parts) -> Work:
+    _need_instances(parts)
+    options = parts.options
+    return node.NodeController(
+        nodes=parts.informers.of(NODES),
+        api=parts.clients.named(names.NODE.client).resource(NODES),
+        lookup=InstanceLookup(NodeCalls(parts.guard), parts.inventory),
+        schemes=tuple(parts.guard.cloud.provider_schemes),
+        events=parts.events.recorder(COMPONENT_NODE),
+        settings=node.Settings(
+            workers=options.concurrent_node_syncs,
+            status_workers=options.node_status_workers,
+            status_period_s=options.node_status_update_frequency.total_seconds(),
+        ),
+        clock=parts.clock,
+    ).run
+
+
+def _node_lifecycle(parts: Parts) -> Work:
+    _need_instances(parts)
+    options = parts.options
+    return nodelifecycle.NodeLifecycleController(
+        nodes=parts.informers.of(NODES),
+        api=parts.clients.named(names.NODE_LIFECYCLE.client).resource(NODES),
+        lookup=InstanceLookup(NodeCalls(parts.guard, observe_call), parts.inventory),
+        schemes=tuple(parts.guard.cloud.provider_schemes),
+        events=parts.events.recorder(COMPONENT_NODE_LIFECYCLE),
+        settings=nodelifecycle.Settings(
+            workers=options.concurrent_node_lifecycle_syncs,
+            period_s=options.node_monitor_period.total_seconds(),
+        ),
+        clock=parts.clock,
+    ).run
+
+
+def _need_instances(parts: Parts) -> None:
+    cloud = parts.guard.cloud
+    if cloud.instances is None and cloud.instances_v1 is None:
+        raise NotOffered("the provider offers no instances")
+
+
+_MAKERS: Mapping[names.Controller, Callable[[Parts], Work]] = {
+    names.NODE: _node,
+    names.NODE_LIFECYCLE: _node_lifecycle,
+}

@@ -1,0 +1,52 @@
+"""Events of the whole daemon: one client, one recorder per component."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ccm.base.clock import Clock
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.kube.client import Client
+from ccm.kube.events import EventRecorder
+from ccm.kube.resources import EVENTS
+
+FLUSH_S = 2.0
+"""Longest time that stopping waits for recorded events to be delivered."""
+
+
+class Events:
+    """One client for all events, one recorder per component.
+
+    An async context manager: recorders deliver while it is open; leaving it delivers what
+    is left, for at most `FLUSH_S`.
+    """
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._resource = client.resource(EVENTS)
+        self._clock = clock
+        self._recorders: dict[str, EventRecorder] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def recorder(self, component: str) -> EventRecorder:
+        """The recorder that reports as this component."""
+        known = self._recorders.get(component)
+        if known is None:
+            known = EventRecorder(self._resource, component=component, clock=self._clock)
+            self._recorders[component] = known
+            self._tasks.append(spawn(known.run(), name=f"events-{component}"))
+        return known
+
+    async def flush(self) -> None:
+        """Deliver what was recorded, for at most `FLUSH_S`."""
+        pending = [recorder.flush(FLUSH_S) for recorder in self._recorders.values()]
+        for delivery in pending:
+            await delivery
+
+    async def __aenter__(self) -> Events:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.flush()
+        finally:
+            await cancel_and_join(*self._tasks)
