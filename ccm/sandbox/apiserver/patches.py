@@ -113,6 +113,9 @@ def _merge_list(
         merged = current + [item for item in patch if item not in current]
         return _interleaved(merged, list(dict.fromkeys(patch)), current, "")
     key = field.merge_key
+    if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
+        # As it stands: elements of the new list are not merged into each other.
+        return [item for item in patch if _DIRECTIVE not in item]
     current, patch = _obey_list_directives(current, patch, key)
     merged = list(current)
     item_type = types[field.shape.item.ref] if field.shape.item else None
@@ -130,21 +133,18 @@ def _obey_list_directives(
     current: list[Any], patch: list[Any], key: str
 ) -> tuple[list[Any], list[Any]]:
     plain = []
-    replaced = False
     for element in patch:
         if not isinstance(element, dict):
             raise BadPatchError(f"an element of the list is not an object: {element!r}")
         directive = element.get(_DIRECTIVE)
         if directive is None:
             plain.append(element)
-        elif directive == "replace":
-            replaced = True
         elif directive == "delete":
             value = _merge_key(element, key)
             current = [item for item in current if item.get(key) != value]
         else:
             raise BadPatchError(f"Unknown patch type found: {directive}")
-    return ([], plain) if replaced else (current, plain)
+    return current, plain
 
 
 def _merge_key(element: Any, key: str) -> Any:

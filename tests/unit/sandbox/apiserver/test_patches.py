@@ -57,6 +57,12 @@ def test_merge_patch(current: Any, patch: Any, result: Any) -> None:
         ),
         pytest.param(
             {"status": {"addresses": [IN_1, HOST]}},
+            {"status": {"addresses": [IN_2, IN_1, {"$patch": "replace"}]}},
+            {"status": {"addresses": [IN_2, IN_1]}},
+            id="a list that replaces may have two elements with one merge key",
+        ),
+        pytest.param(
+            {"status": {"addresses": [IN_1, HOST]}},
             {"status": {"addresses": [{"$patch": "delete", "type": "Hostname"}]}},
             {"status": {"addresses": [IN_1]}},
             id="the delete element deletes by merge key",
