@@ -96,22 +96,32 @@ class Stage:
         addresses: Sequence[NodeAddress] = (),
         ready: str | None = names.STATUS_TRUE,
         finalizers: Sequence[str] = (),
+        as_admitted: bool = False,
     ) -> Node:
-        """Create a node, wait until the cache holds it, and return it."""
-        metadata = {
-            "name": name,
-            "labels": labels,
-            "annotations": annotations,
-            "finalizers": list(finalizers),
+        """Create a node, wait until the cache holds it, and return it.
+
+        Admission puts a taint of its own on new nodes. It is taken off again, which running
+        controllers may see happen, unless the node shall stay `as_admitted`.
+        """
+        body = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": name,
+                "labels": labels,
+                "annotations": annotations,
+                "finalizers": list(finalizers),
+            },
+            "spec": {"providerID": provider_id, "taints": msgspec.to_builtins(taints)},
+            "status": {
+                "addresses": msgspec.to_builtins(addresses),
+                "conditions": [{"type": names.CONDITION_READY, "status": ready}] if ready else [],
+            },
         }
-        spec = {"providerID": provider_id, "taints": msgspec.to_builtins(taints)}
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
-        await self._send("POST", NODES_PATH, body)
-        # Admission puts a taint of its own on new nodes.
-        await self.change(name, {"spec": {"taints": msgspec.to_builtins(taints)}}, wait=False)
-        conditions = [{"type": names.CONDITION_READY, "status": ready}] if ready else []
-        status = {"addresses": msgspec.to_builtins(addresses), "conditions": conditions}
-        return await self.change(name, {"status": status}, subresource="status")
+        made = _node(await self._send("POST", NODES_PATH, body))
+        if as_admitted:
+            return made
+        return await self.change(name, {"spec": {"taints": msgspec.to_builtins(taints)}})
 
     async def change(
         self, name: str, patch: Mapping[str, Any], *, subresource: str = "", wait: bool = True
