@@ -357,9 +357,9 @@ async def test_reserved_label_prefixes(stage: Stage) -> None:
     ]
     await stage.node(taints=[U])
 
-    await stage.node_controller(
-        cloud(additional_labels=dict.fromkeys(keys, "1"))
-    ).sync_node("node0")
+    await stage.node_controller(cloud(additional_labels=dict.fromkeys(keys, "1"))).sync_node(
+        "node0"
+    )
 
     assert sorted((await stage.present()).labels) == [
         "mykubernetes.io/x",

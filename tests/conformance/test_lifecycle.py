@@ -1,0 +1,533 @@
+"""Nodes that are not ready: deleted, tainted or kept, on both API servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from ccm.cloud import CloudError, NotFound, Unavailable, Unimplemented
+from ccm.model import Taint, names
+from ccm.testing.builders import shutdown_taint, uninitialized_taint
+from ccm.testing.fakes import FakeCloud
+from tests.conformance.stage import DELETE, MAIN_PATCH, WRITE_NODE, Stage
+from tests.faults import Respond
+
+pytestmark = pytest.mark.asyncio
+
+DOWN = shutdown_taint()
+A = Taint(key="a", effect="NoSchedule")
+B = Taint(key="b", value="1", effect="NoExecute")
+FOO = {"external_ids": {"node0": "foo://12345"}}
+
+DELETED, KEPT, TAINTED = "deleted", "kept", "tainted"
+
+
+def wrapped(cause: CloudError) -> Exception:
+    error = ValueError("the library failed")
+    error.__cause__ = cause
+    return error
+
+
+async def outcome(stage: Stage, made: Any) -> str:
+    """What became of the node; fails when it is none of the three."""
+    node = await stage.stored()
+    if node is None:
+        return DELETED
+    if node == made:
+        return KEPT
+    assert list(node.taints) == [*made.taints, DOWN]
+    assert (node.provider_id, dict(node.labels)) == (made.provider_id, dict(made.labels))
+    return TAINTED
+
+
+def row(name: str, *facts: Any) -> Any:
+    return pytest.param(*facts, marks=pytest.mark.row(name), id=name)
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize(
+    ("ready", "script", "provider_id", "expected"),
+    [
+        row("lifecycle-del-01", "False", {"exists": False}, "", DELETED),
+        row(
+            "lifecycle-del-02",
+            "False",
+            {"exists": False, "exists_error": Unavailable("down")},
+            "node0",
+            KEPT,
+        ),
+        row("lifecycle-del-03", "False", {"exists": True}, "node0", KEPT),
+        row("lifecycle-del-04", "Unknown", {"exists": False}, "", DELETED),
+        row("lifecycle-del-05", "Unknown", {"exists": True, **FOO}, "", KEPT),
+        row("lifecycle-del-06", "True", {"exists": False}, "node0", KEPT),
+    ],
+)
+async def test_nodes_of_vanished_instances_are_deleted(
+    stage: Stage, v2: bool, ready: str, script: Mapping[str, Any], provider_id: str, expected: str
+) -> None:
+    fake = FakeCloud(v2=v2, **script)
+    made = await stage.node(ready=ready, provider_id=provider_id)
+
+    await stage.lifecycle(fake).monitor_node("node0")
+
+    assert await outcome(stage, made) == expected
+    assert [told.reason for told in await stage.events()] == (
+        ["DeletingNode"] if expected is DELETED else []
+    )
+    if ready == "True":
+        assert fake.calls == []
+
+
+@pytest.mark.parametrize(
+    ("ready", "script", "provider_id", "expected"),
+    [
+        row("lifecycle-shut-01", "False", {"exists": True, "shutdown": True}, "node0", TAINTED),
+        row("lifecycle-shut-02", "False", {"exists": True, "shutdown": True, **FOO}, "", TAINTED),
+        row("lifecycle-shut-03", "False", {"external_ids": {"node0": ""}}, "", DELETED),
+        row(
+            "lifecycle-shut-04",
+            "False",
+            {"external_id_errors": {"node0": Unavailable("down")}},
+            "",
+            KEPT,
+        ),
+        row(
+            "lifecycle-shut-05",
+            "False",
+            {"external_id_errors": {"node0": NotFound("gone")}, "exists": True},
+            "",
+            DELETED,
+        ),
+        row("lifecycle-shut-06", "False", {"shutdown_error": Unavailable("down")}, "", DELETED),
+        row("lifecycle-shut-07", "False", {"shutdown": False}, "", DELETED),
+        row("lifecycle-shut-08", "True", {"exists": True, "shutdown": True}, "", KEPT),
+        row("lifecycle-shut-09", "Unknown", {"shutdown": True}, "", DELETED),
+    ],
+)
+async def test_shut_down_nodes_are_tainted(
+    stage: Stage, ready: str, script: Mapping[str, Any], provider_id: str, expected: str
+) -> None:
+    fake = FakeCloud(v2=False, **script)
+    made = await stage.node(ready=ready, provider_id=provider_id)
+
+    await stage.lifecycle(fake).monitor_node("node0")
+
+    assert await outcome(stage, made) == expected
+    if expected is DELETED:
+        assert not [call for call in fake.calls if "shutdown" in call]
+
+
+@pytest.mark.row("lifecycle-shut-10")
+async def test_events_point_at_the_node(stage: Stage) -> None:
+    made = await stage.node(ready="False")
+    stage.proxy.on(DELETE, Respond(500))
+
+    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+
+    events = await stage.events()
+    assert [(told.type, told.reason) for told in events] == [
+        ("Normal", "DeletingNode"),
+        ("Warning", "DeletingNodeFailed"),
+    ]
+    for told in events:
+        assert dict(told.involved) == {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": "node0",
+            "uid": made.uid,
+        }
+        assert told.component == "cloud-node-lifecycle-controller"
+    assert "500" in events[1].message
+
+
+@pytest.mark.parametrize(
+    ("provider_id", "script", "asked", "expected"),
+    [
+        row(
+            "lifecycle-id-01",
+            "fake://12345",
+            {"exists": True},
+            [
+                ("instance-exists-by-provider-id", "fake://12345"),
+                ("instance-shutdown-by-provider-id", "fake://12345"),
+            ],
+            KEPT,
+        ),
+        row(
+            "lifecycle-id-02",
+            "",
+            {"exists": True, "external_ids": {"node0": "12345"}},
+            [
+                ("instance-id", "node0"),
+                ("instance-exists-by-provider-id", "fake://12345"),
+                ("instance-shutdown-by-provider-id", "fake://12345"),
+            ],
+            KEPT,
+        ),
+        row(
+            "lifecycle-id-03",
+            "",
+            {"external_id_errors": {"node0": NotFound("gone")}},
+            [("instance-id", "node0"), ("instance-id", "node0")],
+            DELETED,
+        ),
+        row(
+            "lifecycle-id-04",
+            "",
+            {"external_id_errors": {"node0": Unavailable("down")}},
+            [("instance-id", "node0")],
+            KEPT,
+        ),
+    ],
+)
+async def test_the_old_interface_is_asked_by_provider_id(
+    stage: Stage,
+    provider_id: str,
+    script: Mapping[str, Any],
+    asked: list[tuple[str, str]],
+    expected: str,
+) -> None:
+    fake = FakeCloud(v2=False, **script)
+    made = await stage.node(ready="False", provider_id=provider_id)
+
+    await stage.lifecycle(fake).monitor_node("node0")
+
+    assert fake.asked == asked
+    assert await outcome(stage, made) == expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        row("lifecycle-more-01", NotFound("gone")),
+        row("lifecycle-more-02", wrapped(NotFound("gone"))),
+    ],
+)
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+async def test_an_absence_as_an_error_keeps_the_node(
+    stage: Stage, v2: bool, error: Exception
+) -> None:
+    made = await stage.node(ready="False", provider_id="fake://1")
+
+    await stage.lifecycle(FakeCloud(v2=v2, exists_error=error)).monitor_node("node0")
+
+    assert await outcome(stage, made) == KEPT
+    assert stage.calls() == []
+
+
+@pytest.mark.row("lifecycle-more-03")
+async def test_a_wrapped_absence_of_the_id_keeps_the_node(stage: Stage) -> None:
+    made = await stage.node(ready="False")
+    fake = FakeCloud(v2=False, external_id_errors={"node0": wrapped(NotFound("gone"))})
+
+    await stage.lifecycle(fake).monitor_node("node0")
+
+    assert await outcome(stage, made) == KEPT
+
+
+@pytest.mark.row("lifecycle-more-04")
+async def test_a_node_without_a_ready_condition_is_not_ready(stage: Stage) -> None:
+    await stage.node(ready=None)
+
+    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+
+    assert await stage.stored() is None
+
+
+@pytest.mark.row("lifecycle-more-05")
+async def test_a_node_that_waits_for_initialisation_is_treated_like_others(stage: Stage) -> None:
+    await stage.node(ready="False", taints=[uninitialized_taint()])
+
+    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+
+    assert await stage.stored() is None
+
+
+@pytest.mark.row("lifecycle-more-06")
+async def test_an_unknown_power_state_changes_nothing(stage: Stage) -> None:
+    fake = FakeCloud(exists=True, shutdown_error=Unavailable("down"))
+    made = await stage.node(ready="False", provider_id="fake://1")
+    await stage.node("node1", ready="False", provider_id="fake://2", taints=[DOWN])
+    controller = stage.lifecycle(fake)
+
+    await controller.monitor_node("node0")
+    await controller.monitor_node("node1")
+
+    assert await outcome(stage, made) == KEPT
+    assert [subject for call, subject in fake.asked if call == "instance-shutdown"] == [
+        "fake://1",
+        "fake://2",
+    ]
+    assert stage.calls() == []
+
+
+@pytest.mark.row("lifecycle-more-07")
+async def test_the_taint_joins_the_others(stage: Stage) -> None:
+    made = await stage.node(ready="False", provider_id="fake://1", taints=[A, B])
+
+    await stage.lifecycle(FakeCloud(exists=True, shutdown=True)).monitor_node("node0")
+
+    assert stage.bodies() == [
+        {
+            "metadata": {"resourceVersion": made.resource_version},
+            "spec": {
+                "taints": [
+                    {"key": "a", "effect": "NoSchedule"},
+                    {"key": "b", "value": "1", "effect": "NoExecute"},
+                    {"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"},
+                ]
+            },
+        }
+    ]
+    assert list((await stage.present()).taints) == [A, B, DOWN]
+
+
+@pytest.mark.row("lifecycle-more-08")
+async def test_the_only_taint_goes(stage: Stage) -> None:
+    made = await stage.node(ready="True", provider_id="fake://1", taints=[DOWN])
+
+    await stage.lifecycle(FakeCloud(exists=True, shutdown=True)).monitor_node("node0")
+
+    assert stage.bodies() == [
+        {"metadata": {"resourceVersion": made.resource_version}, "spec": {"taints": None}}
+    ]
+    assert list((await stage.present()).taints) == []
+
+
+@pytest.mark.row("lifecycle-more-09")
+async def test_a_taint_that_somebody_else_removed_is_let_be(stage: Stage) -> None:
+    await stage.node(ready="True", provider_id="fake://1", taints=[DOWN, A])
+    stage.freeze()
+    changed = await stage.change(
+        "node0", {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, wait=False
+    )
+
+    await stage.lifecycle(FakeCloud()).monitor_node("node0")
+
+    assert await stage.trace() == ["PATCH nodes/node0 409", "GET nodes/node0 200"]
+    assert await stage.present() == changed
+
+
+@pytest.mark.row("lifecycle-more-10")
+async def test_a_taint_of_another_effect_is_not_ours(stage: Stage) -> None:
+    fake = FakeCloud(exists=False)
+    made = await stage.node(provider_id="fake://1", taints=[shutdown_taint(effect="NoExecute")])
+
+    await stage.lifecycle(fake).monitor_node("node0")
+
+    assert await stage.present() == made
+    assert (fake.calls, stage.calls()) == ([], [])
+
+
+@pytest.mark.row("lifecycle-more-11")
+async def test_a_node_tainted_already_costs_questions_only(stage: Stage) -> None:
+    fake = FakeCloud(exists=True, shutdown=True)
+    await stage.node(ready="False", provider_id="fake://1", taints=[DOWN])
+    controller = stage.lifecycle(fake)
+
+    for _ in range(2):
+        await controller.monitor_node("node0")
+
+    assert fake.calls == ["instance-exists", "instance-shutdown"] * 2
+    assert stage.calls() == []
+
+
+@pytest.mark.row("lifecycle-more-12")
+async def test_the_old_interface_looks_the_id_up_once(stage: Stage) -> None:
+    fake = FakeCloud(v2=False, exists=True, external_ids={"node0": "1"})
+    await stage.node(ready="False")
+
+    await stage.lifecycle(fake).monitor_node("node0")
+
+    assert fake.calls == [
+        "instance-id",
+        "instance-exists-by-provider-id",
+        "instance-shutdown-by-provider-id",
+    ]
+
+
+@pytest.mark.row("lifecycle-more-13")
+async def test_a_running_node_that_is_not_ready_keeps_the_taint(stage: Stage) -> None:
+    made = await stage.node(ready="False", provider_id="fake://1", taints=[DOWN])
+
+    await stage.lifecycle(FakeCloud(exists=True, shutdown=False)).monitor_node("node0")
+
+    assert await outcome(stage, made) == KEPT
+
+
+@pytest.mark.row("lifecycle-more-14")
+async def test_the_new_interface_wins(stage: Stage) -> None:
+    fake = FakeCloud(exists=True)
+    await stage.node(ready="False")
+
+    await stage.lifecycle(fake).monitor_node("node0")
+
+    assert fake.calls == ["instance-exists", "instance-shutdown"]
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        row("lifecycle-more-15", Unimplemented("cannot tell")),
+        row("lifecycle-own-01", wrapped(Unimplemented("cannot tell"))),
+    ],
+)
+async def test_a_cloud_that_cannot_tell_power_has_running_instances(
+    stage: Stage, v2: bool, error: Exception
+) -> None:
+    fake = FakeCloud(v2=v2, exists=True, shutdown_error=error)
+    made = await stage.node(ready="False", provider_id="fake://1")
+    controller = stage.lifecycle(fake)
+
+    await controller.monitor_node("node0")
+
+    assert await outcome(stage, made) == KEPT
+    assert controller._paused_until == {}  # no error: asked again in the next pass
+
+
+# --- where we differ on purpose ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+@pytest.mark.row("lifecycle-own-02")
+async def test_a_cloud_that_takes_back_its_word_deletes_nothing(stage: Stage, v2: bool) -> None:
+    class Wavering(FakeCloud):
+        def _exists(self) -> bool:
+            return len(self.calls) > 1
+
+    fake = Wavering(v2=v2)
+    made = await stage.node(ready="False", provider_id="fake://1")
+
+    await stage.lifecycle(fake).monitor_node("node0")
+
+    assert [call for call in fake.calls if "exists" not in call] == []
+    assert len(fake.calls) == 2
+    assert await outcome(stage, made) == KEPT
+    assert stage.calls() == []
+
+
+@pytest.mark.row("lifecycle-own-03")
+async def test_an_error_the_second_time_keeps_the_node(stage: Stage) -> None:
+    class Failing(FakeCloud):
+        def _exists(self) -> bool:
+            if len(self.calls) > 1:
+                raise Unavailable("down")
+            return False
+
+    made = await stage.node(ready="False", provider_id="fake://1")
+
+    await stage.lifecycle(Failing()).monitor_node("node0")
+
+    assert await outcome(stage, made) == KEPT
+
+
+@pytest.mark.row("lifecycle-own-04")
+async def test_a_node_made_anew_under_the_same_name_is_not_deleted(stage: Stage) -> None:
+    await stage.node(ready="False", provider_id="fake://1")
+    stage.freeze()
+    await stage.delete()
+    again = await stage._send(
+        "POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": "node0"}}
+    )
+
+    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+
+    assert again
+    assert await stage.stored() is not None
+    assert await stage.trace() == [
+        "POST namespaces/default/events 201",
+        "DELETE nodes/node0 409",
+    ] or await stage.trace() == [
+        "DELETE nodes/node0 409",
+        "POST namespaces/default/events 201",
+    ]
+
+
+@pytest.mark.row("lifecycle-own-05")
+async def test_a_node_that_is_gone_already_was_deleted(stage: Stage) -> None:
+    await stage.node(ready="False", provider_id="fake://1")
+    stage.freeze()
+    await stage.delete()
+
+    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+
+    assert [call.status for call in stage.proxy.requests(DELETE)] == [404]
+    assert [told.reason for told in await stage.events()] == ["DeletingNode"]
+
+
+@pytest.mark.row("lifecycle-own-06")
+async def test_a_node_being_deleted_is_held(stage: Stage) -> None:
+    await stage.node(ready="False", provider_id="fake://1", finalizers=["example.com/hold"])
+    await stage.delete()
+    made = await stage.present()
+    assert made.metadata.deletion_timestamp
+    await stage.cached(made)
+
+    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+
+    assert await stage.present() == made
+    assert await stage.trace() == []
+
+
+@pytest.mark.parametrize(
+    ("ready", "taints"), [("False", []), ("True", [DOWN])], ids=["not ready", "tainted"]
+)
+@pytest.mark.row("lifecycle-own-07")
+async def test_nodes_of_another_cloud_are_left_alone(
+    stage: Stage, ready: str, taints: list[Taint]
+) -> None:
+    fake = FakeCloud(exists=False, shutdown=True)
+    made = await stage.node(ready=ready, provider_id="other://1", taints=taints)
+
+    await stage.lifecycle(fake).monitor_node("node0")
+
+    assert await stage.present() == made
+    assert (fake.calls, stage.calls()) == ([], [])
+
+
+@pytest.mark.row("lifecycle-own-08")
+async def test_the_taint_is_lost_to_no_conflict(stage: Stage) -> None:
+    await stage.node(ready="False", provider_id="fake://1")
+    stage.freeze()
+    await stage.change(
+        "node0", {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, wait=False
+    )
+
+    await stage.lifecycle(FakeCloud(exists=True, shutdown=True)).monitor_node("node0")
+
+    assert await stage.trace() == [
+        "PATCH nodes/node0 409",
+        "GET nodes/node0 200",
+        "PATCH nodes/node0 200",
+    ]
+    assert list((await stage.present()).taints) == [A, DOWN]
+
+
+@pytest.mark.row("lifecycle-own-09")
+async def test_a_node_that_became_ready_meanwhile_is_not_tainted(stage: Stage) -> None:
+    await stage.node(ready="False", provider_id="fake://1")
+    stage.freeze()
+    changed = await stage.change(
+        "node0",
+        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}},
+        subresource="status",
+        wait=False,
+    )
+
+    await stage.lifecycle(FakeCloud(exists=True, shutdown=True)).monitor_node("node0")
+
+    assert await stage.present() == changed
+
+
+@pytest.mark.row("lifecycle-own-10")
+async def test_five_conflicts_are_enough(stage: Stage) -> None:
+    await stage.node(ready="False", provider_id="fake://1")
+    status = {"kind": "Status", "reason": "Conflict", "message": "moved", "code": 409}
+    stage.proxy.on(MAIN_PATCH, Respond(409, status))
+
+    await stage.lifecycle(FakeCloud(exists=True, shutdown=True)).monitor_node("node0")
+
+    assert len(stage.proxy.requests(WRITE_NODE)) == 5
