@@ -1,0 +1,151 @@
+"""The API server goes away in the middle of the work and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ccm.model import names
+from tests.faults import Cut, Rule
+from tests.scenario import harness
+from tests.scenario.harness import Daemon, Stage
+
+HOSTS = tuple(f"host-{number}" for number in range(6))
+
+LONG_LEASE = {
+    "leader-elect-lease-duration": "60s",
+    "leader-elect-renew-deadline": "50s",
+    "leader-elect-retry-period": "500ms",
+}
+"""Times that outlast the restart of an API server."""
+
+LOST = "cannot follow the API server, trying on"
+FOUND = "following the API server again"
+
+
+async def half_way(stage: Stage) -> Rule:
+    """All nodes have their addresses, and none could be finished: that write is cut off."""
+    rule = stage.wire.on(harness.NODE_PATCH, Cut())
+    for name in HOSTS:
+        await stage.node(name)
+    await stage.wire.wait_for(
+        harness.STATUS_PATCH, count=len(HOSTS), answered=True, timeout_s=harness.WAIT_S
+    )
+    for name in HOSTS:
+        assert await stage.cluster.has_taint(name, names.TAINT_UNINITIALIZED)
+    return rule
+
+
+async def restart(stage: Stage, rule: Rule, *, down_s: float = 0.0) -> None:
+    """End the API server at once, and start it again."""
+    await stage.server.kill()
+    stage.wire.remove(rule)
+    await asyncio.sleep(down_s)
+    await stage.server.start()
+
+
+async def all_well(stage: Stage) -> None:
+    """Every node is complete, nothing was deleted, and a new one is served too."""
+    await stage.node("newcomer")
+    await stage.cluster.initialised(*HOSTS, "newcomer", within_s=20.0)
+    assert stage.writes(harness.NODE_DELETE) == []
+
+
+def once_each(daemon: Daemon, *messages: str) -> None:
+    """Each of these was logged once."""
+    assert {text: len(daemon.lines(text)) for text in messages} == dict.fromkeys(messages, 1)
+
+
+@pytest.mark.asyncio
+async def test_the_api_server_restarts_mid_work(stage: Stage) -> None:
+    """Killed with all nodes half initialised: the same daemon, still the leader, finishes."""
+    daemon = await stage.start_leading(flags=LONG_LEASE)
+    rule = await half_way(stage)
+
+    await restart(stage, rule)
+    await all_well(stage)
+
+    assert daemon.exit_code is None
+    await daemon.says(FOUND, resource="nodes")
+    once_each(daemon, LOST, FOUND, "became leader")
+
+
+@pytest.mark.asyncio
+async def test_an_outage_shorter_than_the_lease(stage: Stage) -> None:
+    """A second without the API server costs nothing: the daemon goes on where it was."""
+    daemon = await stage.start_leading()
+    rule = await half_way(stage)
+
+    await stage.wire.down()
+    await asyncio.sleep(0.8)
+    stage.wire.remove(rule)
+    await stage.wire.up()
+    await all_well(stage)
+
+    assert daemon.exit_code is None
+    once_each(daemon, "became leader")
+    assert await daemon.stop() == 0
+
+
+@pytest.mark.asyncio
+async def test_an_outage_longer_than_the_lease(stage: Stage) -> None:
+    """The daemon gives up with exit 1; the next one finishes what it left half done."""
+    daemon = await stage.start_leading()
+    rule = await half_way(stage)
+
+    await stage.server.kill()
+    assert await daemon.ended(within_s=harness.RENEW_S + 5.0) == 1
+    once_each(daemon, "leaderelection lost")
+    stage.wire.remove(rule)
+    successor = await stage.start()
+    await successor.says("cannot take or renew the lease, trying on")
+    await stage.server.start()
+
+    await successor.says("became leader", within_s=20.0)
+    await all_well(stage)
+    once_each(
+        successor,
+        "cannot take or renew the lease, trying on",
+        "lease can be read and written again",
+    )
+
+
+@pytest.mark.asyncio
+async def test_the_api_server_is_not_there_at_start(stage: Stage) -> None:
+    """The daemon waits for it, says so once, and is stopped in good order while it waits."""
+    await stage.node(HOSTS[0])
+    wire = await stage.new_wire()
+    await wire.down()
+    daemon = await stage.start(wire=wire)
+    impatient = await stage.start(wire=wire)
+    await daemon.says("cannot take or renew the lease, trying on")
+    await impatient.says("cannot take or renew the lease, trying on")
+    assert await impatient.stop() == 0
+
+    await asyncio.sleep(1.5)
+    await wire.up()
+    await stage.cluster.initialised(HOSTS[0])
+
+    once_each(daemon, "cannot take or renew the lease, trying on", "became leader")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.asyncio
+async def test_a_minute_without_the_api_server(stage: Stage) -> None:
+    """At full length: default lease times, one minute away; a supervisor restarts us."""
+    defaults = {
+        "leader-elect-lease-duration": "15s",
+        "leader-elect-renew-deadline": "10s",
+        "leader-elect-retry-period": "2s",
+    }
+    daemon = await stage.start_leading(flags=defaults)
+    rule = await half_way(stage)
+
+    outage = asyncio.create_task(restart(stage, rule, down_s=60.0))
+    assert await daemon.ended(within_s=30.0) == 1
+    successor = await stage.start(flags=defaults)
+    await outage
+    await successor.says("became leader", within_s=60.0)
+    await all_well(stage)
