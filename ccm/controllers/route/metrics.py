@@ -1,0 +1,37 @@
+"""Metrics of the route controller; the first carries the Go reference's name."""
+
+from __future__ import annotations
+
+from ccm.base import metrics
+
+PASSES = metrics.counter(
+    "route_controller_route_sync",
+    "Comparisons of the nodes with the cloud's routes, failed ones included.",
+)
+CALLS = metrics.counter(
+    "ccm_route_calls",
+    "Calls of the route controller to the cloud provider.",
+    ["operation", "outcome"],
+)
+DELETIONS = metrics.counter(
+    "ccm_route_deletions",
+    "Routes deleted, by the reason why.",
+    ["why"],
+)
+ROUTES = metrics.gauge(
+    "ccm_routes",
+    "Routes at the last comparison: as they should be, missing, and to be deleted.",
+    ["state"],
+)
+
+
+def observe_call(operation: str, outcome: str) -> None:
+    """Count a guarded call."""
+    CALLS.labels(operation, outcome).inc()
+
+
+def observe_comparison(*, kept: int, missing: int, doomed: int) -> None:
+    """Show what a comparison found."""
+    ROUTES.labels("kept").set(kept)
+    ROUTES.labels("missing").set(missing)
+    ROUTES.labels("doomed").set(doomed)

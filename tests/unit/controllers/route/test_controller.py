@@ -1,0 +1,549 @@
+"""When routes are compared, and what becomes of the calls; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import contextlib
+import dataclasses
+import random
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from ccm.base.clock import Clock
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.errors import CloudError, InvalidArgument, RetryAfter, Unavailable
+from ccm.cloud.types import Route, address
+from ccm.controllers.route import plan
+from ccm.controllers.route.controller import RouteController, Settings
+from ccm.kube.errors import Conflict, Missing
+from ccm.kube.informer import Informer
+from ccm.model import Node, NodeSpec, NodeStatus, ObjectMeta, ObjectReference
+from ccm.testing.clock import FakeClock
+
+RANGES = plan.parse_ranges("10.120.0.0/16")
+
+
+class FakeRoutes:
+    """Routes in memory; `faults` by operation, `slow` keeps a call open until `release`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.routes: list[Route] = []
+        self.log: list[str] = []
+        self.at: list[float] = []
+        self.faults: dict[str, CloudError] = {}
+        self.slow: set[str] = set()
+        self.open: dict[str, asyncio.Event] = {}
+        self.latency_s = 0.0
+        self.under_way = 0
+        self.most = 0
+
+    async def list(self) -> Sequence[Route]:
+        self.at.append(self.clock.monotonic())
+        listed = tuple(self.routes)
+        await self._suffer("list")
+        return listed
+
+    async def create(self, name_hint: str, route: Route) -> None:
+        await self._suffer(f"create {route.target_node} {route.destination_cidr}")
+        name = f"{name_hint}-{route.destination_cidr}"
+        self.routes.append(dataclasses.replace(route, name=name))
+
+    async def delete(self, route: Route) -> None:
+        await self._suffer(f"delete {route.target_node} {route.destination_cidr}")
+        if route in self.routes:
+            self.routes.remove(route)
+
+    async def _suffer(self, what: str) -> None:
+        self.log.append(what)
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            if self.latency_s:
+                await self.clock.sleep(self.latency_s)
+            if what in self.slow:
+                await self.open.setdefault(what, asyncio.Event()).wait()
+            fault = self.faults.get(what) or self.faults.get(what.partition(" ")[0])
+            if fault is not None:
+                raise fault.with_traceback(None)
+        finally:
+            self.under_way -= 1
+
+    def changes(self) -> builtins.list[str]:
+        return [entry for entry in self.log if entry != "list"]
+
+    def present(self) -> set[tuple[str, str]]:
+        return {(route.target_node, route.destination_cidr) for route in self.routes}
+
+
+class FakeApi:
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.conditions: list[tuple[str, str, str]] = []
+        self.error: Exception | None = None
+
+    async def patch_strategic(
+        self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
+    ) -> Node:
+        assert subresource == "status"
+        if self.error is not None:
+            raise self.error
+        (condition,) = patch["status"]["conditions"]
+        self.conditions.append((name, condition["status"], condition["reason"]))
+        return self.stage.conditioned(name, condition)
+
+
+class Stage:
+    """A controller over a cache that the test fills."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.cloud = FakeRoutes(self.clock)
+        self.api = FakeApi(self)
+        self.events: list[tuple[str, str, str]] = []
+        self.informer: Informer[Node] = Informer(None, resource="nodes", clock=self.clock)  # type: ignore[arg-type]
+        self.version = 0
+        self.controller = RouteController(
+            nodes=self.informer,
+            api=self.api,
+            calls=self.cloud,
+            ranges=RANGES,
+            events=self,
+            settings=Settings(**settings),
+            clock=self.clock,
+            rng=random.Random(1),
+        )
+
+    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
+        assert reference.api_version == "v1"
+        self.events.append((reference.name, kind, reason))
+
+    def node(self, name: str, *cidrs: str, ip: str = "10.0.0.1", uid: str = "") -> None:
+        self.version += 1
+        old = self.informer.store.get(name)
+        self.informer._content.upsert(
+            Node(
+                metadata=ObjectMeta(
+                    name=name, uid=uid or f"uid-{name}", resource_version=str(self.version)
+                ),
+                spec=NodeSpec(pod_cidrs=list(cidrs) or None),
+                status=NodeStatus(
+                    addresses=[address("InternalIP", ip)],
+                    conditions=old.status.conditions if old else None,
+                ),
+            )
+        )
+
+    def conditioned(self, name: str, condition: Mapping[str, Any]) -> Node:
+        from ccm.model import NodeCondition
+
+        old = self.informer.store.get(name)
+        if old is None:
+            raise Missing(status=404, reason="NotFound", message="gone")
+        self.version += 1
+        changed = Node(
+            metadata=ObjectMeta(name=name, uid=old.uid, resource_version=str(self.version)),
+            spec=old.spec,
+            status=NodeStatus(
+                addresses=list(old.addresses),
+                conditions=[
+                    NodeCondition(
+                        type=condition["type"],
+                        status=condition["status"],
+                        reason=condition["reason"],
+                    )
+                ],
+            ),
+        )
+        self.informer._content.upsert(changed)
+        return changed
+
+    def remove(self, name: str) -> None:
+        self.informer._content.remove(name)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        self.informer._content.complete()
+        task = spawn(self.controller.run(), name="controller")
+        try:
+            await self.clock.advance(0)
+            yield
+            assert not task.done()
+        finally:
+            await cancel_and_join(task)
+
+
+@pytest.mark.asyncio
+async def test_a_start_creates_what_is_missing_and_deletes_what_is_too_much() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    stage.node("b", "10.120.1.0/24")
+    stage.cloud.routes = [Route(destination_cidr="10.120.9.0/24", target_node="gone", name="r9")]
+
+    async with stage.running():
+        assert stage.cloud.present() == {("a", "10.120.0.0/24"), ("b", "10.120.1.0/24")}
+        assert sorted(stage.api.conditions) == [
+            ("a", "False", "RouteCreated"),
+            ("b", "False", "RouteCreated"),
+        ]
+        assert stage.events == []
+
+
+@pytest.mark.asyncio
+async def test_a_settled_cluster_costs_one_listing_now_and_one_in_ten_minutes() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    async with stage.running():
+        stage.cloud.log.clear()
+        stage.api.conditions.clear()
+
+        await stage.clock.advance(590)
+        assert stage.cloud.log == []
+        await stage.clock.advance(310)
+
+        assert stage.cloud.log == ["list"]
+        assert stage.api.conditions == []
+
+
+@pytest.mark.asyncio
+async def test_a_new_node_has_its_route_soon() -> None:
+    stage = Stage()
+    async with stage.running():
+        await stage.clock.advance(60)
+        stage.node("a", "10.120.0.0/24")
+
+        await stage.clock.advance(0.5)
+
+        assert stage.cloud.present() == {("a", "10.120.0.0/24")}
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_is_still_without_ranges_costs_no_listing() -> None:
+    stage = Stage()
+    async with stage.running():
+        await stage.clock.advance(60)
+        stage.cloud.log.clear()
+        stage.node("a")
+        await stage.clock.advance(5)
+        assert stage.cloud.log == []
+
+        stage.node("a", "10.120.0.0/24")
+        await stage.clock.advance(0.5)
+
+        assert stage.cloud.changes() == ["create a 10.120.0.0/24"]
+
+
+@pytest.mark.asyncio
+async def test_under_churn_there_is_at_most_one_listing_in_ten_seconds() -> None:
+    stage = Stage()
+    async with stage.running():
+        for number in range(100):
+            stage.node(f"n{number}", f"10.120.{number}.0/24")
+            await stage.clock.advance(1)
+
+        gaps = [
+            late - early for early, late in zip(stage.cloud.at, stage.cloud.at[1:], strict=False)
+        ]
+        assert min(gaps) >= 10
+        assert len(gaps) >= 8
+
+
+@pytest.mark.asyncio
+async def test_a_fixed_period_is_kept_from_start_to_start_and_by_nothing_else() -> None:
+    stage = Stage(period_s=10.0)
+    stage.cloud.latency_s = 3.0
+    async with stage.running():
+        for number in range(6):
+            stage.node(f"n{number}", f"10.120.{number}.0/24")
+            await stage.clock.advance(10)
+
+        begin = stage.cloud.at[0]
+        assert [moment - begin for moment in stage.cloud.at] == [0, 10, 20, 30, 40, 50, 60]
+        assert len(stage.cloud.routes) == 6
+
+
+@pytest.mark.asyncio
+async def test_a_failed_creation_is_told_and_tried_again_ever_later() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    stage.cloud.faults["create"] = Unavailable("later")
+    async with stage.running():
+        assert stage.api.conditions == [("a", "True", "NoRouteCreated")]
+        assert stage.events == [("a", "Warning", "FailedToCreateRoute")]
+        await stage.clock.advance(60)
+        tries = len(stage.cloud.changes())
+        assert 4 <= tries <= 7
+        assert len(stage.events) == tries
+
+        stage.cloud.faults.clear()
+        await stage.clock.advance(70)
+
+        assert stage.cloud.present() == {("a", "10.120.0.0/24")}
+        assert stage.api.conditions[1:] == [("a", "False", "RouteCreated")]
+
+
+@pytest.mark.asyncio
+async def test_a_failed_deletion_is_tried_again() -> None:
+    stage = Stage()
+    stage.cloud.routes = [Route(destination_cidr="10.120.9.0/24", target_node="gone", name="r9")]
+    stage.cloud.faults["delete"] = Unavailable("later")
+    async with stage.running():
+        assert stage.events == []
+        stage.cloud.faults.clear()
+
+        await stage.clock.advance(5)
+
+        assert stage.cloud.routes == []
+
+
+@pytest.mark.asyncio
+async def test_a_retry_after_is_honoured_and_makes_no_event() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    stage.cloud.faults["create"] = RetryAfter("working on it", seconds=42)
+    async with stage.running():
+        stage.cloud.faults.clear()
+        await stage.clock.advance(41)
+        assert len(stage.cloud.changes()) == 1
+        await stage.clock.advance(2)
+
+        assert len(stage.cloud.changes()) == 2
+        assert stage.events == []
+
+
+@pytest.mark.asyncio
+async def test_a_hopeless_creation_is_not_hammered() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    stage.cloud.faults["create"] = InvalidArgument("no")
+    async with stage.running():
+        await stage.clock.advance(590)
+
+        assert len(stage.cloud.changes()) == 1
+
+
+@pytest.mark.asyncio
+async def test_when_the_cloud_answers_again_all_pauses_of_the_outage_end() -> None:
+    stage = Stage()
+    for number in range(5):
+        stage.node(f"n{number}", f"10.120.{number}.0/24")
+    stage.cloud.faults["create"] = Unavailable("outage")
+    async with stage.running():
+        await stage.clock.advance(400)
+        stage.cloud.faults = {"list": Unavailable("outage")}
+        stage.node("x", "10.120.99.0/24")
+        await stage.clock.advance(30)
+        stage.cloud.faults.clear()
+
+        await stage.clock.advance(60)
+
+        assert len(stage.cloud.routes) == 6
+
+
+@pytest.mark.asyncio
+async def test_a_listing_that_fails_changes_nothing() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    stage.cloud.faults["list"] = Unavailable("no")
+    async with stage.running():
+        await stage.clock.advance(100)
+
+        assert stage.cloud.changes() == []
+        assert stage.api.conditions == []
+        assert 3 <= len(stage.cloud.at) <= 8
+
+
+@pytest.mark.asyncio
+async def test_a_call_that_hangs_holds_up_nothing_else() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    stage.node("b", "10.120.1.0/24")
+    stage.cloud.slow.add("create a 10.120.0.0/24")
+    async with stage.running():
+        assert stage.api.conditions == [("b", "False", "RouteCreated")]
+
+        stage.node("c", "10.120.2.0/24")
+        await stage.clock.advance(30)
+        assert stage.cloud.present() == {("b", "10.120.1.0/24"), ("c", "10.120.2.0/24")}
+        assert stage.cloud.changes().count("create a 10.120.0.0/24") == 1
+
+        stage.cloud.open["create a 10.120.0.0/24"].set()
+        await stage.clock.advance(0)
+        assert stage.api.conditions[-1] == ("a", "False", "RouteCreated")
+        await stage.clock.advance(700)
+        assert stage.cloud.changes().count("create a 10.120.0.0/24") == 1
+
+
+@pytest.mark.asyncio
+async def test_what_was_created_during_a_listing_counts_as_there() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    creation = "create a 10.120.0.0/24"
+    stage.cloud.slow.add(creation)
+    async with stage.running():
+        stage.node("b", "10.120.1.0/24")
+        stage.cloud.slow.add("list")
+        await stage.clock.advance(11)
+        stage.cloud.open[creation].set()
+        await stage.clock.advance(0)
+        stage.cloud.open["list"].set()
+        await stage.clock.advance(60)
+
+        assert stage.cloud.changes().count(creation) == 1
+        assert ("a", "True", "NoRouteCreated") not in stage.api.conditions
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("limit", [1, 7, 200])
+async def test_never_more_calls_at_once_than_allowed(limit: int) -> None:
+    stage = Stage(concurrency=limit)
+    stage.cloud.latency_s = 1.0
+    for number in range(250):
+        stage.node(f"n{number}", f"10.120.{number}.0/24")
+    async with stage.running():
+        await stage.clock.advance(300)
+
+        assert stage.cloud.most == limit
+        assert len(stage.cloud.routes) == 250
+
+
+@pytest.mark.asyncio
+async def test_a_creation_waits_for_the_deletion_in_its_way() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    stage.node("b", "10.120.1.0/24")
+    stage.cloud.routes = [
+        Route(destination_cidr="10.120.0.0/24", target_node="b", name="r0"),
+        Route(destination_cidr="10.120.1.0/24", target_node="a", name="r1"),
+    ]
+    stage.cloud.latency_s = 1.0
+    async with stage.running():
+        await stage.clock.advance(5)
+
+        order = stage.cloud.changes()
+        assert order.index("delete b 10.120.0.0/24") < order.index("create a 10.120.0.0/24")
+        assert stage.cloud.present() == {("a", "10.120.0.0/24"), ("b", "10.120.1.0/24")}
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_created_while_what_is_in_its_way_cannot_be_deleted() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    stage.cloud.routes = [Route(destination_cidr="10.120.0.0/25", target_node="x", name="r0")]
+    stage.cloud.faults["delete"] = Unavailable("no")
+    async with stage.running():
+        await stage.clock.advance(20)
+        assert not any(entry.startswith("create") for entry in stage.cloud.log)
+        assert stage.api.conditions == [("a", "True", "NoRouteCreated")]
+        stage.cloud.faults.clear()
+
+        await stage.clock.advance(60)
+
+        assert stage.cloud.present() == {("a", "10.120.0.0/24")}
+
+
+@pytest.mark.asyncio
+async def test_a_node_without_ranges_keeps_its_routes_for_a_while() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    async with stage.running():
+        await stage.clock.advance(60)
+        stage.node("a")
+        await stage.clock.advance(30)
+        assert stage.cloud.present() == {("a", "10.120.0.0/24")}
+        stage.node("a", "10.120.0.0/24")
+        await stage.clock.advance(60)
+
+        assert stage.cloud.changes() == ["create a 10.120.0.0/24"]
+        assert stage.api.conditions == [("a", "False", "RouteCreated")]
+
+
+@pytest.mark.asyncio
+async def test_a_node_without_ranges_for_long_loses_its_routes() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    async with stage.running():
+        await stage.clock.advance(60)
+        stage.node("a")
+        await stage.clock.advance(65)
+
+        assert stage.cloud.routes == []
+        assert stage.api.conditions[-1] == ("a", "True", "NoRouteCreated")
+
+
+@pytest.mark.asyncio
+async def test_a_deletion_is_thought_over_at_the_last_moment() -> None:
+    stage = Stage(concurrency=1)
+    stage.cloud.routes = [
+        Route(destination_cidr="10.120.0.0/24", target_node="x", name="r0"),
+        Route(destination_cidr="10.120.1.0/24", target_node="back", name="r1"),
+    ]
+    stage.cloud.slow.add("delete x 10.120.0.0/24")
+    async with stage.running():
+        stage.node("back", "10.120.1.0/24")
+        stage.cloud.open["delete x 10.120.0.0/24"].set()
+        await stage.clock.advance(30)
+
+        assert stage.cloud.changes() == ["delete x 10.120.0.0/24"]
+        assert stage.cloud.present() == {("back", "10.120.1.0/24")}
+
+
+@pytest.mark.asyncio
+async def test_a_creation_whose_node_went_is_left_out() -> None:
+    stage = Stage(concurrency=1)
+    stage.node("a", "10.120.0.0/24")
+    stage.node("b", "10.120.1.0/24")
+    stage.cloud.slow.add("create a 10.120.0.0/24")
+    async with stage.running():
+        stage.remove("b")
+        stage.cloud.open["create a 10.120.0.0/24"].set()
+        await stage.clock.advance(30)
+
+        assert stage.cloud.changes() == ["create a 10.120.0.0/24"]
+
+
+@pytest.mark.asyncio
+async def test_a_node_made_anew_gets_a_condition_of_its_own() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    async with stage.running():
+        stage.remove("a")
+        stage.node("a", "10.120.0.0/24", uid="other")
+        await stage.clock.advance(30)
+
+        assert stage.api.conditions == [("a", "False", "RouteCreated")] * 2
+
+
+@pytest.mark.asyncio
+async def test_a_condition_that_meets_a_conflict_is_written_later() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    stage.api.error = Conflict(status=409, reason="Conflict", message="changed")
+    async with stage.running():
+        assert stage.api.conditions == []
+        stage.api.error = None
+        await stage.clock.advance(1)
+
+        assert stage.api.conditions == [("a", "False", "RouteCreated")]
+
+
+@pytest.mark.asyncio
+async def test_changed_addresses_delete_before_they_create() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24", ip="10.0.0.2")
+    stage.cloud.routes = [
+        Route(
+            destination_cidr="10.120.0.0/24",
+            target_node="a",
+            name="r0",
+            enable_node_addresses=True,
+            target_addresses=(address("InternalIP", "10.0.0.1"),),
+        )
+    ]
+    async with stage.running():
+        assert stage.cloud.changes() == ["delete a 10.120.0.0/24", "create a 10.120.0.0/24"]
+        (found,) = stage.cloud.routes
+        assert found.target_addresses == (address("InternalIP", "10.0.0.2"),)

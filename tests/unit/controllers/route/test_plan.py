@@ -1,0 +1,298 @@
+"""What follows from nodes and routes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from ccm.cloud.types import Route, address
+from ccm.controllers.route import plan
+from ccm.controllers.route.plan import Why
+from ccm.model import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, names
+from ccm.model.cidr import Network, overlap, parse_cidr
+
+RANGES = plan.parse_ranges("10.120.0.0/16,a000::/8")
+
+
+def network(text: str) -> Network:
+    found = parse_cidr(text)
+    assert found is not None
+    return found
+
+
+def node(name: str, *cidrs: str, ip: str = "") -> Node:
+    addresses = [address("InternalIP", ip)] if ip else None
+    return Node(
+        metadata=ObjectMeta(name=name, uid=f"uid-{name}"),
+        spec=NodeSpec(pod_cidrs=list(cidrs) or None),
+        status=NodeStatus(addresses=addresses),
+    )
+
+
+def route(target: str, cidr: str, name: str = "", *, ip: str = "", **fields: bool) -> Route:
+    addresses = (address("InternalIP", ip),) if ip else ()
+    return Route(
+        destination_cidr=cidr, target_node=target, name=name, target_addresses=addresses, **fields
+    )
+
+
+def compare(nodes: Sequence[Node], routes: Sequence[Route], held: Sequence[str] = ()) -> plan.Plan:
+    return plan.compare(nodes, routes, ranges=RANGES, held=held)
+
+
+def created(found: plan.Plan) -> list[tuple[str, str]]:
+    return [(each.node.name, each.cidr) for each in found.creations]
+
+
+def deleted(found: plan.Plan) -> list[tuple[str, Why]]:
+    return [(each.route.name or each.route.destination_cidr, each.why) for each in found.deletions]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("10.0.0.0", "'10.0.0.0' is no CIDR"),
+        ("10.0.0.0/8,", "'' is no CIDR"),
+        ("10.0.0.0/8,11.0.0.0/8", "two ranges of one family"),
+        ("fd00::/64,fd01::/64", "two ranges of one family"),
+        ("10.0.0.0/8,fd00::/64,11.0.0.0/8", "names 3 ranges"),
+    ],
+)
+def test_wrong_ranges_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        plan.parse_ranges(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges"),
+    [
+        ("10.244.0.0/16", ["10.244.0.0/16"]),
+        (" 010.244.0.0/16 ", ["10.244.0.0/16"]),
+        ("10.244.0.0/16, fd00::/64", ["10.244.0.0/16", "fd00::/64"]),
+    ],
+)
+def test_ranges_are_read(text: str, ranges: list[str]) -> None:
+    assert [str(each) for each in plan.parse_ranges(text)] == ranges
+
+
+def test_a_missing_route_is_created_and_a_present_one_kept() -> None:
+    found = compare(
+        [node("a", "10.120.0.0/24"), node("b", "10.120.1.0/24")], [route("a", "10.120.0.0/24", "r")]
+    )
+
+    assert created(found) == [("b", "10.120.1.0/24")]
+    assert deleted(found) == []
+    assert found.kept == 1
+    assert found.missing == {"a": set(), "b": {network("10.120.1.0/24")}}
+
+
+def test_ranges_are_compared_as_networks() -> None:
+    found = compare([node("a", "a000:0:0::/64")], [route("a", "A000::/064", "r")])
+
+    assert (created(found), deleted(found)) == ([], [])
+
+
+def test_a_range_named_twice_is_one() -> None:
+    found = compare([node("a", "10.120.0.0/24", "10.120.0.1/24")], [])
+
+    assert created(found) == [("a", "10.120.0.0/24")]
+
+
+def test_a_range_that_nobody_can_read_stays_missing() -> None:
+    found = compare([node("a", "10.120.0.0/24", "nonsense")], [route("a", "10.120.0.0/24")])
+
+    assert created(found) == []
+    assert found.missing == {"a": {"nonsense"}}
+
+
+def test_a_stray_route_goes_and_foreign_ones_stay() -> None:
+    found = compare(
+        [],
+        [
+            route("gone", "10.120.7.0/24", "stray"),
+            route("gone", "10.121.7.0/24", "outside"),
+            route("gone", "10.0.0.0/8", "wider"),
+            route("gone", "10.120.0.0", "unreadable"),
+            route("", "192.168.0.0/24", "hole-outside", blackhole=True),
+        ],
+    )
+
+    assert deleted(found) == [("stray", Why.STRAY)]
+
+
+def test_a_blackhole_never_satisfies_a_node() -> None:
+    found = compare(
+        [node("a", "10.120.0.0/24")], [route("a", "10.120.0.0/24", "hole", blackhole=True)]
+    )
+
+    assert deleted(found) == [("hole", Why.BLACKHOLE)]
+    assert created(found) == [("a", "10.120.0.0/24")]
+    assert list(found.creations[0].after) == [0]
+
+
+def test_a_duplicate_goes_and_the_same_one_is_kept_whatever_the_order() -> None:
+    routes = [route("a", "10.120.0.0/24", name) for name in ("r2", "r1", "r3")]
+    for seed in range(5):
+        random.Random(seed).shuffle(routes)
+
+        found = compare([node("a", "10.120.0.0/24")], routes)
+
+        assert deleted(found) == [("r2", Why.DUPLICATE), ("r3", Why.DUPLICATE)]
+        assert created(found) == []
+
+
+def test_a_route_listed_twice_is_no_duplicate() -> None:
+    found = compare([node("a", "10.120.0.0/24")], [route("a", "10.120.0.0/24", "r")] * 2)
+
+    assert deleted(found) == []
+
+
+def test_of_duplicates_the_one_with_the_right_addresses_is_kept() -> None:
+    routes = [
+        route("a", "10.120.0.0/24", "r1", ip="10.0.0.9", enable_node_addresses=True),
+        route("a", "10.120.0.0/24", "r2", ip="10.0.0.1", enable_node_addresses=True),
+    ]
+
+    found = compare([node("a", "10.120.0.0/24", ip="10.0.0.1")], routes)
+
+    assert deleted(found) == [("r1", Why.DUPLICATE)]
+
+
+def test_old_addresses_count_only_where_the_provider_wants_it() -> None:
+    nodes = [node("a", "10.120.0.0/24", ip="10.0.0.1")]
+    old = route("a", "10.120.0.0/24", "r", ip="10.0.0.9")
+    strict = route("a", "10.120.0.0/24", "r", ip="10.0.0.9", enable_node_addresses=True)
+
+    assert deleted(compare(nodes, [old])) == []
+    assert deleted(compare(nodes, [strict])) == [("r", Why.STALE)]
+    assert created(compare(nodes, [strict])) == [("a", "10.120.0.0/24")]
+
+
+def test_creations_wait_for_every_deletion_that_overlaps() -> None:
+    found = compare(
+        [node("a", "10.120.0.0/23"), node("b", "10.120.64.0/26"), node("c", "10.120.99.0/24")],
+        [
+            route("old", "10.120.0.0/24", "r0"),
+            route("old", "10.120.1.0/24", "r1"),
+            route("old", "10.120.2.0/24", "r2"),
+            route("old", "10.120.64.0/20", "r64"),
+        ],
+    )
+
+    waits = {
+        each.node.name: [found.deletions[position].route.name for position in each.after]
+        for each in found.creations
+    }
+    assert waits == {"a": ["r0", "r1"], "b": ["r64"], "c": []}
+
+
+def test_a_held_node_keeps_its_routes_unless_another_node_wants_the_range() -> None:
+    routes = [route("bare", "10.120.0.0/24", "r0"), route("bare", "10.120.1.0/24", "r1")]
+
+    held = compare([node("bare"), node("b", "10.120.1.0/25")], routes, held=["bare"])
+    not_held = compare([node("bare")], routes)
+
+    assert deleted(held) == [("r1", Why.STRAY)]
+    assert list(held.cut_off) == []
+    assert deleted(not_held) == [("r0", Why.STRAY), ("r1", Why.STRAY)]
+    assert list(not_held.cut_off) == ["bare"]
+
+
+def test_a_node_without_ranges_and_routes_is_nothing_to_speak_of() -> None:
+    found = compare([node("bare")], [])
+
+    assert (dict(found.missing), list(found.cut_off)) == ({}, [])
+
+
+def test_a_plan_does_not_depend_on_the_order_of_what_it_is_made_from() -> None:
+    nodes = [node(f"n{number}", f"10.120.{number}.0/24") for number in range(20)]
+    routes = [route(f"n{number + 5}", f"10.120.{number}.0/24", f"r{number}") for number in range(9)]
+    expected = compare(nodes, routes)
+    for seed in range(5):
+        random.Random(seed).shuffle(nodes)
+        random.Random(seed).shuffle(routes)
+
+        found = compare(nodes, routes)
+
+        assert (found.creations, found.deletions) == (expected.creations, expected.deletions)
+
+
+def test_overlaps_are_those_a_look_at_each_would_find() -> None:
+    rng = random.Random(7)
+    networks = [
+        network(f"10.{rng.randrange(4)}.{rng.randrange(256)}.0/{rng.randrange(9, 28)}")
+        for _ in range(200)
+    ] + [network(f"fd00:{rng.randrange(9)}::/{rng.randrange(16, 64)}") for _ in range(50)]
+    index = plan.Overlaps(networks)
+
+    for one in networks:
+        expected = [position for position, other in enumerate(networks) if overlap(one, other)]
+        assert list(index.with_(one)) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "routed", "keep", "expected"),
+    [
+        (None, "", True, False, ("False", "RouteCreated")),
+        (None, "", False, False, ("True", "NoRouteCreated")),
+        ("False", "RouteCreated", True, False, None),
+        ("False", "CalicoIsUp", True, False, ("False", "RouteCreated")),
+        ("False", "CalicoIsUp", True, True, None),
+        ("False", "CalicoIsUp", False, True, ("True", "NoRouteCreated")),
+        ("True", "SomeOtherReason", False, False, ("True", "NoRouteCreated")),
+        ("False", "RouteCreated", False, False, ("True", "NoRouteCreated")),
+        ("True", "NoRouteCreated", False, False, None),
+        ("Unknown", "RouteCreated", True, False, ("False", "RouteCreated")),
+    ],
+)
+def test_condition(
+    status: str | None, reason: str, routed: bool, keep: bool, expected: tuple[str, str] | None
+) -> None:
+    conditions = (
+        [NodeCondition(type=names.CONDITION_NETWORK_UNAVAILABLE, status=status, reason=reason)]
+        if status
+        else None
+    )
+    subject = Node(metadata=ObjectMeta(name="a"), status=NodeStatus(conditions=conditions))
+
+    patch = plan.condition_patch(subject, created=routed, now="then", keep_foreign_reason=keep)
+
+    found = patch and patch["status"]["conditions"][0]
+    assert (found and (found["status"], found["reason"])) == expected
+
+
+def test_the_condition_as_it_is_written() -> None:
+    patch = plan.condition_patch(node("a"), created=True, now="2026-01-01T00:00:00Z")
+
+    assert patch == {
+        "metadata": {"uid": "uid-a"},
+        "status": {
+            "conditions": [
+                {
+                    "type": "NetworkUnavailable",
+                    "status": "False",
+                    "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                    "reason": "RouteCreated",
+                    "message": "RouteController created a route",
+                }
+            ]
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("new", "counts"),
+    [
+        (node("a", "10.120.0.0/24", ip="10.0.0.1"), False),
+        (node("a", "10.120.1.0/24", ip="10.0.0.1"), True),
+        (node("a", "10.120.0.0/24", ip="10.0.0.2"), True),
+        (node("a", ip="10.0.0.1"), True),
+    ],
+)
+def test_which_changes_matter(new: Node, counts: bool) -> None:
+    assert plan.matters(node("a", "10.120.0.0/24", ip="10.0.0.1"), new) is counts
