@@ -1,0 +1,252 @@
+"""Watches and lists that break, lie or get nowhere: no node is missed, and none is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from ccm.model import names
+from tests.faults import (
+    Action,
+    CloseAfterLines,
+    CutAfterLines,
+    InsertLine,
+    Match,
+    ResetAfterLines,
+    Respond,
+    RewriteBody,
+    RewriteLine,
+    SilentAfterLines,
+)
+from tests.scenario import harness
+from tests.scenario.harness import Daemon, Stage, refusal
+
+WATCH_LIST = Match(path=f"^{harness.NODES}$", query="sendInitialEvents=true")
+
+EXPIRED = {
+    "type": "ERROR",
+    "object": {
+        "apiVersion": "v1",
+        "kind": "Status",
+        "status": "Failure",
+        "reason": "Expired",
+        "message": "too old resource version",
+        "code": 410,
+    },
+}
+
+HTML = Respond(502, b"<html><h1>Bad Gateway</h1></html>", headers={"Content-Type": "text/html"})
+
+
+def broken(text: bytes) -> bytes:
+    """Every object with taints made unreadable: its taints are a word."""
+    return re.sub(rb'"taints": ?\[[^]]*\]', b'"taints":"many"', text)
+
+
+WEATHER: Mapping[str, Action] = {
+    "closed at once": CloseAfterLines(0),
+    "closed after a line": CloseAfterLines(1),
+    "cut": CutAfterLines(1),
+    "reset": ResetAfterLines(1),
+    "reset before the first line": ResetAfterLines(0),
+    "410 as an event": InsertLine(json.dumps(EXPIRED).encode()),
+    "410 as an answer": refusal(410, reason="Expired"),
+    "429": refusal(429, reason="TooManyRequests", Retry_After="1"),
+    "500": refusal(500, reason="InternalError"),
+    "502 of a proxy": HTML,
+    "a line that is no JSON": InsertLine(b'{"type":"MODIFIED","object":{"metadata"'),
+    "a line that is no event": InsertLine(b'["Node"]'),
+}
+
+
+async def settled_node(stage: Stage, name: str) -> None:
+    """A node that is initialised and ready."""
+    await stage.node(name)
+    await stage.cluster.initialised(name)
+    await stage.cluster.set_ready(name, names.STATUS_TRUE)
+
+
+def intact(stage: Stage, daemon: Daemon) -> None:
+    """Nobody was deleted, no node was initialised twice, the daemon still leads."""
+    assert stage.wire.requests(harness.NODE_DELETE) == []
+    assert len(daemon.lines("became leader")) == 1
+    done = [line["node"] for line in daemon.lines("node initialised")]
+    assert sorted(done) == sorted(set(done))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", WEATHER)
+async def test_a_watch_that_fails(stage: Stage, kind: str) -> None:
+    """Whether the first watch fails or a later one: the next new node is initialised."""
+    wire = await stage.new_wire()
+    rule = wire.on(harness.NODE_WATCH, WEATHER[kind], times=1)
+    daemon = await stage.start_leading(wire=wire)
+    await settled_node(stage, "early")
+    assert len(rule.fired) == 1
+
+    rule = wire.on(harness.NODE_WATCH, WEATHER[kind], times=1)
+    wire.cut_connections()
+    await stage.node("late")
+    await stage.cluster.initialised("early", "late")
+
+    assert len(rule.fired) == 1
+    intact(stage, daemon)
+
+
+@pytest.mark.asyncio
+async def test_a_watch_that_never_lasts(stage: Stage) -> None:
+    """A server that closes every watch after one line is followed all the same."""
+    wire = await stage.new_wire()
+    daemon = await stage.start_leading(wire=wire)
+    await settled_node(stage, "early")
+
+    wire.on(harness.NODE_WATCH, CloseAfterLines(1))
+    wire.cut_connections()
+    for name in ("one", "two", "three"):
+        await stage.node(name)
+    await stage.cluster.initialised("early", "one", "two", "three", within_s=20.0)
+
+    intact(stage, daemon)
+
+
+@pytest.mark.asyncio
+async def test_a_malformed_object_in_a_watch(stage: Stage) -> None:
+    """A node that cannot be read is left alone, the others are served, and it heals."""
+    await settled_by_another(stage, "early")
+    wire = await stage.new_wire()
+    bad = RewriteLine(lambda line: broken(line) if b'"odd"' in line else line)
+    rule = wire.on(harness.NODE_WATCH, bad)
+    daemon = await stage.start_leading(wire=wire)
+
+    await stage.node("odd")
+    await stage.node("late")
+    await stage.cluster.initialised("early", "late")
+    await asyncio.sleep(0.5)
+    assert await stage.cluster.has_taint("odd", names.TAINT_UNINITIALIZED)
+
+    wire.remove(rule)
+    wire.cut_connections()
+    await stage.cluster.patch(f"{harness.NODES}/odd", {"metadata": {"labels": {"healed": "1"}}})
+    await stage.cluster.initialised("odd")
+    intact(stage, daemon)
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_turns_malformed(stage: Stage) -> None:
+    """What is not readable is not gone: the node stays in the cluster and is served later."""
+    wire = await stage.new_wire()
+    daemon = await stage.start_leading(wire=wire)
+    await stage.node("odd")
+    await stage.cluster.initialised("odd")
+
+    rule = wire.on(harness.NODE_WATCH, RewriteLine(lambda line: line.replace(b'"odd"', b"7")))
+    wire.cut_connections()
+    await stage.node("late")
+    await stage.cluster.initialised("late")
+    wire.remove(rule)
+    wire.cut_connections()
+    await stage.node("later")
+    await stage.cluster.initialised("odd", "late", "later")
+
+    intact(stage, daemon)
+
+
+LISTS: Mapping[str, Action] = {
+    "410": refusal(410, reason="Expired"),
+    "429": refusal(429, reason="TooManyRequests", Retry_After="1"),
+    "500": refusal(500, reason="InternalError"),
+    "502 of a proxy": HTML,
+    "garbage": RewriteBody(lambda body: body[: len(body) // 2]),
+    "empty": RewriteBody(lambda _: b""),
+    "something else": RewriteBody(lambda _: b'{"kind":"PodList","apiVersion":"v1","items":[]}'),
+}
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("kind", LISTS)
+async def test_a_list_that_fails(stage: Stage, kind: str) -> None:
+    """A server without watch-list is listed, and a list that fails is made again."""
+    await settled_by_another(stage, "early")
+    wire = await stage.new_wire()
+    wire.on(WATCH_LIST, refusal(400, reason="BadRequest"))
+    rule = wire.on(harness.NODE_LIST, LISTS[kind], times=1)
+    await stage.node("waiting")
+
+    daemon = await stage.start_leading(wire=wire)
+    await stage.cluster.initialised("early", "waiting")
+    await stage.node("late")
+    await stage.cluster.initialised("late")
+
+    assert len(rule.fired) == 1
+    intact(stage, daemon)
+
+
+@pytest.mark.asyncio
+async def test_a_malformed_object_in_a_list(stage: Stage) -> None:
+    """One node that cannot be read costs no other node anything, and is not taken for gone."""
+    await settled_by_another(stage, "early")
+    wire = await stage.new_wire()
+    wire.on(WATCH_LIST, refusal(400, reason="BadRequest"))
+    rule = wire.on(harness.NODE_LIST, RewriteBody(broken))
+    await stage.node("odd")
+
+    daemon = await stage.start_leading(wire=wire)
+    await wire.wait_for(harness.NODE_LIST, answered=True)
+    await stage.node("late")
+    await stage.cluster.initialised("early", "late")
+    assert await stage.cluster.has_taint("odd", names.TAINT_UNINITIALIZED)
+
+    wire.remove(rule)
+    await stage.cluster.patch(f"{harness.NODES}/odd", {"metadata": {"labels": {"healed": "1"}}})
+    await stage.cluster.initialised("odd")
+    intact(stage, daemon)
+
+
+@pytest.mark.asyncio
+async def test_a_watch_list_that_never_speaks(stage: Stage) -> None:
+    """A first watch that stays silent is given up after ten seconds, and the nodes listed."""
+    await stage.node("early")
+    wire = await stage.new_wire()
+    wire.on(WATCH_LIST, SilentAfterLines(0))
+    daemon = await stage.start_leading(wire=wire)
+
+    await stage.cluster.initialised("early", within_s=20.0)
+
+    await daemon.says("server knows no watch-list, listing in pages")
+    intact(stage, daemon)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1000)
+@pytest.mark.asyncio
+async def test_a_watch_that_falls_silent(stage: Stage) -> None:
+    """At full length: a watch without a byte is renewed after its own time, ten minutes."""
+    wire = await stage.new_wire()
+    daemon = await stage.start_leading(wire=wire)
+    await settled_node(stage, "early")
+
+    rule = wire.on(harness.NODE_WATCH, SilentAfterLines(0), times=1)
+    wire.cut_connections()
+    await wire.wait_for(Match(where=lambda exchange: exchange in rule.fired))
+    await stage.node("late")
+    await stage.cluster.initialised("early", "late", within_s=700.0)
+
+    intact(stage, daemon)
+
+
+async def settled_by_another(stage: Stage, name: str) -> None:
+    """A node that was initialised long ago, and is ready."""
+    machine = stage.machine(name)
+    labels = {
+        names.LABEL_INSTANCE_TYPE: machine.type,
+        names.LABEL_ZONE: machine.zone,
+        names.LABEL_REGION: machine.region,
+    }
+    await stage.cluster.register(name, ready=names.STATUS_TRUE, providerID=f"sim://{machine.id}")
+    await stage.cluster.patch(
+        f"{harness.NODES}/{name}", {"metadata": {"labels": labels}, "spec": {"taints": None}}
+    )
