@@ -6,6 +6,9 @@ wait aside; of several delays for one key the earliest wins, and a plain `add` n
 waits for nor removes a delay. After `shut_down` nothing is taken in, what is queued is
 still handed out, and then `get` raises `ShutDown`.
 
+Ours beside that: a key may be added in the background. It is handed out when no other key
+waits, and loses that mark when it is added once more without it.
+
 All methods but `get` and `drained` return at once; none of them may be called from
 another thread.
 """
@@ -16,7 +19,7 @@ import asyncio
 import contextlib
 import heapq
 import itertools
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -48,8 +51,9 @@ class WorkQueue(Generic[K]):
         self._clock = clock
         self._policy: requeue.Policy[K] = policy or requeue.default_policy(clock=clock)
         self._metrics: QueueMetrics[K] = QueueMetrics(name, clock)
-        self._ready: deque[K] = deque()
+        self._ready: _Lanes[K] = _Lanes()
         self._dirty: set[K] = set()
+        self._unhurried: set[K] = set()
         self._processing: set[K] = set()
         self._getters: deque[asyncio.Future[None]] = deque()
         self._delayed: _Delayed[K] = _Delayed()
@@ -68,12 +72,24 @@ class WorkQueue(Generic[K]):
         """Whether `shut_down` was called."""
         return self._shutting_down
 
-    def add(self, key: K) -> None:
-        """Queue a key, now, unless it waits already."""
-        if self._shutting_down or key in self._dirty:
+    def add(self, key: K, *, background: bool = False) -> None:
+        """Queue a key, now, unless it waits already.
+
+        Args:
+            key: what to queue.
+            background: let it wait until no other key does.
+        """
+        if self._shutting_down:
+            return
+        if key in self._dirty:
+            if not background and key in self._unhurried:
+                self._unhurried.discard(key)
+                self._ready.hurry(key)
             return
         self._metrics.added(key)
         self._dirty.add(key)
+        if background:
+            self._unhurried.add(key)
         if key not in self._processing:
             self._queue(key)
 
@@ -112,10 +128,11 @@ class WorkQueue(Generic[K]):
             if self._shutting_down:
                 raise ShutDown(self.name)
             await self._wait_for_key()
-        key = self._ready.popleft()
+        key = self._ready.pop()
         self._metrics.got(key)
         self._processing.add(key)
         self._dirty.discard(key)
+        self._unhurried.discard(key)
         self._idle.clear()
         return key
 
@@ -145,7 +162,7 @@ class WorkQueue(Generic[K]):
         return idle
 
     def _queue(self, key: K) -> None:
-        self._ready.append(key)
+        self._ready.push(key, background=key in self._unhurried)
         self._idle.clear()
         self._wake_getter()
 
@@ -191,6 +208,31 @@ class WorkQueue(Generic[K]):
             )
             for key in self._delayed.pop_due(self._clock.monotonic()):
                 self.add(key)
+
+
+class _Lanes(Generic[K]):
+    """Keys in the order of their arrival; those in the background after all others."""
+
+    def __init__(self) -> None:
+        self._first: OrderedDict[K, None] = OrderedDict()
+        self._second: OrderedDict[K, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._second)
+
+    def push(self, key: K, *, background: bool) -> None:
+        """Append a key to its lane."""
+        (self._second if background else self._first)[key] = None
+
+    def pop(self) -> K:
+        """Remove and return the next key."""
+        return (self._first or self._second).popitem(last=False)[0]
+
+    def hurry(self, key: K) -> None:
+        """Move a key out of the background, if it waits there."""
+        if key in self._second:
+            del self._second[key]
+            self._first[key] = None
 
 
 class _Delayed(Generic[K]):

@@ -273,3 +273,46 @@ async def test_no_key_is_in_two_hands_and_none_is_lost(
             assert began_at[key] >= moment, "an addition was lost"
         queue.shut_down()
         assert await queue.drained(1)
+
+
+@pytest.mark.asyncio
+async def test_keys_in_the_background_wait_for_all_others() -> None:
+    queue: WorkQueue[str] = WorkQueue("background", clock=FakeClock())
+    for key in ("old-1", "old-2", "old-3"):
+        queue.add(key, background=True)
+    queue.add("new")
+    assert len(queue) == 4
+    assert await take_all(queue) == ["new", "old-1", "old-2", "old-3"]
+
+
+@pytest.mark.asyncio
+async def test_a_key_in_the_background_comes_forward_when_it_is_added_again() -> None:
+    queue: WorkQueue[str] = WorkQueue("forward", clock=FakeClock())
+    queue.add("a", background=True)
+    queue.add("b", background=True)
+    queue.add("b")
+    queue.add("b", background=True)
+    assert await take_all(queue) == ["b", "a"]
+
+
+@pytest.mark.asyncio
+async def test_a_key_in_work_that_is_added_in_the_background_stays_there() -> None:
+    queue: WorkQueue[str] = WorkQueue("in-work", clock=FakeClock())
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("a", background=True)
+    queue.add("b")
+    queue.done("a")
+    assert await take_all(queue) == ["b", "a"]
+
+
+@pytest.mark.asyncio
+async def test_a_key_in_work_that_is_added_both_ways_does_not_wait() -> None:
+    queue: WorkQueue[str] = WorkQueue("both", clock=FakeClock())
+    queue.add("a")
+    assert await queue.get() == "a"
+    queue.add("a", background=True)
+    queue.add("a")
+    queue.done("a")
+    queue.add("b")
+    assert await take_all(queue) == ["a", "b"]
