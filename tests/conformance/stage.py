@@ -146,6 +146,12 @@ class Stage:
         """Delete a node as somebody else; the cache may still hold it afterwards."""
         await self._send("DELETE", f"{NODES_PATH}/{name}", {})
 
+    async def make_again(self, name: str = "node0", *, taints: Sequence[Taint] = ()) -> None:
+        """Create a bare node, for a cache that does not hear of it."""
+        spec = {"taints": msgspec.to_builtins(taints)}
+        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec}
+        await self._send("POST", NODES_PATH, body)
+
     async def stored(self, name: str = "node0") -> Node | None:
         """The node as the server has it."""
         async with self.session.get(f"{NODES_PATH}/{name}") as response:

@@ -429,21 +429,13 @@ async def test_a_node_made_anew_under_the_same_name_is_not_deleted(stage: Stage)
     await stage.node(ready="False", provider_id="fake://1")
     stage.freeze()
     await stage.delete()
-    again = await stage._send(
-        "POST", "/api/v1/nodes", {"kind": "Node", "metadata": {"name": "node0"}}
-    )
+    await stage.make_again()
 
     await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
 
-    assert again
     assert await stage.stored() is not None
-    assert await stage.trace() == [
-        "POST namespaces/default/events 201",
-        "DELETE nodes/node0 409",
-    ] or await stage.trace() == [
-        "DELETE nodes/node0 409",
-        "POST namespaces/default/events 201",
-    ]
+    assert [call.status for call in stage.proxy.requests(DELETE)] == [409]
+    assert [told.reason for told in await stage.events()] == ["DeletingNode"]
 
 
 @pytest.mark.row("lifecycle-own-05")

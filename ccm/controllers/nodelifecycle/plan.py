@@ -101,12 +101,17 @@ def is_suspect(node: Node, schemes: Collection[str]) -> bool:
 
 
 def changed_state(old: Node | None, new: Node) -> bool:
-    """Whether a change is worth looking at the node before its next pass."""
+    """Whether a change is worth looking at the node before its next pass.
+
+    The shutdown taint counts where it may be wrong: on a ready node, or off one that is not;
+    our own write, which put it right, does not make us ask the cloud again.
+    """
+    ready, tainted = new.ready == names.STATUS_TRUE, has_shutdown_taint(new)
     return (
         old is None
         or old.uid != new.uid
-        or (old.ready == names.STATUS_TRUE) != (new.ready == names.STATUS_TRUE)
-        or has_shutdown_taint(old) != has_shutdown_taint(new)
+        or (old.ready == names.STATUS_TRUE) != ready
+        or (has_shutdown_taint(old) != tainted and tainted == ready)
     )
 
 

@@ -1,0 +1,7 @@
+"""The service controller: a load balancer for each Service that wants one.
+
+Counterpart of the `service-lb-controller` of the Go cloud-provider library: same finalizer,
+status, events and calls to the provider; fewer calls and writes on the way, and repair of
+what others take away. `plan` has every decision, `nodes` knows who may be a member,
+`record` what was done for each Service, `startup` spares needless work after a start.
+"""

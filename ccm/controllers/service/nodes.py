@@ -1,0 +1,95 @@
+"""Which nodes are members of load balancers, and whether that changed. Pure.
+
+All Services have the same members. The set is kept up to date node by node, so that a
+change costs one look at the changed node, however many nodes and Services there are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from ccm.model import Node, names
+from ccm.model.booleans import parse_bool
+
+NAMES_SHOWN = 20
+"""Most node names in a message (Go cloud-provider, service controller)."""
+
+
+def is_member(node: Node) -> bool:
+    """Whether load balancers may send traffic to the node.
+
+    Readiness, cordoning and the provider ID do not count: the health checks of the load
+    balancer decide who gets traffic (KEP-3458).
+    """
+    return (
+        node.metadata.deletion_timestamp is None
+        and not is_excluded(node)
+        and not any(taint.key == names.TAINT_AUTOSCALER_DELETION for taint in node.taints)
+    )
+
+
+def is_excluded(node: Node) -> bool:
+    """Whether the exclusion label is there, with any value but one that Go reads as false."""
+    value = node.labels.get(names.LABEL_EXCLUDE_BALANCERS)
+    return value is not None and parse_bool(value) is not False
+
+
+def matters(old: Node, new: Node) -> bool:
+    """Whether an update of a node is a reason to look at the members of all load balancers.
+
+    Taints and a deletion that has begun are none: they count as soon as there is another.
+    """
+    return is_excluded(old) != is_excluded(new) or old.provider_id != new.provider_id
+
+
+def shown(members: Sequence[Node]) -> str:
+    """The names for a message; after `NAMES_SHOWN` only how many more there are."""
+    some = [node.name for node in members[:NAMES_SHOWN]]
+    if len(members) > NAMES_SHOWN:
+        some.append(f"<{len(members) - NAMES_SHOWN} more>")
+    return f"[{' '.join(some)}]"
+
+
+class Members:
+    """The members, told of every change of a node."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._sorted: tuple[Node, ...] | None = ()
+        self._fingerprint: str | None = None
+
+    def put(self, node: Node) -> None:
+        """A node appeared or changed."""
+        if not is_member(node):
+            self.remove(node.name)
+            return
+        old = self._nodes.get(node.name)
+        self._nodes[node.name] = node
+        self._sorted = None
+        if old is None or old.provider_id != node.provider_id:
+            self._fingerprint = None
+
+    def remove(self, name: str) -> None:
+        """A node is gone, or no member any more."""
+        if self._nodes.pop(name, None) is not None:
+            self._sorted = None
+            self._fingerprint = None
+
+    @property
+    def all(self) -> Sequence[Node]:
+        """The members as they are now, by name; the same object until a node changes."""
+        if self._sorted is None:
+            self._sorted = tuple(self._nodes[name] for name in sorted(self._nodes))
+        return self._sorted
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal sets: the same names with the same provider IDs."""
+        if self._fingerprint is None:
+            content = hashlib.sha256()
+            for name in sorted(self._nodes):
+                # Neither part can contain a blank or a line break.
+                content.update(f"{name} {self._nodes[name].provider_id}\n".encode())
+            self._fingerprint = content.hexdigest()
+        return self._fingerprint
