@@ -13,7 +13,6 @@ from ccm.model import names
 from tests.faults import (
     Action,
     CloseAfterLines,
-    CutAfterLines,
     InsertLine,
     Match,
     ResetAfterLines,
@@ -49,8 +48,6 @@ def broken(text: bytes) -> bytes:
 
 WEATHER: Mapping[str, Action] = {
     "closed at once": CloseAfterLines(0),
-    "closed after a line": CloseAfterLines(1),
-    "cut": CutAfterLines(1),
     "reset": ResetAfterLines(1),
     "reset before the first line": ResetAfterLines(0),
     "410 as an event": InsertLine(json.dumps(EXPIRED).encode()),
@@ -59,7 +56,6 @@ WEATHER: Mapping[str, Action] = {
     "500": refusal(500, reason="InternalError"),
     "502 of a proxy": HTML,
     "a line that is no JSON": InsertLine(b'{"type":"MODIFIED","object":{"metadata"'),
-    "a line that is no event": InsertLine(b'["Node"]'),
 }
 
 
