@@ -67,16 +67,16 @@ def build_parser() -> argparse.ArgumentParser:
         type=_page_size,
         default=traffic.MAX_PAGE,
         metavar="N",
-        help="instances on one page, 1 to 500 (default %(default)s)",
+        help="items on one page, 1 to 500 (default %(default)s)",
     )
     option(
         "--state",
         type=Path,
         metavar="FILE",
-        help="JSON file to load instances from and to keep them in (default: keep nothing)",
+        help="JSON file to load the cloud's content from and to keep it in (default: keep nothing)",
     )
     option("--token", default="", help="bearer token to ask for (default: a random one)")
-    option("--seed", type=int, metavar="N", help="repeat the instance IDs of an earlier run")
+    option("--seed", type=int, metavar="N", help="repeat the IDs of an earlier run")
     return parser
 
 
@@ -101,7 +101,7 @@ async def _run(options: argparse.Namespace) -> None:
     )
     service = server.Service(token=options.token, seed=options.seed, settings=settings)
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(state.kept(service.world, options.state))
+        await stack.enter_async_context(state.kept(service.worlds, options.state))
         url = await stack.enter_async_context(
             server.serve(service, host=options.host, port=options.port)
         )

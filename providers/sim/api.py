@@ -14,7 +14,16 @@ from typing import Annotated, Any
 
 import msgspec
 
-from . import faults, traffic, world
+from . import (
+    api_balancers,
+    api_routes,
+    faults,
+    operation,
+    traffic,
+    world,
+    world_balancers,
+    world_routes,
+)
 
 VERSION = "1"
 
@@ -25,6 +34,9 @@ ERRORS = {
     "no_such_path": 404,
     "method_not_allowed": 405,
     "conflict": 409,
+    "busy": 409,
+    "protected": 409,
+    "quota_exceeded": 403,
     "rate_limited": 429,
     "internal": 500,
 }
@@ -39,6 +51,13 @@ class InstanceList(msgspec.Struct, frozen=True, kw_only=True):
 
     instances: tuple[world.Instance, ...]
     next_cursor: str | None = None
+
+
+class Snapshot(InstanceList, frozen=True, kw_only=True):
+    """Everything there is."""
+
+    balancers: tuple[world_balancers.Balancer, ...] = ()
+    routes: tuple[world_routes.Route, ...] = ()
 
 
 class ActionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,11 +113,9 @@ class Error(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorBody
 
 
-class ListQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ListQuery(operation.PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """At most `limit` instances behind `cursor`, all or those called exactly `name`."""
 
-    limit: Annotated[int, msgspec.Meta(ge=1, le=traffic.MAX_PAGE)] = traffic.MAX_PAGE
-    cursor: str | None = None
     name: str | None = None
 
 
@@ -108,33 +125,11 @@ class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     after: NonNegative = 0
 
 
-class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The operation takes no query parameters."""
-
-
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the API; `body` and `answer` None mean there is none."""
-
-    name: str
-    method: str
-    path: str
-    summary: str
-    query: type[msgspec.Struct] = NoQuery
-    body: type[msgspec.Struct] | None = None
-    answer: type[msgspec.Struct] | None = None
-    status: int = 200
-
-    @property
-    def is_cloud_call(self) -> bool:
-        """Whether a customer makes this call, so that manners and faults apply."""
-        return self.path.startswith("/v1/")
-
-
 _INSTANCES = "/v1/instances"
 _ADMIN = "/admin/instances"
 
 OPERATIONS = (
-    Operation(
+    operation.Operation(
         name="list_instances",
         method="GET",
         path=_INSTANCES,
@@ -142,14 +137,14 @@ OPERATIONS = (
         query=ListQuery,
         answer=InstanceList,
     ),
-    Operation(
+    operation.Operation(
         name="get_instance",
         method="GET",
         path=_INSTANCES + "/{id}",
         summary="One instance",
         answer=world.Instance,
     ),
-    Operation(
+    operation.Operation(
         name="create_instance",
         method="POST",
         path=_INSTANCES,
@@ -158,7 +153,7 @@ OPERATIONS = (
         answer=world.Instance,
         status=201,
     ),
-    Operation(
+    operation.Operation(
         name="update_instance",
         method="PATCH",
         path=_INSTANCES + "/{id}",
@@ -166,14 +161,14 @@ OPERATIONS = (
         body=world.Change,
         answer=world.Instance,
     ),
-    Operation(
+    operation.Operation(
         name="delete_instance",
         method="DELETE",
         path=_INSTANCES + "/{id}",
         summary="Delete an instance in whatever state it is",
         status=204,
     ),
-    Operation(
+    operation.Operation(
         name="act_on_instance",
         method="POST",
         path=_INSTANCES + "/{id}/actions",
@@ -181,7 +176,7 @@ OPERATIONS = (
         body=ActionRequest,
         answer=world.Instance,
     ),
-    Operation(
+    operation.Operation(
         name="admin_put_instances",
         method="POST",
         path=_ADMIN,
@@ -190,7 +185,7 @@ OPERATIONS = (
         answer=InstanceList,
         status=201,
     ),
-    Operation(
+    operation.Operation(
         name="admin_update_instance",
         method="PATCH",
         path=_ADMIN + "/{id}",
@@ -198,14 +193,14 @@ OPERATIONS = (
         body=world.Change,
         answer=world.Instance,
     ),
-    Operation(
+    operation.Operation(
         name="admin_delete_instance",
         method="DELETE",
         path=_ADMIN + "/{id}",
         summary="As delete_instance, behind the scenes",
         status=204,
     ),
-    Operation(
+    operation.Operation(
         name="admin_act_on_instance",
         method="POST",
         path=_ADMIN + "/{id}/actions",
@@ -213,7 +208,7 @@ OPERATIONS = (
         body=ActionRequest,
         answer=world.Instance,
     ),
-    Operation(
+    operation.Operation(
         name="admin_add_faults",
         method="POST",
         path="/admin/faults",
@@ -221,21 +216,21 @@ OPERATIONS = (
         body=Faults,
         status=204,
     ),
-    Operation(
+    operation.Operation(
         name="admin_clear_faults",
         method="DELETE",
         path="/admin/faults",
         summary="Disarm every fault and let hanging calls go",
         status=204,
     ),
-    Operation(
+    operation.Operation(
         name="admin_get_settings",
         method="GET",
         path="/admin/settings",
         summary="The cloud's manners",
         answer=traffic.Settings,
     ),
-    Operation(
+    operation.Operation(
         name="admin_change_settings",
         method="PATCH",
         path="/admin/settings",
@@ -243,7 +238,7 @@ OPERATIONS = (
         body=SettingsChange,
         answer=traffic.Settings,
     ),
-    Operation(
+    operation.Operation(
         name="admin_list_calls",
         method="GET",
         path="/admin/calls",
@@ -251,20 +246,22 @@ OPERATIONS = (
         query=CallsQuery,
         answer=Calls,
     ),
-    Operation(
+    operation.Operation(
         name="admin_clear_calls",
         method="DELETE",
         path="/admin/calls",
         summary="Empty the log of cloud calls and their counts",
         status=204,
     ),
-    Operation(
+    operation.Operation(
         name="admin_snapshot",
         method="GET",
         path="/admin/snapshot",
-        summary="Every instance as it truly is now, in one answer",
-        answer=InstanceList,
+        summary="Everything in the cloud as it truly is now, in one answer",
+        answer=Snapshot,
     ),
+    *api_balancers.OPERATIONS,
+    *api_routes.OPERATIONS,
 )
 
 
@@ -294,7 +291,7 @@ def describe() -> dict[str, Any]:
     }
 
 
-def _describe_row(row: Operation) -> dict[str, Any]:
+def _describe_row(row: operation.Operation) -> dict[str, Any]:
     parameters = [
         {"name": field, "in": "query", "required": False, "schema": schema}
         for field, schema in _inline(row.query)["properties"].items()

@@ -42,7 +42,9 @@ def novel(answer: object) -> object:
         changed = {name: novel(value) for name, value in answer.items()} | {"novelty": {"is": [1]}}
         if "state" in answer:
             changed["state"] = "dreaming"
+        if "labels" in answer:
             changed["labels"] = answer["labels"]
+        if "addresses" in answer:
             pigeon = {"kind": "carrier_pigeon", "value": "coo", "ring": 7}
             changed["addresses"] = [pigeon, *answer["addresses"]]
         return changed

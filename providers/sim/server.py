@@ -17,7 +17,6 @@ import math
 import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
 
 import msgspec
 from aiohttp import hdrs, web
@@ -25,7 +24,7 @@ from aiohttp import hdrs, web
 from ccm.base import clock as clocks
 from ccm.base import tasks
 
-from . import api, faults, traffic, world
+from . import api, api_balancers, api_routes, faults, operation, traffic, world, worlds
 
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of a request; enough to place a hundred thousand instances at once."""
@@ -42,17 +41,6 @@ class ApiError(Exception):
         self.code = code
         self.status = status or api.ERRORS[code]
         self.retry_after_s = retry_after_s
-
-
-class Asked(msgspec.Struct, frozen=True):
-    """A call, read and checked: the ID in its path, its query and its body."""
-
-    id: str
-    query: Any
-    body: Any
-
-
-Handler = Callable[[Asked], object]
 
 
 class Service:
@@ -74,7 +62,8 @@ class Service:
         settings: traffic.Settings | None = None,
     ) -> None:
         self.token = token or secrets.token_hex(16)
-        self.world = world.World(clock, random.Random(seed))
+        self.worlds = worlds.Worlds(clock, random.Random(seed))
+        self.world = self.worlds.instances
         self.script = faults.Script(clock)
         self.calls = traffic.CallLog(clock)
         self._clock = clock
@@ -85,8 +74,7 @@ class Service:
     def change_settings(self, settings: traffic.Settings) -> None:
         """Take on new manners; the rate limit starts afresh."""
         self.settings = settings
-        self.world.transition_s = settings.transition_s
-        self.world.linger_s = settings.linger_s
+        self.worlds.use(settings)
         self._rate_limit = traffic.RateLimit(self._clock, settings.rate_limit)
 
     def heal(self) -> None:
@@ -106,7 +94,7 @@ class Service:
         return app
 
     def _shell(
-        self, row: api.Operation, handler: Handler
+        self, row: operation.Operation, handler: operation.Handler
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def admin(request: web.Request) -> web.StreamResponse:
             self._check_token(request)
@@ -127,7 +115,7 @@ class Service:
         return cloud if row.is_cloud_call else admin
 
     async def _suffer(
-        self, row: api.Operation, handler: Handler, request: web.Request
+        self, row: operation.Operation, handler: operation.Handler, request: web.Request
     ) -> web.StreamResponse:
         self._check_token(request)
         wait_s = self._rate_limit.take()
@@ -164,21 +152,20 @@ class Service:
             request.transport.abort()
         return _NoAnswer()
 
-    def _names(self, asked: Asked) -> tuple[str, ...]:
-        """The words by which a fault may name the instance of a call."""
+    def _names(self, asked: operation.Asked) -> tuple[str, ...]:
+        """The words by which a fault may name the thing a call is about."""
         if asked.id:
-            with contextlib.suppress(world.WorldError):
-                return asked.id, self.world.get(asked.id).name
-            return (asked.id,)
-        name = getattr(asked.body, "name", None) or getattr(asked.query, "name", None)
-        return (name,) if name else ()
+            words = (asked.id, self.worlds.name_of(asked.id))
+        else:
+            words = (getattr(asked.body, "name", ""), getattr(asked.query, "name", ""))
+        return tuple(word for word in words if word)
 
     def _check_token(self, request: web.Request) -> None:
         given = request.headers.get(hdrs.AUTHORIZATION, "")
         if not secrets.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
             raise ApiError("unauthenticated", "the bearer token is missing or wrong")
 
-    def _run(self, handler: Handler, asked: Asked) -> object:
+    def _run(self, handler: operation.Handler, asked: operation.Asked) -> object:
         try:
             return handler(asked)
         except world.WorldError as error:
@@ -209,7 +196,7 @@ class Service:
             headers[hdrs.RETRY_AFTER] = str(math.ceil(error.retry_after_s))
         return _json(api.Error(error=body), error.status, headers)
 
-    def _handlers(self) -> dict[str, Handler]:
+    def _handlers(self) -> dict[str, operation.Handler]:
         return {
             "list_instances": self._list,
             "get_instance": lambda asked: self.world.get(
@@ -229,42 +216,52 @@ class Service:
             "admin_change_settings": self._change_settings,
             "admin_list_calls": self._list_calls,
             "admin_clear_calls": lambda _: self.calls.clear(),
-            "admin_snapshot": lambda _: api.InstanceList(instances=self.world.snapshot()),
+            "admin_snapshot": lambda _: self._snapshot(),
+            **api_balancers.handlers(self.worlds.balancers, lambda: self.settings.page_size),
+            **api_routes.handlers(self.worlds.routes, lambda: self.settings.page_size),
         }
 
-    def _list(self, asked: Asked) -> api.InstanceList:
+    def _snapshot(self) -> api.Snapshot:
+        return api.Snapshot(
+            instances=self.world.snapshot(),
+            balancers=self.worlds.balancers.snapshot(),
+            routes=self.worlds.routes.snapshot(),
+        )
+
+    def _list(self, asked: operation.Asked) -> api.InstanceList:
         page = self.world.page(
             limit=min(asked.query.limit, self.settings.page_size),
-            after=_parse_cursor(asked.query.cursor),
+            after=operation.parse_cursor(asked.query.cursor),
             name=asked.query.name,
             stale_s=self.settings.list_delay_s,
         )
-        cursor = None if page.after is None else f"after-{page.after:x}"
-        return api.InstanceList(instances=page.instances, next_cursor=cursor)
+        return api.InstanceList(
+            instances=page.instances, next_cursor=operation.format_cursor(page.after)
+        )
 
-    def _update(self, asked: Asked) -> world.Instance:
+    def _update(self, asked: operation.Asked) -> world.Instance:
         return self.world.update(asked.id, asked.body)
 
-    def _delete(self, asked: Asked) -> None:
+    def _delete(self, asked: operation.Asked) -> None:
         self.world.delete(asked.id)
 
-    def _act(self, asked: Asked) -> world.Instance:
+    def _act(self, asked: operation.Asked) -> world.Instance:
         return self.world.act(asked.id, asked.body.action)
 
-    def _put(self, asked: Asked) -> api.InstanceList:
+    def _put(self, asked: operation.Asked) -> api.InstanceList:
         return api.InstanceList(instances=self.world.put_all(asked.body.instances))
 
-    def _add_faults(self, asked: Asked) -> None:
+    def _add_faults(self, asked: operation.Asked) -> None:
         for fault in asked.body.faults:
             self.script.add(fault)
 
-    def _change_settings(self, asked: Asked) -> traffic.Settings:
+    def _change_settings(self, asked: operation.Asked) -> traffic.Settings:
         fields = msgspec.structs.asdict(asked.body)
         changes = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
         self.change_settings(msgspec.structs.replace(self.settings, **changes))
         return self.settings
 
-    def _list_calls(self, asked: Asked) -> api.Calls:
+    def _list_calls(self, asked: operation.Asked) -> api.Calls:
         counts = dict(self.calls.counts)
         entries = (entry for entry in self.calls.entries if entry.sequence > asked.query.after)
         return api.Calls(calls=tuple(entries), counts=counts, total=sum(counts.values()))
@@ -295,7 +292,7 @@ class _NoAnswer(web.Response):
     """Returned for a connection that was cut: there is nobody to send it to."""
 
 
-async def _read(row: api.Operation, request: web.Request) -> Asked:
+async def _read(row: operation.Operation, request: web.Request) -> operation.Asked:
     body = None
     try:
         query = msgspec.convert(dict(request.query), row.query, strict=False)
@@ -303,22 +300,10 @@ async def _read(row: api.Operation, request: web.Request) -> Asked:
             body = msgspec.json.decode(await request.read(), type=row.body)
     except msgspec.MsgspecError as error:
         raise ApiError("invalid", str(error)) from error
-    return Asked(id=request.match_info.get("id", ""), query=query, body=body)
+    return operation.Asked(id=request.match_info.get("id", ""), query=query, body=body)
 
 
-def _parse_cursor(text: str | None) -> int:
-    if text is None:
-        return 0
-    prefix, _, number = text.partition("-")
-    try:
-        if prefix != "after":
-            raise ValueError(text)
-        return int(number, 16)
-    except ValueError as error:
-        raise ApiError("invalid", f"cursor: {text!r} is not one of ours") from error
-
-
-def _answer(row: api.Operation, result: object) -> web.Response:
+def _answer(row: operation.Operation, result: object) -> web.Response:
     if row.answer is None:
         return web.Response(status=row.status)
     return _json(result, row.status)

@@ -1,4 +1,4 @@
-"""The simulated cloud's memory across restarts: its instances in one JSON file."""
+"""The simulated cloud's memory across restarts: its content in one JSON file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import msgspec
 from ccm.base import clock as clocks
 from ccm.base import tasks
 
-from . import world
+from . import world, worlds
 
 SAVE_EVERY_S = 1.0
 """How often changes are written down; a killed process forgets at most so much."""
 
 
-def load(path: Path) -> tuple[world.GivenInstance, ...]:
-    """Read the saved instances; a missing file is an empty cloud.
+def load(path: Path) -> worlds.Saved:
+    """Read the saved cloud; a missing file is an empty one, a mere list holds instances.
 
     Raises:
         ValueError: the file holds something else; the message says where.
@@ -29,22 +29,25 @@ def load(path: Path) -> tuple[world.GivenInstance, ...]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        return ()
+        return worlds.Saved()
     try:
-        return msgspec.json.decode(content, type=tuple[world.GivenInstance, ...])
+        if content.lstrip().startswith(b"["):
+            instances = msgspec.json.decode(content, type=tuple[world.GivenInstance, ...])
+            return worlds.Saved(instances=instances)
+        return msgspec.json.decode(content, type=worlds.Saved)
     except msgspec.MsgspecError as error:
         raise ValueError(f"{path} is no saved state: {error}") from error
 
 
-def save(path: Path, instances: tuple[world.Instance, ...]) -> None:
-    """Write the instances so that a crash leaves the old file or the new one, never half.
+def save(path: Path, content: worlds.Saved) -> None:
+    """Write the cloud so that a crash leaves the old file or the new one, never half.
 
     Raises:
         OSError: the file cannot be written.
     """
     draft = path.with_name(f"{path.name}.new")
     with draft.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(instances)))
+        file.write(msgspec.json.format(msgspec.json.encode(content)))
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
@@ -52,9 +55,9 @@ def save(path: Path, instances: tuple[world.Instance, ...]) -> None:
 
 @contextlib.asynccontextmanager
 async def kept(
-    cloud: world.World, path: Path | None, *, clock: clocks.Clock = clocks.SYSTEM
+    cloud: worlds.Worlds, path: Path | None, *, clock: clocks.Clock = clocks.SYSTEM
 ) -> AsyncIterator[None]:
-    """Fill a world from its file, and keep the file up to date while the context is open.
+    """Fill a cloud from its file, and keep the file up to date while the context is open.
 
     None keeps nothing.
 
@@ -65,7 +68,7 @@ async def kept(
     if path is None:
         yield
         return
-    cloud.put_all(await asyncio.to_thread(load, path))
+    cloud.load(await asyncio.to_thread(load, path))
     stop = asyncio.Event()
     saved = cloud.revision
     saver = tasks.spawn(_save_changes(cloud, path, clock, saved, stop), name="state-saver")
@@ -77,7 +80,7 @@ async def kept(
 
 
 async def _save_changes(
-    cloud: world.World, path: Path, clock: clocks.Clock, saved: int, stop: asyncio.Event
+    cloud: worlds.Worlds, path: Path, clock: clocks.Clock, saved: int, stop: asyncio.Event
 ) -> None:
     """Save what is new once in a while and a last time at the end.
 

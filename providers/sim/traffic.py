@@ -28,7 +28,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     as many may come at once, the rest gets 429 with Retry-After. `list_delay_s` and
     `get_delay_s` are how far behind the truth listings and single reads are.
     `transition_s` is how long starting and stopping take, `linger_s` how long a
-    deleted instance is still shown as `deleted` before it is gone.
+    deleted instance is still shown as `deleted` before it is gone. `provision_s` is how
+    long a new load balancer takes, `change_s` how long a change of one takes;
+    `balancer_quota` and `route_quota` are how many there may be, 0 = no limit.
     """
 
     latency_s: Seconds = 0.0
@@ -38,6 +40,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     get_delay_s: Delay = 0.0
     transition_s: Seconds = 0.5
     linger_s: Delay = 0.0
+    provision_s: Seconds = 0.0
+    change_s: Seconds = 0.0
+    balancer_quota: Annotated[int, msgspec.Meta(ge=0)] = 0
+    route_quota: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 class RateLimit:

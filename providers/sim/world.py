@@ -54,10 +54,13 @@ SETTLES: dict[State, State] = {"starting": "running", "stopping": "stopped"}
 """What becomes of a state on the way if nobody interferes."""
 
 
+Code = Literal["not_found", "conflict", "invalid", "quota_exceeded", "busy", "protected"]
+
+
 class WorldError(Exception):
     """A refused operation: `code` is for programs, the text for people."""
 
-    def __init__(self, code: Literal["not_found", "conflict", "invalid"], message: str) -> None:
+    def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
 

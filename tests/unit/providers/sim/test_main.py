@@ -50,7 +50,7 @@ def test_it_says_where_it_is_and_ends_cleanly(
     assert settings["rate_limit"] == 100
     assert code == 0
     saved = json.loads((tmp_path / "state.json").read_text())
-    assert [one["id"] for one in saved] == [made["id"]]
+    assert [one["id"] for one in saved["instances"]] == [made["id"]]
 
 
 @pytest.mark.parametrize(

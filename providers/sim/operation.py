@@ -1,0 +1,81 @@
+"""What a row of the API table is, and what its handler gets. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+
+from . import traffic, world
+
+T = TypeVar("T")
+
+
+class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The operation takes no query parameters."""
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the API; `body` and `answer` None mean there is none."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    query: type[msgspec.Struct] = NoQuery
+    body: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct] | None = None
+    status: int = 200
+
+    @property
+    def is_cloud_call(self) -> bool:
+        """Whether a customer makes this call, so that manners and faults apply."""
+        return self.path.startswith("/v1/")
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A call, read and checked: the ID in its path, its query and its body."""
+
+    id: str
+    query: Any
+    body: Any
+
+
+Handler = Callable[[Asked], object]
+
+
+class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At most `limit` items behind `cursor`."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=traffic.MAX_PAGE)] = traffic.MAX_PAGE
+    cursor: str | None = None
+
+
+def format_cursor(after: int | None) -> str | None:
+    """The cursor of a position; None ends the listing."""
+    return None if after is None else f"after-{after:x}"
+
+
+def parse_cursor(text: str | None) -> int:
+    """The position of a cursor.
+
+    Raises:
+        WorldError: `invalid`.
+    """
+    if text is None:
+        return 0
+    prefix, _, number = text.partition("-")
+    try:
+        if prefix != "after":
+            raise ValueError(text)
+        return int(number, 16)
+    except ValueError as error:
+        raise world.WorldError("invalid", f"cursor: {text!r} is not one of ours") from error
+
+
+def cut(items: Sequence[T], query: PageQuery, most: int) -> tuple[tuple[T, ...], str | None]:
+    """One page of a complete listing, and the cursor of the next."""
+    start = parse_cursor(query.cursor)
+    end = start + min(query.limit, most)
+    return tuple(items[start:end]), format_cursor(end if end < len(items) else None)

@@ -1,0 +1,324 @@
+"""The simulated cloud's load balancers. No I/O.
+
+Theory: a load balancer is a record and the moment from which it is `active`. Until then it
+is `provisioning` (new) or `updating` (changed), and refuses every change but its deletion,
+as clouds do that build load balancers out of machines. Nothing runs in the background:
+whoever reads finds the state that holds at that moment. Names are unique, so a customer
+who lost the answer to an order finds out by ordering again. What one call says is seen by
+the next: there is no delay of consistency here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from ccm.base import clock as clocks
+
+from . import world
+
+NETWORKS: Mapping[tuple[bool, str], ipaddress.IPv4Network | ipaddress.IPv6Network] = {
+    (False, "IPv4"): ipaddress.ip_network("198.18.0.0/15"),
+    (True, "IPv4"): ipaddress.ip_network("10.254.0.0/16"),
+    (False, "IPv6"): ipaddress.ip_network("2001:db8:1b::/64"),
+    (True, "IPv6"): ipaddress.ip_network("fd00:1b::/64"),
+}
+"""(internal, family) -> where the addresses of load balancers come from."""
+
+State = Literal["provisioning", "active", "updating", "error"]
+Family = Literal["IPv4", "IPv6"]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+class Listener(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Traffic to `port` goes to `target_port` of a member; one of each protocol and port."""
+
+    protocol: Literal["TCP", "UDP"]
+    port: Port
+    target_port: Port
+
+
+class Ingress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One address of a load balancer."""
+
+    family: Family
+    ip: str
+
+
+class HealthCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How members are checked: HTTP GET of `path`, or without one a TCP connection."""
+
+    port: Port
+    path: str = ""
+    interval_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a customer wants of a load balancer, its members apart.
+
+    `source_ranges` empty lets everybody in; `sticky_s` 0 spreads each client's connections.
+    """
+
+    listeners: tuple[Listener, ...]
+    health_check: HealthCheck | None = None
+    source_ranges: tuple[str, ...] = ()
+    families: tuple[Family, ...] = ("IPv4",)
+    internal: bool = False
+    size: Literal["small", "large"] = "small"
+    sticky_s: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class NewBalancer(Plan, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An order: a name nobody has, and the cluster it belongs to. It has no members yet."""
+
+    name: str
+    cluster: str = ""
+
+
+class Balancer(Plan, frozen=True, kw_only=True):
+    """One load balancer as the cloud shows it.
+
+    `reason` says why it is in `error`; `ready_in_s` is how long it is still on its way;
+    `unhealthy` are the members that get no traffic; a `protected` one cannot be deleted.
+    """
+
+    id: str
+    name: str
+    cluster: str
+    state: State
+    reason: str = ""
+    ready_in_s: float = 0.0
+    ingress: tuple[Ingress, ...] = ()
+    members: tuple[str, ...] = ()
+    unhealthy: tuple[str, ...] = ()
+    protected: bool = False
+    created: str = ""
+
+
+class Interference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the administrator may alter behind a customer's back; what is left out stays."""
+
+    listeners: tuple[Listener, ...] | msgspec.UnsetType = msgspec.UNSET
+    source_ranges: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    health_check: HealthCheck | msgspec.UnsetType | None = msgspec.UNSET
+    members: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    unhealthy: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    state: Literal["active", "error"] | msgspec.UnsetType = msgspec.UNSET
+    reason: str | msgspec.UnsetType = msgspec.UNSET
+    protected: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class Balancers:
+    """All load balancers of the simulated cloud.
+
+    Args:
+        clock: tells the time.
+        rng: draws IDs.
+    """
+
+    def __init__(self, clock: clocks.Clock, rng: random.Random) -> None:
+        self.provision_s = 0.0
+        """Seconds that a new load balancer takes to become active."""
+        self.change_s = 0.0
+        """Seconds that a change takes."""
+        self.quota = 0
+        """Most load balancers there may be; 0 = no limit."""
+        self.revision = 0
+        """Counts the writes."""
+        self._clock = clock
+        self._rng = rng
+        self._by_id: dict[str, Balancer] = {}
+        self._ready_at: dict[str, float] = {}
+        self._next_address = dict.fromkeys(NETWORKS, 0)
+
+    def create(self, order: NewBalancer) -> Balancer:
+        """Order a load balancer.
+
+        Raises:
+            WorldError: `invalid`, `conflict` if the name is taken, or `quota_exceeded`.
+        """
+        if not order.name:
+            raise world.WorldError("invalid", "name: must not be empty")
+        _check(order)
+        if any(one.name == order.name for one in self._by_id.values()):
+            raise world.WorldError("conflict", f"a load balancer {order.name} exists")
+        if self.quota and len(self._by_id) >= self.quota:
+            raise world.WorldError(
+                "quota_exceeded", f"your quota of {self.quota} load balancers is used up"
+            )
+        made = Balancer(
+            **msgspec.structs.asdict(order),
+            id=f"lb-{self._rng.getrandbits(48):012x}",
+            state="provisioning",
+            created=self._clock.now().isoformat(timespec="milliseconds"),
+        )
+        made = self._addressed(made)
+        self._by_id[made.id] = made
+        return self._settling(made, "provisioning", self.provision_s)
+
+    def put_all(self, given: Sequence[Balancer]) -> None:
+        """Place load balancers as they are: a saved state."""
+        for one in given:
+            self._by_id[one.id] = one
+        self.revision += 1
+
+    def get(self, balancer_id: str) -> Balancer:
+        """One load balancer as it is now.
+
+        Raises:
+            WorldError: `not_found`.
+        """
+        found = self._by_id.get(balancer_id)
+        if found is None:
+            raise world.WorldError("not_found", f"no load balancer with ID {balancer_id}")
+        return self._now(found)
+
+    def list(self, *, name: str | None = None, cluster: str | None = None) -> list[Balancer]:
+        """All in order of creation, or those of a name or cluster."""
+        return [
+            self._now(one)
+            for one in self._by_id.values()
+            if (name is None or one.name == name) and (cluster is None or one.cluster == cluster)
+        ]
+
+    def change(self, balancer_id: str, plan: Plan) -> Balancer:
+        """Replace everything but name, cluster and members.
+
+        Raises:
+            WorldError: `not_found`, `invalid`, or `busy` while it is on its way.
+        """
+        present = self._changeable(balancer_id)
+        _check(plan)
+        changed = msgspec.structs.replace(present, **msgspec.structs.asdict(plan))
+        return self._settling(self._addressed(changed), "updating", self.change_s)
+
+    def set_members(self, balancer_id: str, members: Sequence[str]) -> Balancer:
+        """Make exactly these addresses the members.
+
+        Raises:
+            WorldError: `not_found`, `invalid`, or `busy` while it is on its way.
+        """
+        present = self._changeable(balancer_id)
+        for member in members:
+            _check_address(member)
+        if len(set(members)) != len(members):
+            raise world.WorldError("invalid", "members: one is there twice")
+        changed = msgspec.structs.replace(
+            present,
+            members=tuple(members),
+            unhealthy=tuple(one for one in present.unhealthy if one in members),
+        )
+        return self._settling(changed, "updating", self.change_s)
+
+    def interfere(self, balancer_id: str, interference: Interference) -> Balancer:
+        """Alter a load balancer behind its customer's back, at once.
+
+        Raises:
+            WorldError: `not_found`.
+        """
+        fields = {
+            name: value
+            for name, value in msgspec.structs.asdict(interference).items()
+            if value is not msgspec.UNSET
+        }
+        altered = msgspec.structs.replace(self.get(balancer_id), **fields)
+        if altered.state == "active":
+            altered = msgspec.structs.replace(altered, reason="")
+        if "state" in fields:
+            self._ready_at.pop(balancer_id, None)
+        self._by_id[balancer_id] = altered
+        self.revision += 1
+        return self.get(balancer_id)
+
+    def delete(self, balancer_id: str) -> None:
+        """Delete a load balancer in whatever state it is.
+
+        Raises:
+            WorldError: `not_found`, or `protected`.
+        """
+        if self.get(balancer_id).protected:
+            raise world.WorldError("protected", "the load balancer is protected from deletion")
+        self.remove(balancer_id)
+
+    def remove(self, balancer_id: str) -> None:
+        """The same for the administrator, who may delete protected ones too.
+
+        Raises:
+            WorldError: `not_found`.
+        """
+        self.get(balancer_id)
+        del self._by_id[balancer_id]
+        self._ready_at.pop(balancer_id, None)
+        self.revision += 1
+
+    def snapshot(self) -> tuple[Balancer, ...]:
+        """Every load balancer as it is now."""
+        return tuple(self.list())
+
+    def _changeable(self, balancer_id: str) -> Balancer:
+        present = self.get(balancer_id)
+        if present.state in ("provisioning", "updating"):
+            raise world.WorldError("busy", f"the load balancer is {present.state}")
+        return present
+
+    def _settling(self, balancer: Balancer, state: State, seconds: float) -> Balancer:
+        kept = balancer.state if balancer.state == "error" else state
+        self._by_id[balancer.id] = msgspec.structs.replace(balancer, state=kept)
+        self._ready_at[balancer.id] = self._clock.monotonic() + seconds
+        self.revision += 1
+        return self.get(balancer.id)
+
+    def _now(self, balancer: Balancer) -> Balancer:
+        if balancer.state not in ("provisioning", "updating"):
+            return balancer
+        left_s = self._ready_at.get(balancer.id, 0.0) - self._clock.monotonic()
+        if left_s <= 0:
+            return msgspec.structs.replace(balancer, state="active", ready_in_s=0.0)
+        return msgspec.structs.replace(balancer, ready_in_s=left_s)
+
+    def _addressed(self, balancer: Balancer) -> Balancer:
+        """With an address of each of its families, those it has already if they still fit."""
+        present = {one.family: one.ip for one in balancer.ingress}
+        found: list[Ingress] = []
+        for family in balancer.families:
+            pool = (balancer.internal, family)
+            ip = present.get(family)
+            if ip is None or ipaddress.ip_address(ip) not in NETWORKS[pool]:
+                ip = self._new_address(pool)
+            found.append(Ingress(family=family, ip=ip))
+        return msgspec.structs.replace(balancer, ingress=tuple(found))
+
+    def _new_address(self, pool: tuple[bool, str]) -> str:
+        taken = {entry.ip for one in self._by_id.values() for entry in one.ingress}
+        network = NETWORKS[pool]
+        while True:
+            self._next_address[pool] = self._next_address[pool] % (2**15) + 1
+            found = str(network[self._next_address[pool]])
+            if found not in taken:
+                return found
+
+
+def _check(plan: Plan) -> None:
+    if not plan.listeners:
+        raise world.WorldError("invalid", "listeners: there must be at least one")
+    if not plan.families:
+        raise world.WorldError("invalid", "families: there must be at least one")
+    ports = [(one.protocol, one.port) for one in plan.listeners]
+    if len(set(ports)) != len(ports):
+        raise world.WorldError("invalid", "listeners: a protocol and port is there twice")
+    for source_range in plan.source_ranges:
+        try:
+            ipaddress.ip_network(source_range)
+        except ValueError as error:
+            raise world.WorldError("invalid", f"source_ranges: {error}") from error
+
+
+def _check_address(text: str) -> None:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError as error:
+        raise world.WorldError("invalid", f"members: {error}") from error

@@ -1,0 +1,90 @@
+"""Everything the simulated cloud holds: instances, load balancers, routes. No I/O."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import msgspec
+
+from ccm.base import clock as clocks
+
+from . import traffic, world, world_balancers, world_routes
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a cloud, as it is kept across restarts."""
+
+    instances: tuple[world.GivenInstance, ...] = ()
+    balancers: tuple[world_balancers.Balancer, ...] = ()
+    routes: tuple[world_routes.Route, ...] = ()
+
+
+class Worlds:
+    """The parts of one cloud.
+
+    Args:
+        clock: tells the time.
+        rng: draws IDs.
+    """
+
+    def __init__(self, clock: clocks.Clock, rng: random.Random) -> None:
+        self.instances = world.World(clock, rng)
+        self.balancers = world_balancers.Balancers(clock, rng)
+        self.routes = world_routes.RouteTable(rng, self._owners)
+        self._owned: tuple[int, Mapping[str, world.Instance]] = (-1, {})
+
+    @property
+    def revision(self) -> int:
+        """Counts the writes, so that a saver knows whether there is something new."""
+        return self.instances.revision + self.balancers.revision + self.routes.revision
+
+    def use(self, settings: traffic.Settings) -> None:
+        """Take on new manners."""
+        self.instances.transition_s = settings.transition_s
+        self.instances.linger_s = settings.linger_s
+        self.balancers.provision_s = settings.provision_s
+        self.balancers.change_s = settings.change_s
+        self.balancers.quota = settings.balancer_quota
+        self.routes.quota = settings.route_quota
+
+    def snapshot(self) -> Saved:
+        """Everything as it is now."""
+        instances = msgspec.convert(
+            msgspec.to_builtins(self.instances.snapshot()), tuple[world.GivenInstance, ...]
+        )
+        return Saved(
+            instances=instances,
+            balancers=self.balancers.snapshot(),
+            routes=self.routes.snapshot(),
+        )
+
+    def load(self, saved: Saved) -> None:
+        """Place what was saved.
+
+        Raises:
+            WorldError: it cannot be.
+        """
+        self.instances.put_all(saved.instances)
+        self.balancers.put_all(saved.balancers)
+        self.routes.put_all(saved.routes)
+
+    def name_of(self, object_id: str) -> str:
+        """The name of the instance, load balancer or route with that ID; empty when none has it."""
+        for find in (self.instances.get, self.balancers.get, self.routes.get):
+            try:
+                return find(object_id).name
+            except world.WorldError:
+                continue
+        return ""
+
+    def _owners(self) -> Mapping[str, world.Instance]:
+        revision, owners = self._owned
+        if revision != self.instances.revision:
+            owners = {
+                address.value: instance
+                for instance in self.instances.snapshot()
+                for address in instance.addresses
+            }
+            self._owned = (self.instances.revision, owners)
+        return owners
