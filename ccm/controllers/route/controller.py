@@ -258,7 +258,9 @@ class RouteController:
                     self._delete(deletion), name=f"route-delete-{deletion.network}"
                 )
         for creation in found.creations:
-            if not self._may_start(_creation_key(creation), creation.network, busy, now):
+            if not self._may_start(
+                _creation_key(creation.node.name, creation.network), creation.network, busy, now
+            ):
                 continue
             if all(position in removals for position in creation.after):
                 self._busy[creation.network] += 1
@@ -269,7 +271,7 @@ class RouteController:
                 )
         self._pauses.keep(
             {_deletion_key(each) for each in found.deletions}
-            | {_creation_key(each) for each in found.creations}
+            | {_creation_key(each.node.name, each.network) for each in found.creations}
         )
 
     def _may_start(self, key: Key, network: Network, busy: plan.Overlaps, now: float) -> bool:
@@ -353,7 +355,7 @@ class RouteController:
         self, creation: plan.Creation, obstacles: Sequence[asyncio.Task[bool]]
     ) -> None:
         name = creation.node.name
-        key = _creation_key(creation)
+        key = _creation_key(creation.node.name, creation.network)
         facts = {"node": name, "cidr": creation.cidr}
         started = self._clock.monotonic()
         try:
@@ -464,6 +466,9 @@ class RouteController:
             self._forget(old)
         self._note(new)
         if plan.matters(old, new) and not (plan.is_bare(old) and plan.is_bare(new)):
+            # What the cloud refused about the node as it was, it may accept now.
+            for network in plan.pod_networks(new):
+                self._pauses.forget(_creation_key(new.name, network))
             self._compare_soon()
 
     def _deleted(self, node: Node) -> None:
@@ -487,5 +492,5 @@ def _deletion_key(deletion: plan.Deletion) -> Key:
     return ("delete", route.target_node, str(deletion.network), route.name)
 
 
-def _creation_key(creation: plan.Creation) -> Key:
-    return ("create", creation.node.name, str(creation.network))
+def _creation_key(node: str, network: Network) -> Key:
+    return ("create", node, str(network))

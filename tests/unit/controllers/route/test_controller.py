@@ -547,3 +547,17 @@ async def test_changed_addresses_delete_before_they_create() -> None:
         assert stage.cloud.changes() == ["delete a 10.120.0.0/24", "create a 10.120.0.0/24"]
         (found,) = stage.cloud.routes
         assert found.target_addresses == (address("InternalIP", "10.0.0.2"),)
+
+
+@pytest.mark.asyncio
+async def test_a_hopeless_creation_is_tried_at_once_when_its_node_changes() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24", ip="10.0.0.1")
+    stage.cloud.faults["create"] = InvalidArgument("no")
+    async with stage.running():
+        await stage.clock.advance(20)
+        stage.cloud.faults.clear()
+        stage.node("a", "10.120.0.0/24", ip="10.0.0.2")
+        await stage.clock.advance(1)
+
+        assert stage.cloud.present() == {("a", "10.120.0.0/24")}
