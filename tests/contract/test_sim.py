@@ -144,7 +144,7 @@ class TestSim(ProviderContract):
     linger_s = 0.0
 
     @pytest_asyncio.fixture
-    async def harness(self) -> AsyncIterator[Harness]:  # type: ignore[override]
+    async def harness(self) -> AsyncIterator[Harness]:
         settings = traffic.Settings(page_size=PAGE_SIZE, transition_s=0.0, linger_s=self.linger_s)
         async with running_cloud(settings) as running:
             yield SimHarness(running)
