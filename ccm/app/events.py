@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from ccm.base.clock import Clock
-from ccm.base.tasks import cancel_and_join, spawn
+from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.kube.client import Client
 from ccm.kube.events import EventRecorder
 from ccm.kube.resources import EVENTS
@@ -38,9 +38,9 @@ class Events:
 
     async def flush(self) -> None:
         """Deliver what was recorded, for at most `FLUSH_S`."""
-        pending = [recorder.flush(FLUSH_S) for recorder in self._recorders.values()]
-        for delivery in pending:
-            await delivery
+        async with Group() as group:
+            for component, recorder in self._recorders.items():
+                group.start(recorder.flush(FLUSH_S), name=f"events-flush-{component}")
 
     async def __aenter__(self) -> Events:
         return self

@@ -7,6 +7,7 @@ for a defect of ours.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -44,6 +45,9 @@ def _run(chosen: Options) -> int:
     if chosen.v >= 1:
         for line in chosen.flag_lines():
             logger.info("flag", setting=line)
+    # What was imported stays: a full round of the garbage collector over it would stall the
+    # event loop for tens of milliseconds.
+    gc.freeze()
     try:
         return asyncio.run(daemon.run(chosen, os.environ))
     except Misconfigured as error:
