@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import scenarios
+from tests.benchmarks import decoding, scenarios
 from tests.benchmarks.world import World, open_world
 
 SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
@@ -22,9 +22,13 @@ SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
     "memory": scenarios.memory,
     "stall": scenarios.stall,
 }
+DECODE = "decode"
+"""Needs no servers."""
 
 
 async def _run(name: str) -> dict[str, Any]:
+    if name == DECODE:
+        return dict(decoding.measure())
     with tempfile.TemporaryDirectory(prefix="ccm-bench-") as folder:
         async with open_world(Path(folder)) as world:
             return await SCENARIOS[name](world)
@@ -33,8 +37,10 @@ async def _run(name: str) -> dict[str, Any]:
 def main() -> None:
     """Run the scenarios that are named, or all."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("scenario", nargs="*", choices=[*SCENARIOS, []], help="default: all")
-    chosen = parser.parse_args().scenario or list(SCENARIOS)
+    parser.add_argument(
+        "scenario", nargs="*", choices=[*SCENARIOS, DECODE, []], help="default: all"
+    )
+    chosen = parser.parse_args().scenario or [*SCENARIOS, DECODE]
     figures: dict[str, Any] = {"python": platform.python_version(), "cores": os.cpu_count()}
     for name in chosen:
         print(f"running {name} ...", file=sys.stderr, flush=True)
