@@ -1,34 +1,121 @@
-"""Logging: structlog straight to a stream, klog's text format or JSON, and `-v` levels.
+"""Logging: facts bound once, levels by klog's `-v`, text or JSON as klog writes them.
 
-A component binds its logger once (`log = logger("node")`) and passes facts as keys.
-`logger.debug` lines appear from verbosity 4 on; everything else always does.
+A component binds its logger once (`log = logger("node")`) and passes facts as keys. Every
+decision is a `debug` line, which appears from verbosity 4 on; `v(n)` gives other levels.
+Verbosity and formats may change at any time, also for loggers that exist already.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, MutableMapping
 from contextlib import AbstractContextManager
-from datetime import UTC, datetime
-from typing import IO, Any, Literal, cast
+from functools import partial
+from types import FrameType
+from typing import Any, Literal
 
-import msgspec
 import structlog
-from structlog.typing import FilteringBoundLogger
 
-Format = Literal["text", "json"]
-Logger = FilteringBoundLogger
+from ccm.base import log_render, log_stream, redact
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.log_levels import DEBUG, LIBRARIES, Levels
 
-_DEBUG_VERBOSITY = 4
-_LETTERS = {"debug": "I", "info": "I", "warning": "W", "error": "E", "critical": "F"}
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:")
+Format = Literal["text", "json", "dev"]
+
+_METHODS = frozenset({"debug", "info", "warning", "error", "critical"})
+
+
+class _State:
+    """How the process logs now."""
+
+    def __init__(self) -> None:
+        self.levels = Levels()
+        self.render: log_render.Render = log_render.text
+        self.out: log_stream.Out | None = None
+
+
+_STATE = _State()
+_LEVELS = _STATE.levels
+
+
+class _Finish:
+    """Where rendered lines leave structlog."""
+
+    def __init__(self) -> None:
+        self.debug = partial(_write, "debug")
+        self.info = partial(_write, "info")
+        self.warning = partial(_write, "warning")
+        self.error = partial(_write, "error")
+        self.critical = partial(_write, "critical")
+
+
+class Logger(structlog.BoundLoggerBase):
+    """Logs with the facts it is bound to; `bind(...)` makes one with more facts."""
+
+    def debug(self, event: str, **facts: Any) -> None:
+        """A decision; appears from verbosity 4 on."""
+        if _LEVELS.ceiling >= DEBUG:
+            self._leveled("debug", event, facts, DEBUG, sys._getframe(1))  # noqa: SLF001
+
+    def info(self, event: str, **facts: Any) -> None:
+        """A change made in the world."""
+        self._emit("info", event, facts, sys._getframe(1))  # noqa: SLF001
+
+    def warning(self, event: str, **facts: Any) -> None:
+        """A person may have to act."""
+        self._emit("warning", event, facts, sys._getframe(1))  # noqa: SLF001
+
+    def error(self, event: str, **facts: Any) -> None:
+        """Something failed that should not."""
+        self._emit("error", event, facts, sys._getframe(1))  # noqa: SLF001
+
+    def critical(self, event: str, **facts: Any) -> None:
+        """The process cannot go on."""
+        self._emit("critical", event, facts, sys._getframe(1))  # noqa: SLF001
+
+    def exception(self, event: str, **facts: Any) -> None:
+        """An error, with the traceback of the exception being handled."""
+        facts.setdefault("exc_info", True)
+        self._emit("error", event, facts, sys._getframe(1))  # noqa: SLF001
+
+    def v(self, level: int) -> Verbose:
+        """For lines of that level: `log.v(6).info(...)` appears from verbosity 6 on."""
+        return Verbose(self, level)
+
+    def forward(self, method: str, event: str, caller: str, **facts: Any) -> None:
+        """Log what somebody else said at a place of his own."""
+        self._proxy_to_logger(method, event, _caller=caller, **facts)
+
+    def _leveled(
+        self, method: str, event: str, facts: dict[str, Any], level: int, frame: FrameType
+    ) -> None:
+        if _LEVELS.appears(level, frame.f_globals.get("__name__", "")):
+            self._emit(method, event, {"v": level, **facts}, frame)
+
+    def _emit(self, method: str, event: str, facts: dict[str, Any], frame: FrameType) -> None:
+        self._proxy_to_logger(method, event, _caller=_place(frame), **facts)
+
+
+class Verbose:
+    """Logs at one level of verbosity."""
+
+    __slots__ = ("_level", "_logger")
+
+    def __init__(self, target: Logger, level: int) -> None:
+        self._logger = target
+        self._level = level
+
+    def info(self, event: str, **facts: Any) -> None:
+        """A line that appears from this verbosity on."""
+        if _LEVELS.ceiling >= self._level:
+            frame = sys._getframe(1)  # noqa: SLF001
+            self._logger._leveled("info", event, facts, self._level, frame)  # noqa: SLF001
 
 
 def logger(name: str, **facts: Any) -> Logger:
     """A logger bound to a component's name and lasting facts; bind once, use often."""
-    return cast("Logger", structlog.get_logger().bind(logger=name, **facts))
+    return Logger(_FINISH, _PROCESSORS, {"logger": name, **facts})
 
 
 def bound(**facts: Any) -> AbstractContextManager[object]:
@@ -36,70 +123,119 @@ def bound(**facts: Any) -> AbstractContextManager[object]:
     return structlog.contextvars.bound_contextvars(**facts)
 
 
-def setup(*, fmt: Format = "text", verbosity: int = 0, stream: IO[bytes] | None = None) -> None:
-    """Route every log line of the process to one stream (stderr by default).
+def setup(
+    *,
+    fmt: Format = "text",
+    verbosity: int = 0,
+    vmodule: Iterable[tuple[str, int]] = (),
+    stream: log_stream.Stream | None = None,
+    info_stream: log_stream.Stream | None = None,
+    buffer_bytes: int = 0,
+    colours: bool | None = None,
+) -> None:
+    """Say how the process logs from now on.
 
     Args:
-        fmt: `text` is klog's line format, `json` one object a line with klog's keys.
+        fmt: `text` is klog's line format, `json` one object a line with klog's keys, `dev` is
+            for a developer's terminal.
         verbosity: klog's `-v`; debug lines appear from 4 on.
-        stream: where the bytes go.
+        vmodule: a verbosity of its own for modules, see `Levels.set`.
+        stream: where the bytes go; stderr by default.
+        info_stream: where all but errors go; None = to `stream` too.
+        buffer_bytes: how much of `info_stream` may be held back until `flush`.
+        colours: whether `dev` uses them; None = if the stream is a terminal.
     """
+    flush()
     target = stream if stream is not None else sys.stderr.buffer
-    level = logging.DEBUG if verbosity >= _DEBUG_VERBOSITY else logging.INFO
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.format_exc_info,
-            _render_json if fmt == "json" else _render_text,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.BytesLoggerFactory(file=cast("Any", target)),
-        cache_logger_on_first_use=False,
-    )
+    _STATE.out = log_stream.Out(target, info_stream, buffer_bytes=buffer_bytes)
+    _STATE.render = _renderer(fmt, _is_terminal(target) if colours is None else colours)
+    _LEVELS.set(verbosity, vmodule)
     root = logging.getLogger()
     root.handlers = [_Forward()]
-    root.setLevel(logging.DEBUG if verbosity >= 2 * _DEBUG_VERBOSITY else logging.WARNING)
+    _set_libraries(verbosity)
 
 
-def _render_text(_: Any, method: str, event: MutableMapping[str, Any]) -> bytes:
-    now = datetime.now(UTC).astimezone()  # noqa: TID251 - a log line carries the real time
-    message = event.pop("event", "")
-    trace = event.pop("exception", None)
-    name = event.pop("logger", "ccm")
-    head = f"{_LETTERS.get(method, 'I')}{now:%m%d %H:%M:%S.%f} {os.getpid():7d} {name}] "
-    facts = "".join(f" {key}={_quoted(value)}" for key, value in event.items())
-    line = f'{head}"{message}"{facts}'
-    return (line + (f"\n{trace}" if trace else "")).encode()
+def verbosity() -> int:
+    """The verbosity in force."""
+    return _LEVELS.verbosity
 
 
-def _quoted(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    text = value if isinstance(value, str) else str(value)
-    if text and _PLAIN.issuperset(text) and not isinstance(value, str):
-        return text
-    return msgspec.json.encode(text).decode()
+def set_verbosity(level: int) -> None:
+    """Change the verbosity of the running process; `vmodule` stays as it is."""
+    _LEVELS.set(level, _LEVELS.patterns)
+    _set_libraries(level)
 
 
-def _render_json(_: Any, method: str, event: MutableMapping[str, Any]) -> bytes:
-    now = datetime.now(UTC)  # noqa: TID251 - a log line carries the real time
-    line: dict[str, Any] = {"ts": round(now.timestamp() * 1000, 3), "level": method}
-    line["msg"] = event.pop("event", "")
-    if "error" in event:
-        line["err"] = event.pop("error")
-    line.update(cast("Mapping[str, Any]", event))
-    return msgspec.json.encode(line, enc_hook=str)
+def flush() -> None:
+    """Write the lines that are held back."""
+    if _STATE.out is not None:
+        _STATE.out.flush()
+
+
+async def flush_every(period_s: float, clock: Clock = SYSTEM) -> None:
+    """Write the lines that are held back again and again, until cancelled."""
+    while True:
+        await clock.sleep(period_s)
+        flush()
+
+
+def _renderer(fmt: Format, colours: bool) -> log_render.Render:
+    if fmt == "json":
+        return log_render.json
+    if fmt == "text":
+        return log_render.text
+    return log_render.coloured if colours else log_render.plain
+
+
+def _is_terminal(stream: log_stream.Stream) -> bool:
+    isatty = getattr(stream, "isatty", None)
+    return isatty is not None and bool(isatty())
+
+
+def _set_libraries(level: int) -> None:
+    logging.getLogger().setLevel(logging.DEBUG if level >= LIBRARIES else logging.WARNING)
+
+
+def _place(frame: FrameType) -> str:
+    path = frame.f_code.co_filename
+    return f"{path[path.rfind('/') + 1 :]}:{frame.f_lineno}"
+
+
+def _render(_: Any, method: str, event: MutableMapping[str, Any]) -> bytes:
+    return _STATE.render(method, event)
+
+
+def _write(level: str, line: bytes) -> None:
+    out = _STATE.out or log_stream.Out(sys.stderr.buffer)
+    out.write(level, redact.line(line))
 
 
 class _Forward(logging.Handler):
-    """Hands records of libraries that use stdlib logging to structlog."""
+    """Hands records of libraries that use stdlib logging to the one log."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        target = logger(record.name)
-        method = record.levelname.lower() if record.levelname.lower() in _LETTERS else "info"
-        facts = (
-            {"exception": logging.Formatter().formatException(record.exc_info)}
-            if (record.exc_info and record.exc_info[0])
-            else {}
+        method = record.levelname.lower()
+        facts: dict[str, Any] = {}
+        if record.exc_info and record.exc_info[0]:
+            facts["exception"] = logging.Formatter().formatException(record.exc_info)
+        logger(record.name).forward(
+            method if method in _METHODS else "info",
+            record.getMessage(),
+            f"{record.filename}:{record.lineno}",
+            **facts,
         )
-        getattr(target, method)(record.getMessage(), **facts)
+
+
+_FINISH = _Finish()
+# One list for all loggers, changed in place by whoever captures lines in a test.
+_PROCESSORS: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.processors.format_exc_info,
+    _render,
+]
+structlog.configure(
+    processors=_PROCESSORS,
+    wrapper_class=Logger,
+    logger_factory=lambda *_: _FINISH,
+    cache_logger_on_first_use=False,
+)

@@ -8,6 +8,7 @@ of waiting out their back-off.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -71,6 +72,7 @@ class Loop:
         self._on_error = on_error
         self._clock = clock
         self._log = log.logger(name)
+        self._ids = random.Random()
         self._failures: dict[str, int] = {}
         self._stopped_by_outage: set[str] = set()
         self._in_outage = False
@@ -92,7 +94,9 @@ class Loop:
             except ShutDown:
                 return
             try:
-                with log.bound(controller=self._name, key=key):
+                with log.bound(
+                    controller=self._name, key=key, reconcile_id=f"{self._ids.getrandbits(48):012x}"
+                ):
                     await self._handle(key)
             finally:
                 self._queue.done(key)
