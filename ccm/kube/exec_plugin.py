@@ -97,6 +97,7 @@ class ExecPlugin:
         self._credential: Credential | None = None
         self._expires: datetime | None = None
         self._obtained_at = 0.0
+        self._failing = False
         self._running = asyncio.Lock()
 
     async def current(self) -> Credential:
@@ -118,7 +119,9 @@ class ExecPlugin:
                 try:
                     await self._renew()
                 except NoCredentials as problem:
-                    self._log.warning("rejected credential not renewed", error=str(problem))
+                    if not self._failing:
+                        self._log.warning("rejected credential not renewed", error=str(problem))
+                    self._failing = True
                     return False
             return self._credential != credential
 
@@ -131,6 +134,9 @@ class ExecPlugin:
         self._credential = credential
         self._expires = expires
         self._obtained_at = self._clock.monotonic()
+        if self._failing:
+            self._failing = False
+            self._log.info("exec plugin gives credentials again", command=self._settings.command)
 
     async def _run(self) -> bytes:
         settings = self._settings

@@ -73,6 +73,7 @@ class Sessions(Generic[S]):
         self._source = source
         self._clock = clock
         self._material: tls.TlsMaterial | None = None
+        self._trouble = False
         self._checked_at = 0.0
         self._door: Door[S] | None = None
         self._doors: set[Door[S]] = set()
@@ -140,16 +141,22 @@ class Sessions(Generic[S]):
             return
         self._checked_at = now
         try:
-            found = await asyncio.to_thread(_read_usable, settings)
+            self._material = await asyncio.to_thread(_read_usable, settings, self._material)
         except (OSError, ValueError) as problem:
             if self._material is None:
                 raise errors.Unreachable(
                     f"TLS material of {self._source} is unusable: {problem}", kind="tls"
                 ) from problem
+            self._note_trouble(problem)
+        else:
+            self._note_trouble(None)
+
+    def _note_trouble(self, problem: Exception | None) -> None:
+        if problem is not None and not self._trouble:
             self._log.warning("TLS files are unusable, the old ones stay", error=str(problem))
-            return
-        if found != self._material:
-            self._material = found
+        elif problem is None and self._trouble:
+            self._log.info("TLS files are usable again")
+        self._trouble = problem is not None
 
     async def material_changed(self) -> bool:
         """Look at the TLS files now; whether they differ from what is in use."""
@@ -162,8 +169,10 @@ class Sessions(Generic[S]):
         return self._material != before
 
 
-def _read_usable(settings: tls.TlsSettings) -> tls.TlsMaterial:
-    """Read the material and prove that a context can be made of it."""
+def _read_usable(settings: tls.TlsSettings, known: tls.TlsMaterial | None) -> tls.TlsMaterial:
+    """Read the material; prove of a new one that a context can be made of it."""
     material = settings.read()
+    if material == known:
+        return known
     tls.build_context(material, insecure=settings.insecure)
     return material

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ccm.kube import exec_plugin
 from ccm.kube.errors import NoCredentials
@@ -169,11 +170,16 @@ async def test_a_failing_program_is_an_error_with_its_words(tmp_path: Path) -> N
 @pytest.mark.asyncio
 async def test_a_failing_renewal_after_a_rejection_changes_nothing(tmp_path: Path) -> None:
     clock = HandClock()
-    plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1"), "broken"), clock=clock)
+    answers = (_answer(token="t1"), "broken", "broken", _answer(token="t2"))
+    plugin = ExecPlugin(_settings(tmp_path, *answers), clock=clock)
     used = await plugin.current()
     clock.advance(1)
 
-    assert not await plugin.rejected(used, clock.monotonic())
+    with capture_logs() as lines:
+        renewed = [await plugin.rejected(used, clock.monotonic()) for _ in range(3)]
+
+    assert renewed == [False, False, True]
+    assert [line["log_level"] for line in lines] == ["warning", "info"]
 
 
 @pytest.mark.asyncio

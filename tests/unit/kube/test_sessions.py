@@ -185,11 +185,39 @@ async def test_unusable_files_leave_the_old_material_in_use(
             file.write_text(content)
         clock.advance(61)
         with capture_logs() as lines:
-            await wire.do("GET", "/")
+            for _ in range(3):
+                await wire.do("GET", "/")
+                clock.advance(61)
+            _copy("authority-one.pem", file)
             await wire.do("GET", "/")
 
-    assert len(server.seen) == 3
-    assert [line["log_level"] for line in lines] == ["warning"]
+    assert len(server.seen) == 5
+    assert [line["log_level"] for line in lines] == ["warning", "info"]
+
+
+@pytest.mark.asyncio
+async def test_files_that_stay_the_same_make_no_new_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = _copy("authority-one.pem", tmp_path / "ca.crt")
+    clock = HandClock()
+    made: list[tls.TlsMaterial] = []
+    build = tls.build_context
+
+    def counted(material: tls.TlsMaterial, *, insecure: bool = False) -> ssl.SSLContext:
+        made.append(material)
+        return build(material, insecure=insecure)
+
+    async with (
+        serve(server_context("server-one")) as server,
+        connect(server.url, tls=TlsSettings(ca_file=file), clock=clock) as wire,
+    ):
+        await wire.do("GET", "/")
+        monkeypatch.setattr(tls, "build_context", counted)
+        clock.advance(61)
+        await wire.do("GET", "/")
+
+    assert not made
 
 
 @pytest.mark.asyncio
