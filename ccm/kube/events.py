@@ -130,6 +130,9 @@ class EventRecorder:
             event = await self._queue.get()
             try:
                 await self._handle(event)
+            except Exception:  # noqa: BLE001 - one event must not cost all later ones
+                self._counts["undelivered"].inc()
+                self._log.error("an event could not be written", exc_info=True)
             finally:
                 self._queue.task_done()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from ccm.base.metrics import REGISTRY
 from ccm.kube import errors
@@ -232,3 +233,22 @@ async def test_flush_waits_for_what_is_queued_but_not_for_ever() -> None:
         started = sink.clock.elapsed_s
         assert not await recorder.flush(5)
         assert sink.clock.elapsed_s - started == 5
+
+
+@pytest.mark.asyncio
+async def test_one_event_that_fails_unexpectedly_costs_no_other() -> None:
+    sink = Sink(FakeClock())
+    defects: list[Exception] = [RuntimeError("a defect")]
+    sink.weather = lambda verb: defects.pop() if defects else None
+
+    async with recording(sink, "defect") as recorder:
+        with capture_logs() as lines:
+            recorder.event(NODE, "Normal", "First", "one")
+            recorder.event(NODE, "Normal", "Second", "two")
+            await sink.clock.advance(0)
+
+    assert [event.reason for event in sink.events.values()] == ["Second"]
+    assert count("defect", "undelivered") == 1
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == [
+        "an event could not be written"
+    ]
