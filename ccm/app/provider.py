@@ -7,6 +7,7 @@ refused) is tried again with back-off, and said once at the start and once at th
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -22,6 +23,9 @@ from ccm.cloud.registry import Opener
 
 OPEN_BACK_OFF = Exponential(base_s=1.0, factor=2.0, cap_s=30.0, jitter=0.2)
 """Pauses between attempts to open the provider."""
+
+OPEN_LIMIT_S = 120.0
+"""Longest time of one attempt; a cloud that accepts a connection may never answer."""
 
 
 class Misconfigured(Exception):
@@ -76,7 +80,9 @@ async def _open(
     streak = Streak(policy=OPEN_BACK_OFF, rng=random.Random())
     while True:
         try:
-            cloud = await stack.enter_async_context(opener(given))
+            # In this task, as it is left here too: a provider may open a task group.
+            async with asyncio.timeout(OPEN_LIMIT_S):
+                cloud = await stack.enter_async_context(opener(given))
         except ConfigError as error:
             faults = "\n  ".join(error.faults)
             raise Misconfigured(
