@@ -2,8 +2,9 @@
 
 Start: credentials, transport, provider (retried until its cloud answers), leader
 election; on leadership caches, events, controllers.
-Stop, on SIGTERM or SIGINT: controllers, caches, events flushed, Lease released, provider
-closed, transport closed. On a lost Lease: everything is cancelled at once, exit 1.
+Stop, on SIGTERM or SIGINT: controllers, caches, Lease released, provider closed, events
+flushed, transport closed. On a lost Lease: everything is cancelled at once, exit 1; what
+has not ended by the time a successor may lead is ended by force.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ccm.app.provider import Misconfigured, context, opened
 from ccm.base import log
 from ccm.base.backoff import jittered
 from ccm.base.clock import SYSTEM, Clock
+from ccm.base.lastresort import LastResort
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import TokenBucket
 from ccm.cloud import registry
@@ -76,6 +78,9 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
                 return EXIT_OK
             finally:
                 await cancel_and_join(told, work)
+                daemon.last_resort.call_off()
+                if stop.is_set() and not work.cancelled() and work.exception() is not None:
+                    logger.error("stopping did not go well", exc_info=work.exception())
                 logger.info("stopped", **metrics.summary())
 
 
@@ -98,6 +103,7 @@ class Daemon:
         self._clock = clock
         self._log = log.logger("daemon")
         self._events = Events(clients.named(EVENTS), clock)
+        self.last_resort = LastResort()
 
     async def run(self) -> int:
         """Open the provider, then lead when it is our turn; the exit code."""
@@ -137,8 +143,16 @@ class Daemon:
                 retry_period_s=options.leader_elect_retry_period.total_seconds(),
             ),
             recorder=self._events.recorder(COMPONENT_MANAGER),
+            on_lost=self._lost,
             clock=self._clock,
         )
+
+    def _lost(self) -> None:
+        """A successor may lead soon; nothing of ours may run then, not even a thread."""
+        options = self._options
+        self._events.abandon()
+        left = options.leader_elect_lease_duration - options.leader_elect_renew_deadline
+        self.last_resort.arm(left.total_seconds(), EXIT_LOST_LEASE)
 
     async def _lead(self, cloud: Cloud) -> None:
         """Everything that only the leader does, until cancelled."""
@@ -171,7 +185,6 @@ class Daemon:
         finally:
             if inventory is not None:
                 await inventory.close()
-            await self._events.flush()
 
     def _guard(self, cloud: Cloud) -> Guarded:
         options = self._options

@@ -18,7 +18,7 @@ class Events:
     """One client for all events, one recorder per component.
 
     An async context manager: recorders deliver while it is open; leaving it delivers what
-    is left, for at most `FLUSH_S`.
+    is left, for at most `FLUSH_S`, unless they were abandoned.
     """
 
     def __init__(self, client: Client, clock: Clock) -> None:
@@ -26,6 +26,7 @@ class Events:
         self._clock = clock
         self._recorders: dict[str, EventRecorder] = {}
         self._tasks: list[asyncio.Task[None]] = []
+        self._abandoned = False
 
     def recorder(self, component: str) -> EventRecorder:
         """The recorder that reports as this component."""
@@ -35,6 +36,10 @@ class Events:
             self._recorders[component] = known
             self._tasks.append(spawn(known.run(), name=f"events-{component}"))
         return known
+
+    def abandon(self) -> None:
+        """The process must end now: leaving delivers nothing more."""
+        self._abandoned = True
 
     async def flush(self) -> None:
         """Deliver what was recorded, for at most `FLUSH_S`."""
@@ -47,6 +52,7 @@ class Events:
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            await self.flush()
+            if not self._abandoned:
+                await self.flush()
         finally:
             await cancel_and_join(*self._tasks)

@@ -82,6 +82,8 @@ class LeaderElector:
         terms: see `Terms`.
         recorder: gets an event when we begin and when we stop to lead.
         on_new_leader: called with the identity of each leader we learn of, ours included.
+        on_lost: called when the lease is lost, before the work is cancelled: from then on
+            a successor may lead after the lease duration less the renew deadline.
         watch: whether to watch the Lease while standing by.
         clock: where time comes from.
         rng: where jitter comes from.
@@ -94,6 +96,7 @@ class LeaderElector:
         *,
         recorder: Recorder | None = None,
         on_new_leader: Callable[[str], object] | None = None,
+        on_lost: Callable[[], object] | None = None,
         watch: bool = True,
         clock: Clock = SYSTEM,
         rng: random.Random | None = None,
@@ -102,6 +105,7 @@ class LeaderElector:
         self._terms = terms
         self._recorder = recorder
         self._on_new_leader = on_new_leader
+        self._on_lost = on_lost
         self._watch = watch
         self._clock = clock
         self._rng = rng or random.Random()
@@ -159,6 +163,8 @@ class LeaderElector:
         try:
             await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
             lost = not work.done()
+            if lost and self._on_lost is not None:
+                self._on_lost()
         finally:
             await self._end(work, renewal)
         if lost:

@@ -58,11 +58,13 @@ class Replica:
         self.work = Work(server.clock, tidy_up_s=tidy_up_s)
         self.recorder = Recorder()
         self.leaders: list[str] = []
+        self.lost: list[float] = []
         self.elector = LeaderElector(
             server,
             Terms(namespace=NAMESPACE, name=NAME, identity=identity),
             recorder=self.recorder,
             on_new_leader=self.leaders.append,
+            on_lost=lambda: self.lost.append(server.clock.elapsed_s),
             watch=watch,
             clock=server.clock,
             rng=random.Random(identity),
@@ -126,6 +128,7 @@ async def test_cancelled_work_is_joined_before_the_lease_is_given_back() -> None
     await server.clock.advance(1)
     assert replica.task.cancelled()
     assert replica.work.ended == 35
+    assert not replica.lost
     assert server.spec.holder_identity == ""
     renewals = [at for at, verb in server.calls if verb == "update"]
     gaps = [later - earlier for earlier, later in itertools.pairwise(renewals)]
@@ -211,12 +214,15 @@ async def test_a_short_outage_is_survived() -> None:
 @pytest.mark.asyncio
 async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
     server = Server(FakeClock())
-    replica = Replica(server)
+    replica = Replica(server, tidy_up_s=5)
     await server.clock.advance(3)
     server.hold("bing")
     await server.clock.advance(1.1)
+    assert replica.lost == [4]
+    await server.clock.advance(5)
     assert isinstance(await replica.result(), LostLease)
-    assert replica.work.ended == 4
+    assert replica.work.ended == 9
+    assert replica.lost == [4]
     assert server.spec.holder_identity == "bing"
     assert replica.leaders == ["baz", "bing"]
 
