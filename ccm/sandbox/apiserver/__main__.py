@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ipaddress
 import json
 import pathlib
 import signal
 from collections.abc import Sequence
 
-from ccm.sandbox.apiserver import journal, server, store, watch
+from ccm.sandbox.apiserver import journal, ledger, server, store, watch
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -44,7 +45,24 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds between the bookmarks of a watch",
     )
+    parser.add_argument(
+        "--service-cluster-ip-range",
+        type=_ranges,
+        default=ledger.CLUSTER_IPS,
+        metavar="CIDR[,CIDR]",
+        help="the cluster IPs of Services; two ranges of different families make it dual-stack",
+    )
     return parser
+
+
+def _ranges(text: str) -> tuple[ledger.Network, ...]:
+    try:
+        found = tuple(ipaddress.ip_network(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if len(found) != len({network.version for network in found}):
+        raise argparse.ArgumentTypeError(f"{text} has two ranges of one IP family")
+    return found
 
 
 async def _serve(options: argparse.Namespace) -> None:
@@ -62,6 +80,7 @@ async def _serve(options: argparse.Namespace) -> None:
         port=options.port,
         token=options.token,
         bookmark_interval_s=options.bookmark_interval,
+        cluster_ips=options.service_cluster_ip_range,
     ) as url:
         path = write_kubeconfig(data_dir / "kubeconfig", url=url, token=options.token)
         ready = {"url": url, "kubeconfig": str(path), "token": options.token or None}

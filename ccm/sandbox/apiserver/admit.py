@@ -14,7 +14,7 @@ import uuid
 from typing import Any
 
 from ccm.model import names
-from ccm.sandbox.apiserver import errors, kinds, scalars, schema, validate
+from ccm.sandbox.apiserver import errors, kinds, ledger, scalars, schema, services, validate
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _NOT_READY = {"key": names.TAINT_NOT_READY, "effect": "NoSchedule"}
@@ -25,8 +25,12 @@ def now() -> str:
     return scalars.format_time(datetime.datetime.now(datetime.UTC))
 
 
-def create(kind: kinds.Kind, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
+def create(
+    kind: kinds.Kind, namespace: str, body: dict[str, Any], numbers: ledger.Ledger
+) -> dict[str, Any]:
     """A new object as it will be stored, from a cleaned request body.
+
+    `numbers` says which cluster IPs and node ports are free.
 
     Raises:
         ApiError: the object is invalid, or its namespace is not the request's.
@@ -46,6 +50,8 @@ def create(kind: kinds.Kind, namespace: str, body: dict[str, Any]) -> dict[str, 
         body["status"] = {}
     default(kind, body)
     _prepare(kind, body)
+    if kind is kinds.SERVICES:
+        services.prepare(body, None, numbers)
     causes = validate.created(kind, body)
     if causes:
         raise errors.invalid(kind.resource, metadata.get("name", ""), causes)
@@ -53,7 +59,12 @@ def create(kind: kinds.Kind, namespace: str, body: dict[str, Any]) -> dict[str, 
 
 
 def update(
-    kind: kinds.Kind, body: dict[str, Any], old: dict[str, Any], *, status: bool
+    kind: kinds.Kind,
+    body: dict[str, Any],
+    old: dict[str, Any],
+    numbers: ledger.Ledger,
+    *,
+    status: bool,
 ) -> dict[str, Any]:
     """An existing object as it will be stored, from a cleaned request body.
 
@@ -86,7 +97,10 @@ def update(
     default(kind, body)
     if kind is kinds.PODS and body["spec"] != old["spec"]:
         metadata["generation"] = metadata.get("generation", 0) + 1
-    causes = validate.updated(kind, body, old)
+    if kind is kinds.SERVICES and not status:
+        services.prepare(body, old, numbers)
+    judge = validate.status_updated if status else validate.updated
+    causes = judge(kind, body, old)
     if causes:
         raise errors.invalid(kind.resource, before["name"], causes)
     return schema.kubernetes().clean(kind.kind, body, [], known=old)
@@ -107,7 +121,7 @@ def default(kind: kinds.Kind, body: dict[str, Any]) -> None:
         labels[names.LABEL_NAMESPACE] = body["metadata"].get("name", "")
         body["status"].setdefault("phase", "Active")
     elif kind is kinds.SERVICES:
-        _default_service(body["spec"])
+        services.default(body)
     elif kind is kinds.PODS:
         _default_pod(body["spec"], body["status"])
 
@@ -133,20 +147,6 @@ def _check_namespace(kind: kinds.Kind, namespace: str, metadata: dict[str, Any])
         )
     if not kind.namespaced:
         metadata.pop("namespace", None)
-
-
-def _default_service(spec: dict[str, Any]) -> None:
-    spec.setdefault("type", "ClusterIP")
-    spec.setdefault("sessionAffinity", "None")
-    if spec["type"] != "ExternalName":
-        spec.setdefault("internalTrafficPolicy", "Cluster")
-    if spec["type"] in ("NodePort", "LoadBalancer"):
-        spec.setdefault("externalTrafficPolicy", "Cluster")
-    if spec["type"] == "LoadBalancer":
-        spec.setdefault("allocateLoadBalancerNodePorts", True)
-    for port in spec.get("ports") or ():
-        port.setdefault("protocol", "TCP")
-        port.setdefault("targetPort", port.get("port", 0))
 
 
 def _default_pod(spec: dict[str, Any], status: dict[str, Any]) -> None:

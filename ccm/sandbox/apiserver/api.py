@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ccm.sandbox.apiserver import (
@@ -20,11 +20,13 @@ from ccm.sandbox.apiserver import (
     errors,
     jsonpatch,
     kinds,
+    ledger,
     listing,
     patches,
     query,
     scalars,
     schema,
+    services,
 )
 from ccm.sandbox.apiserver import store as stores
 
@@ -73,12 +75,38 @@ class Written:
 class Api:
     """The verbs on one store."""
 
-    def __init__(self, store: stores.Store) -> None:
+    def __init__(
+        self,
+        store: stores.Store,
+        *,
+        cluster_ips: Sequence[ledger.Network] = ledger.CLUSTER_IPS,
+    ) -> None:
         self.store = store
+        self._numbers = ledger.Ledger(cluster_ips)
+        self._port = 0
+        for entry in store.collection(kinds.SERVICES):
+            self._numbers.hold(entry.key, entry.body())
         for name in START_NAMESPACES:
             if store.get(kinds.NAMESPACES, name) is None:
                 body = decode.clean(kinds.NAMESPACES, {"metadata": {"name": name}}, [])
-                store.put(kinds.NAMESPACES, name, admit.create(kinds.NAMESPACES, "", body))
+                self._keep(
+                    kinds.NAMESPACES,
+                    name,
+                    admit.create(kinds.NAMESPACES, "", body, self._numbers),
+                    dry_run=False,
+                )
+
+    def publish(self, port: int) -> None:
+        """Keep the Service that stands for this server, which listens on that port."""
+        self._port = port
+        target = Target(kind=kinds.SERVICES, namespace="default", name=services.KUBERNETES)
+        wanted = services.for_the_api_server(self._numbers.first_address, port)
+        found = decode.clean(kinds.SERVICES, wanted, [])
+        old = self.store.get(target.kind, target.key)
+        if old is None:
+            self._create(target, found, [], query.WriteOptions())
+        else:
+            self._store_update(target, found, old, [], query.WriteOptions())
 
     def get(self, target: Target) -> stores.Entry:
         """One object.
@@ -242,7 +270,7 @@ class Api:
             self._check_alive(target, found["metadata"].get("name", ""))
         if found["metadata"].get("resourceVersion"):
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
-        body = admit.create(kind, target.namespace, found)
+        body = admit.create(kind, target.namespace, found, self._numbers)
         name = body["metadata"]["name"]
         key = dataclasses.replace(target, name=name).key
         taken = self.store.get(kind, key)
@@ -250,7 +278,8 @@ class Api:
             ending = "deletionTimestamp" in taken.body()["metadata"]
             raise errors.already_exists(kind.resource, name, ending=ending)
         entry = self._keep(kind, key, body, dry_run=options.dry_run)
-        return Written(entry=entry, created=True, warnings=tuple(warnings))
+        told = (*warnings, *_warnings(kind, body))
+        return Written(entry=entry, created=True, warnings=told)
 
     def _check_alive(self, target: Target, name: str) -> None:
         namespace = self.store.get(kinds.NAMESPACES, target.namespace)
@@ -280,8 +309,8 @@ class Api:
         stated = found["metadata"].get("resourceVersion")
         if stated and stated != before["metadata"]["resourceVersion"]:
             raise errors.conflict(target.kind.resource, target.name)
-        body = admit.update(target.kind, found, before, status=target.is_status)
-        told: tuple[str, ...] = tuple(warnings)
+        body = admit.update(target.kind, found, before, self._numbers, status=target.is_status)
+        told = (*warnings, *(() if target.is_status else _warnings(target.kind, body)))
         if "deletionTimestamp" in before["metadata"] and not body["metadata"].get("finalizers"):
             return dataclasses.replace(self._finish_deletion(target, body), warnings=told)
         if body == before:
@@ -294,10 +323,16 @@ class Api:
     ) -> stores.Entry:
         if dry_run:
             return stores.trial_entry(kind, key, body)
+        if kind is kinds.SERVICES:
+            self._numbers.hold(key, body)
         return self.store.put(kind, key, body)
 
     def _remove(self, target: Target, body: dict[str, Any]) -> Written:
         entry = self.store.remove(target.kind, target.key, body)
+        if target.kind is kinds.SERVICES:
+            self._numbers.hold(target.key, None)
+            if self._port and (target.namespace, target.name) == ("default", services.KUBERNETES):
+                self.publish(self._port)
         if target.kind.namespaced:
             self._finish_namespace(target.namespace)
         return Written(entry=entry, deleted=True)
@@ -379,6 +414,10 @@ def _check_name(target: Target, found: dict[str, Any]) -> None:
         raise errors.bad_request(
             f"the name of the object ({name}) does not match the name on the URL ({target.name})"
         )
+
+
+def _warnings(kind: kinds.Kind, body: dict[str, Any]) -> list[str]:
+    return list(services.warnings(body)) if kind is kinds.SERVICES else []
 
 
 def _shown(patch: Any) -> str:

@@ -8,7 +8,7 @@ clients (kubectl among them) read the texts.
       400 BadRequest      401 Unauthorized     403 Forbidden       404 NotFound
       405 MethodNotAllowed  406 NotAcceptable  409 AlreadyExists, Conflict
       410 Expired         413 RequestEntityTooLarge  415 UnsupportedMediaType
-      422 Invalid         504 Timeout
+      422 Invalid         500 InternalError    504 Timeout
 """
 
 from __future__ import annotations
@@ -214,6 +214,12 @@ def unprocessable() -> ApiError:
     return ApiError(422, "Invalid", text, {})
 
 
+def internal(why: str) -> ApiError:
+    """500: the server could not do its part."""
+    text = f"Internal error occurred: {why}"
+    return ApiError(500, "InternalError", text, {"causes": [{"message": why}]})
+
+
 def too_large_version(wanted: int, current: int) -> ApiError:
     """504: a resource version that has not happened yet."""
     text = f"Too large resource version: {wanted}, current: {current}"
@@ -222,8 +228,9 @@ def too_large_version(wanted: int, current: int) -> ApiError:
 
 
 def _invalid(what: str, details: dict[str, Any], causes: Iterable[Cause]) -> ApiError:
-    listed = list(dict.fromkeys(causes))
-    texts = [f"{cause.field}: {cause.message}" for cause in listed]
+    # Every cause stands in the details, but none twice in the text.
+    listed = list(causes)
+    texts = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in listed))
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     details["causes"] = [
         {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in listed

@@ -14,7 +14,7 @@ import contextlib
 import gzip
 import sys
 import traceback
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 from aiohttp import web
@@ -25,6 +25,7 @@ from ccm.sandbox.apiserver import (
     discovery,
     errors,
     kinds,
+    ledger,
     listing,
     openapi,
     query,
@@ -60,11 +61,16 @@ class Server:
         *,
         token: str = "",
         bookmark_interval_s: float = watch.BOOKMARK_INTERVAL_S,
+        cluster_ips: Sequence[ledger.Network] = ledger.CLUSTER_IPS,
     ) -> None:
-        self._api = api.Api(store)
+        self._api = api.Api(store, cluster_ips=cluster_ips)
         self._store = store
         self._token = token
         self._bookmark_interval_s = bookmark_interval_s
+
+    def publish(self, port: int) -> None:
+        """Keep the Service `kubernetes`, now that the port is known."""
+        self._api.publish(port)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
@@ -261,15 +267,18 @@ async def serve(
     port: int = 0,
     token: str = "",
     bookmark_interval_s: float = watch.BOOKMARK_INTERVAL_S,
+    cluster_ips: Sequence[ledger.Network] = ledger.CLUSTER_IPS,
 ) -> AsyncIterator[str]:
     """Serve a store until the block ends; yields the URL. The store is closed at the end.
 
-    Port 0 takes a free one.
+    Port 0 takes a free one. `cluster_ips` are one or two ranges of different families.
 
     Raises:
         OSError: the port cannot be had.
     """
-    answers = Server(store, token=token, bookmark_interval_s=bookmark_interval_s)
+    answers = Server(
+        store, token=token, bookmark_interval_s=bookmark_interval_s, cluster_ips=cluster_ips
+    )
     # A watcher that left must not keep a stream open until the next change.
     http = web.Server(
         answers.handle,
@@ -283,6 +292,7 @@ async def serve(
         site = web.TCPSite(runner, host, port, backlog=1024, reuse_address=True)
         await site.start()
         bound = runner.addresses[0][1]
+        answers.publish(bound)
         yield f"http://{host}:{bound}"
     finally:
         store.close()

@@ -2,27 +2,18 @@
 
 The rules and their texts are those of kube-apiserver 1.36 for the fields that a
 cloud-controller-manager and its tests touch: names, labels, annotations, finalizers,
-owners, immutable fields, and the contents of Node, Lease and Event. Pods and Services
-are held to their metadata only.
+owners, immutable fields, and the contents of Node, Lease, Event and Service. Pods are
+held to their metadata only.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ccm.sandbox.apiserver import errors, kinds
+from ccm.sandbox.apiserver import errors, kinds, text_rules, validate_service
 
-_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
-_LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
-_KEY = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-_KEY_RULE = (
-    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with "
-    "an alphanumeric character"
-)
 _MAX_ANNOTATIONS = 256 * 1024
 _TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _IMMUTABLE_META = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
@@ -40,88 +31,31 @@ def updated(
     return [
         *_metadata(kind, body["metadata"]),
         *_unchanged_metadata(body["metadata"], old["metadata"]),
+        *_UPDATES.get(kind.kind, _nothing)(body, old),
         *_spec(kind, body),
-        *_NODE_UPDATES.get(kind.kind, _nothing)(body, old),
     ]
 
 
-def subdomain_faults(value: str) -> Iterator[str]:
-    """Why a text is no lower case RFC 1123 subdomain."""
-    if len(value) > 253:
-        yield "must be no more than 253 bytes"
-    if re.fullmatch(_SUBDOMAIN, value) is None:
-        yield (
-            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric "
-            "characters, '-' or '.', and must start and end with an alphanumeric character "
-            f"(e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')"
-        )
-
-
-def qualified_name_faults(value: str) -> Iterator[str]:
-    """Why a text is no label key (a name with an optional DNS prefix)."""
-    examples = (
-        f"(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{_KEY}')"
-    )
-    prefix, slash, name = value.rpartition("/")
-    if "/" in prefix:
-        yield (
-            f"a valid label key {_KEY_RULE} {examples} with an optional DNS subdomain prefix "
-            "and '/' (e.g. 'example.com/MyName')"
-        )
-        return
-    if slash and not prefix:
-        yield "prefix part must be non-empty"
-    elif slash:
-        yield from (f"prefix part {fault}" for fault in subdomain_faults(prefix))
-    if not name:
-        yield "name part must be non-empty"
-    elif len(name) > 63:
-        yield "name part must be no more than 63 bytes"
-    if re.fullmatch(_KEY, name) is None:
-        yield f"name part {_KEY_RULE} {examples}"
-
-
-def label_value_faults(value: str) -> Iterator[str]:
-    """Why a text is no label value."""
-    if len(value) > 63:
-        yield "must be no more than 63 bytes"
-    if re.fullmatch(f"({_KEY})?", value) is None:
-        yield (
-            "a valid label must be an empty string or consist of alphanumeric characters, "
-            "'-', '_' or '.', and must start and end with an alphanumeric character (e.g. "
-            f"'MyValue',  or 'my_value',  or '12345', regex used for validation is '({_KEY})?')"
-        )
+def status_updated(
+    kind: kinds.Kind, body: Mapping[str, Any], old: Mapping[str, Any]
+) -> list[errors.Cause]:
+    """The faults of an object whose status was written; its other fields are `old`'s."""
+    if kind is not kinds.SERVICES:
+        return updated(kind, body, old)
+    return [
+        *_metadata(kind, body["metadata"]),
+        *_unchanged_metadata(body["metadata"], old["metadata"]),
+        *validate_service.status(body),
+    ]
 
 
 def _nothing(*_objects: Mapping[str, Any]) -> Iterator[errors.Cause]:
     return iter(())
 
 
-def _label_name_faults(value: str) -> Iterator[str]:
-    if len(value) > 63:
-        yield "must be no more than 63 bytes"
-    if re.fullmatch(_LABEL, value) is None:
-        yield (
-            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters "
-            "or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  "
-            f"or '123-abc', regex used for validation is '{_LABEL}')"
-        )
-
-
-def _service_name_faults(value: str) -> Iterator[str]:
-    if len(value) > 63:
-        yield "must be no more than 63 bytes"
-    if re.fullmatch(_LABEL_1035, value) is None:
-        yield (
-            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start "
-            "with an alphabetic character, and end with an alphanumeric character (e.g. "
-            f"'my-name',  or 'abc-123', regex used for validation is '{_LABEL_1035}')"
-        )
-
-
 _NAME_RULES: dict[str, Callable[[str], Iterator[str]]] = {
-    "Namespace": _label_name_faults,
-    "Service": _service_name_faults,
+    "Namespace": text_rules.label_faults,
+    "Service": text_rules.service_name_faults,
 }
 
 
@@ -130,23 +64,23 @@ def _metadata(kind: kinds.Kind, metadata: Mapping[str, Any]) -> Iterator[errors.
     if not name:
         yield errors.required("metadata.name", "name or generateName is required")
     else:
-        for fault in _NAME_RULES.get(kind.kind, subdomain_faults)(name):
+        for fault in _NAME_RULES.get(kind.kind, text_rules.subdomain_faults)(name):
             yield errors.bad_value("metadata.name", name, fault)
     for key, value in (metadata.get("labels") or {}).items():
-        for fault in qualified_name_faults(key):
+        for fault in text_rules.qualified_name_faults(key):
             yield errors.bad_value("metadata.labels", key, fault)
-        for fault in label_value_faults(value):
+        for fault in text_rules.label_value_faults(value):
             yield errors.bad_value("metadata.labels", value, fault)
     yield from _annotations(metadata.get("annotations") or {})
     for finalizer in metadata.get("finalizers") or ():
-        for fault in qualified_name_faults(finalizer):
+        for fault in text_rules.qualified_name_faults(finalizer):
             yield errors.bad_value("metadata.finalizers", finalizer, fault)
     yield from _owners(metadata.get("ownerReferences") or ())
 
 
 def _annotations(annotations: Mapping[str, str]) -> Iterator[errors.Cause]:
     for key in annotations:
-        for fault in qualified_name_faults(key.lower()):
+        for fault in text_rules.qualified_name_faults(key.lower()):
             yield errors.bad_value("metadata.annotations", key, fault)
     size = sum(len(key) + len(value) for key, value in annotations.items())
     if size > _MAX_ANNOTATIONS:
@@ -220,9 +154,9 @@ def _taints(taints: Sequence[Mapping[str, Any]]) -> Iterator[errors.Cause]:
     for number, taint in enumerate(taints):
         field = f"metadata.taints[{number}]"
         key, effect = taint.get("key", ""), taint.get("effect", "")
-        for fault in qualified_name_faults(key):
+        for fault in text_rules.qualified_name_faults(key):
             yield errors.bad_value(f"{field}.key", key, fault)
-        for fault in label_value_faults(taint.get("value", "")):
+        for fault in text_rules.label_value_faults(taint.get("value", "")):
             yield errors.bad_value(f"{field}.value", taint["value"], fault)
         if not effect:
             yield errors.required(f"{field}.effect")
@@ -289,7 +223,9 @@ _SPECS: dict[str, Callable[[Mapping[str, Any]], Iterator[errors.Cause]]] = {
     "Node": _node,
     "Lease": _lease,
     "Event": _event,
+    "Service": validate_service.spec,
 }
-_NODE_UPDATES: dict[
-    str, Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[errors.Cause]]
-] = {"Node": _node_update}
+_UPDATES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Iterator[errors.Cause]]] = {
+    "Node": _node_update,
+    "Service": validate_service.update,
+}

@@ -7,6 +7,7 @@ import pytest
 from ccm.sandbox.apiserver import decode, kinds, validate
 
 TAINT = {"key": "a", "effect": "NoSchedule"}
+PLAIN = {"spec": {"type": "ExternalName", "externalName": "a.b", "sessionAffinity": "None"}}
 
 
 def body(kind: kinds.Kind, **content: Any) -> dict[str, Any]:
@@ -25,7 +26,19 @@ def node(**content: Any) -> dict[str, Any]:
         (kinds.NODES, {"metadata": {"name": "a" * 254}}, "metadata.name", "no more than 253"),
         (kinds.NODES, {"metadata": {"name": ""}}, "metadata.name", "name or generateName"),
         (kinds.NAMESPACES, {"metadata": {"name": "a.b"}}, "metadata.name", "RFC 1123 label"),
-        (kinds.SERVICES, {"metadata": {"name": "1a"}}, "metadata.name", "DNS-1035 label"),
+        (kinds.SERVICES, {"metadata": {"name": "A"}, **PLAIN}, "metadata.name", "RFC 1123 label"),
+        (
+            kinds.SERVICES,
+            {"metadata": {"name": "a.b"}, **PLAIN},
+            "metadata.name",
+            "not contain dots",
+        ),
+        (
+            kinds.SERVICES,
+            {"metadata": {"name": "a" * 64}, **PLAIN},
+            "metadata.name",
+            "no more than 63 characters",
+        ),
         (kinds.NODES, {"metadata": {"labels": {"a b": ""}}}, "metadata.labels", "name part"),
         (kinds.NODES, {"metadata": {"labels": {"A_/b": ""}}}, "metadata.labels", "prefix part"),
         (kinds.NODES, {"metadata": {"labels": {"/b": ""}}}, "metadata.labels", "non-empty"),
