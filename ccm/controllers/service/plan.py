@@ -19,11 +19,9 @@ from ccm.cloud.services import (
 )
 from ccm.cloud.types import Ingress, Status
 from ccm.model import Service, names
-from ccm.model.service import TYPE_LOAD_BALANCER, ServicePort
+from ccm.model.service import TYPE_LOAD_BALANCER
 
 Patch = Mapping[str, Any]
-
-NO_STATUS = Status()
 
 
 class Step(Enum):
@@ -98,17 +96,16 @@ def needs_ensure(old: Service, new: Service, prefixes: Sequence[str] | None) -> 
         old.uid != new.uid
         or was.type != now.type
         or was.load_balancer_class != now.load_balancer_class
-        or list(was.load_balancer_source_ranges or ())
-        != list(now.load_balancer_source_ranges or ())
-        or [_port(port) for port in old.ports] != [_port(port) for port in new.ports]
+        or (was.load_balancer_source_ranges or []) != (now.load_balancer_source_ranges or [])
+        or (was.ports or []) != (now.ports or [])
         or was.session_affinity != now.session_affinity
         or was.session_affinity_config != now.session_affinity_config
         or was.load_balancer_ip != now.load_balancer_ip
-        or list(was.external_ips or ()) != list(now.external_ips or ())
+        or (was.external_ips or []) != (now.external_ips or [])
         or relevant_annotations(old, prefixes) != relevant_annotations(new, prefixes)
         or was.external_traffic_policy != now.external_traffic_policy
         or was.health_check_node_port != now.health_check_node_port
-        or len(was.ip_families or ()) != len(now.ip_families or ())
+        or len(was.ip_families or []) != len(now.ip_families or [])
     )
 
 
@@ -136,8 +133,11 @@ def finalizer_patch(service: Service) -> Patch | None:
     """The patch that adds our finalizer; None when it is there.
 
     Raises:
-        Moved: the Service is being deleted; the API server would refuse.
+        Moved: the Service is being deleted, when the API server would refuse, or wants no
+            load balancer any more.
     """
+    if service.type != TYPE_LOAD_BALANCER:
+        raise Moved
     if has_load_balancer_finalizer(service):
         return None
     if service.is_deleting:
@@ -173,7 +173,13 @@ def removal_patch(service: Service) -> Patch | None:
 
 
 def status_patch(service: Service, wanted: Status) -> Patch | None:
-    """The patch that writes the status; None when the Service has it."""
+    """The patch that writes the status; None when the Service has it.
+
+    Raises:
+        Moved: the Service wants no load balancer any more.
+    """
+    if service.type != TYPE_LOAD_BALANCER:
+        raise Moved
     if status_settled(service, wanted):
         return None
     ingress = [_wire(entry) for entry in wanted.ingress] or None
@@ -189,13 +195,12 @@ def status_settled(service: Service, wanted: Status) -> bool:
     The API server turns an unset IP mode of an address into `VIP`, so the two are equal
     here. `Deviation:` the Go reference sees a change each time and writes it again.
     """
-    return load_balancer_status_equal(_defaulted(load_balancer_status(service)), _defaulted(wanted))
+    return same_status(load_balancer_status(service), wanted)
 
 
-def _port(port: ServicePort) -> tuple[object, ...]:
-    # A number and the same number as text are different targets, though equal to no eye.
-    target = (type(port.target_port).__name__, port.target_port)
-    return (port.name, port.protocol, port.port, port.node_port, target, port.app_protocol)
+def same_status(one: Status, other: Status) -> bool:
+    """Whether two statuses mean the same, the default of the IP mode included."""
+    return load_balancer_status_equal(_defaulted(one), _defaulted(other))
 
 
 def _bound(service: Service) -> dict[str, Any]:

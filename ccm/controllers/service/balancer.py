@@ -1,0 +1,342 @@
+"""The work for one Service: ensure, change members, remove, repair; with its events.
+
+The caller sees to it that calls about one Service never overlap. The finalizer is written
+before the provider is called for the first time, and taken away after the provider said
+that nothing is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from ccm.base import log
+from ccm.base.clock import Clock
+from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
+from ccm.cloud.service_calls import ServiceCalls
+from ccm.controllers.service import metrics, plan
+from ccm.controllers.service.nodes import Members, shown
+from ccm.controllers.service.record import Record
+from ccm.kube.errors import Conflict, KubeError, Missing
+from ccm.model import Node, ObjectReference, Service, names
+from ccm.runtime.retry import again
+
+WRITE_ATTEMPTS = 5
+"""Attempts of one write; after each conflict the Service is read and decided anew."""
+
+UPDATES_BEFORE_ENSURE = 3
+"""Failed changes of the members in a row after which the Service is ensured as a whole.
+
+`Deviation:` the Go reference ensures at once and without a delay."""
+
+ENSURE, UPDATE, DELETE = "ensure", "update", "delete"
+"""Operations, as metrics name them."""
+
+_SYNC = "Error syncing load balancer: failed to"
+
+
+class ServiceApi(Protocol):
+    """The requests about Services that this controller makes."""
+
+    async def get(self, name: str, *, namespace: str) -> Service:
+        """Read from the API server."""
+        ...
+
+    async def patch_strategic(
+        self, name: str, patch: Mapping[str, Any], *, namespace: str, subresource: str
+    ) -> Service:
+        """Strategic merge patch."""
+        ...
+
+
+class Recorder(Protocol):
+    """Where events go."""
+
+    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
+        """Record an event; never blocks."""
+        ...
+
+
+class Balancers:
+    """Does the work.
+
+    Args:
+        calls: the guarded calls to the cloud.
+        api: requests in the controller's name.
+        events: where events go.
+        members: who may be a member, as known at the moment of a call.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self,
+        *,
+        calls: ServiceCalls,
+        api: ServiceApi,
+        events: Recorder,
+        members: Members,
+        clock: Clock,
+    ) -> None:
+        self._calls = calls
+        self._api = api
+        self._events = events
+        self._members = members
+        self._clock = clock
+        self._log = log.logger(names.COMPONENT_SERVICE)
+
+    async def ensure(self, service: Service, record: Record) -> None:
+        """Bring the load balancer in step; `record.status` then says what to show.
+
+        Raises:
+            CloudError: the provider failed; KubeError: the finalizer was not written.
+            Moved: the Service is another by now.
+        """
+        resumed = record.resumes(ENSURE)
+        if not (resumed or record.unannounced):
+            self._tell(service, names.REASON_ENSURING_BALANCER, "Ensuring load balancer")
+        with self._reporting(
+            service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} add the cleanup finalizer"
+        ):
+            service = await self._write(service, record, plan.finalizer_patch)
+        if plan.finalizer_patch(service) is not None:
+            raise plan.Moved
+        members, fingerprint = self._members.all, self._members.fingerprint
+        if not (members or resumed):
+            self._warn_of_no_members(service)
+        record.given = service
+        record.doubt()
+        try:
+            with (
+                self._reporting(
+                    service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} ensure load balancer"
+                ),
+                self._operation(ENSURE, record),
+            ):
+                status = await self._calls.ensure(service, members)
+        except ImplementedElsewhere:
+            record.confirm(service, fingerprint, None)
+            return
+        except RetryAfter:
+            record.waiting = ENSURE
+            raise
+        if not record.unannounced:
+            self._tell(service, names.REASON_ENSURED_BALANCER, "Ensured load balancer")
+        self._log.info("load balancer ensured", service=service.key)
+        record.confirm(service, fingerprint, status)
+
+    async def update(self, service: Service, record: Record) -> None:
+        """Give the load balancer the members of this moment.
+
+        Raises:
+            CloudError: the provider failed; tried again, in the end by `ensure`.
+        """
+        members, fingerprint = self._members.all, self._members.fingerprint
+        record.given = service
+        record.members = ""
+        metrics.HOST_UPDATES.inc()
+        started = self._clock.monotonic()
+        try:
+            with self._operation(UPDATE, record):
+                await self._calls.update(service, members)
+        except ImplementedElsewhere:
+            pass
+        except RetryAfter:
+            raise
+        except CloudError as error:
+            metrics.HOST_UPDATE_ERRORS.inc()
+            if await self._exists_for_all_we_know(service):
+                self._update_failed(service, record, members, error)
+                raise
+        else:
+            if members:
+                text = "Updated load balancer with new hosts"
+                self._tell(service, names.REASON_UPDATED_BALANCER, text)
+            else:
+                self._warn_of_no_members(service)
+        finally:
+            metrics.HOST_UPDATE.observe(self._clock.monotonic() - started)
+        record.members = fingerprint
+        record.update_failures = 0
+
+    async def remove(self, service: Service, record: Record) -> None:
+        """Remove the load balancer, then our finalizer and the status.
+
+        Raises:
+            CloudError, KubeError: something may be left; the finalizer is still there.
+        """
+        reason = names.REASON_SYNC_BALANCER_FAILED
+        with self._operation(DELETE, record):
+            with self._reporting(
+                service, reason, f"{_SYNC} check if load balancer exists before cleanup"
+            ):
+                exists = await self._must_be_deleted(service)
+            if exists:
+                self._announce_deletion(service, record)
+                with self._reporting(service, reason, f"{_SYNC} delete load balancer"):
+                    await self._delete(service, record)
+            with self._reporting(service, reason, f"{_SYNC} remove the cleanup finalizer"):
+                await self._write(service, record, plan.removal_patch)
+        record.finished = True
+        self._deleted(service)
+
+    async def remove_vanished(self, record: Record) -> None:
+        """Remove the load balancer of a Service that is no longer there.
+
+        Raises:
+            CloudError: something may be left.
+        """
+        service = record.given
+        self._announce_deletion(service, record)
+        with (
+            self._reporting(
+                service, names.REASON_DELETE_BALANCER_FAILED, "Error deleting load balancer"
+            ),
+            self._operation(DELETE, record),
+        ):
+            await self._delete(service, record)
+        record.finished = True
+        self._deleted(service)
+
+    async def restore(self, service: Service, record: Record) -> bool:
+        """Write finalizer and status as they should be; whether anything was written.
+
+        Raises:
+            KubeError: a write failed. Moved: the Service is another by now.
+        """
+        with self._reporting(
+            service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} update load balancer status"
+        ):
+            found = service
+            service = await self._write(service, record, plan.finalizer_patch)
+            status = record.status
+            if status is not None:
+                service = await self._write(
+                    service, record, lambda current: plan.status_patch(current, status)
+                )
+        return service is not found
+
+    # --- steps ------------------------------------------------------------------------------
+
+    async def _must_be_deleted(self, service: Service) -> bool:
+        if self._calls.cloud.always_ensure_deleted:
+            return True
+        return await self._calls.get(service) is not None
+
+    async def _delete(self, service: Service, record: Record) -> None:
+        try:
+            await self._calls.ensure_deleted(service)
+        except ImplementedElsewhere:
+            self._log.info("load balancer is deleted elsewhere", service=service.key)
+        except RetryAfter:
+            record.waiting = DELETE
+            raise
+
+    async def _exists_for_all_we_know(self, service: Service) -> bool:
+        """Whether a failed update is a failure: without a load balancer there is none."""
+        try:
+            return await self._calls.get(service) is not None
+        except CloudError as error:
+            self._log.info(
+                "load balancer could not be looked up", service=service.key, error=str(error)
+            )
+            return True
+
+    def _update_failed(
+        self, service: Service, record: Record, members: Sequence[Node], error: CloudError
+    ) -> None:
+        record.update_failures += 1
+        if record.update_failures >= UPDATES_BEFORE_ENSURE:
+            record.doubt()
+        if again(error).event:
+            message = (
+                f"Error updating load balancer with new hosts {shown(members)} "
+                f"({len(members)} nodes in total): {error}"
+            )
+            reason = names.REASON_UPDATE_BALANCER_FAILED
+            self._events.event(service.reference, names.WARNING, reason, message)
+
+    async def _write(
+        self,
+        service: Service,
+        record: Record,
+        patch_for: Callable[[Service], plan.Patch | None],
+    ) -> Service:
+        """Write what `patch_for` says of the newest state; that state afterwards.
+
+        Raises:
+            Moved: another Service has the name by now.
+        """
+        uid, place = service.uid, service.namespace
+        for attempt in range(1, WRITE_ATTEMPTS + 1):
+            patch = patch_for(service)
+            if patch is None:
+                break
+            try:
+                service = await self._api.patch_strategic(
+                    service.name, patch, namespace=place, subresource="status"
+                )
+            except Missing:
+                # Gone, and with it the reason to write.
+                break
+            except Conflict:
+                if attempt == WRITE_ATTEMPTS:
+                    raise
+                try:
+                    service = await self._api.get(service.name, namespace=place)
+                except Missing:
+                    break
+                if service.uid != uid:
+                    raise plan.Moved from None
+            else:
+                record.latest = service
+                break
+        return service
+
+    # --- events and metrics -----------------------------------------------------------------
+
+    def _announce_deletion(self, service: Service, record: Record) -> None:
+        if not record.resumes(DELETE):
+            self._tell(service, names.REASON_DELETING_BALANCER, "Deleting load balancer")
+
+    def _deleted(self, service: Service) -> None:
+        self._tell(service, names.REASON_DELETED_BALANCER, "Deleted load balancer")
+        self._log.info("load balancer deleted", service=service.key)
+
+    def _warn_of_no_members(self, service: Service) -> None:
+        text = "There are no available nodes for LoadBalancer"
+        self._events.event(service.reference, names.WARNING, names.REASON_NO_NODES, text)
+
+    def _tell(self, service: Service, reason: str, text: str) -> None:
+        self._events.event(service.reference, names.NORMAL, reason, text)
+
+    @contextmanager
+    def _reporting(self, service: Service, reason: str, text: str) -> Iterator[None]:
+        """Tell people of an error if its class is one they should hear of."""
+        try:
+            yield
+        except (CloudError, KubeError) as error:
+            if again(error).event:
+                message = f"{text}: {error}"
+                self._events.event(service.reference, names.WARNING, reason, message)
+            raise
+
+    @contextmanager
+    def _operation(self, operation: str, record: Record) -> Iterator[None]:
+        started = self._clock.monotonic()
+        outcome = "canceled"
+        try:
+            yield
+            outcome = "success"
+        except RetryAfter:
+            outcome = "retry_after"
+            raise
+        except ImplementedElsewhere:
+            outcome = "implemented_elsewhere"
+            raise
+        except Exception:
+            outcome = "error"
+            raise
+        finally:
+            record.touched_at = self._clock.monotonic()
+            metrics.OPERATIONS.labels(operation, outcome).observe(record.touched_at - started)

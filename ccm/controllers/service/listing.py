@@ -1,0 +1,79 @@
+"""What the cloud really holds, in one listing, held against what Services ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from ccm.base import log
+from ccm.base.backoff import Exponential
+from ccm.base.clock import Clock
+from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
+from ccm.cloud.service_calls import ServiceCalls
+from ccm.cloud.types import LoadBalancerRecord, Status
+from ccm.model import Node, Service, names
+
+ATTEMPTS = 4
+PAUSES = Exponential(base_s=1.0, factor=2.0, cap_s=30.0)
+"""How often a listing is asked for at the start, and the pauses between; ensuring every
+Service instead is dear, so a hiccup of the cloud is waited out."""
+
+
+class Verdict(Enum):
+    """What a listing says about one Service."""
+
+    EQUAL = "equal"
+    DIFFERENT = "different"
+    MISSING = "missing"
+    ELSEWHERE = "elsewhere"
+    """The provider leaves the Service to another controller."""
+
+
+class Listing:
+    """All load balancers of the cluster at one moment.
+
+    Args:
+        calls: computes names and digests.
+        records: what the cloud holds.
+    """
+
+    def __init__(self, calls: ServiceCalls, records: Sequence[LoadBalancerRecord]) -> None:
+        self._calls = calls
+        self._records: Mapping[str, LoadBalancerRecord] = {
+            record.name: record for record in records
+        }
+
+    def compare(self, service: Service, members: Sequence[Node]) -> tuple[Verdict, Status | None]:
+        """Whether the cloud holds what the Service asks for, and the status if it does."""
+        try:
+            record = self._records.get(self._calls.name(service))
+            if record is None:
+                return Verdict.MISSING, None
+            wanted = self._calls.digest(service, members)
+        except ImplementedElsewhere:
+            return Verdict.ELSEWHERE, None
+        except CloudError:
+            # The call that follows meets the same error, and reports it.
+            return Verdict.DIFFERENT, None
+        if not wanted or wanted != record.digest:
+            return Verdict.DIFFERENT, None
+        return Verdict.EQUAL, record.status
+
+
+async def listed(calls: ServiceCalls, *, attempts: int, clock: Clock) -> Listing | None:
+    """A listing; None when the cloud gave none in so many attempts."""
+    logger = log.logger(names.COMPONENT_SERVICE)
+    for attempt in range(attempts):
+        try:
+            return Listing(calls, await calls.list())
+        except CloudError as error:
+            logger.warning("load balancers cannot be listed", error=str(error), attempt=attempt + 1)
+            if attempt + 1 < attempts:
+                await clock.sleep(_pause_s(error, attempt))
+    return None
+
+
+def _pause_s(error: CloudError, attempt: int) -> float:
+    if isinstance(error, RetryAfter):
+        return error.seconds
+    return min(PAUSES.base_s * PAUSES.factor**attempt, PAUSES.cap_s)
