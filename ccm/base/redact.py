@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import deque
 from collections.abc import Iterable
 from urllib.parse import quote
 
@@ -57,20 +58,36 @@ _FORMS = tuple(
 
 _HINTS = tuple(dict.fromkeys(hint for hints, _, _ in _FORMS for hint in hints))
 
-_known: set[str] = set()
+TRANSIENT = 8
+"""How many secrets that replace each other are looked for at the same time."""
+
+_lasting: set[str] = set()
+_transient: deque[str] = deque(maxlen=TRANSIENT)
 _needles: tuple[bytes, ...] = ()
 
 
-def know(secret: str) -> None:
-    """Mask this text from now on, also where it is escaped or encoded; short ones are ignored."""
-    if len(secret) >= SHORTEST and secret not in _known:
-        _known.add(secret)
-        _rebuild()
+def know(secret: str, *, lasting: bool = True) -> None:
+    """Mask this text from now on, also where it is escaped or encoded; short ones are ignored.
+
+    Args:
+        secret: the text.
+        lasting: False for a token that is replaced from time to time; of those the newest
+            `TRANSIENT` are looked for.
+    """
+    if len(secret) < SHORTEST or secret in _lasting or secret in _transient:
+        return
+    if lasting:
+        _lasting.add(secret)
+    else:
+        _transient.append(secret)
+    _rebuild()
 
 
 def forget(secret: str) -> None:
-    """Stop looking for this text, for instance a token that is no longer valid."""
-    _known.discard(secret)
+    """Stop looking for this text."""
+    _lasting.discard(secret)
+    if secret in _transient:
+        _transient.remove(secret)
     _rebuild()
 
 
@@ -106,7 +123,7 @@ def _by_form(text: bytes) -> bytes:
 
 def _rebuild() -> None:
     global _needles  # noqa: PLW0603 - the list is the process's, as its secrets are
-    found = {form for secret in _known for form in _forms(secret)}
+    found = {form for secret in (*_lasting, *_transient) for form in _forms(secret)}
     # The longest first: one secret may be a part of another.
     _needles = tuple(sorted(found, key=lambda form: (-len(form), form)))
 

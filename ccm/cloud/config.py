@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import yaml
 
+from ccm.base import redact
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.durations import parse_duration
 
@@ -75,7 +76,11 @@ class Fields:
         self.faults: list[str] = []
 
     def text(self, name: str, default: str = "", *, required: bool = False) -> str:
-        """A non-empty string; a missing one is a fault only if `required`."""
+        """A non-empty string; a missing one is a fault only if `required`.
+
+        The log never shows the value if the name ends like that of a secret: password, token,
+        secret, api key. `secret` reads one of another name.
+        """
         value: object = self._take(name, default)
         if not isinstance(value, str):
             # Not the value itself: it may be a secret that lost its quotes.
@@ -84,6 +89,14 @@ class Fields:
             return default
         if required and not value:
             self.faults.append(f"{self._where}{name} is missing; it is required")
+        if redact.is_secret(name):
+            redact.know(value)
+        return value
+
+    def secret(self, name: str, default: str = "", *, required: bool = False) -> str:
+        """As `text`, for a value that the log must never show."""
+        value = self.text(name, default, required=required)
+        redact.know(value)
         return value
 
     def integer(self, name: str, default: int, *, least: int | None = None) -> int:

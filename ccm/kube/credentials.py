@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from ccm.base import redact
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
 from ccm.kube.errors import NoCredentials
@@ -68,13 +69,16 @@ class Fixed:
 
 
 def bearer(token: str) -> Credential:
-    """The credential of a bearer token."""
+    """The credential of a bearer token, which the log never shows."""
+    redact.know(token, lasting=False)
     return Credential(header=f"Bearer {token}")
 
 
 def basic(username: str, password: str) -> Credential:
-    """The credential of a user name and a password."""
+    """The credential of a user name and a password, which the log never shows."""
     pair = base64.b64encode(f"{username}:{password}".encode()).decode()
+    for secret in (password, pair):
+        redact.know(secret)
     return Credential(header=f"Basic {pair}")
 
 

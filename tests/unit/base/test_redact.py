@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,14 @@ import pytest
 from ccm.base import redact
 
 M = redact.MASK
+
+
+@pytest.fixture(autouse=True)
+def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of this process may have made secrets known."""
+    monkeypatch.setattr(redact, "_lasting", set())
+    monkeypatch.setattr(redact, "_transient", deque(maxlen=redact.TRANSIENT))
+    monkeypatch.setattr(redact, "_needles", ())
 
 
 @pytest.fixture
@@ -96,3 +105,15 @@ def test_what_is_harmless_stays(said: str) -> None:
 )
 def test_names_tell_which_settings_are_secret(name: str, secret: bool) -> None:
     assert redact.is_secret(name) is secret
+
+
+def test_of_secrets_that_replace_each_other_the_newest_are_known() -> None:
+    tokens = [f"rotated-{number:03d}" for number in range(redact.TRANSIENT + 1)]
+
+    for token in tokens:
+        redact.know(token, lasting=False)
+    shown = [token for token in tokens if redact.words(token) == token]
+    for token in tokens:
+        redact.forget(token)
+
+    assert shown == tokens[:1]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccm.base import redact
 from ccm.cloud import ConfigError, Context, Fields
 
 SECOND = timedelta(seconds=1)
@@ -251,3 +252,22 @@ def test_no_value_ends_in_a_traceback(values: dict[str, object]) -> None:
     assert isinstance(fields.integer("integer", 1), int)
     assert isinstance(fields.boolean("boolean", True), bool)
     assert fields.duration("duration", SECOND) > timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("read", "shown"),
+    [
+        (lambda fields: fields.text("apiToken"), False),
+        (lambda fields: fields.secret("pin"), False),
+        (lambda fields: fields.text("region"), True),
+    ],
+    ids=["by its name", "by the way it is read", "no secret"],
+)
+def test_the_log_never_shows_what_was_read_as_a_secret(
+    read: Callable[[Fields], str], shown: bool
+) -> None:
+    values = {"apiToken": "qwertz-1", "pin": "qwertz-2", "region": "qwertz-3"}
+
+    value = read(Fields(values))
+
+    assert (redact.words(value) == value) is shown

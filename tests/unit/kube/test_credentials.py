@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from ccm.base import redact
 from ccm.kube import credentials
 from ccm.kube.credentials import Credential, Fixed, TokenFile
 from ccm.kube.errors import NoCredentials
@@ -127,3 +128,17 @@ async def test_a_fixed_credential_never_changes() -> None:
 
 def test_a_credential_is_not_printed() -> None:
     assert "secret" not in repr(credentials.bearer("secret"))
+
+
+@pytest.mark.parametrize(
+    ("credential", "secret"),
+    [
+        (credentials.bearer("opaque-token"), "opaque-token"),
+        (credentials.basic("me", "hunter22"), "hunter22"),
+    ],
+    ids=["bearer", "basic"],
+)
+def test_the_log_never_shows_a_credential(credential: Credential, secret: str) -> None:
+    sent = str(credential.header)
+
+    assert redact.words(f"{secret} and {sent.split()[1]}").count(redact.MASK) == 2
