@@ -1,0 +1,131 @@
+"""A stop signal at awkward moments; the daemon is a child process without an API server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_DRIVER = """
+import asyncio, contextlib, sys
+from ccm.app import main
+from ccm.cloud import registry
+from ccm.cloud.interface import Cloud
+
+mood = sys.argv.pop(1)
+
+@contextlib.asynccontextmanager
+async def open_cloud(context):
+    if mood == "never opens":
+        print('{"msg": "opening"}', file=sys.stderr, flush=True)
+        await asyncio.Event().wait()
+    if mood == "refuses":
+        raise PermissionError("bad token")
+    try:
+        yield Cloud(name="paper", has_cluster_id=True)
+    finally:
+        if mood == "fails to close":
+            raise OSError("the cloud is gone")
+        if mood == "never closes":
+            await asyncio.Event().wait()
+
+registry.load = lambda name: open_cloud
+main.leave(main.main())
+"""
+
+_STANDBY = "cannot take or renew the lease"
+_LEADING = "cannot follow the API server"
+_DEADLINE_S = 15.0
+
+
+class Daemon:
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self.log = log
+
+    def lines(self, message: str) -> list[dict[str, Any]]:
+        whole = [line for line in self.log.read_text().splitlines() if line.endswith("}")]
+        return [line for line in map(json.loads, whole) if message in line["msg"]]
+
+    def says(self, message: str) -> None:
+        ends = time.monotonic() + _DEADLINE_S
+        while not self.lines(message):
+            assert time.monotonic() < ends, self.log.read_text()
+            time.sleep(0.02)
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        os.kill(self.process.pid, number)
+
+    def ended(self) -> int:
+        return self.process.wait(_DEADLINE_S)
+
+
+@contextmanager
+def running(tmp_path: Path, mood: str, *flags: str) -> Iterator[Daemon]:
+    log = tmp_path / "log"
+    argv = ("--cloud-provider=paper", "--master=http://127.0.0.1:1", "--logging-format=json")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _DRIVER, mood, *argv, *flags], stdout=output, stderr=output
+        )
+    try:
+        yield Daemon(process, log)
+    finally:
+        process.kill()
+        process.wait()
+    assert "never awaited" not in log.read_text()
+    assert "destroyed but" not in log.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("mood", "moment", "flag"),
+    [
+        pytest.param("never opens", "opening", "true", id="opening"),
+        pytest.param("refuses", "provider cannot be opened", "true", id="between-attempts"),
+        pytest.param("well", _STANDBY, "true", id="acquiring"),
+        pytest.param("well", _LEADING, "false", id="leading-without-election"),
+    ],
+)
+def test_a_signal_stops_in_good_order(
+    tmp_path: Path, mood: str, moment: str, flag: str, number: signal.Signals
+) -> None:
+    with running(tmp_path, mood, f"--leader-elect={flag}") as daemon:
+        daemon.says(moment)
+        daemon.signal(number)
+
+        assert daemon.ended() == 0
+        assert len(daemon.lines("stopped")) == 1
+        assert not [line for line in daemon.lines("") if line.get("level") == "error"]
+
+
+def test_a_provider_that_fails_to_close_is_told_about(tmp_path: Path) -> None:
+    with running(tmp_path, "fails to close") as daemon:
+        daemon.says(_STANDBY)
+        daemon.signal()
+
+        assert daemon.ended() == 0
+        (told,) = daemon.lines("stopping did not go well")
+        assert "the cloud is gone" in json.dumps(told)
+        assert len(daemon.lines("stopped")) == 1
+
+
+def test_a_second_signal_ends_what_hangs(tmp_path: Path) -> None:
+    with running(tmp_path, "never closes") as daemon:
+        daemon.says(_STANDBY)
+        daemon.signal()
+        daemon.says("stopping")
+        time.sleep(0.3)
+        assert daemon.process.poll() is None
+        daemon.signal()
+
+        assert daemon.ended() == 1
