@@ -27,6 +27,7 @@ causes is not an absence: an absence deletes things.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -96,11 +97,17 @@ class ImplementedElsewhere(CloudError):
 
 
 class RetryAfter(CloudError):
-    """Not yet: come back after `seconds`. No failure and no event."""
+    """Not yet: come back after `seconds`. No failure and no event.
+
+    A time that is over already counts as 0, after which the daemon comes back as soon as it
+    comes back at all. Raises ValueError for NaN and infinity.
+    """
 
     def __init__(self, message: str, *, seconds: float) -> None:
         super().__init__(message)
-        self.seconds = seconds
+        if not math.isfinite(seconds):
+            raise ValueError(f"RetryAfter needs a number of seconds, not {seconds}")
+        self.seconds = max(0.0, seconds)
 
 
 class Internal(CloudError):
@@ -179,7 +186,7 @@ def answer(error: CloudError) -> Answer:
     return POLICY[Unknown]
 
 
-def normalized(error: Exception) -> CloudError:
+def normalized(error: BaseException) -> CloudError:
     """The error a controller sees for whatever a provider raised.
 
     A `CloudError` stays itself. `RetryAfter`, `Unimplemented` and

@@ -13,7 +13,7 @@ from typing import TypeVar
 from ccm.base import metrics
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.throttle import Limiter, Unlimited, bucket
-from ccm.cloud import errors
+from ccm.cloud import answers, errors
 from ccm.cloud.interface import Cloud, Instances, InstancesV2, Inventory, Zones
 from ccm.cloud.interface import InstanceStates as States
 from ccm.cloud.types import InstanceListing, InstanceMetadata, InstanceState, Zone
@@ -139,24 +139,27 @@ class Guarded:
 
     async def _bounded(self, operation: str, invoke: Callable[[Cloud], Awaitable[T]]) -> T:
         deadline_s = self._deadline_s(operation)
+        cancelled_before = _cancellations()
+        fault: BaseException | None = None
         try:
             async with asyncio.timeout(deadline_s) as scope:
-                return await invoke(self._cloud)
-        except asyncio.CancelledError as error:
-            if _is_cancelled():
-                raise
-            # Something inside the provider was cancelled; passed on, it would end our worker.
-            raise errors.Canceled(f"{operation} was cancelled inside the provider") from error
-        except Exception as error:
-            if isinstance(error, TimeoutError) and scope.expired():
-                raise errors.DeadlineExceeded(
-                    f"{operation} took longer than {deadline_s:g} s"
-                ) from error
-            found = errors.normalized(error)
-            if found is error:
-                raise
+                result = await invoke(self._cloud)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - vendor SDKs raise SystemExit and worse
+            fault = error
+        # A provider may swallow its cancellation. Our worker must end all the same, and what
+        # was answered after the deadline is no answer: "gone" would delete a node.
+        if _cancellations() > cancelled_before:
+            raise asyncio.CancelledError from fault
+        if scope.expired():
+            text = f"{operation} took longer than {deadline_s:g} s"
+            raise errors.DeadlineExceeded(text) from fault
+        if fault is not None:
+            found = _normalized(operation, fault)
             # An error found among the causes must not become the cause of its own cause.
             raise found from found.__cause__
+        return result
 
     def _deadline_s(self, operation: str) -> float:
         own = self._cloud.limits.deadlines_s.get(operation)
@@ -188,95 +191,146 @@ class NodeCalls:
         """What the provider offers now."""
         return self._guard.cloud
 
-    async def _call(self, operation: str, invoke: Callable[[Cloud], Awaitable[T]]) -> T:
-        return await self._guard.call(operation, invoke, observer=self._observer)
+    async def _ask(
+        self,
+        operation: str,
+        invoke: Callable[[Cloud], Awaitable[object]],
+        check: Callable[[object], T],
+    ) -> T:
+        async def checked(cloud: Cloud) -> T:
+            try:
+                return check(await invoke(cloud))
+            except answers.Wrong as wrong:
+                raise errors.Internal(f"{operation} answered {wrong}") from None
 
-    async def _decide(self, operation: str, invoke: Callable[[Cloud], Awaitable[bool]]) -> bool:
-        async def decided(cloud: Cloud) -> bool:
-            answer: object = await invoke(cloud)
-            # A forgotten `return` would read as False, and False about existence deletes nodes.
-            if not isinstance(answer, bool):
-                raise errors.Internal(f"{operation} answered {answer!r}, not True or False")
-            return answer
-
-        return await self._call(operation, decided)
+        return await self._guard.call(operation, checked, observer=self._observer)
 
     async def instance_exists(self, node: Node) -> bool:
         """See `InstancesV2.instance_exists`."""
-        return await self._decide("instance_exists", lambda c: _v2(c).instance_exists(node))
+        return await self._ask(
+            "instance_exists",
+            lambda c: _v2(c).instance_exists(node),
+            answers.decision,
+        )
 
     async def instance_shutdown(self, node: Node) -> bool:
         """See `InstancesV2.instance_shutdown`."""
-        return await self._decide("instance_shutdown", lambda c: _v2(c).instance_shutdown(node))
+        return await self._ask(
+            "instance_shutdown",
+            lambda c: _v2(c).instance_shutdown(node),
+            answers.decision,
+        )
 
     async def instance_metadata(self, node: Node) -> InstanceMetadata | None:
         """See `InstancesV2.instance_metadata`."""
-        return await self._call("instance_metadata", lambda c: _v2(c).instance_metadata(node))
+        return await self._ask(
+            "instance_metadata",
+            lambda c: _v2(c).instance_metadata(node),
+            answers.metadata,
+        )
 
     async def instance_state(self, node: Node) -> InstanceState:
         """See `InstanceStates.instance_state`."""
-        return await self._call("instance_state", lambda c: _states(c).instance_state(node))
+        return await self._ask(
+            "instance_state",
+            lambda c: _states(c).instance_state(node),
+            answers.state,
+        )
 
     async def list_instances(self) -> InstanceListing:
         """See `Inventory.list_instances`."""
-        return await self._call("list_instances", lambda c: _inventory(c).list_instances())
+        return await self._ask(
+            "list_instances",
+            lambda c: _inventory(c).list_instances(),
+            answers.listing,
+        )
 
     async def node_addresses(self, node_name: str) -> Sequence[NodeAddress]:
         """See `Instances.node_addresses`."""
-        return await self._call("node_addresses", lambda c: _v1(c).node_addresses(node_name))
+        return await self._ask(
+            "node_addresses",
+            lambda c: _v1(c).node_addresses(node_name),
+            answers.addresses,
+        )
 
     async def node_addresses_by_provider_id(self, provider_id: str) -> Sequence[NodeAddress]:
         """See `Instances.node_addresses_by_provider_id`."""
-        return await self._call(
+        return await self._ask(
             "node_addresses_by_provider_id",
             lambda c: _v1(c).node_addresses_by_provider_id(provider_id),
+            answers.addresses,
         )
 
     async def instance_id(self, node_name: str) -> str:
         """See `Instances.instance_id`."""
-        return await self._call("instance_id", lambda c: _v1(c).instance_id(node_name))
+        return await self._ask(
+            "instance_id",
+            lambda c: _v1(c).instance_id(node_name),
+            answers.text,
+        )
 
     async def instance_type(self, node_name: str) -> str:
         """See `Instances.instance_type`."""
-        return await self._call("instance_type", lambda c: _v1(c).instance_type(node_name))
+        return await self._ask(
+            "instance_type",
+            lambda c: _v1(c).instance_type(node_name),
+            answers.text,
+        )
 
     async def instance_type_by_provider_id(self, provider_id: str) -> str:
         """See `Instances.instance_type_by_provider_id`."""
-        return await self._call(
+        return await self._ask(
             "instance_type_by_provider_id",
             lambda c: _v1(c).instance_type_by_provider_id(provider_id),
+            answers.text,
         )
 
     async def instance_exists_by_provider_id(self, provider_id: str) -> bool:
         """See `Instances.instance_exists_by_provider_id`."""
-        return await self._decide(
+        return await self._ask(
             "instance_exists_by_provider_id",
             lambda c: _v1(c).instance_exists_by_provider_id(provider_id),
+            answers.decision,
         )
 
     async def instance_shutdown_by_provider_id(self, provider_id: str) -> bool:
         """See `Instances.instance_shutdown_by_provider_id`."""
-        return await self._decide(
+        return await self._ask(
             "instance_shutdown_by_provider_id",
             lambda c: _v1(c).instance_shutdown_by_provider_id(provider_id),
+            answers.decision,
         )
 
     async def get_zone_by_provider_id(self, provider_id: str) -> Zone:
         """See `Zones.get_zone_by_provider_id`."""
-        return await self._call(
-            "get_zone_by_provider_id", lambda c: _zones(c).get_zone_by_provider_id(provider_id)
+        return await self._ask(
+            "get_zone_by_provider_id",
+            lambda c: _zones(c).get_zone_by_provider_id(provider_id),
+            answers.zone,
         )
 
     async def get_zone_by_node_name(self, node_name: str) -> Zone:
         """See `Zones.get_zone_by_node_name`."""
-        return await self._call(
-            "get_zone_by_node_name", lambda c: _zones(c).get_zone_by_node_name(node_name)
+        return await self._ask(
+            "get_zone_by_node_name",
+            lambda c: _zones(c).get_zone_by_node_name(node_name),
+            answers.zone,
         )
 
 
-def _is_cancelled() -> bool:
+def _cancellations() -> int:
+    """How often the current task was asked to end."""
     task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+    return task.cancelling() if task is not None else 0
+
+
+def _normalized(operation: str, fault: BaseException) -> errors.CloudError:
+    if not isinstance(fault, asyncio.CancelledError):
+        return errors.normalized(fault)
+    # Something inside the provider was cancelled; passed on, it would end our worker.
+    found = errors.Canceled(f"{operation} was cancelled inside the provider")
+    found.__cause__ = fault
+    return found
 
 
 def offered(capability: T | None, name: str) -> T:

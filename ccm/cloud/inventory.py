@@ -123,20 +123,17 @@ class SharedInventory:
 
 
 class _Index:
-    """A listing by provider ID and by name; a name that occurs twice proves nothing."""
+    """A listing by provider ID and by name; one that occurs twice proves nothing."""
 
     def __init__(self, listing: InstanceListing) -> None:
         self.requests = listing.requests
         self.hits = 0
         self.judged = False
-        self._by_id = {
-            record.metadata.provider_id: record
-            for record in listing.instances
-            if record.metadata.provider_id
-        }
+        self._by_id: dict[str, InstanceRecord | None] = {}
         self._by_name: dict[str, InstanceRecord | None] = {}
         for record in listing.instances:
-            self._by_name[record.name] = None if record.name in self._by_name else record
+            _enter(self._by_id, record.metadata.provider_id, record)
+            _enter(self._by_name, record.name, record)
 
     def find(self, node: Node) -> InstanceRecord | None:
         key = node.provider_id
@@ -144,3 +141,7 @@ class _Index:
         if found is not None:
             self.hits += 1
         return found
+
+
+def _enter(index: dict[str, InstanceRecord | None], key: str, record: InstanceRecord) -> None:
+    index[key] = None if key in index else record

@@ -152,3 +152,14 @@ def test_a_loop_of_causes_ends() -> None:
     first.__cause__, second.__cause__ = second, first
 
     assert type(normalized(first)) is Internal
+
+
+@pytest.mark.parametrize(("given", "kept"), [(3, 3), (0.5, 0.5), (0, 0), (-7, 0)])
+def test_retry_after_never_lies_in_the_past(given: float, kept: float) -> None:
+    assert RetryAfter("wait", seconds=given).seconds == kept
+
+
+@pytest.mark.parametrize("given", [float("nan"), float("inf"), float("-inf")])
+def test_retry_after_is_a_time(given: float) -> None:
+    with pytest.raises(ValueError, match="number of seconds"):
+        RetryAfter("wait", seconds=given)

@@ -277,6 +277,79 @@ async def test_a_cancellation_inside_the_provider_does_not_end_the_caller() -> N
         await Guarded(Cloud(name="inside")).call("op", raising(asyncio.CancelledError()))
 
 
+async def swallow(_: Cloud) -> bool:
+    """Catches everything, its own cancellation included."""
+    try:
+        await asyncio.sleep(1e6)
+    except BaseException:  # noqa: BLE001 - the point
+        return False
+    return True
+
+
+async def translate(_: Cloud) -> bool:
+    """Makes an absence of every trouble, its own cancellation included."""
+    try:
+        await asyncio.sleep(1e6)
+    except BaseException as error:
+        raise errors.NotFound("gone") from error
+    return True
+
+
+@pytest.mark.parametrize("provider", [swallow, translate])
+def test_what_comes_after_the_deadline_is_no_answer(
+    provider: Callable[[Cloud], Awaitable[bool]],
+) -> None:
+    """Else a cloud that hangs would read as "gone"."""
+
+    @in_virtual_time
+    async def check() -> None:
+        with pytest.raises(errors.DeadlineExceeded, match="longer than 60 s"):
+            await Guarded(Cloud(name="late")).call("instance_exists", provider)
+
+    check()
+
+
+@pytest.mark.parametrize("provider", [swallow, translate])
+@pytest.mark.asyncio
+async def test_a_swallowed_cancellation_ends_the_caller_all_the_same(
+    provider: Callable[[Cloud], Awaitable[bool]],
+) -> None:
+    name = f"stubborn-{provider.__name__}"
+    call = asyncio.ensure_future(Guarded(Cloud(name=name)).call("op", provider))
+    await asyncio.sleep(0)
+
+    call.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert count(name, "op", "canceled") == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("g", [SystemExit(3)])])
+@pytest.mark.asyncio
+async def test_a_provider_cannot_end_the_daemon(error: BaseException) -> None:
+    with pytest.raises(errors.Internal) as caught:
+        await Guarded(Cloud(name="fatal")).call("op", raising(error))
+
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.asyncio
+async def test_a_forgotten_return_is_a_fault_and_no_answer() -> None:
+    """Else it would read as "no addresses", or end in a provider ID."""
+    fake = FakeCloud(name="absent", external_ids={"node0": None})  # type: ignore[dict-item]
+    fake.addresses = fake.zone = None  # type: ignore[assignment]
+    calls = NodeCalls(Guarded(fake.cloud()))
+
+    with pytest.raises(errors.Internal, match="node_addresses answered None, not a sequence"):
+        await calls.node_addresses("node0")
+    with pytest.raises(errors.Internal, match="instance_id answered None, not text"):
+        await calls.instance_id("node0")
+    with pytest.raises(errors.Internal, match="answered None, not a Zone"):
+        await calls.get_zone_by_node_name("node0")
+    assert count("absent", "instance_id", "error") == 1
+
+
 @pytest.mark.parametrize("answer", [None, 0, 1, "yes"])
 @pytest.mark.parametrize("question", ["instance_exists", "instance_shutdown"])
 @pytest.mark.asyncio

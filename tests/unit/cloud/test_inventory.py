@@ -358,3 +358,12 @@ async def test_a_failing_listing_leaves_single_questions() -> None:
         assert await lookup.state(known("3"), waiting=10) == RUNNING
 
     assert cloud.calls == ["list-instances"] + ["instance-state"] * 3
+
+
+@pytest.mark.parametrize("asked", [known("a"), node("a")], ids=["by_id", "by_name"])
+@pytest.mark.asyncio
+async def test_what_is_listed_twice_proves_nothing(asked: Node) -> None:
+    inventory = shared(Listings(["a", "b", "a"]))
+
+    assert await inventory.find(asked, single_requests=100) is None
+    assert await inventory.find(known("b"), single_requests=100) is not None
