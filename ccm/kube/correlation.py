@@ -57,7 +57,7 @@ class _Similar:
     """Messages of similar events, and when the last one came."""
 
     last: datetime
-    messages: set[str] = field(default_factory=set)
+    messages: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,10 @@ class Correlator:
 
     def judge(self, event: Event, now: datetime) -> Verdict | None:
         """Decide about an event with count 1; None leaves it out as spam."""
-        event, key = self._combine(event, now)
+        origin = _origin(event)
+        event, key = self._combine(event, origin, now)
         counted, repeated = self._count(event, key)
-        if not self._has_token(event, now):
+        if not self._has_token((origin, event.type), now):
             return None
         return Verdict(event=counted, repeated=repeated, key=key)
 
@@ -101,16 +102,19 @@ class Correlator:
         """Remember how the server has the event now."""
         self._seen.put(key, _Seen(event.name, event.count, event.first_timestamp))
 
-    def _combine(self, event: Event, now: datetime) -> tuple[Event, Hashable]:
-        kin = (*_origin(event), event.type, event.reason)
+    def _combine(
+        self, event: Event, origin: tuple[str, ...], now: datetime
+    ) -> tuple[Event, Hashable]:
+        kin = (origin, event.type, event.reason)
         similar = self._similar.get(kin, lambda: _Similar(now))
         if (now - similar.last).total_seconds() > SIMILAR_WINDOW_S:
             similar.messages.clear()
         similar.last = now
-        similar.messages.add(event.message)
+        if event.message not in similar.messages:
+            similar.messages.append(event.message)
         if len(similar.messages) < SIMILAR_LIMIT:
             return event, (kin, event.message)
-        # Never more than the limit: one that differs from the next keeps the set full.
+        # Never more than the limit: one that differs from the next keeps the list full.
         similar.messages.pop()
         combined = msgspec.structs.replace(event, message=COMBINED_PREFIX + event.message)
         return combined, kin
@@ -127,10 +131,8 @@ class Correlator:
         self._seen.put(key, _Seen(event.name, event.count, event.first_timestamp))
         return event, seen is not None
 
-    def _has_token(self, event: Event, now: datetime) -> bool:
-        bucket = self._buckets.get(
-            (*_origin(event), event.type), lambda: _Bucket(float(SPAM_BURST), now)
-        )
+    def _has_token(self, key: Hashable, now: datetime) -> bool:
+        bucket = self._buckets.get(key, lambda: _Bucket(float(SPAM_BURST), now))
         grown = (now - bucket.updated).total_seconds() * SPAM_QPS
         bucket.tokens = min(float(SPAM_BURST), bucket.tokens + max(0.0, grown))
         bucket.updated = now
