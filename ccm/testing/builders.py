@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ccm.model import (
     Node,
@@ -11,6 +12,9 @@ from ccm.model import (
     NodeSpec,
     NodeStatus,
     ObjectMeta,
+    Service,
+    ServicePort,
+    ServiceSpec,
     Taint,
     names,
 )
@@ -18,8 +22,11 @@ from ccm.model import (
 CREATED = "2012-01-01T00:00:00Z"
 """Creation time of built objects."""
 
+DEFAULT_PORT = ServicePort(name="http", port=80, target_port=8080, node_port=30080)
+"""The port of built Services."""
 
-def node(
+
+def node(  # noqa: PLR0913 - a builder names every field
     name: str = "node0",
     *,
     provider_id: str = "",
@@ -27,6 +34,7 @@ def node(
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
     addresses: Sequence[NodeAddress] = (),
+    pod_cidrs: Sequence[str] = (),
     ready: str | None = names.STATUS_TRUE,
     uid: str | None = None,
     resource_version: str = "1",
@@ -41,6 +49,7 @@ def node(
         labels: labels.
         annotations: annotations.
         addresses: `status.addresses`.
+        pod_cidrs: `spec.podCIDRs`.
         ready: status of the Ready condition, `True`, `False` or `Unknown`; None = no condition.
         uid: its UID; None = made from the name.
         resource_version: the version of this state.
@@ -56,8 +65,49 @@ def node(
             labels=dict(labels) if labels else None,
             annotations=dict(annotations) if annotations else None,
         ),
-        spec=NodeSpec(provider_id=provider_id, taints=list(taints) or None),
+        spec=NodeSpec(
+            provider_id=provider_id,
+            taints=list(taints) or None,
+            pod_cidrs=list(pod_cidrs) or None,
+        ),
         status=NodeStatus(addresses=list(addresses) or None, conditions=conditions),
+    )
+
+
+def service(
+    name: str = "web",
+    *,
+    namespace: str = "default",
+    ports: Sequence[ServicePort] = (DEFAULT_PORT,),
+    annotations: Mapping[str, str] | None = None,
+    finalizers: Sequence[str] = (),
+    uid: str | None = None,
+    resource_version: str = "1",
+    **spec: Any,
+) -> Service:
+    """A Service of type LoadBalancer.
+
+    Args:
+        name: its name.
+        namespace: its namespace.
+        ports: `spec.ports`.
+        annotations: annotations.
+        finalizers: finalizers.
+        uid: its UID; None = made from namespace and name.
+        resource_version: the version of this state.
+        spec: further fields of `ServiceSpec`, such as `session_affinity`.
+    """
+    return Service(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=namespace,
+            uid=f"uid-{namespace}-{name}" if uid is None else uid,
+            resource_version=resource_version,
+            creation_timestamp=CREATED,
+            annotations=dict(annotations) if annotations else None,
+            finalizers=list(finalizers) or None,
+        ),
+        spec=ServiceSpec(**{"type": "LoadBalancer", "ports": list(ports) or None, **spec}),
     )
 
 

@@ -1,13 +1,16 @@
-"""The simulated cloud: nodes from a cloud that runs on your own machine.
+"""The simulated cloud: nodes, load balancers and routes on your own machine.
 
 Provider ID   sim://<instance id>
 Cloud config  YAML, see `config`: url, token (both required), timeout, connect_timeout
-Absent        load balancers, routes, machines
+Annotations   of Services, see `service_annotations`
+Absent        machines
 
-This package holds two programs that meet only over HTTP. `config`, `client` and
-`instances` are the provider, written as a model for your own. `world`, `faults`,
-`traffic`, `api`, `server` and `state` are the cloud itself, started by
-`python -m providers.sim`; the provider imports none of them.
+This package holds two programs that meet only over HTTP. `config`, `client`, `instances`,
+`balancers` with `recipes` and `service_annotations`, and `routes` are the provider, written as a
+model for your own. All others are the cloud itself, started by `python -m providers.sim`:
+`worlds` and `world*` what it holds, `faults` and `traffic` how it behaves, `operation`,
+`api*` and `server` how it is reached, `state` what it remembers. The provider imports none
+of them.
 """
 
 from __future__ import annotations
@@ -15,8 +18,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from ccm import cloud
+from ccm.model import names
 
-from . import client, config, instances
+from . import balancers, client, config, instances, routes, service_annotations
 
 
 @cloud.provider(sdk="1.0")
@@ -29,4 +33,12 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     settings = config.read(context)
     async with client.open_client(settings) as api:
         servers = instances.SimInstances(api)
-        yield cloud.Cloud(name=instances.SCHEME, instances=servers, inventory=servers)
+        yield cloud.Cloud(
+            name=instances.SCHEME,
+            instances=servers,
+            inventory=servers,
+            load_balancer=balancers.SimBalancers(api),
+            routes=routes.SimRoutes(api),
+            service_annotations=(service_annotations.PREFIX, names.ANNOTATION_SOURCE_RANGES),
+            always_ensure_deleted=True,
+        )

@@ -9,8 +9,9 @@ empty or garbled body is a fault like any other, because an absence deletes node
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-from typing import TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
@@ -22,7 +23,7 @@ from . import config
 T = TypeVar("T")
 
 PAGE_LIMIT = 500
-"""Instances to ask for at once; the most the cloud gives."""
+"""Items to ask for at once; the most the cloud gives."""
 
 RETRY_AFTER_S = 1.0
 """Assumed where a 429 does not say, or not readably, when to come back."""
@@ -37,6 +38,17 @@ ERRORS: Mapping[int, type[cloud.CloudError]] = {
 }
 """HTTP status -> what it means; besides these 404 and 429 (below), other 5xx are
 `Unavailable` and the rest is `Unknown`."""
+
+CODES: Mapping[str, type[cloud.CloudError]] = {
+    "conflict": cloud.AlreadyExists,
+    "protected": cloud.FailedPrecondition,
+    "quota_exceeded": cloud.ResourceExhausted,
+}
+"""The cloud's own words that say more than the status; `busy` is `RetryAfter`."""
+
+
+SUCCESS: Mapping[str, int] = {"GET": 200, "POST": 201, "PUT": 200, "DELETE": 204}
+"""Method -> the status that means success; any other is a fault, 200 with no body too."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -59,11 +71,99 @@ class Server(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
 
 
-class _Page(msgspec.Struct, frozen=True):
-    """A page; without `next_cursor` it is broken, lest a listing be cut short silently."""
+class Listener(msgspec.Struct, frozen=True, order=True):
+    """Traffic to `port` goes to `target_port` of a member."""
 
+    protocol: str
+    port: int
+    target_port: int
+
+
+class HealthCheck(msgspec.Struct, frozen=True):
+    """HTTP GET of `path`, or without one a TCP connection."""
+
+    port: int
+    path: str = ""
+    interval_s: float = 10.0
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """What a load balancer is made of, its members apart."""
+
+    listeners: tuple[Listener, ...]
+    health_check: HealthCheck | None = None
+    source_ranges: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
+    internal: bool = False
+    size: str = ""
+    sticky_s: int = 0
+
+
+class Order(Recipe, frozen=True, kw_only=True):
+    """A new load balancer."""
+
+    name: str
+    cluster: str
+
+
+class Ingress(msgspec.Struct, frozen=True):
+    """One address of a load balancer."""
+
+    family: str
+    ip: str
+
+
+class Balancer(Order, frozen=True, kw_only=True):
+    """A load balancer as it is; states may come that we do not know."""
+
+    id: str
+    state: str
+    reason: str = ""
+    ready_in_s: float = 0.0
+    ingress: tuple[Ingress, ...] = ()
+    members: tuple[str, ...] = ()
+
+
+class NewRoute(msgspec.Struct, frozen=True, kw_only=True):
+    """A new route."""
+
+    destination: str
+    gateway: str
+    cluster: str
+    name: str
+
+
+class Route(NewRoute, frozen=True, kw_only=True):
+    """A route as it is; without a target it leads nowhere."""
+
+    id: str
+    target_name: str | None
+
+
+# A page without `next_cursor` is broken, lest a listing be cut short silently.
+
+
+class _Servers(msgspec.Struct, frozen=True):
     instances: tuple[Server, ...]
     next_cursor: str | None
+
+
+class _Balancers(msgspec.Struct, frozen=True):
+    balancers: tuple[Balancer, ...]
+    next_cursor: str | None
+
+
+class _Routes(msgspec.Struct, frozen=True):
+    routes: tuple[Route, ...]
+    next_cursor: str | None
+
+
+class _Page(Protocol):
+    @property
+    def next_cursor(self) -> str | None: ...
+
+
+P = TypeVar("P", bound=_Page)
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -97,36 +197,94 @@ class Client:
 
     async def servers(self, name: str | None = None) -> tuple[list[Server], int]:
         """All instances, or those of one name, and the number of requests it took."""
-        found: list[Server] = []
-        query = {"limit": str(PAGE_LIMIT)}
-        if name is not None:
-            query["name"] = name
+        query = {} if name is None else {"name": name}
+        pages = await self._pages("/v1/instances", query, _Servers)
+        return [one for page in pages for one in page.instances], len(pages)
+
+    async def balancer(self, name: str) -> Balancer | None:
+        """The load balancer of that name, whosever it is; None if there is none."""
+        pages = await self._pages("/v1/balancers", {"name": name}, _Balancers)
+        return next((one for page in pages for one in page.balancers), None)
+
+    async def balancers(self, cluster: str) -> list[Balancer]:
+        """All load balancers of a cluster."""
+        pages = await self._pages("/v1/balancers", {"cluster": cluster}, _Balancers)
+        return [one for page in pages for one in page.balancers]
+
+    async def create_balancer(self, order: Order) -> Balancer:
+        """Order a load balancer; `AlreadyExists` if the name is taken."""
+        return await self._send("POST", "/v1/balancers", order, Balancer)
+
+    async def change_balancer(self, balancer_id: str, recipe: Recipe) -> Balancer:
+        """Make a load balancer anew, its name and members apart."""
+        return await self._send("PUT", f"/v1/balancers/{balancer_id}", recipe, Balancer)
+
+    async def set_members(self, balancer_id: str, members: Sequence[str]) -> Balancer:
+        """Replace the members of a load balancer."""
+        path = f"/v1/balancers/{balancer_id}/members"
+        return await self._send("PUT", path, {"members": members}, Balancer)
+
+    async def delete_balancer(self, balancer_id: str) -> None:
+        """Delete a load balancer; `NotFound` if it is gone."""
+        await self._request("DELETE", f"/v1/balancers/{balancer_id}")
+
+    async def routes(self, cluster: str) -> list[Route]:
+        """All routes of a cluster."""
+        pages = await self._pages("/v1/routes", {"cluster": cluster}, _Routes)
+        return [one for page in pages for one in page.routes]
+
+    async def create_route(self, order: NewRoute) -> Route:
+        """Order a route; `AlreadyExists` if the range has one."""
+        return await self._send("POST", "/v1/routes", order, Route)
+
+    async def delete_route(self, route_id: str) -> None:
+        """Delete a route; `NotFound` if it is gone."""
+        await self._request("DELETE", f"/v1/routes/{quote(route_id, safe='')}")
+
+    async def _pages(self, path: str, query: Mapping[str, str], answer: type[P]) -> list[P]:
+        found: list[P] = []
+        asked = {"limit": str(PAGE_LIMIT), **query}
         cursors: set[str] = set()
         while True:
-            page = await self._get("/v1/instances", query, _Page)
-            found += page.instances
+            page = await self._get(path, asked, answer)
+            found.append(page)
             if page.next_cursor is None:
-                return found, len(cursors) + 1
+                return found
             if page.next_cursor in cursors:
                 raise cloud.Unknown(f"the listing never ends: cursor {page.next_cursor!r} again")
             cursors.add(page.next_cursor)
-            query["cursor"] = page.next_cursor
+            asked["cursor"] = page.next_cursor
 
     async def _get(self, path: str, query: Mapping[str, str], answer: type[T]) -> T:
-        url = self._url + path
+        body = await self._request("GET", path, query=query)
+        return _decoded(f"GET {path}", body, answer)
+
+    async def _send(self, method: str, path: str, content: object, answer: type[T]) -> T:
+        body = await self._request(method, path, data=msgspec.json.encode(content))
+        return _decoded(f"{method} {path}", body, answer)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+    ) -> bytes:
+        """The body of the one answer that means success."""
+        what = f"{method} {path}"
         try:
-            async with self._session.get(url, params=query, allow_redirects=False) as response:
+            async with self._session.request(
+                method, self._url + path, params=query, data=data, allow_redirects=False
+            ) as response:
                 body = await response.read()
         except TimeoutError as error:
-            raise cloud.DeadlineExceeded(f"GET {path}: no answer in time") from error
+            raise cloud.DeadlineExceeded(f"{what}: no answer in time") from error
         except aiohttp.ClientError as error:
-            raise cloud.Unavailable(f"GET {path}: {str(error) or type(error).__name__}") from error
-        if response.status != 200:
-            raise _failure(f"GET {path}", response, body)
-        try:
-            return msgspec.json.decode(body, type=answer)
-        except msgspec.MsgspecError as error:
-            raise cloud.Unknown(f"GET {path}: unreadable answer: {error}") from error
+            raise cloud.Unavailable(f"{what}: {str(error) or type(error).__name__}") from error
+        if response.status != SUCCESS[method]:
+            raise _failure(what, response, body)
+        return body
 
 
 @contextlib.asynccontextmanager
@@ -140,6 +298,13 @@ async def open_client(settings: config.Config) -> AsyncIterator[Client]:
         yield Client(session, settings.url)
 
 
+def _decoded(what: str, body: bytes, answer: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=answer)
+    except msgspec.MsgspecError as error:
+        raise cloud.Unknown(f"{what}: unreadable answer: {error}") from error
+
+
 def _failure(what: str, response: aiohttp.ClientResponse, body: bytes) -> cloud.CloudError:
     """The error for an answer that is none of success."""
     said = _explanation(body)
@@ -149,6 +314,10 @@ def _failure(what: str, response: aiohttp.ClientResponse, body: bytes) -> cloud.
         text += f" {said.code}: {said.message} ({said.request_id})"
     if status == 429:
         return cloud.RetryAfter(text, seconds=_retry_after(response))
+    if said.code == "busy":
+        return cloud.RetryAfter(text, seconds=RETRY_AFTER_S)
+    if said.code in CODES:
+        return CODES[said.code](text)
     if status == 404 and said.code == "not_found":
         return cloud.NotFound(text)
     otherwise = cloud.Unavailable if status >= 500 else cloud.Unknown
