@@ -1,0 +1,403 @@
+"""From a change of a Service to the provider's calls, the writes and the events."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
+from ccm.kube.errors import ServerError
+from tests.unit.controllers.service.world import KEY, F, World
+
+
+@pytest.mark.asyncio
+async def test_a_new_service_gets_finalizer_balancer_and_address() -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+
+        assert world.balancers.log == [("ensure", "web", ("n1",))]
+        assert world.finalizers() == [F]
+        assert world.address().startswith("ip-of-auidweb")
+        assert world.reasons() == ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]
+        assert [sorted(patch) for patch in world.patches] == [["metadata"], ["metadata", "status"]]
+        assert F in world.balancers.given[0].finalizers
+
+        world.forget()
+        await world.pass_time(1000)
+        assert (world.balancers.log, world.patches, world.events) == ([], [], [])
+
+
+@pytest.mark.asyncio
+async def test_a_deleted_service_loses_balancer_then_finalizer() -> None:
+    world = World()
+    async with world.running():
+        world.service(finalizers=["foo"])
+        await world.pass_time(1)
+        world.forget()
+
+        world.delete()
+        await world.pass_time(1)
+
+        assert world.balancers.calls == ["get", "delete"]
+        assert world.balancers.held == {}
+        assert world.finalizers() == ["foo"]
+        assert world.reasons() == ["DeletingLoadBalancer", "DeletedLoadBalancer"]
+        assert len(world.patches) == 1
+        world.meta(labels={"a": "b"})
+        await world.pass_time(1000)
+        assert world.balancers.calls == ["get", "delete"]
+        assert len(world.patches) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_service_of_another_type_loses_its_balancer_and_status() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.forget()
+
+        world.change(type="ClusterIP")
+        await world.pass_time(1)
+
+        assert world.balancers.held == {}
+        assert (world.finalizers(), world.address()) == ([], "")
+        world.change(type="LoadBalancer")
+        await world.pass_time(1)
+        assert world.finalizers() == [F]
+        assert len(world.balancers.held) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.forget()
+
+        world.vanish()
+        await world.pass_time(1)
+
+        assert world.balancers.calls == ["delete"]
+        assert world.balancers.held == {}
+        assert world.reasons() == ["DeletingLoadBalancer", "DeletedLoadBalancer"]
+
+
+@pytest.mark.asyncio
+async def test_a_service_deleted_without_our_finalizer_but_with_another_loses_it_too() -> None:
+    world = World()
+    async with world.running():
+        world.service(finalizers=["foo"])
+        await world.pass_time(1)
+        world.forget()
+
+        world.cache_lags = True
+        world.meta(finalizers=["foo"], deletionTimestamp="2026-01-01T00:00:00Z")
+        world.catch_up()
+        await world.pass_time(1)
+
+        assert world.balancers.held == {}
+        assert world.finalizers() == ["foo"]
+        world.forget()
+        await world.pass_time(1000)
+        assert world.balancers.log == []
+
+
+@pytest.mark.asyncio
+async def test_a_service_made_anew_under_its_name_has_the_old_balancer_removed_first() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.forget()
+
+        world.service(uid="other")
+        await world.pass_time(1)
+
+        assert world.balancers.calls == ["delete", "ensure"]
+        assert [each.uid for each in world.balancers.given] == ["uid-web-1", "other"]
+        assert list(world.balancers.held) == ["aother"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("damage", ["finalizer", "status", "both"])
+async def test_what_somebody_took_away_comes_back(damage: str) -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        address = world.address()
+        world.forget()
+
+        if damage != "status":
+            world.meta(finalizers=None)
+        if damage != "finalizer":
+            world.wipe_status()
+        await world.pass_time(1)
+        await world.pass_time(10)
+
+        assert world.finalizers() == [F]
+        assert world.address() == address
+        assert world.balancers.log == []
+        assert world.events == []
+
+
+@pytest.mark.asyncio
+async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.forget()
+
+        for _ in range(100):
+            world.wipe_status()
+            await world.pass_time(0.1)
+
+        assert len(world.patches) <= 3
+        await world.pass_time(6)
+        assert world.address()
+
+
+@pytest.mark.asyncio
+async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
+    world = World()
+    world.node("n1")
+    world.balancers.faults["ensure"] = Internal("boom")
+    async with world.running():
+        world.service()
+        await world.pass_time(2000)
+
+        at = world.balancers.at
+        pauses = [round(b - a, 3) for a, b in itertools.pairwise(at)]
+        assert pauses[:8] == [5, 10, 20, 40, 80, 160, 300, 300]
+        assert world.reasons()[:2] == ["EnsuringLoadBalancer", "SyncLoadBalancerFailed"]
+        failed = "Error syncing load balancer: failed to ensure load balancer: boom"
+        assert world.messages[1] == failed
+        assert world.finalizers() == [F]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("operation", ["ensure", "get", "delete", "update"])
+async def test_come_back_later_is_obeyed_from_every_call_and_told_nobody(operation: str) -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.forget()
+        world.balancers.faults[operation] = RetryAfter("not yet", seconds=42)
+        if operation == "update":
+            world.node("n2")
+            await world.pass_time(1)
+        elif operation == "ensure":
+            world.change(ports=[{"port": 81, "protocol": "TCP", "targetPort": 80}])
+        else:
+            world.delete()
+        await world.pass_time(42 * 3 + 1)
+
+        at = [
+            moment
+            for moment, call in zip(world.balancers.at, world.balancers.calls, strict=True)
+            if call == operation
+        ]
+        assert [round(b - a, 3) for a, b in itertools.pairwise(at)] == [42, 42, 42]
+        assert len(world.events) <= 1
+        assert not [event for event in world.events if event[1] == "Warning"]
+
+        world.balancers.faults.clear()
+        await world.pass_time(42)
+        assert world.balancers.calls[-1] in (operation, "delete")
+
+
+@pytest.mark.asyncio
+async def test_a_service_served_elsewhere_is_left_alone() -> None:
+    world = World()
+    world.balancers.faults["ensure"] = ImplementedElsewhere("not ours")
+    async with world.running():
+        world.service()
+        await world.pass_time(1000)
+
+        assert world.balancers.calls == ["ensure"]
+        assert world.finalizers() == [F]
+        assert world.address() == ""
+        assert world.reasons()[0] == "EnsuringLoadBalancer"
+        assert "EnsuredLoadBalancer" not in world.reasons()
+
+
+@pytest.mark.asyncio
+async def test_without_the_finalizer_the_provider_is_not_called() -> None:
+    world = World()
+    world.write_faults = [ServerError(status=500, reason="Boom", message="no")]
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        assert world.balancers.log == []
+
+        await world.pass_time(5)
+        assert world.balancers.calls == ["ensure"]
+
+
+@pytest.mark.asyncio
+async def test_a_write_that_meets_another_keeps_both() -> None:
+    world = World()
+    async with world.running():
+        world.before_write = lambda: world.meta(finalizers=["late"])
+        world.service()
+        await world.pass_time(1)
+
+        assert world.finalizers() == ["late", F]
+        world.before_write = lambda: world.meta(finalizers=["late", F, "later"])
+        world.change(type="ClusterIP")
+        await world.pass_time(1)
+        assert world.finalizers() == ["late", "later"]
+
+
+@pytest.mark.asyncio
+async def test_a_service_deleted_before_its_finalizer_was_written_is_not_served() -> None:
+    world = World()
+    async with world.running():
+        world.before_write = world.delete
+        world.service()
+        await world.pass_time(10)
+
+        assert "ensure" not in world.balancers.calls
+        assert KEY not in world.objects
+
+
+@pytest.mark.asyncio
+async def test_a_lagging_cache_does_not_repeat_work() -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service()
+        world.cache_lags = True
+        await world.pass_time(1)
+        writes = len(world.patches)
+        world.node("n2")
+        await world.pass_time(2)
+
+        assert world.balancers.calls == ["ensure", "update"]
+        assert len(world.patches) == writes == 2
+
+
+@pytest.mark.asyncio
+async def test_a_label_costs_nothing_and_an_annotation_one_ensure() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.forget()
+
+        world.meta(labels={"a": "b"})
+        await world.pass_time(1)
+        assert world.balancers.log == []
+        world.meta(annotations={"a": "b"})
+        await world.pass_time(1)
+        assert world.balancers.calls == ["ensure"]
+
+
+@pytest.mark.asyncio
+async def test_only_annotations_with_the_providers_prefixes_count() -> None:
+    world = World(cloud={"service_annotations": ("lb.fake.io/",)})
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.forget()
+
+        world.meta(annotations={"kubectl.kubernetes.io/last-applied": "x"})
+        await world.pass_time(1)
+        assert world.balancers.log == []
+        world.meta(annotations={"lb.fake.io/size": "2"})
+        await world.pass_time(1)
+        assert world.balancers.calls == ["ensure"]
+
+
+@pytest.mark.asyncio
+async def test_a_class_that_is_not_claimed_is_never_touched() -> None:
+    world = World()
+    async with world.running():
+        world.service(load_balancer_class=None, loadBalancerClass="theirs", finalizers=[F])
+        await world.pass_time(1)
+        world.change(type="ClusterIP", loadBalancerClass=None)
+        await world.pass_time(1)
+        world.delete()
+        await world.pass_time(1)
+
+        assert (world.balancers.log, world.patches, world.events) == ([], [], [])
+        assert world.finalizers() == [F]
+
+
+@pytest.mark.asyncio
+async def test_a_claimed_class_is_served() -> None:
+    world = World()
+    async with world.running(classes=("mine",)):
+        world.service(loadBalancerClass="mine")
+        await world.pass_time(1)
+        world.delete()
+        await world.pass_time(1)
+
+        assert world.balancers.calls == ["ensure", "get", "delete"]
+        assert KEY not in world.objects
+
+
+@pytest.mark.asyncio
+async def test_without_a_balancer_nothing_is_deleted_but_the_finalizer() -> None:
+    world = World()
+    world.service(finalizers=[F, "foo"], deleting=True)
+    async with world.running():
+        await world.pass_time(1)
+
+        assert world.balancers.calls == ["get"]
+        assert world.finalizers() == ["foo"]
+        assert world.reasons() == ["DeletedLoadBalancer"]
+
+
+@pytest.mark.asyncio
+async def test_a_provider_may_ask_for_every_deletion() -> None:
+    world = World(cloud={"always_ensure_deleted": True})
+    world.service(finalizers=[F], deleting=True)
+    async with world.running():
+        await world.pass_time(1)
+
+        assert world.balancers.calls == ["delete"]
+        assert KEY not in world.objects
+
+
+@pytest.mark.asyncio
+async def test_a_failed_removal_keeps_the_finalizer() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.forget()
+        world.balancers.faults["delete"] = Internal("boom")
+
+        world.delete()
+        await world.pass_time(16)
+
+        assert world.balancers.calls == ["get", "delete"] * 3
+        assert world.finalizers() == [F]
+        assert world.reasons() == ["DeletingLoadBalancer", "SyncLoadBalancerFailed"] * 3
+
+
+@pytest.mark.asyncio
+async def test_what_people_change_comes_before_a_start() -> None:
+    world = World()
+    for number in range(10):
+        world.service(f"old{number}", finalizers=[F])
+    world.service("dying", finalizers=[F], deleting=True)
+    world.balancers.seconds = 1.0
+    async with world.running():
+        world.service("new")
+        world.change("old7", ports=[{"port": 81, "protocol": "TCP", "targetPort": 80}])
+        await world.pass_time(30)
+
+        order = [name for _, name, _ in world.balancers.log]
+        assert set(order[:4]) <= {"dying", "new", "old7", "old0"}
+        assert sorted(order) == sorted(["dying", "new", *(f"old{number}" for number in range(10))])
