@@ -66,7 +66,6 @@ class Stubborn(FakeCloud):
         raise ValueError("no zone by ID")
 
 
-@pytest.mark.row("D33")
 @pytest.mark.asyncio
 async def test_old_interface_initialises_in_this_order() -> None:
     fake = old(
@@ -101,7 +100,7 @@ async def test_old_interface_with_a_known_id_does_not_ask_for_it() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [Unimplemented("x"), pytest.param(wrapped(Unimplemented("x")), marks=pytest.mark.row("D29"))],
+    [Unimplemented("x"), wrapped(Unimplemented("x"))],
     ids=["plain", "wrapped"],
 )
 @pytest.mark.asyncio
@@ -118,7 +117,7 @@ async def test_old_interface_without_ids_initialises_without_one(error: Exceptio
     ("error", "kind"),
     [
         (NotFound("gone"), NotFound),
-        pytest.param(wrapped(NotFound("gone")), Unavailable, marks=pytest.mark.row("D28")),
+        pytest.param(wrapped(NotFound("gone")), Unavailable),
         (ResourceExhausted("quota"), ResourceExhausted),
         (ValueError("odd"), Internal),
     ],
@@ -181,7 +180,6 @@ async def test_old_interface_asks_one_question_for_addresses() -> None:
     assert fake.calls == ["node-addresses-by-provider-id"]
 
 
-@pytest.mark.row("D34")
 @pytest.mark.asyncio
 async def test_the_new_interface_wins() -> None:
     fake = FakeCloud(exists=True, shutdown=True, addresses=A3, provider_ids={"node0": "fake://1"})
@@ -231,7 +229,6 @@ async def test_state_through_the_new_interface(
     assert combined.calls == ["instance-state"]
 
 
-@pytest.mark.row("D26")
 @pytest.mark.asyncio
 async def test_old_interface_looks_the_id_up_once_per_state() -> None:
     fake = old(external_ids={"node0": "12345"}, exists=True)
@@ -256,7 +253,7 @@ async def test_old_interface_with_a_known_id_asks_two_questions() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        pytest.param(NotFound("gone"), marks=pytest.mark.row("D27")),
+        NotFound("gone"),
         wrapped(NotFound("gone")),
         Unavailable("down"),
         Unimplemented("cannot"),
@@ -288,7 +285,6 @@ async def test_an_error_of_the_new_interface_is_passed_on(error: Exception) -> N
             await lookup(fake).confirmed_gone(WITH_ID)
 
 
-@pytest.mark.row("D27")
 @pytest.mark.asyncio
 async def test_not_found_instead_of_false_is_explained() -> None:
     fake = old(exists_error=NotFound("no such server"))
@@ -309,7 +305,7 @@ async def test_old_interface_an_id_that_is_not_found_is_an_absence() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        pytest.param(wrapped(NotFound("gone")), marks=pytest.mark.row("D28")),
+        wrapped(NotFound("gone")),
         Unavailable("down"),
         Unimplemented("cannot"),
         ValueError("odd"),
