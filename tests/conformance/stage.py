@@ -134,11 +134,11 @@ class Stage:
         return changed
 
     async def cached(self, node: Node) -> None:
-        """Wait until the cache holds exactly this state of a node."""
+        """Wait until the cache holds this state of a node, or a newer one."""
         await eventually(
             lambda: (
                 (found := self.informer.store.get(node.name)) is not None
-                and found.resource_version == node.resource_version
+                and int(found.resource_version) >= int(node.resource_version)
             )
         )
 

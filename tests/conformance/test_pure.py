@@ -334,5 +334,6 @@ def test_periods_and_rates_without_flags() -> None:
 
     assert parsed.node_status_update_frequency.total_seconds() == 300
     assert parsed.node_monitor_period.total_seconds() == 5
-    assert parsed.concurrent_node_syncs == parsed.concurrent_node_lifecycle_syncs == 1
+    assert parsed.concurrent_node_syncs == 1
+    assert parsed.concurrent_node_lifecycle_syncs == 16
     assert parsed.api_rate == (20, 30)

@@ -122,8 +122,8 @@ async def test_a_settled_cluster_is_taken_over_without_a_write(stage: Stage, v2:
     fake.metadata = fake._told
     before = {}
     for name, shape in SETTLED.items():
-        shape = {"labels": {**TOPOLOGY, **KUBELET}, "provider_id": f"fake://{name}", **shape}
-        before[name] = await stage.node(name, **shape)
+        usual = {"labels": {**TOPOLOGY, **KUBELET}, "provider_id": f"fake://{name}"}
+        before[name] = await stage.node(name, **{**usual, **shape})
 
     def asked(entry: str) -> int:
         return sum(call.startswith(entry) for call in fake.calls)
