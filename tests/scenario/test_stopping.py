@@ -1,0 +1,108 @@
+"""Signals and the end of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+import pytest
+
+from ccm.model import names
+from providers.sim.faults import Fault
+from tests.faults import Delay, Hold, Match
+from tests.scenario import harness
+from tests.scenario.harness import Stage
+
+STOP_S = 3.0
+
+EVENT_WRITE = Match(write=True, path="/events")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_it_in_good_order(stage: Stage, number: signal.Signals) -> None:
+    """Exit 0 in time: events on their way arrive, the Lease is given back, nothing is lost."""
+    wire = await stage.new_wire()
+    wire.on(EVENT_WRITE, Delay(0.3))
+    hosts = [f"host-{number}" for number in range(3)]
+    for name in hosts:
+        await stage.node(name)
+    daemon = await stage.start_leading(wire=wire)
+    await daemon.says("node initialised", count=len(hosts))
+
+    asked = time.monotonic()
+    daemon.signal(number)
+    assert await daemon.ended() == 0
+
+    assert time.monotonic() - asked < STOP_S
+    for name in hosts:
+        assert len(await stage.cluster.events(name, names.REASON_SYNCED)) == 1
+    assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
+    said = [line["msg"] for line in daemon.lines()]
+    assert said.index("stopping") < said.index("lease given back") < said.index("stopped")
+
+
+@pytest.mark.asyncio
+async def test_a_signal_while_the_cloud_hangs(stage: Stage) -> None:
+    """Questions without an answer hold up nothing: exit 0 in time, the Lease given back."""
+    stage.configure_cloud(timeout="60s")
+    stage.cloud.script.add(Fault(kind="hang"))
+    for number in range(8):
+        await stage.node(f"host-{number}")
+    daemon = await stage.start_leading()
+    await asyncio.sleep(0.5)
+    assert stage.calls()
+
+    asked = time.monotonic()
+    assert await daemon.stop() == 0
+
+    assert time.monotonic() - asked < STOP_S
+    assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
+
+
+@pytest.mark.asyncio
+async def test_a_second_signal_ends_it_at_once(stage: Stage) -> None:
+    """Whoever asks twice does not wait for events and the Lease."""
+    wire = await stage.new_wire()
+    never = asyncio.Event()
+    daemon = await stage.start_leading(wire=wire)
+    for match in (EVENT_WRITE, harness.LEASE_WRITE):
+        wire.on(match, Hold(never))
+    await stage.node("alpha")
+    await stage.cluster.initialised("alpha")
+
+    daemon.signal(signal.SIGTERM)
+    await daemon.says("stopping")
+    await asyncio.sleep(0.2)
+    assert daemon.exit_code is None
+    asked = time.monotonic()
+    daemon.signal(signal.SIGTERM)
+
+    assert await daemon.ended() == 1
+    assert time.monotonic() - asked < 0.5
+
+
+@pytest.mark.asyncio
+async def test_a_signal_while_nobody_answers(stage: Stage) -> None:
+    """With cloud and API server gone it still ends by itself, with exit 0."""
+    daemon = await stage.start_leading()
+    await stage.node("alpha")
+    await stage.cluster.initialised("alpha")
+    await stage.cloud_wire.down()
+    await stage.wire.down()
+
+    assert await daemon.stop() == 0
+
+
+@pytest.mark.asyncio
+async def test_another_holder_appears(stage: Stage) -> None:
+    """A leader that finds somebody else in its Lease stops at once, with exit 1."""
+    daemon = await stage.start_leading()
+    spec = {"holderIdentity": "somebody", "leaseTransitions": 9}
+
+    await stage.cluster.patch(harness.LEASE, {"spec": spec}, kind="merge")
+
+    assert await daemon.ended() == 1
+    assert (await stage.cluster.lease())["holderIdentity"] == "somebody"
+    assert len(daemon.lines("leaderelection lost")) == 1
