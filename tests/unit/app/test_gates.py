@@ -10,7 +10,7 @@ from ccm.app import gates
 @pytest.mark.parametrize(
     ("name", "default", "stage"),
     [
-        ("CloudControllerManagerWatchBasedRoutesReconciliation", False, "ALPHA"),
+        ("CloudControllerManagerWatchBasedRoutesReconciliation", True, "BETA"),
         ("CloudControllerManagerWebhook", False, "ALPHA"),
         ("ControllerManagerReleaseLeaderElectionLockOnExit", False, "ALPHA"),
         ("ContextualLogging", True, "BETA"),
