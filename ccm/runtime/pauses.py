@@ -69,6 +69,17 @@ class Pauses(Generic[K]):
         self._until.pop(key, None)
         self._outages.discard(key)
 
+    def recovered(self, key: K) -> None:
+        """The work succeeded; after an outage it will, most likely, for the others too."""
+        ends_outage = key in self._outages
+        self.forget(key)
+        if ends_outage:
+            self.end_outages()
+
+    def __len__(self) -> int:
+        """Items whose last try failed."""
+        return len(self._failures)
+
     def keep(self, keys: Collection[K]) -> None:
         """Forget all others: nothing is to be done about them any more."""
         for key in self._failures.keys() - set(keys):

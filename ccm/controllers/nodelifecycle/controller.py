@@ -11,15 +11,16 @@ cache or listing, the node is judged as it is cached by then, and the DELETE car
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ccm.base import log
-from ccm.base.backoff import Exponential, PerItem
+from ccm.base.backoff import Exponential
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.tasks import Group
-from ccm.cloud.errors import CloudError, RetryAfter
+from ccm.cloud.errors import CloudError
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.types import InstanceState
 from ccm.controllers.nodelifecycle import metrics, plan
@@ -28,6 +29,8 @@ from ccm.kube.informer import Informer
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node, ObjectReference, names
 from ccm.runtime.loop import DONE, Loop, Result
+from ccm.runtime.pauses import Pauses
+from ccm.runtime.retry import again
 from ccm.runtime.sync import until_synced
 
 QUEUE_NAME = "NodeLifecycle"
@@ -110,11 +113,11 @@ class NodeLifecycleController:
         self._clock = clock
         self._log = log.logger(names.COMPONENT_NODE_LIFECYCLE)
         self._suspects: set[str] = set()
-        self._pauses = PerItem(
-            policy=Exponential(base_s=settings.period_s, cap_s=ERROR_BACK_OFF_CAP_S)
+        self._pauses: Pauses[str] = Pauses(
+            Exponential(base_s=settings.period_s, cap_s=ERROR_BACK_OFF_CAP_S), random.Random()
         )
-        self._paused_until: dict[str, float] = {}
         self._troubled = False
+        self._held: dict[str, plan.Reason] = {}
         self._pass = _Pass(clock)
         self._queue: WorkQueue[str] = WorkQueue(QUEUE_NAME, clock=clock)
 
@@ -165,10 +168,17 @@ class NodeLifecycleController:
         metrics.DECISIONS.labels(verdict.fate.value, verdict.reason.name.lower()).inc()
         if verdict.fate is plan.Fate.DELETE:
             await self._delete(node)
-        elif verdict.fate is plan.Fate.HOLD:
-            self._log.info("node held", node=name, reason=verdict.reason.value)
         elif state.exists:
             await self._put_taint(node, state)
+        self._note_hold(name, verdict)
+
+    def _note_hold(self, name: str, verdict: plan.Verdict) -> None:
+        """Say it when a node is held for a new reason, not in every pass."""
+        if verdict.fate is not plan.Fate.HOLD:
+            self._held.pop(name, None)
+        elif name in self._suspects and self._held.get(name) is not verdict.reason:
+            self._held[name] = verdict.reason
+            self._log.info("node held", node=name, reason=verdict.reason.value)
 
     def _judge(
         self, asked: Node, state: InstanceState, *, confirmed_gone: bool | None
@@ -228,27 +238,34 @@ class NodeLifecycleController:
     async def _passes(self) -> None:
         while True:
             now = self._clock.monotonic()
-            due = [name for name in self._suspects if self._paused_until.get(name, now) <= now]
+            due = [name for name in self._suspects if not self._pauses.lasts(name, now)]
             self._pass.started(due)
             for name in due:
                 self._queue.add(name)
             await self._clock.sleep(self._settings.period_s)
 
     def _pause(self, name: str, error: CloudError | KubeError) -> None:
-        seconds = self._pauses.next_delay(name)
-        if isinstance(error, RetryAfter):
-            seconds = error.seconds
-        self._paused_until[name] = self._clock.monotonic() + seconds
+        node = self._nodes.store.get(name)
+        if node is None or not plan.is_suspect(node, self._schemes):
+            return  # it became ready or went away while the cloud was asked
+        seconds = self._pauses.begin(name, again(error), self._clock.monotonic())
         # Said once at the start and once at the end of a trouble, not once per node and pass.
         level = self._log.debug if self._troubled else self._log.warning
         self._troubled = True
         level("node kept, its state is not known", node=name, error=str(error), after_s=seconds)
 
     def _resume(self, name: str) -> None:
+        self._pauses.recovered(name)
+        self._note_end_of_trouble()
+
+    def _forget(self, name: str) -> None:
+        self._suspects.discard(name)
+        self._held.pop(name, None)
         self._pauses.forget(name)
-        if self._paused_until.pop(name, None) is None:
-            return
-        if self._troubled and not self._paused_until:
+        self._note_end_of_trouble()
+
+    def _note_end_of_trouble(self) -> None:
+        if self._troubled and not self._pauses:
             self._troubled = False
             self._log.info("the state of all nodes is known again")
 
@@ -261,13 +278,11 @@ class NodeLifecycleController:
         self._note(old, new)
 
     def _deleted(self, node: Node) -> None:
-        self._suspects.discard(node.name)
-        self._pauses.forget(node.name)
-        self._paused_until.pop(node.name, None)
+        self._forget(node.name)
 
     def _note(self, old: Node | None, new: Node) -> None:
         if not plan.is_suspect(new, self._schemes):
-            self._suspects.discard(new.name)
+            self._forget(new.name)
             return
         self._suspects.add(new.name)
         if plan.changed_state(old, new):

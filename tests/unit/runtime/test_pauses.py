@@ -66,3 +66,26 @@ def test_what_is_no_longer_to_be_done_is_forgotten() -> None:
 
     assert not pauses.lasts("a", 0.0)
     assert pauses.lasts("b", 0.0)
+
+
+def test_one_that_recovers_from_an_outage_ends_it_for_the_others() -> None:
+    pauses = made()
+    for key in ("a", "b"):
+        pauses.begin(key, again(Unavailable("no")), 0.0)
+    pauses.begin("c", again(InvalidArgument("wrong")), 0.0)
+
+    pauses.recovered("a")
+
+    assert not pauses.lasts("b", 0.5)
+    assert pauses.lasts("c", 0.5)
+    assert len(pauses) == 2
+
+
+def test_one_that_recovers_from_something_else_ends_no_outage() -> None:
+    pauses = made()
+    pauses.begin("a", again(InvalidArgument("wrong")), 0.0)
+    pauses.begin("b", again(Unavailable("no")), 0.0)
+
+    pauses.recovered("a")
+
+    assert pauses.lasts("b", 0.5)
