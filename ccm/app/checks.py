@@ -29,12 +29,19 @@ _DURATIONS = (
     "controller-start-interval",
     "cloud-call-timeout",
     "inventory-max-age",
+    "load-balancer-nodes-quiet-period",
+    "load-balancer-drift-check-period",
     "log-flush-frequency",
     "authentication-token-webhook-cache-ttl",
     "authorization-webhook-cache-authorized-ttl",
     "authorization-webhook-cache-unauthorized-ttl",
 )
-_WORKERS = ("concurrent-node-syncs", "concurrent-node-lifecycle-syncs", "concurrent-service-syncs")
+_WORKERS = (
+    "concurrent-node-syncs",
+    "concurrent-node-lifecycle-syncs",
+    "concurrent-service-syncs",
+    "load-balancer-drift-check-budget",
+)
 _ELECTION_DURATIONS = (
     "leader-elect-lease-duration",
     "leader-elect-renew-deadline",
@@ -125,6 +132,17 @@ def _durations(options: Options) -> Iterator[str]:
     for name in _DURATIONS:
         if _seconds(options, name) < 0:
             yield _fault(options, name, "must be 0s or longer")
+
+
+def _load_balancers(options: Options) -> Iterator[str]:
+    if options.load_balancer_nodes_longest_wait < options.load_balancer_nodes_quiet_period:
+        yield _fault(
+            options,
+            "load-balancer-nodes-longest-wait",
+            "cannot be shorter than --load-balancer-nodes-quiet-period",
+        )
+    if any(not name.strip() for name in options.load_balancer_classes):
+        yield _fault(options, "load-balancer-classes", "a class cannot be empty or white space")
 
 
 def _election(options: Options) -> Iterator[str]:
@@ -227,6 +245,7 @@ _CHECKS: tuple[Callable[[Options], Iterator[str]], ...] = (
     _api,
     _workers,
     _durations,
+    _load_balancers,
     _election,
     _ports,
     _certificates,

@@ -18,12 +18,14 @@ from ccm.base.clock import Clock
 from ccm.cloud.guarded import Guarded, NodeCalls
 from ccm.cloud.inventory import SharedInventory
 from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.service_calls import ServiceCalls
 from ccm.controllers.node import controller as node
 from ccm.controllers.nodelifecycle import controller as nodelifecycle
 from ccm.controllers.nodelifecycle.metrics import observe_call
+from ccm.controllers.service import controller as service
 from ccm.kube.informer import Informers
-from ccm.kube.resources import NODES
-from ccm.model.names import COMPONENT_NODE, COMPONENT_NODE_LIFECYCLE
+from ccm.kube.resources import NODES, SERVICES
+from ccm.model.names import COMPONENT_NODE, COMPONENT_NODE_LIFECYCLE, COMPONENT_SERVICE
 
 Work = Callable[[], Awaitable[None]]
 
@@ -104,6 +106,28 @@ def _node_lifecycle(parts: Parts) -> Work:
     ).run
 
 
+def _service(parts: Parts) -> Work:
+    if parts.guard.cloud.load_balancer is None:
+        raise NotOffered("the provider offers no load balancers")
+    options = parts.options
+    return service.ServiceController(
+        services=parts.informers.of(SERVICES),
+        nodes=parts.informers.of(NODES),
+        api=parts.clients.named(names.SERVICE.client).resource(SERVICES),
+        calls=ServiceCalls(parts.guard, cluster_name=options.cluster_name),
+        events=parts.events.recorder(COMPONENT_SERVICE),
+        settings=service.Settings(
+            workers=options.concurrent_service_syncs,
+            classes=frozenset(options.load_balancer_classes),
+            quiet_s=options.load_balancer_nodes_quiet_period.total_seconds(),
+            longest_wait_s=options.load_balancer_nodes_longest_wait.total_seconds(),
+            drift_period_s=options.load_balancer_drift_check_period.total_seconds(),
+            drift_budget=options.load_balancer_drift_check_budget,
+        ),
+        clock=parts.clock,
+    ).run
+
+
 def _need_instances(parts: Parts) -> None:
     cloud = parts.guard.cloud
     if cloud.instances is None and cloud.instances_v1 is None:
@@ -113,4 +137,5 @@ def _need_instances(parts: Parts) -> None:
 _MAKERS: Mapping[names.Controller, Callable[[Parts], Work]] = {
     names.NODE: _node,
     names.NODE_LIFECYCLE: _node_lifecycle,
+    names.SERVICE: _service,
 }

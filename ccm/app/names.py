@@ -51,7 +51,6 @@ SERVICE = Controller(
     alias="service",
     client="service-controller",
     metric="service",
-    built=False,
 )
 ROUTE = Controller(
     name="node-route-controller",

@@ -31,7 +31,8 @@ LEADER_MIGRATION = flags.Section(
 GENERIC = flags.Section("generic")
 NODE = flags.Section(names.NODE.name)
 NODE_LIFECYCLE = flags.Section(names.NODE_LIFECYCLE.name)
-SERVICE = flags.Section(names.SERVICE.name, accepted="load balancers come in a later version")
+SERVICE = flags.Section(names.SERVICE.name)
+LOAD_BALANCERS = flags.Section("load balancers", ours=True)
 PROVIDER_CALLS = flags.Section("provider calls", ours=True)
 MISC = flags.Section("misc")
 GLOBAL = flags.Section("global")
@@ -43,6 +44,7 @@ SECTIONS = (
     NODE,
     NODE_LIFECYCLE,
     SERVICE,
+    LOAD_BALANCERS,
     PROVIDER_CALLS,
     serving_options.WEBHOOK,
     serving_options.WEBHOOK_SERVING,
@@ -258,6 +260,38 @@ class Options(serving_options.ServingOptions):
 
     concurrent_service_syncs: int = SERVICE.flag(
         values.INT32, 1, "Services whose load balancers are set up at once.", unit="services"
+    )
+
+    load_balancer_classes: tuple[str, ...] = LOAD_BALANCERS.flag(
+        values.STRINGS,
+        (),
+        "Classes of Services that this daemon serves beside Services without a class. A Service of "
+        "any other class is never touched.",
+    )
+    load_balancer_nodes_quiet_period: timedelta = LOAD_BALANCERS.flag(
+        values.DURATION,
+        timedelta(seconds=1),
+        "How long no node may come, go or change before the members of all load balancers are "
+        "changed, once for all of them.",
+    )
+    load_balancer_nodes_longest_wait: timedelta = LOAD_BALANCERS.flag(
+        values.DURATION,
+        timedelta(seconds=10),
+        "Time after the first change of a node by which members are changed although further nodes "
+        "change.",
+    )
+    load_balancer_drift_check_period: timedelta = LOAD_BALANCERS.flag(
+        values.DURATION,
+        timedelta(0),
+        "Time between two looks for load balancers that somebody changed behind the daemon's back, "
+        "stretched by up to a fifth. 0 means never.",
+    )
+    load_balancer_drift_check_budget: int = LOAD_BALANCERS.flag(
+        values.INT32,
+        10,
+        "Most load balancers that one such look sets right; the rest waits for the next. Where the "
+        "provider cannot list, so many are ensured without looking, in turn.",
+        unit="services",
     )
 
     cloud_call_timeout: timedelta = PROVIDER_CALLS.flag(
