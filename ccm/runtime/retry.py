@@ -16,6 +16,9 @@ from ccm.kube import errors as kube
 LONG = Exponential(base_s=30.0, factor=2.0, cap_s=600.0)
 """Delays of `Retry.LONG`: credentials and quotas are changed by people."""
 
+LEAST_AFTER_S = 1.0
+"""Shortest delay of `Retry.AFTER`: "at once", said again and again, would spin."""
+
 SLOW_S = 600.0
 """Delay of `Retry.SLOW`; a change of the object comes earlier."""
 
@@ -52,7 +55,7 @@ def again(error: Exception) -> Again:
 def delay_s(answer: Again, failures: int) -> float | None:
     """Seconds until the next try after `failures` earlier ones; None = the queue's back-off."""
     if answer.retry is Retry.AFTER:
-        return answer.after_s
+        return None if answer.after_s is None else max(answer.after_s, LEAST_AFTER_S)
     if answer.retry is Retry.LONG:
         return min(LONG.base_s * LONG.factor ** min(failures, 16), LONG.cap_s)
     if answer.retry is Retry.SLOW:
