@@ -1,0 +1,379 @@
+"""Changes of nodes: what they cost, and who becomes a member when."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ccm.base import metrics
+from ccm.cloud.errors import ImplementedElsewhere, Internal
+from ccm.controllers.service import nodes as nodes_module
+from ccm.model import names
+from tests.unit.controllers.service.world import World, autoscaler_taint
+
+
+def sample(name: str) -> float:
+    return metrics.REGISTRY.get_sample_value(name) or 0.0
+
+
+@pytest.mark.asyncio
+async def test_one_node_added_to_a_quiet_cluster_is_a_member_within_two_seconds() -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service("a")
+        world.service("b")
+        await world.pass_time(60)
+        world.forget()
+
+        world.node("n2", provider_id="")
+        await world.pass_time(0.5)
+        world.node("n2")
+        await world.pass_time(1.4)
+
+        assert world.balancers.of("update") == [("a", ("n1", "n2")), ("b", ("n1", "n2"))]
+        assert world.reasons() == ["UpdatedLoadBalancer"] * 2
+        world.forget()
+        await world.pass_time(1000)
+        assert world.balancers.log == []
+
+
+@pytest.mark.asyncio
+async def test_a_crowd_of_nodes_costs_one_update() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+
+        for number in range(100):
+            world.node(f"n{number:03}")
+            await world.pass_time(0.05)
+        await world.pass_time(2)
+
+        assert [len(members) for _, members in world.balancers.of("update")] == [100]
+
+
+@pytest.mark.asyncio
+async def test_nodes_that_never_pause_are_members_after_ten_seconds() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.balancers.at.clear()
+        started = world.clock.elapsed_s
+
+        for number in range(50):
+            world.node(f"n{number:03}")
+            await world.pass_time(0.5)
+
+        assert [round(at - started, 1) for at in world.balancers.at] == [10, 20]
+
+
+@pytest.mark.asyncio
+async def test_the_burst_window_can_be_set() -> None:
+    world = World()
+    async with world.running(quiet_s=0.2, longest_wait_s=1):
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+
+        world.node("n1")
+        await world.pass_time(0.25)
+
+        assert world.balancers.of("update") == [("web", ("n1",))]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ready": "False"},
+        {"taints": [autoscaler_taint()]},
+        {"deleting": True},
+        {"labels": {"a": "b"}},
+        {"labels": {names.LABEL_EXCLUDE_BALANCERS: "false"}},
+    ],
+    ids=["not ready", "autoscaler taint", "deleting", "label", "not excluded"],
+)
+async def test_changes_that_cost_no_call(change: dict[str, object]) -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+
+        world.node("n1", **change)
+        await world.pass_time(60)
+
+        assert world.balancers.log == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("change", "members"),
+    [
+        ({"labels": {names.LABEL_EXCLUDE_BALANCERS: ""}}, ("n1",)),
+        ({"provider_id": "fake://other"}, ("n1", "n2")),
+        ({"provider_id": ""}, ("n1", "n2")),
+    ],
+    ids=["excluded", "another provider ID", "provider ID gone"],
+)
+async def test_changes_that_cost_one_update(
+    change: dict[str, object], members: tuple[str, ...]
+) -> None:
+    world = World()
+    world.node("n1")
+    world.node("n2")
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+
+        world.node("n2", **change)
+        await world.pass_time(60)
+
+        assert world.balancers.log == [("update", "web", members)]
+
+
+@pytest.mark.asyncio
+async def test_a_tainted_or_deleting_node_leaves_with_the_next_change() -> None:
+    world = World()
+    for name in ("n1", "n2", "n3"):
+        world.node(name)
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+
+        world.node("n2", taints=[autoscaler_taint()])
+        world.node("n3", deleting=True)
+        await world.pass_time(60)
+        world.node("n4")
+        await world.pass_time(60)
+
+        assert world.balancers.log == [("update", "web", ("n1", "n4"))]
+
+
+@pytest.mark.asyncio
+async def test_without_nodes_the_balancer_is_made_and_people_are_warned() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+
+        assert world.balancers.log == [("ensure", "web", ())]
+        no_nodes = ("web", "Warning", "UnAvailableLoadBalancer")
+        assert world.events[1] == no_nodes
+        world.node("n1")
+        await world.pass_time(2)
+        world.forget()
+        world.remove_node("n1")
+        await world.pass_time(2)
+        assert world.events == [no_nodes]
+
+
+@pytest.mark.asyncio
+async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+        errors = sample("service_controller_nodesync_error_total")
+        world.balancers.faults["update"] = Internal("boom")
+
+        world.node("n2")
+        await world.pass_time(100)
+
+        assert world.balancers.calls == ["update", "get"] * 3 + ["ensure"]
+        assert world.balancers.log[-1] == ("ensure", "web", ("n1", "n2"))
+        assert world.reasons()[0] == "UpdateLoadBalancerFailed"
+        assert world.messages[0].endswith("[n1 n2] (2 nodes in total): boom")
+        assert sample("service_controller_nodesync_error_total") - errors == 3
+        world.forget()
+        await world.pass_time(1000)
+        assert world.balancers.log == []
+
+
+@pytest.mark.asyncio
+async def test_a_failed_update_of_a_balancer_that_is_gone_is_no_failure() -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+        world.balancers.faults["update"] = Internal("boom")
+        world.balancers.held.clear()
+
+        world.node("n2")
+        await world.pass_time(1000)
+
+        assert world.balancers.calls == ["update", "get"]
+        assert world.events == []
+
+
+@pytest.mark.asyncio
+async def test_a_failed_question_after_a_failed_update_changes_nothing() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+        world.balancers.faults = {"update": Internal("boom"), "get": Internal("bang")}
+
+        world.node("n1")
+        await world.pass_time(2)
+
+        assert world.reasons() == ["UpdateLoadBalancerFailed"]
+        assert world.messages[0].endswith("boom")
+
+
+@pytest.mark.asyncio
+async def test_members_changed_elsewhere_are_no_failure() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+        world.balancers.faults["update"] = ImplementedElsewhere("not ours")
+
+        world.node("n1")
+        await world.pass_time(1000)
+
+        assert world.balancers.calls == ["update"]
+        assert world.events == []
+
+
+@pytest.mark.asyncio
+async def test_flapping_nodes_during_a_slow_ensure_cost_one_update_after_it() -> None:
+    world = World()
+    world.node("n1")
+    world.balancers.slow.add("ensure")
+    async with world.running():
+        world.service()
+        for _ in range(20):
+            world.node("n2")
+            await world.pass_time(1.5)
+            world.remove_node("n2")
+            await world.pass_time(1.5)
+        world.node("n2")
+        await world.pass_time(5)
+        assert world.balancers.calls == ["ensure"]
+
+        world.balancers.release.set()
+        await world.pass_time(5)
+        world.node("n3")
+        await world.pass_time(5)
+
+        assert world.balancers.of("update")[-1] == ("web", ("n1", "n2", "n3"))
+        assert len(world.balancers.of("update")) <= 2
+
+
+@pytest.mark.asyncio
+async def test_a_slow_update_never_takes_a_newer_node_away() -> None:
+    world = World()
+    world.node("n1")
+    world.service("a")
+    world.service("b")
+    async with world.running():
+        await world.pass_time(60)
+        world.node("n2")
+        world.forget()
+        world.balancers.slow.add("update")
+        await world.pass_time(2)
+        assert world.balancers.log == [("update", "a", ("n1", "n2"))]
+
+        world.node("n3")
+        world.change("b", ports=[{"port": 81, "protocol": "TCP", "targetPort": 80}])
+        world.balancers.release.set()
+        await world.pass_time(60)
+
+        assert world.balancers.log == [
+            ("update", "a", ("n1", "n2")),
+            ("ensure", "b", ("n1", "n2", "n3")),
+            ("update", "a", ("n1", "n2", "n3")),
+        ]
+
+
+async def settled(services: int, nodes: int, **settings: int) -> World:
+    """A world whose start is over; entered and left by the caller."""
+    world = World()
+    for number in range(nodes):
+        world.node(f"n{number:04}")
+    for number in range(services):
+        world.service(f"s{number:04}")
+    return world
+
+
+@pytest.mark.asyncio
+async def test_a_node_costs_one_look_at_it_and_one_update_per_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+    real = nodes_module.is_member
+
+    def counted(node: object) -> bool:
+        nonlocal looks
+        looks += 1
+        return real(node)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(nodes_module, "is_member", counted)
+    services, nodes = 40, 200
+    world = await settled(services, nodes)
+    async with world.running(workers=4):
+        await world.pass_time(60)
+        assert len(world.balancers.of("ensure")) == services
+        assert looks == nodes
+        world.forget()
+        looks = 0
+
+        world.node("new")
+        await world.pass_time(10)
+
+        assert looks == 1 <= services + nodes
+        assert len(world.balancers.of("update")) == services
+        assert {len(members) for _, members in world.balancers.of("update")} == {nodes + 1}
+        assert len(world.balancers.log) == services
+
+
+@pytest.mark.asyncio
+async def test_twice_the_services_cost_at_most_twice_the_cpu() -> None:
+    async def cost(services: int) -> float:
+        world = await settled(services, 500)
+        async with world.running(workers=4):
+            await world.pass_time(60)
+            before = time.process_time()
+            for number in range(5):
+                world.node(f"new{number}")
+                await world.pass_time(2)
+            return time.process_time() - before
+
+    small = min([await cost(100) for _ in range(3)])
+    large = min([await cost(200) for _ in range(3)])
+
+    assert large <= 2.5 * small  # twice, and what a busy machine adds to a measurement
+
+
+@pytest.mark.asyncio
+async def test_metrics_of_a_change_of_nodes() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        updates = sample("service_controller_loadbalancer_sync_total")
+        passes = sample("service_controller_nodesync_latency_seconds_count")
+        each = sample("service_controller_update_loadbalancer_host_latency_seconds_count")
+        world.balancers.seconds = 3
+
+        world.node("n1")
+        await world.pass_time(60)
+
+        assert sample("service_controller_loadbalancer_sync_total") - updates == 1
+        assert sample("service_controller_nodesync_latency_seconds_count") - passes == 1
+        name = "service_controller_update_loadbalancer_host_latency_seconds_count"
+        assert sample(name) - each == 1

@@ -1,0 +1,241 @@
+"""A start without needless work, and looks for drift."""
+
+from __future__ import annotations
+
+import pytest
+
+from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter, Unavailable
+from tests.unit.controllers.service.world import FakeDigests, World
+
+OTHER_PORT = [{"port": 81, "protocol": "TCP", "targetPort": 80}]
+
+
+async def settled(services: int, *, digests: bool = True) -> World:
+    """A world that a first daemon brought to rest."""
+    world = World(digests=digests)
+    for name in ("n1", "n2"):
+        world.node(name)
+    for number in range(services):
+        world.service(f"s{number}")
+    async with world.running():
+        await world.pass_time(60)
+    assert len(world.balancers.held) == services
+    world.forget()
+    return world
+
+
+@pytest.mark.asyncio
+async def test_a_restart_on_a_settled_cluster_is_one_listing_and_no_write() -> None:
+    world = await settled(20)
+
+    async with world.running():
+        await world.pass_time(600)
+
+        assert world.balancers.calls == ["list"]
+        assert (world.patches, world.events) == ([], [])
+
+
+@pytest.mark.asyncio
+async def test_a_restart_ensures_exactly_what_differs() -> None:
+    world = await settled(20)
+    for number in range(5):
+        world.change(f"s{number}", ports=OTHER_PORT)
+    for name in list(world.balancers.held)[10:15]:
+        world.balancers.held[name] = ("altered", ())
+    del world.balancers.held[list(world.balancers.held)[19]]
+
+    async with world.running():
+        await world.pass_time(600)
+
+        assert world.balancers.calls == ["list"] + ["ensure"] * 11
+        world.forget()
+        world.node("n3")
+        await world.pass_time(60)
+        assert len(world.balancers.of("update")) == 20
+
+
+@pytest.mark.asyncio
+async def test_a_restart_puts_back_what_was_taken_away_meanwhile() -> None:
+    world = await settled(2)
+    address = world.address("s0")
+    world.wipe_status("s0")
+    world.meta("s1", finalizers=None)
+
+    async with world.running():
+        await world.pass_time(600)
+
+        assert world.balancers.calls == ["list"]
+        assert world.address("s0") == address
+        assert world.finalizers("s1")
+
+
+@pytest.mark.asyncio
+async def test_without_a_listing_every_service_is_ensured_once() -> None:
+    world = await settled(3, digests=False)
+
+    async with world.running():
+        await world.pass_time(600)
+
+        assert world.balancers.calls == ["ensure"] * 3
+        assert world.patches == []
+
+
+@pytest.mark.asyncio
+async def test_a_listing_that_fails_is_tried_again_then_given_up() -> None:
+    world = await settled(3)
+    world.balancers.faults["list"] = Unavailable("down")
+
+    async with world.running():
+        await world.pass_time(600)
+
+        assert world.balancers.calls == ["list"] * 4 + ["ensure"] * 3
+
+
+@pytest.mark.asyncio
+async def test_a_listing_that_asks_to_wait_is_waited_for() -> None:
+    world = await settled(3)
+    world.balancers.faults["list"] = RetryAfter("busy", seconds=20)
+
+    async with world.running():
+        await world.pass_time(19)
+        world.balancers.faults.clear()
+        await world.pass_time(600)
+
+        assert world.balancers.calls == ["list", "list"]
+
+
+@pytest.mark.asyncio
+async def test_people_do_not_wait_for_the_listing() -> None:
+    world = await settled(3)
+    world.balancers.slow.add("list")
+
+    async with world.running():
+        world.service("new")
+        world.change("s1", ports=OTHER_PORT)
+        await world.pass_time(10)
+        assert world.balancers.calls == ["list", "ensure", "ensure"]
+
+        world.balancers.release.set()
+        await world.pass_time(600)
+        assert len(world.balancers.of("ensure")) == 2
+
+
+@pytest.mark.asyncio
+async def test_a_digest_that_cannot_be_computed_means_ensure_or_elsewhere() -> None:
+    world = await settled(3)
+    world.balancers.faults["digest s0"] = Internal("boom")
+    world.balancers.faults["digest s1"] = ImplementedElsewhere("not ours")
+
+    async with world.running():
+        await world.pass_time(600)
+
+        assert world.balancers.log == [("list", "", ()), ("ensure", "s0", ("n1", "n2"))]
+
+
+@pytest.mark.asyncio
+async def test_a_service_that_vanishes_before_the_start_is_over_loses_its_balancer() -> None:
+    world = await settled(2)
+    world.balancers.slow.add("list")
+
+    async with world.running():
+        world.vanish("default/s1")
+        await world.pass_time(10)
+
+        assert world.balancers.of("delete") == [("s1", ())]
+
+
+@pytest.mark.asyncio
+async def test_a_service_being_deleted_without_our_finalizer_is_cleaned_up_after_a_start() -> None:
+    world = await settled(1)
+    world.cache_lags = True
+    world.meta("s0", finalizers=["foo"], deletionTimestamp="2026-01-01T00:00:00Z")
+    world.cache_lags = False
+
+    async with world.running():
+        await world.pass_time(10)
+
+        assert world.balancers.held == {}
+        assert world.finalizers("s0") == ["foo"]
+
+
+@pytest.mark.asyncio
+async def test_drift_is_not_looked_for_unless_asked() -> None:
+    world = await settled(2)
+
+    async with world.running():
+        await world.pass_time(100_000)
+
+        assert world.balancers.calls == ["list"]
+
+
+@pytest.mark.asyncio
+async def test_drift_is_found_and_set_right_within_the_budget() -> None:
+    world = await settled(6)
+
+    async with world.running(drift_period_s=100, drift_budget=2):
+        await world.pass_time(60)
+        for name in list(world.balancers.held)[:3]:
+            world.balancers.held[name] = ("altered", ())
+        world.forget()
+        await world.pass_time(61)
+        assert world.balancers.calls == ["list", "ensure", "ensure"]
+        await world.pass_time(121)
+
+        assert world.balancers.calls.count("ensure") == 3
+        assert not [held for held in world.balancers.held.values() if held[0] == "altered"]
+
+
+@pytest.mark.asyncio
+async def test_a_balancer_with_another_address_has_drifted() -> None:
+    world = await settled(1)
+
+    async with world.running(drift_period_s=100):
+        await world.pass_time(60)
+        world.balancers.address = "1.2.3.4"
+        await world.pass_time(61)
+
+        assert world.address("s0") == "1.2.3.4"
+
+
+@pytest.mark.asyncio
+async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -> None:
+    world = await settled(4, digests=False)
+
+    async with world.running(drift_period_s=100, drift_budget=2):
+        await world.pass_time(60)
+        world.forget()
+        await world.pass_time(240)
+
+        assert sorted(name for _, name, _ in world.balancers.log) == ["s0", "s1", "s2", "s3"]
+        assert (world.events, world.patches) == ([], [])
+
+
+@pytest.mark.asyncio
+async def test_a_drift_check_whose_listing_fails_changes_nothing() -> None:
+    world = await settled(2)
+
+    async with world.running(drift_period_s=100):
+        await world.pass_time(60)
+        world.balancers.faults["list"] = Unavailable("down")
+        world.forget()
+        await world.pass_time(61)
+
+        assert world.balancers.calls == ["list"]
+
+
+@pytest.mark.asyncio
+async def test_what_changed_while_the_listing_was_made_is_not_drift() -> None:
+    world = await settled(2)
+    assert isinstance(world.balancers, FakeDigests)
+
+    async with world.running(drift_period_s=100):
+        await world.pass_time(60)
+        world.forget()
+        world.balancers.slow.add("list")
+        await world.pass_time(61)
+        world.change("s0", ports=OTHER_PORT)
+        await world.pass_time(1)
+        world.balancers.release.set()
+        await world.pass_time(10)
+
+        assert world.balancers.log == [("list", "", ()), ("ensure", "s0", ("n1", "n2"))]
