@@ -234,8 +234,11 @@ def _gates(options: Options) -> Iterator[str]:
 
 
 def _logging(options: Options) -> Iterator[str]:
-    if options.logging_format not in ("text", "json"):
-        yield _fault(options, "logging-format", 'must be "text" or "json"')
+    for name in ("log-text-info-buffer-size", "log-json-info-buffer-size"):
+        if _number(options, name) < 0:
+            yield _fault(options, name, "must be 0 (nothing is held back) or more")
+    if options.logging_format not in ("text", "json", "dev"):
+        yield _fault(options, "logging-format", 'must be "text", "json" or "dev"')
     elif options.logging_format != "text" and options.vmodule:
         yield _fault(options, "vmodule", "works with --logging-format=text only")
 

@@ -12,12 +12,14 @@ import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
 
-from ccm.app import checks, daemon, options
+from ccm.app import checks, config, daemon, options
 from ccm.app.flags import UsageError
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
-from ccm.base import log
+from ccm.base import log, redact
 
 EXIT_DEFECT = 255
 
@@ -30,15 +32,51 @@ def main(argv: Sequence[str] | None = None) -> int:
         if text is not None:
             sys.stdout.write(text)
             return daemon.EXIT_OK
+        chosen = config.effective(chosen)
         checks.check(chosen)
+        if chosen.write_config_to:
+            return _write_config(chosen)
     except UsageError as error:
-        sys.stderr.write(f"{options.PROGRAM}: {error}\n")
-        return daemon.EXIT_CONFIGURATION
+        return _refuse(error)
     return _run(chosen)
 
 
+def _refuse(error: BaseException) -> int:
+    """Say what a person has to correct."""
+    sys.stderr.write(redact.words(f"{options.PROGRAM}: {error}\n"))
+    return daemon.EXIT_CONFIGURATION
+
+
+def _write_config(chosen: Options) -> int:
+    text = config.write(chosen)
+    if chosen.write_config_to == "-":
+        sys.stdout.write(text)
+        return daemon.EXIT_OK
+    try:
+        Path(chosen.write_config_to).write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            [f"--write-config-to={chosen.write_config_to} cannot be written: {reason}"]
+        ) from error
+    return daemon.EXIT_OK
+
+
+def _set_up_logging(chosen: Options) -> None:
+    as_json = chosen.logging_format == "json"
+    split = chosen.log_json_split_stream if as_json else chosen.log_text_split_stream
+    size = chosen.log_json_info_buffer_size if as_json else chosen.log_text_info_buffer_size
+    log.setup(
+        fmt=cast("log.Format", chosen.logging_format),
+        verbosity=chosen.v,
+        vmodule=chosen.vmodule,
+        info_stream=sys.stdout.buffer if split else None,
+        buffer_bytes=size,
+    )
+
+
 def _run(chosen: Options) -> int:
-    log.setup(fmt="json" if chosen.logging_format == "json" else "text", verbosity=chosen.v)
+    _set_up_logging(chosen)
     logger = log.logger("daemon")
     for notice in chosen.notices():
         logger.info("setting without effect", detail=notice)
@@ -51,18 +89,18 @@ def _run(chosen: Options) -> int:
     try:
         return asyncio.run(daemon.run(chosen, os.environ))
     except Misconfigured as error:
-        sys.stderr.write(f"{options.PROGRAM}: {error}\n")
-        return daemon.EXIT_CONFIGURATION
+        return _refuse(error)
     except BaseExceptionGroup as group:
         faults = group.subgroup(Misconfigured)
         if faults is not None:
-            sys.stderr.write(f"{options.PROGRAM}: {_first(faults)}\n")
-            return daemon.EXIT_CONFIGURATION
+            return _refuse(_first(faults))
         logger.error("the daemon failed unexpectedly", exc_info=group)
         return EXIT_DEFECT
     except Exception as error:
         logger.error("the daemon failed unexpectedly", exc_info=error)
         return EXIT_DEFECT
+    finally:
+        log.flush()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

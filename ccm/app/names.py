@@ -2,8 +2,8 @@
 
 A canonical name, an alias, a client name and a metric name are promises: none is
 ever changed or removed. All of them are the Go reference's own. An alias is
-accepted wherever a controller is named; a client name is the service account that
-the API server's built-in roles know, and it is no alias.
+accepted wherever a controller is named, and so is a former name; a client name is the
+service account that the API server's built-in roles know, and it is no alias.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class Controller:
         alias: the short name that `--controllers` accepts too.
         client: user-agent suffix and service account; two controllers may share one.
         metric: label value of `running_managed_controllers`.
+        former: a name from before it had the canonical one, or empty; accepted too.
         built: False while this version knows the name but has nothing to start.
     """
 
@@ -30,6 +31,7 @@ class Controller:
     alias: str
     client: str
     metric: str
+    former: str = ""
     built: bool = True
 
 
@@ -51,19 +53,31 @@ SERVICE = Controller(
     alias="service",
     client="service-controller",
     metric="service",
+    # Deviation: the reference refuses the former names.
+    former="service-controller",
 )
 ROUTE = Controller(
     name="node-route-controller",
     alias="route",
     client="route-controller",
     metric="route",
+    former="route-controller",
     built=False,
 )
 
 CONTROLLERS = (NODE, NODE_LIFECYCLE, SERVICE, ROUTE)
-ALIASES: Mapping[str, str] = {entry.alias: entry.name for entry in CONTROLLERS}
+ALIASES: Mapping[str, str] = {entry.alias: entry.name for entry in CONTROLLERS} | {
+    entry.former: entry.name for entry in CONTROLLERS if entry.former
+}
+"""Short and former names, by what they stand for now."""
+
 OFF_BY_DEFAULT: frozenset[str] = frozenset()
 """Controllers that `*` does not start. There are none."""
+
+
+def canonical(name: str) -> str:
+    """The canonical name of a controller that is given by any of its names."""
+    return ALIASES.get(name, name)
 
 
 def resolve(requested: Iterable[str], *, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:

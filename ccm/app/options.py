@@ -20,20 +20,19 @@ from datetime import timedelta
 from types import MappingProxyType
 
 import ccm
-from ccm.app import flags, gates, names, serving_options, values
+from ccm.app import flags, gates, migration, names, serving_options, values
 
 PROGRAM = "cloud-controller-manager"
 
 DEBUGGING = flags.Section("debugging", accepted="debug endpoints come in a later version")
-LEADER_MIGRATION = flags.Section(
-    "leader-migration", accepted="leader migration comes in a later version"
-)
+LEADER_MIGRATION = flags.Section("leader-migration")
 GENERIC = flags.Section("generic")
 NODE = flags.Section(names.NODE.name)
 NODE_LIFECYCLE = flags.Section(names.NODE_LIFECYCLE.name)
 SERVICE = flags.Section(names.SERVICE.name)
 LOAD_BALANCERS = flags.Section("load balancers", ours=True)
 PROVIDER_CALLS = flags.Section("provider calls", ours=True)
+FILE = flags.Section("configuration file", ours=True)
 MISC = flags.Section("misc")
 GLOBAL = flags.Section("global")
 
@@ -46,6 +45,7 @@ SECTIONS = (
     SERVICE,
     LOAD_BALANCERS,
     PROVIDER_CALLS,
+    FILE,
     serving_options.WEBHOOK,
     serving_options.WEBHOOK_SERVING,
     serving_options.SECURE_SERVING,
@@ -58,7 +58,6 @@ SECTIONS = (
 
 _ROUTES_LATER = "routes come in a later version"
 _NO_ALLOCATOR = "no controller of this daemon hands out addresses"
-_ONE_STREAM = "the log is one stream, each line written at once"
 
 _CLIENT_GO_RATE = (5.0, 10)
 """Requests per second and burst when a flag says 0; from client-go's REST client."""
@@ -76,7 +75,9 @@ class Options(serving_options.ServingOptions):
     """Every setting of the daemon, read and typed; `Options()` is all defaults.
 
     Attributes:
-        explicit: names of the flags that the command line gave, also with their default.
+        explicit: names of the flags that were given, also with their default, on the command
+            line or in the configuration file.
+        leader_migration: the plan that stands in the configuration file; None = none there.
     """
 
     profiling: bool = DEBUGGING.flag(
@@ -95,7 +96,10 @@ class Options(serving_options.ServingOptions):
         "Move controllers between two managers without a gap or an overlap, by a second lease.",
     )
     leader_migration_config: str = LEADER_MIGRATION.flag(
-        values.STRING, "", "File that says which manager runs what. Empty means the built-in plan."
+        values.STRING,
+        "",
+        "File that says which manager runs what, a LeaderMigrationConfiguration. Empty means the "
+        "built-in plan: routes, services and the node life cycle may run in either.",
     )
 
     min_resync_period: timedelta = GENERIC.flag(
@@ -319,6 +323,18 @@ class Options(serving_options.ServingOptions):
         "--node-monitor-period, so that each pass sees a new one. 0 means never to reuse one.",
     )
 
+    config: str = FILE.flag(
+        values.STRING,
+        "",
+        "File with settings, a CloudControllerManagerConfiguration v1alpha1. Flags override it. "
+        "Its keys Flags.v and Flags.vmodule count at once when the file changes.",
+    )
+    write_config_to: str = FILE.flag(
+        values.STRING,
+        "",
+        "Write the settings in force, flags included, to this file and exit; - means stdout.",
+    )
+
     master: str = MISC.flag(
         values.STRING, "", "URL of the API server, before the one in the kubeconfig."
     )
@@ -335,34 +351,46 @@ class Options(serving_options.ServingOptions):
     )
 
     logging_format: str = GLOBAL.flag(
-        values.STRING, "text", "Format of log lines: text, as klog writes it, or json."
+        values.STRING,
+        "text",
+        "Format of log lines: text, as klog writes it, or json; dev, an addition of ours, is for "
+        "a developer's terminal.",
     )
     log_flush_frequency: timedelta = GLOBAL.flag(
         values.DURATION,
         timedelta(seconds=5),
-        "Longest time a log line is held back.",
-        accepted=_ONE_STREAM,
+        "Longest time a log line is held back, if there is a buffer. 0 means until it is full.",
     )
     v: int = GLOBAL.flag(
-        values.LEVEL, 0, "How much is logged; from 4 on also each decision.", short="v"
+        values.LEVEL,
+        0,
+        "How much is logged: from 1 on every flag, from 4 on each decision, from 8 on what "
+        "libraries do.",
+        short="v",
     )
     vmodule: tuple[tuple[str, int], ...] = GLOBAL.flag(
         values.LEVELS,
         (),
-        "Log levels for source files by name; text format only.",
-        accepted="the names are those of Go source files",
+        "Log levels for single modules; text format only. A pattern with a slash is compared with "
+        "a path such as ccm/kube/client, one without with its last part; * and ? may be used.",
     )
     log_text_split_stream: bool = GLOBAL.flag(
-        values.BOOL, False, "Errors to stderr, the rest to stdout (text).", accepted=_ONE_STREAM
+        values.BOOL, False, "Errors to stderr, the rest to stdout (text). Alpha."
     )
     log_json_split_stream: bool = GLOBAL.flag(
-        values.BOOL, False, "Errors to stderr, the rest to stdout (json).", accepted=_ONE_STREAM
+        values.BOOL, False, "Errors to stderr, the rest to stdout (json). Alpha."
     )
     log_text_info_buffer_size: int = GLOBAL.flag(
-        values.QUANTITY, 0, "Bytes of text lines that may be held back.", accepted=_ONE_STREAM
+        values.QUANTITY,
+        0,
+        "Bytes of text lines that may be held back on stdout when streams are split. Alpha.",
+        unit="bytes",
     )
     log_json_info_buffer_size: int = GLOBAL.flag(
-        values.QUANTITY, 0, "Bytes of json lines that may be held back.", accepted=_ONE_STREAM
+        values.QUANTITY,
+        0,
+        "Bytes of json lines that may be held back on stdout when streams are split. Alpha.",
+        unit="bytes",
     )
     version: str = GLOBAL.flag(
         values.VERSION, "false", "Print the version and exit; raw prints more of it."
@@ -370,6 +398,7 @@ class Options(serving_options.ServingOptions):
     help: bool = GLOBAL.flag(values.BOOL, False, "Print this text and exit.", short="h")
 
     explicit: frozenset[str] = frozenset()
+    leader_migration: migration.Plan | None = None
 
     @property
     def node_status_workers(self) -> int:

@@ -67,7 +67,7 @@ def test_accepted(argv: str) -> None:
             "must be 1s or longer",
         ),
         ("--controllers=-bogus", '"bogus" is not in the list of known controllers; known: cloud-'),
-        ("--controllers=service-controller", '"service-controller" is not in the list of known'),
+        ("--controllers=node-controller", '"node-controller" is not in the list of known'),
         ("--webhooks=foo", '"foo" is not in the list of known webhooks'),
         ("--concurrent-node-syncs=0", "concurrent-node-syncs must be a positive number"),
         ("--concurrent-node-syncs=-5", "concurrent-node-syncs must be a positive number"),
@@ -105,7 +105,8 @@ def test_accepted(argv: str) -> None:
         ),
         ("--log-text-info-buffer-size=1Ki", "needs --feature-gates=LoggingAlphaOptions=true"),
         ("--feature-gates=Xyz=true", "unrecognized feature gate: Xyz; known: "),
-        ("--logging-format=xml", 'must be "text" or "json"'),
+        ("--logging-format=xml", 'must be "text", "json" or "dev"'),
+        ("--log-json-info-buffer-size=-1", "must be 0 (nothing is held back) or more"),
         ("--logging-format=json --vmodule=a=1", "works with --logging-format=text only"),
     ],
 )

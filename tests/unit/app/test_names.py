@@ -49,6 +49,11 @@ def test_the_form_of_a_name(controller: names.Controller) -> None:
             names.ALIASES,
             "*,-service-lb-controller,cloud-node-controller",
         ),
+        (
+            "service-controller,-route-controller",
+            names.ALIASES,
+            "service-lb-controller,-node-route-controller",
+        ),
     ],
 )
 def test_aliases_are_replaced(requested: str, aliases: dict[str, str], resolved: str) -> None:
@@ -97,16 +102,12 @@ def test_an_empty_list_enables_nothing() -> None:
         (["alpha", "-bravo"], ["alpha", "bravo"], []),
         (["alpha", "-zulu", "yankee"], ["alpha"], ["zulu", "yankee"]),
         (["cloud-node", "-route", "service-lb-controller", "*"], names.known_names(), []),
-        (
-            ["service-controller", "route-controller"],
-            names.known_names(),
-            ["service-controller", "route-controller"],
-        ),
+        (["service-controller", "-route-controller"], names.known_names(), []),
         (["node-controller"], names.known_names(), ["node-controller"]),
     ],
 )
 def test_unknown_names(requested: list[str], known: list[str], unknown: list[str]) -> None:
-    """Canonical names and aliases are known; client names are not."""
+    """Canonical names, aliases and former names are known; client names are not."""
     assert names.unknown(requested, known) == unknown
 
 

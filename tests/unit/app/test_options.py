@@ -44,10 +44,13 @@ authorization-always-allow-paths=[/healthz,/readyz,/livez]
 master= kubeconfig= logging-format=text log-flush-frequency=5s v=0 vmodule=
 log-text-split-stream=false log-json-split-stream=false log-text-info-buffer-size=0
 log-json-info-buffer-size=0 version=false help=false
+config= write-config-to=
 """
 
 WORKING = """
-cloud-provider cloud-config kubeconfig master kube-api-qps kube-api-burst controllers leader-elect
+config write-config-to enable-leader-migration leader-migration-config log-flush-frequency
+vmodule log-text-split-stream log-json-split-stream log-text-info-buffer-size
+log-json-info-buffer-size cloud-provider cloud-config kubeconfig master kube-api-qps kube-api-burst controllers leader-elect
 leader-elect-lease-duration leader-elect-renew-deadline leader-elect-retry-period
 leader-elect-resource-lock leader-elect-resource-name leader-elect-resource-namespace
 min-resync-period node-monitor-period node-status-update-frequency concurrent-node-syncs
@@ -57,6 +60,8 @@ cloud-call-timeout cloud-api-qps cloud-api-burst inventory-max-age
 """
 
 OURS = {"cloud-call-timeout", "cloud-api-qps", "cloud-api-burst", "inventory-max-age"}
+
+OURS |= {"config", "write-config-to"}
 
 ACCEPTED_TOGETHER: list[tuple[str, Any]] = [
     ("--allocate-node-cidrs=true", True),
@@ -147,6 +152,7 @@ def test_the_order_of_sections() -> None:
         "cloud-node-lifecycle-controller",
         "service-lb-controller",
         "provider calls",
+        "configuration file",
         "webhook",
         "webhook serving",
         "secure serving",

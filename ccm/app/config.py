@@ -1,0 +1,258 @@
+"""The configuration file: `CloudControllerManagerConfiguration` v1alpha1, read and written.
+
+The file says what flags say, under the names of the reference's API; a flag of the command
+line overrides it. As everywhere in Kubernetes a zero value means the default. What the API
+has no field for, and a zero that shall be one, stands under `Flags`, an addition of ours:
+names of flags with their values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from functools import reduce
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from ccm.app import documents, flags, migration, values
+from ccm.app.options import FLAGS, Options
+
+GROUP_VERSION = "cloudcontrollermanager.config.k8s.io/v1alpha1"
+KIND = "CloudControllerManagerConfiguration"
+
+FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "Generic.MinResyncPeriod": "min-resync-period",
+        "Generic.ClientConnection.kubeconfig": "kubeconfig",
+        "Generic.ClientConnection.contentType": "kube-api-content-type",
+        "Generic.ClientConnection.qps": "kube-api-qps",
+        "Generic.ClientConnection.burst": "kube-api-burst",
+        "Generic.ControllerStartInterval": "controller-start-interval",
+        "Generic.LeaderElection.leaderElect": "leader-elect",
+        "Generic.LeaderElection.leaseDuration": "leader-elect-lease-duration",
+        "Generic.LeaderElection.renewDeadline": "leader-elect-renew-deadline",
+        "Generic.LeaderElection.retryPeriod": "leader-elect-retry-period",
+        "Generic.LeaderElection.resourceLock": "leader-elect-resource-lock",
+        "Generic.LeaderElection.resourceName": "leader-elect-resource-name",
+        "Generic.LeaderElection.resourceNamespace": "leader-elect-resource-namespace",
+        "Generic.Controllers": "controllers",
+        "Generic.Debugging.enableProfiling": "profiling",
+        "Generic.Debugging.enableContentionProfiling": "contention-profiling",
+        "Generic.LeaderMigrationEnabled": "enable-leader-migration",
+        "KubeCloudShared.CloudProvider.Name": "cloud-provider",
+        "KubeCloudShared.CloudProvider.CloudConfigFile": "cloud-config",
+        "KubeCloudShared.ExternalCloudVolumePlugin": "external-cloud-volume-plugin",
+        "KubeCloudShared.UseServiceAccountCredentials": "use-service-account-credentials",
+        "KubeCloudShared.AllowUntaggedCloud": "allow-untagged-cloud",
+        "KubeCloudShared.RouteReconciliationPeriod": "route-reconciliation-period",
+        "KubeCloudShared.NodeMonitorPeriod": "node-monitor-period",
+        "KubeCloudShared.ClusterName": "cluster-name",
+        "KubeCloudShared.ClusterCIDR": "cluster-cidr",
+        "KubeCloudShared.AllocateNodeCIDRs": "allocate-node-cidrs",
+        "KubeCloudShared.CIDRAllocatorType": "cidr-allocator-type",
+        "KubeCloudShared.ConfigureCloudRoutes": "configure-cloud-routes",
+        "KubeCloudShared.NodeSyncPeriod": "node-sync-period",
+        "NodeController.ConcurrentNodeSyncs": "concurrent-node-syncs",
+        "NodeController.ConcurrentNodeStatusUpdates": "concurrent-node-status-updates",
+        "ServiceController.ConcurrentServiceSyncs": "concurrent-service-syncs",
+        "NodeStatusUpdateFrequency": "node-status-update-frequency",
+        "Webhook.Webhooks": "webhooks",
+    }
+)
+"""Path of a field in the document -> the flag that says the same."""
+
+IDLE = ("Generic.Port", "Generic.Address", "Generic.ClientConnection.acceptContentTypes")
+"""Fields that the API has and nobody reads."""
+
+MIGRATION = "Generic.LeaderMigration"
+EXTRA = "Flags"
+_ONLY_FLAGS = frozenset({"config", "write-config-to", "help", "version"})
+_PATHS = {flag: path for path, flag in FIELDS.items()}
+
+
+def effective(given: Options) -> Options:
+    """The command line's settings, and where it says nothing those of its `--config`.
+
+    Raises:
+        UsageError: the file cannot be used.
+    """
+    if not given.config:
+        return given
+    try:
+        found = load(given.config)
+    except documents.DocumentError as error:
+        raise flags.UsageError(error.faults) from error
+    fields = {
+        name.replace("-", "_"): value for name, value in found.items() if name not in given.explicit
+    }
+    return replace(
+        given, **fields, explicit=given.explicit | {name for name in found if name in FLAGS}
+    )
+
+
+def load(file: str) -> dict[str, Any]:
+    """What a file sets: flag name -> value, and `leader-migration` -> plan.
+
+    Raises:
+        DocumentError: every fault of the file, with its place.
+    """
+    return parse(documents.load(file, "--config"), f"--config={file}")
+
+
+def parse(document: Mapping[Any, Any], source: str) -> dict[str, Any]:
+    """What a document sets, as `load`. Raises DocumentError."""
+    found: dict[str, Any] = documents.read(
+        document, source, _take, kind=KIND, versions=(GROUP_VERSION,)
+    )
+    return found
+
+
+def write(options: Options) -> str:
+    """The document, as YAML, that makes a daemon start with exactly these settings."""
+    document: dict[str, Any] = {"apiVersion": GROUP_VERSION, "kind": KIND}
+    extra = {}
+    for name in (*_PATHS, *(FLAGS.keys() - _PATHS.keys() - _ONLY_FLAGS)):
+        flag, value = FLAGS[name], options.get(name)
+        path = _PATHS.get(name)
+        if path is not None and (value == flag.default or not _is_zero(value)):
+            _put(document, path, _plain(flag, value))
+        elif value != flag.default:
+            extra[name] = _plain(flag, value)
+    if options.leader_migration is not None:
+        _put(document, MIGRATION, migration.write(options.leader_migration))
+    if extra:
+        document[EXTRA] = dict(sorted(extra.items()))
+    return yaml.safe_dump(document, sort_keys=False, width=100)
+
+
+def _take(top: documents.Section) -> dict[str, Any]:
+    sections = {"": top}
+    found: dict[str, Any] = {}
+    for path in (*FIELDS, *IDLE):
+        section, name = _section(sections, path)
+        value = section.take(name)
+        if path in FIELDS and value is not None:
+            found.update(_read(section, name, FLAGS[FIELDS[path]], value))
+    generic, name = _section(sections, MIGRATION)
+    if generic.take(name):
+        plan = generic.section(name)
+        found["leader-migration"] = migration.take(plan)
+        plan.done()
+    found.update(_extra(top, found))
+    for section in [*sections.values()][1:]:
+        section.done()
+    return found
+
+
+def _section(sections: dict[str, documents.Section], path: str) -> tuple[documents.Section, str]:
+    """The section a field is in, which is remembered, and the field's last name."""
+    parent, _, name = path.rpartition(".")
+    if parent not in sections:
+        above, last = _section(sections, parent)
+        sections[parent] = above.section(last)
+    return sections[parent], name
+
+
+def _extra(top: documents.Section, found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    section = top.section(EXTRA)
+    for written, value in section.rest().items():
+        name = written.replace("_", "-")
+        if name not in FLAGS or name in _ONLY_FLAGS:
+            section.fault(written, "is unknown; it must be the name of a flag, without dashes")
+        elif name in found:
+            section.fault(written, f"is given twice, as {_PATHS[name]} too")
+        else:
+            yield from _read(section, written, FLAGS[name], value, zero_counts=True).items()
+
+
+def _read(
+    section: documents.Section,
+    name: str,
+    flag: flags.Flag,
+    value: Any,
+    *,
+    zero_counts: bool = False,
+) -> dict[str, Any]:
+    """The flag's value, or nothing if the field is wrong or says what the default is."""
+    try:
+        parsed = _value(flag.kind, value, lenient=zero_counts)
+    except (TypeError, ValueError):
+        shown = "" if isinstance(value, dict | list) else f"is {value!r}; it "
+        section.fault(name, f"{shown}takes {flag.kind.wants}")
+        return {}
+    if _is_zero(parsed) and not zero_counts:
+        return {}
+    return {flag.name: parsed}
+
+
+def _value(kind: values.Kind[Any], value: Any, *, lenient: bool) -> Any:
+    """The value of a flag; TypeError or ValueError for what it cannot be.
+
+    `lenient` also takes what stands on a command line where YAML has lists and mappings.
+    """
+    if kind.join is not None:
+        if isinstance(value, list) and kind is not values.GATES:
+            return _joined(kind, value)
+        if isinstance(value, dict) and kind is values.GATES:
+            return kind.parse(
+                ",".join(f"{name}={_text(values.BOOL, value[name])}" for name in value)
+            )
+        if not lenient:
+            raise TypeError
+    return kind.parse(_text(kind, value))
+
+
+def _joined(kind: values.Kind[Any], entries: list[Any]) -> Any:
+    assert kind.join is not None
+    texts = [_text(kind, entry) for entry in entries]
+    parsed = [(text,) if kind is values.STRINGS else kind.parse(text) for text in texts]
+    return reduce(kind.join, parsed, ())
+
+
+def _text(kind: values.Kind[Any], value: Any) -> str:
+    """What would stand on a command line; TypeError for a value of a wrong type."""
+    if isinstance(value, bool) and kind is values.BOOL:
+        return values.write_bool(value)
+    if isinstance(value, int) and not isinstance(value, bool) and kind in _NUMBERS:
+        return str(value)
+    if isinstance(value, float) and kind is values.FLOAT and math.isfinite(value):
+        return repr(value)
+    if isinstance(value, str) and kind is not values.BOOL and kind not in _NUMBERS:
+        return value
+    raise TypeError
+
+
+_NUMBERS = (
+    values.INT,
+    values.INT32,
+    values.LEVEL,
+    values.FLOAT,
+    values.QUANTITY,
+    values.NUMBERS,
+)
+
+
+def _plain(flag: flags.Flag, value: Any) -> Any:
+    """The value as YAML has it."""
+    if flag.kind is values.CERTIFICATES:
+        return [flag.kind.write((entry,))[1:-1] for entry in value]
+    if isinstance(value, tuple) and flag.kind.join is not None:
+        return list(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, bool | int | float | str) else flag.kind.write(value)
+
+
+def _is_zero(value: Any) -> bool:
+    return not isinstance(value, bool) and value in (0, "", (), timedelta(0), {})
+
+
+def _put(document: dict[str, Any], path: str, value: Any) -> None:
+    *parents, name = path.split(".")
+    for parent in parents:
+        document = document.setdefault(parent, {})
+    document[name] = value

@@ -1,0 +1,124 @@
+"""Which controllers run under which lease, and how a plan is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ccm.app import documents, migration, names
+from ccm.app.migration import Leader, Plan, Runs
+
+ROUTE, SERVICE, LIFECYCLE = (
+    names.ROUTE.name,
+    names.SERVICE.name,
+    names.NODE_LIFECYCLE.name,
+)
+OLD = ("route-controller", "service-controller", "cloud-node-lifecycle-controller")
+
+
+def plan(component: str, controllers: tuple[str, ...] = OLD) -> Plan:
+    entries = tuple(Leader(name=name, component=component) for name in controllers)
+    return Plan(leader_name="migration", leaders=entries)
+
+
+def document(version: str, body: str) -> str:
+    return (
+        f"apiVersion: controllermanager.config.k8s.io/{version}\n"
+        f"kind: LeaderMigrationConfiguration\n{body}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("component", "runs"),
+    [
+        ("kube-controller-manager", Runs.ELSEWHERE),
+        ("cloud-controller-manager", Runs.MIGRATED),
+        ("*", Runs.MIGRATED),
+    ],
+)
+@pytest.mark.parametrize(
+    "spelling", [OLD, (ROUTE, SERVICE, LIFECYCLE), ("route", "service", LIFECYCLE)]
+)
+def test_the_plan_says_where_a_controller_runs(
+    component: str, runs: Runs, spelling: tuple[str, ...]
+) -> None:
+    found = plan(component, spelling)
+
+    assert {found.of(name) for name in (ROUTE, SERVICE, LIFECYCLE)} == {runs}
+    assert found.of(names.NODE.name) is Runs.MAIN
+
+
+def test_without_a_file_three_controllers_are_shared() -> None:
+    assert migration.DEFAULT.leader_name == "cloud-provider-extraction-migration"
+    assert [migration.DEFAULT.of(entry.name) for entry in names.CONTROLLERS] == [
+        Runs.MAIN,
+        Runs.MIGRATED,
+        Runs.MIGRATED,
+        Runs.MIGRATED,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "lock"),
+    [("v1alpha1", "resourceLock: leases\n"), ("v1beta1", "resourceLock: leases\n"), ("v1", "")],
+)
+def test_each_version_is_read(tmp_path: Path, version: str, lock: str) -> None:
+    file = tmp_path / "migration.yaml"
+    file.write_text(
+        document(
+            version,
+            f"leaderName: x\n{lock}controllerLeaders:\n- {{name: route, component: '*'}}\n",
+        )
+    )
+
+    assert migration.load(str(file)) == Plan(
+        leader_name="x", leaders=(Leader(name="route", component="*"),)
+    )
+
+
+def test_a_plan_may_be_empty(tmp_path: Path) -> None:
+    file = tmp_path / "migration.yaml"
+    file.write_text(document("v1", "leaderName: x\ncontrollerLeaders: []\n"))
+
+    assert migration.load(str(file)).leaders == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "must be a mapping"),
+        ("kind: LeaderMigrationConfiguration", "apiVersion is missing"),
+        (document("v2", "leaderName: x"), "apiVersion is"),
+        (document("v1", "leaderName: x").replace("Leader", "Leadr", 1), "kind is"),
+        (document("v1", "leaderName: ''"), "leaderName is missing"),
+        (document("v1", "leaderName: x\nresourceLock: leases"), "resourceLock is unknown"),
+        (document("v1alpha1", "leaderName: x"), "resourceLock is ''; it must be 'leases'"),
+        (
+            document("v1beta1", "leaderName: x\nresourceLock: endpoints"),
+            "resourceLock is 'endpoints'; it must be 'leases'",
+        ),
+        (document("v1", "leaderName: x\nleaderName: y"), "leaderName is given twice"),
+        (document("v1", "leaderName: x\nfoo: y"), "foo is unknown"),
+        (document("v1", "leaderName: 5"), "leaderName must be text, not a number"),
+        (document("v1", "leaderName: x\ncontrollerLeaders: y"), "controllerLeaders must be a list"),
+        (
+            document("v1", "leaderName: x\ncontrollerLeaders: [{name: a}]"),
+            r"controllerLeaders\[0\].component is missing",
+        ),
+        (
+            document("v1", "leaderName: x\ncontrollerLeaders: [{name: a, component: b, c: d}]"),
+            r"controllerLeaders\[0\].c is unknown",
+        ),
+        (
+            document("v1", "leaderName: x\ncontrollerLeaders: [a]"),
+            r"controllerLeaders\[0\] must be a mapping, not text",
+        ),
+    ],
+)
+def test_a_wrong_plan_is_refused_with_the_place(tmp_path: Path, content: str, words: str) -> None:
+    file = tmp_path / "migration.yaml"
+    file.write_text(content)
+
+    with pytest.raises(documents.DocumentError, match=words):
+        migration.load(str(file))
