@@ -38,8 +38,10 @@ def usage(pid: int) -> Usage:
 
 
 def _kib(status: str, name: str) -> int:
-    line = next(line for line in status.splitlines() if line.startswith(f"{name}:"))
-    return int(line.split()[1])
+    for line in status.splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1])
+    raise RuntimeError("the process under measurement has ended")
 
 
 class Daemon:
