@@ -46,6 +46,10 @@ class TestAcme(ProviderContract):
             yield AcmeHarness(fake)
 ```
 
+A cloud with load balancers or routes gets the cases of `contract_balancers` and
+`contract_routes` too; override the hooks about them, among which `lose_answer` matters
+most: it cuts the provider off after each single write.
+
 The cases ask exactly as the daemon does, but without its protection: no deadline and no
 normalising of errors, so that what a provider really raises can be seen. A fake that runs
 in the test's own event loop must end its tasks when a client goes away.
@@ -69,17 +73,19 @@ from ccm.cloud.types import address
 from ccm.testing import probes
 from ccm.testing.builders import node as build_node
 from ccm.testing.builders import uninitialized_taint
-from ccm.testing.harness import HANG, PROMISED, Harness, Made
+from ccm.testing.contract_balancers import BalancerCases
+from ccm.testing.contract_routes import RouteCases
+from ccm.testing.harness import HANG, PROMISED, Harness, HeldBalancer, Made
 from ccm.testing.probes import Face, by_id, by_name, outcome, same
 
-__all__ = ["HANG", "PROMISED", "Harness", "Made", "ProviderContract"]
+__all__ = ["HANG", "PROMISED", "Harness", "HeldBalancer", "Made", "ProviderContract"]
 
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 """What Kubernetes accepts as the value of a label."""
 
 
 @pytest.mark.asyncio
-class ProviderContract:
+class ProviderContract(BalancerCases, RouteCases):
     """Subclass it under a name `Test...` and give the subclass a fixture `harness`."""
 
     @pytest_asyncio.fixture

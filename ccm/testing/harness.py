@@ -63,6 +63,21 @@ class Made:
     addresses: Sequence[NodeAddress] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBalancer:
+    """A load balancer as the cloud holds it, in the words of the cluster.
+
+    Attributes:
+        name: its name in the cloud.
+        ports: (protocol, port, node port) of each listener.
+        members: names of the nodes that get traffic.
+    """
+
+    name: str
+    ports: frozenset[tuple[str, int, int]]
+    members: frozenset[str]
+
+
 class Harness:
     """Moves one cloud: a fake, a simulator, or a real account.
 
@@ -122,6 +137,47 @@ class Harness:
     async def requests(self) -> int:
         """How many requests the cloud has counted so far."""
         _absent("requests", "count the requests that reach the cloud")
+
+    # --- load balancers and routes ----------------------------------------------------------
+
+    async def writes(self) -> int:
+        """How many requests that change something the cloud has counted so far."""
+        _absent("writes", "count the requests that change something")
+
+    async def lose_answer(self, number: int) -> None:
+        """Let the changing request of that number from now (1 = the next) take effect unanswered.
+
+        One request only. `heal` disarms it.
+        """
+        _absent("lose_answer", "drop the answer of one changing request after it took effect")
+
+    async def load_balancers(self) -> Sequence[HeldBalancer]:
+        """Every load balancer of the cloud, whosever it is, half-made ones included."""
+        _absent("load_balancers", "list the load balancers that the cloud holds")
+
+    async def slow_load_balancers(self, *, slow: bool) -> None:
+        """Let new load balancers take long from now on, or finish all of them."""
+        _absent("slow_load_balancers", "let new load balancers take long")
+
+    async def break_load_balancer(self, name: str, reason: str) -> None:
+        """Put a load balancer into a state of failure, with a reason for people."""
+        _absent("break_load_balancer", "put a load balancer into a state of failure")
+
+    async def tamper(self, name: str) -> None:
+        """Change a load balancer behind the daemon's back, for instance take out a member."""
+        _absent("tamper", "change a load balancer behind the daemon's back")
+
+    async def protect(self, name: str, *, protected: bool) -> None:
+        """Make the cloud refuse to delete a load balancer, or stop refusing."""
+        _absent("protect", "make the cloud refuse to delete a load balancer")
+
+    async def routes(self) -> Sequence[str]:
+        """The range of every route in the cloud, whosever it is."""
+        _absent("routes", "list the ranges of the routes that the cloud holds")
+
+    async def foreign_route(self, cidr: str) -> None:
+        """Make a route that belongs to somebody else."""
+        _absent("foreign_route", "make a route that belongs to somebody else")
 
 
 def _absent(hook: str, duty: str) -> NoReturn:

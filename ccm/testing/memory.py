@@ -36,6 +36,8 @@ ERRORS: Mapping[int, type[errors.CloudError]] = {
     401: errors.Unauthenticated,
     404: errors.NotFound,
     409: errors.ResourceExhausted,
+    412: errors.AlreadyExists,
+    423: errors.FailedPrecondition,
     429: errors.ResourceExhausted,
     503: errors.Unavailable,
 }
@@ -99,7 +101,7 @@ class MemoryApi:
 
     async def get(self, token: str, instance_id: str) -> MemoryInstance:
         """One instance. Raises MemoryApiError."""
-        await self._request(token)
+        await self.request(token)
         found = self.instances.get(instance_id)
         if found is None:
             raise MemoryApiError(404)
@@ -107,7 +109,7 @@ class MemoryApi:
 
     async def find(self, token: str, name: str) -> MemoryInstance:
         """The instance of that name. Raises MemoryApiError."""
-        await self._request(token)
+        await self.request(token)
         for instance in self.instances.values():
             if instance.name == name:
                 return instance
@@ -115,10 +117,11 @@ class MemoryApi:
 
     async def page(self, token: str, start: int) -> Sequence[MemoryInstance]:
         """Some instances from a position on. Raises MemoryApiError."""
-        await self._request(token)
+        await self.request(token)
         return list(self.instances.values())[start : start + self.page_size]
 
-    async def _request(self, token: str) -> None:
+    async def request(self, token: str) -> None:
+        """One request comes in. Raises MemoryApiError."""
         self.requests += 1
         await asyncio.sleep(0)
         if self.fault == "hang":
@@ -157,7 +160,7 @@ class MemoryProvider:
         found: list[MemoryInstance] = []
         requests, more = 0, True
         while more:
-            with _translated():
+            with translated():
                 page = await self.api.page(self._token, len(found))
             found += page
             requests += 1
@@ -227,11 +230,11 @@ class MemoryProvider:
 
     async def _get(self, provider_id: str) -> MemoryInstance:
         instance_id = parse_provider_id(provider_id, SCHEME)
-        with _translated():
+        with translated():
             return await self.api.get(self._token, instance_id)
 
     async def _named(self, name: str) -> MemoryInstance:
-        with _translated():
+        with translated():
             return await self.api.find(self._token, name)
 
 
@@ -259,7 +262,8 @@ async def open_memory(
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
+    """Turn the client's errors into those of the SDK."""
     try:
         yield
     except MemoryApiError as error:

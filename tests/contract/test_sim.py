@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeVar
 
 import pytest_asyncio
 
 from ccm import cloud
-from ccm.testing.contract import Harness, Made, ProviderContract
+from ccm.testing.contract import Harness, HeldBalancer, Made, ProviderContract
 from providers import sim
-from providers.sim import server, traffic, world
+from providers.sim import api, server, traffic, world
 from providers.sim.faults import Fault
+from providers.sim.world_balancers import Interference
+from providers.sim.world_routes import NewRoute
 
 T = TypeVar("T")
 
 PAGE_SIZE = 2
+WRITES = {row.name for row in api.OPERATIONS if row.is_cloud_call and row.method != "GET"}
+ANY_WRITE = "[!gl]*"
+"""Operations of the cloud that only read begin with `get` or `list`."""
 
 
 class RunningCloud:
@@ -66,6 +71,7 @@ class SimHarness(Harness):
         "drop": Fault(kind="drop"),
         "denied": Fault(kind="error", status=403, code="forbidden"),
         "rate_limited": Fault(kind="rate_limit"),
+        "quota": Fault(kind="error", status=403, code="quota_exceeded"),
         "garbage": Fault(kind="garbage"),
         "empty": Fault(kind="empty"),
         "hang": Fault(kind="hang"),
@@ -126,6 +132,57 @@ class SimHarness(Harness):
 
     async def heal(self) -> None:
         await self._do(self._service.heal)
+
+    async def writes(self) -> int:
+        counts = self._service.calls.counts
+        return sum(number for name, number in counts.items() if name in WRITES)
+
+    async def lose_answer(self, number: int) -> None:
+        # Whichever operation it is: the script counts per fault, so one for all of them.
+        fault = Fault(kind="drop", operation=ANY_WRITE, skip=number - 1, count=1, applied=True)
+        await self._do(lambda: self._service.script.add(fault))
+
+    async def load_balancers(self) -> Sequence[HeldBalancer]:
+        balancers = await self._do(self._service.worlds.balancers.snapshot)
+        instances = await self._do(self._world.snapshot)
+        owners = {each.value: one.name for one in instances for each in one.addresses}
+        return [
+            HeldBalancer(
+                name=one.name,
+                ports=frozenset((e.protocol, e.port, e.target_port) for e in one.listeners),
+                members=frozenset(owners[member] for member in one.members),
+            )
+            for one in balancers
+        ]
+
+    async def slow_load_balancers(self, *, slow: bool) -> None:
+        balancers = self._service.worlds.balancers
+        balancers.provision_s = 60.0 if slow else 0.0
+        if not slow:
+            active = Interference(state="active")
+            for one in await self._do(balancers.snapshot):
+                await self._interfere(one.name, active)
+
+    async def break_load_balancer(self, name: str, reason: str) -> None:
+        await self._interfere(name, Interference(state="error", reason=reason))
+
+    async def tamper(self, name: str) -> None:
+        await self._interfere(name, Interference(members=()))
+
+    async def protect(self, name: str, *, protected: bool) -> None:
+        await self._interfere(name, Interference(protected=protected))
+
+    async def _interfere(self, name: str, interference: Interference) -> None:
+        balancers = self._service.worlds.balancers
+        (found,) = await self._do(lambda: balancers.list(name=name))
+        await self._do(lambda: balancers.interfere(found.id, interference))
+
+    async def routes(self) -> Sequence[str]:
+        return [one.destination for one in await self._do(self._service.worlds.routes.snapshot)]
+
+    async def foreign_route(self, cidr: str) -> None:
+        order = NewRoute(destination=cidr, gateway="10.99.0.1", cluster="somebody else")
+        await self._do(lambda: self._service.worlds.routes.create(order))
 
     async def rotate(self) -> None:
         self._service.token = "renewed"

@@ -5,27 +5,36 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.contract.bad_providers import DEFECTS
+from tests.contract import bad_networks, bad_providers
 
-FILE = Path(__file__).parent / "bad_providers.py"
-NOTICED = [(defect.__name__, case) for defect in DEFECTS for case in defect.noticed]
+FOLDER = Path(__file__).parent
+DEFECTS: dict[str, Sequence[type[bad_providers.Bad] | type[bad_networks.Bad]]] = {
+    "bad_providers.py": bad_providers.DEFECTS,
+    "bad_networks.py": bad_networks.DEFECTS,
+}
+PLACES = {
+    (defect.__name__, case): f"{FOLDER / file}::{defect.__name__}::{case}"
+    for file, defects in DEFECTS.items()
+    for defect in defects
+    for case in defect.noticed
+}
 
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
     """(class, case) -> `failed` or `passed`; one run of pytest for all of them."""
     report = tmp_path_factory.mktemp("suite") / "report.xml"
-    cases = [f"{FILE}::{name}::{case}" for name, case in NOTICED]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *cases],
-        cwd=FILE.parent.parent.parent,
+        [sys.executable, "-m", "pytest", *options, *PLACES.values()],
+        cwd=FOLDER.parent.parent,
         env=environment,
         timeout=50,
         check=False,
@@ -39,7 +48,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     }
 
 
-@pytest.mark.parametrize(("defect", "case"), NOTICED)
+@pytest.mark.parametrize(("defect", "case"), PLACES)
 def test_defect_is_noticed(verdicts: dict[tuple[str, str], str], defect: str, case: str) -> None:
     """The case fails, and fails as a case: an error of a fixture does not count."""
     assert verdicts[defect, case] == "failed"

@@ -1,0 +1,385 @@
+"""The provider contract about load balancers; part of `ccm.testing.contract`.
+
+Offer `Cloud.load_balancer` and override the hooks of `Harness` about load balancers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm.cloud import errors
+from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests
+from ccm.cloud.types import Status
+from ccm.model import Node, Service, ServicePort
+from ccm.testing import network_probes, probes
+from ccm.testing.builders import DEFAULT_PORT
+from ccm.testing.builders import service as build_service
+from ccm.testing.harness import PROMISED, Harness
+from ccm.testing.network_probes import CLUSTER, patiently
+from ccm.testing.probes import outcome, same
+
+HTTPS = ServicePort(name="https", port=443, target_port=8443, node_port=30443)
+UDP = ServicePort(name="dns", protocol="UDP", port=53, target_port=53, node_port=30053)
+MOST_WRITES = 12
+"""Writes after which a crash is tried at most."""
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "port_added": {"ports": [DEFAULT_PORT, HTTPS]},
+    "port_replaced": {"ports": [HTTPS]},
+    "node_port_changed": {"ports": [msgspec.structs.replace(DEFAULT_PORT, node_port=30999)]},
+    "port_renamed": {"ports": [msgspec.structs.replace(DEFAULT_PORT, name="web")]},
+    "udp": {"ports": [UDP]},
+    "both_protocols": {"ports": [DEFAULT_PORT, UDP]},
+    "source_ranges": {"load_balancer_source_ranges": ["10.0.0.0/8", "192.168.0.0/16"]},
+    "ipv6": {"ip_families": ["IPv6"]},
+    "dual_stack": {"ip_families": ["IPv4", "IPv6"]},
+    "session_affinity": {"session_affinity": "ClientIP"},
+    "local_traffic": {"external_traffic_policy": "Local", "health_check_node_port": 31000},
+    "no_node_ports": {"allocate_load_balancer_node_ports": False},
+}
+"""Changes of a Service, each as fields of its spec that differ from the plain one's."""
+
+
+@pytest.mark.asyncio
+class BalancerCases:
+    """Mixed into `ProviderContract`, which brings the fixtures."""
+
+    async def test_no_load_balancer_is_none(self, cloud: Cloud) -> None:
+        """Asking for what is not there is None, deleting it is silent, updating is NotFound."""
+        balancer = network_probes.balancer_of(cloud)
+        service = build_service()
+
+        same(await balancer.get_load_balancer(CLUSTER, service), None, "get of nothing")
+        await balancer.ensure_load_balancer_deleted(CLUSTER, service)
+        same(await balancer.get_load_balancer(CLUSTER, service), None, "get after delete")
+
+    async def test_ensure_makes_one_load_balancer(self, cloud: Cloud, harness: Harness) -> None:
+        """It has the Service's name, ports and nodes, and its address is told."""
+        balancer = network_probes.balancer_of(cloud)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 2)
+
+        status = await ensured(balancer, service, nodes)
+
+        await _holds(harness, balancer, [(service, nodes)])
+        assert status.ingress, "a load balancer without an address"
+        for entry in status.ingress:
+            assert bool(entry.ip) != bool(entry.hostname), f"an IP or a host name: {entry}"
+        same(await balancer.get_load_balancer(CLUSTER, service), status, "get after ensure")
+
+    async def test_ensure_again_changes_nothing(self, cloud: Cloud, harness: Harness) -> None:
+        """Repeating it costs no write, whatever the order of the nodes."""
+        balancer = network_probes.balancer_of(cloud)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 3)
+        first = await ensured(balancer, service, nodes)
+        before = await harness.writes()
+
+        again = await ensured(balancer, service, nodes[::-1])
+
+        same(again, first, "status of a second ensure")
+        same(await harness.writes(), before, "writes after a second ensure")
+
+    @pytest.mark.parametrize("change", sorted(CHANGES))
+    async def test_ensure_converges(self, cloud: Cloud, harness: Harness, change: str) -> None:
+        """A changed Service changes its one load balancer, and back; or it is refused."""
+        balancer = network_probes.balancer_of(cloud)
+        nodes = await network_probes.nodes(cloud, harness, 2)
+        plain, changed = build_service(), build_service(**CHANGES[change])
+        await ensured(balancer, plain, nodes)
+
+        for service in (changed, plain):
+            try:
+                status = await ensured(balancer, service, nodes)
+            except errors.InvalidArgument:
+                return
+            await _holds(harness, balancer, [(service, nodes)])
+            before = await harness.writes()
+            same(await ensured(balancer, service, nodes), status, f"{change}, ensured again")
+            same(await harness.writes(), before, f"writes of a second ensure after {change}")
+
+    async def test_members_follow_the_nodes(self, cloud: Cloud, harness: Harness) -> None:
+        """Update makes exactly the given nodes members, none at all included; so does ensure."""
+        balancer = network_probes.balancer_of(cloud)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 3)
+        await ensured(balancer, service, nodes[:1])
+
+        for members in (nodes, nodes[1:], [], nodes[:2]):
+            await updated(balancer, service, members)
+            await _holds(harness, balancer, [(service, members)])
+        for members in ([], nodes):
+            await ensured(balancer, service, members)
+            await _holds(harness, balancer, [(service, members)])
+
+    async def test_a_node_without_address_disturbs_nobody(
+        self, cloud: Cloud, harness: Harness
+    ) -> None:
+        """A node that its cloud has not initialised yet is left out, or found some other way."""
+        balancer = network_probes.balancer_of(cloud)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        bare = network_probes.bare_node("contract-bare")
+
+        await ensured(balancer, service, [*nodes, bare])
+
+        held = await network_probes.held(harness, balancer, service)
+        assert nodes[0].name in held.members, f"{nodes[0].name} is no member: {held}"
+
+    async def test_services_do_not_share(self, cloud: Cloud, harness: Harness) -> None:
+        """Two Services over the same nodes have two load balancers; deleting one leaves one."""
+        balancer = network_probes.balancer_of(cloud)
+        nodes = await network_probes.nodes(cloud, harness, 2)
+        one, other = build_service("one"), build_service("other")
+        await ensured(balancer, one, nodes)
+        await ensured(balancer, other, nodes)
+        await _holds(harness, balancer, [(one, nodes), (other, nodes)])
+
+        await deleted(balancer, one)
+
+        await _holds(harness, balancer, [(other, nodes)])
+
+    async def test_clusters_do_not_share(self, cloud: Cloud, harness: Harness) -> None:
+        """Two clusters in one project keep their hands off each other's load balancers."""
+        balancer = network_probes.balancer_of(cloud)
+        nodes = await network_probes.nodes(cloud, harness, 1)
+        ours, theirs = build_service(uid="uid-1"), build_service(uid="uid-2")
+        await ensured(balancer, ours, nodes)
+        await ensured(balancer, theirs, nodes, cluster="other")
+        await _holds(harness, balancer, [(ours, nodes), (theirs, nodes)])
+
+        if isinstance(balancer, LoadBalancerDigests):
+            names = [one.name for one in await balancer.list_load_balancers(CLUSTER)]
+            same(names, [balancer.get_load_balancer_name(CLUSTER, ours)], "listed for us")
+        await deleted(balancer, ours)
+
+        await _holds(harness, balancer, [(theirs, nodes)])
+
+    async def test_delete_twice_is_silent(self, cloud: Cloud, harness: Harness) -> None:
+        """Deleting leaves nothing, and again nothing."""
+        balancer = network_probes.balancer_of(cloud)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        await ensured(balancer, service, nodes)
+
+        await deleted(balancer, service)
+        await deleted(balancer, service)
+
+        same(list(await harness.load_balancers()), [], "load balancers after deleting")
+        same(await balancer.get_load_balancer(CLUSTER, service), None, "get after delete")
+
+    async def test_protection_is_an_error(self, cloud: Cloud, harness: Harness) -> None:
+        """A deletion that the cloud refuses is told, never passed over."""
+        balancer = network_probes.balancer_of(cloud)
+        service = build_service()
+        await ensured(balancer, service, [])
+        name = balancer.get_load_balancer_name(CLUSTER, service)
+        await harness.protect(name, protected=True)
+
+        found = await outcome(lambda: deleted(balancer, service))
+        await harness.protect(name, protected=False)
+        await deleted(balancer, service)
+
+        probes.check_error(found, (errors.CloudError,), "deleting a protected load balancer")
+        same(list(await harness.load_balancers()), [], "load balancers after deleting")
+
+    async def test_a_slow_cloud_is_not_waited_for(self, cloud: Cloud, harness: Harness) -> None:
+        """While the cloud works, RetryAfter says when to come back; the work is not doubled."""
+        balancer = network_probes.balancer_of(cloud)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        await harness.slow_load_balancers(slow=True)
+
+        for _ in range(2):
+            found = await outcome(lambda: balancer.ensure_load_balancer(CLUSTER, service, nodes))
+            probes.check_error(found, (errors.RetryAfter,), "ensure while the cloud works")
+            error = found.error if isinstance(found, probes.Raised) else None
+            assert isinstance(error, errors.RetryAfter)
+            assert error.seconds > 0, f"RetryAfter in {error.seconds} s"
+            same(len(await harness.load_balancers()), 1, "load balancers in the making")
+        await harness.slow_load_balancers(slow=False)
+
+        await ensured(balancer, service, nodes)
+        await _holds(harness, balancer, [(service, nodes)])
+
+    async def test_a_failure_tells_the_reason(self, cloud: Cloud, harness: Harness) -> None:
+        """A load balancer that the cloud cannot make is an error with the cloud's own words."""
+        balancer = network_probes.balancer_of(cloud)
+        service = build_service()
+        await ensured(balancer, service, [])
+        name = balancer.get_load_balancer_name(CLUSTER, service)
+        await harness.break_load_balancer(name, "contract: no host left")
+
+        found = await outcome(lambda: balancer.ensure_load_balancer(CLUSTER, service, []))
+
+        probes.check_error(found, (errors.CloudError,), "ensure of a failed load balancer")
+        assert "contract: no host left" in str(getattr(found, "error", "")), f"no reason: {found}"
+
+    @pytest.mark.parametrize("what", ["ensure", "change", "delete"])
+    async def test_a_crash_after_any_write_is_mended(
+        self, cloud: Cloud, harness: Harness, what: str
+    ) -> None:
+        """Whichever write stays unanswered, the next life finishes the work: no orphan."""
+        balancer = network_probes.balancer_of(cloud)
+        nodes = await network_probes.nodes(cloud, harness, 2)
+        plain, changed = build_service(), build_service(ports=[HTTPS])
+        for number in range(1, MOST_WRITES + 1):
+            if what != "ensure":
+                await ensured(balancer, plain, nodes[:1])
+            before = await harness.writes()
+            await harness.lose_answer(number)
+            await outcome(_work(balancer, what, changed, nodes))
+            done = await harness.writes() - before
+            await harness.heal()
+
+            async with harness.open() as reopened:
+                again = network_probes.balancer_of(reopened)
+                await patiently(_work(again, what, changed, nodes))
+                expected = [] if what == "delete" else [(changed, nodes)]
+                await _holds(harness, again, expected)
+                await deleted(again, changed)
+            same(list(await harness.load_balancers()), [], f"left after write {number}")
+            if done < number:
+                return
+
+    async def test_balancer_arguments_are_left_alone(self, cloud: Cloud, harness: Harness) -> None:
+        """Service and nodes are read-only."""
+        balancer = network_probes.balancer_of(cloud)
+        service = build_service(annotations={"note": "read-only"}, finalizers=["x/y"])
+        nodes = await network_probes.nodes(cloud, harness, 2)
+        before = msgspec.json.encode([service, nodes])
+
+        for name, ask in _questions(balancer, service, nodes).items():
+            await outcome(ask)
+            assert msgspec.json.encode([service, nodes]) == before, f"{name} changed an argument"
+
+    @pytest.mark.parametrize("fault", sorted(PROMISED))
+    async def test_balancer_fault_arrives_as_promised(
+        self, cloud: Cloud, harness: Harness, fault: str
+    ) -> None:
+        """No fault reads as absence or success; afterwards all is well."""
+        balancer = network_probes.balancer_of(cloud)
+        how = probes.scripted(harness, fault)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 2)
+        await ensured(balancer, service, nodes[:1])
+
+        await harness.fail(how)
+        for name, ask in _questions(balancer, service, nodes).items():
+            found = await probes.patient(harness, name, ask)
+            probes.check_error(found, PROMISED[fault], f"{name} during {fault}")
+        await harness.heal()
+
+        await network_probes.within_patience(harness, lambda: ensured(balancer, service, nodes))
+        await _holds(harness, balancer, [(service, nodes)])
+
+    async def test_a_cancelled_ensure_is_adopted(self, cloud: Cloud, harness: Harness) -> None:
+        """Ensure may be cancelled wherever it waits; the next one ends with one balancer."""
+        balancer = network_probes.balancer_of(cloud)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        before = asyncio.all_tasks()
+        for steps in network_probes.CANCEL_AFTER:
+            await network_probes.cancelled(
+                lambda: balancer.ensure_load_balancer(CLUSTER, service, nodes), steps=steps
+            )
+            await probes.no_new_tasks(before, "after a cancelled ensure")
+
+            await network_probes.within_patience(harness, lambda: ensured(balancer, service, nodes))
+            await _holds(harness, balancer, [(service, nodes)])
+            await deleted(balancer, service)
+
+    async def test_digests_tell_whether_ensure_is_needed(
+        self, cloud: Cloud, harness: Harness
+    ) -> None:
+        """Equal right after an ensure, different when anything differs on either side."""
+        balancer = network_probes.digests_of(cloud)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 3)
+        await ensured(balancer, service, nodes)
+        name = balancer.get_load_balancer_name(CLUSTER, service)
+
+        shuffled = random.Random(1).sample(nodes, len(nodes))
+        wanted = balancer.load_balancer_digest(CLUSTER, service, shuffled)
+        same(await _listed(balancer), {name: wanted}, "digests after an ensure")
+        others = {
+            "a member less": balancer.load_balancer_digest(CLUSTER, service, nodes[1:]),
+            "another port": balancer.load_balancer_digest(
+                CLUSTER, build_service(ports=[HTTPS]), nodes
+            ),
+        }
+        for what, digest in others.items():
+            assert digest != wanted, f"the same digest with {what}"
+        await harness.tamper(name)
+        assert (await _listed(balancer))[name] != wanted, "a change in the cloud is not noticed"
+        await ensured(balancer, service, nodes)
+        same(await _listed(balancer), {name: wanted}, "digests after an ensure that repaired")
+        await deleted(balancer, service)
+        same(await _listed(balancer), {}, "digests after deleting")
+
+    async def test_balancer_surprises_are_survived(self, cloud: Cloud, harness: Harness) -> None:
+        """Unknown fields and states in the cloud's answers change nothing."""
+        balancer = network_probes.balancer_of(cloud)
+        service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
+        status = await ensured(balancer, service, nodes)
+
+        await harness.surprise(await harness.create())
+
+        same(await balancer.get_load_balancer(CLUSTER, service), status, "get amid surprises")
+        same(await ensured(balancer, service, nodes), status, "ensure amid surprises")
+
+
+async def ensured(
+    balancer: LoadBalancer, service: Service, nodes: Sequence[Node], *, cluster: str = CLUSTER
+) -> Status:
+    """Ensure, coming back as often as `RetryAfter` says so."""
+    return await patiently(lambda: balancer.ensure_load_balancer(cluster, service, nodes))
+
+
+async def updated(balancer: LoadBalancer, service: Service, nodes: Sequence[Node]) -> None:
+    """Update likewise."""
+    await patiently(lambda: balancer.update_load_balancer(CLUSTER, service, nodes))
+
+
+async def deleted(balancer: LoadBalancer, service: Service) -> None:
+    """Delete likewise."""
+    await patiently(lambda: balancer.ensure_load_balancer_deleted(CLUSTER, service))
+
+
+def _work(
+    balancer: LoadBalancer, what: str, service: Service, nodes: Sequence[Node]
+) -> Callable[[], Any]:
+    if what == "delete":
+        return lambda: deleted(balancer, service)
+    return lambda: ensured(balancer, service, nodes)
+
+
+def _questions(
+    balancer: LoadBalancer, service: Service, nodes: Sequence[Node]
+) -> dict[str, probes.Question]:
+    questions: dict[str, probes.Question] = {
+        "get_load_balancer": lambda: balancer.get_load_balancer(CLUSTER, service),
+        "ensure_load_balancer": lambda: balancer.ensure_load_balancer(CLUSTER, service, nodes),
+        "update_load_balancer": lambda: balancer.update_load_balancer(CLUSTER, service, nodes),
+        "ensure_load_balancer_deleted": lambda: balancer.ensure_load_balancer_deleted(
+            CLUSTER, service
+        ),
+    }
+    if isinstance(balancer, LoadBalancerDigests):
+        questions["list_load_balancers"] = lambda: balancer.list_load_balancers(CLUSTER)
+    return questions
+
+
+async def _listed(balancer: LoadBalancerDigests) -> dict[str, str]:
+    return {one.name: one.digest for one in await balancer.list_load_balancers(CLUSTER)}
+
+
+async def _holds(
+    harness: Harness,
+    balancer: LoadBalancer,
+    expected: Sequence[tuple[Service, Sequence[Node]]],
+) -> None:
+    """Fail unless the cloud holds exactly these load balancers."""
+    found = sorted(await harness.load_balancers(), key=lambda one: one.name)
+    wanted = sorted(
+        (network_probes.expected(balancer, service, nodes) for service, nodes in expected),
+        key=lambda one: one.name,
+    )
+    same(found, wanted, "load balancers in the cloud")
