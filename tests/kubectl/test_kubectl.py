@@ -8,21 +8,13 @@ servers' own, so only its structure is compared.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ccm.sandbox import realserver
-from tests import servers
+from tests.kubectl.tool import Kubectl, structure, transcript
 
 pytestmark = [pytest.mark.envtest, pytest.mark.timeout(120)]
 
@@ -81,82 +73,6 @@ EVENT: dict[str, Any] = {
     "firstTimestamp": "2026-01-01T00:00:00Z",
     "lastTimestamp": "2026-01-01T00:05:00Z",
 }
-
-
-class Kubectl:
-    """kubectl against one server, with a cache folder of its own."""
-
-    def __init__(self, program: Path, kubeconfig: Path, home: Path) -> None:
-        self._program = program
-        self._environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(home)}
-
-    def run(self, *words: str, stdin: Any = None) -> tuple[int, str]:
-        """Exit status and output (both streams) of one command."""
-        done = subprocess.run(
-            [self._program, *words],
-            input=None if stdin is None else json.dumps(stdin),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=self._environment,
-            timeout=60,
-            check=False,
-        )
-        return done.returncode, done.stdout
-
-    def __call__(self, *words: str, stdin: Any = None) -> str:
-        """The output of a command that must succeed."""
-        status, output = self.run(*words, stdin=stdin)
-        assert status == 0, output
-        return output
-
-    @contextlib.contextmanager
-    def following(self, *words: str) -> Iterator[subprocess.Popen[str]]:
-        """A command that goes on until the block ends."""
-        with subprocess.Popen(
-            [self._program, *words],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=self._environment,
-        ) as process:
-            try:
-                yield process
-            finally:
-                process.terminate()
-
-
-@pytest.fixture(scope="module")
-def program() -> Path:
-    return servers.require_assets() / "kubectl"
-
-
-@pytest.fixture(scope="module")
-def builtin_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("builtin")
-    command = [sys.executable, "-m", "ccm.sandbox.apiserver", "--data-dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield Path(json.loads(process.stdout.readline())["kubeconfig"])
-        process.terminate()
-        assert process.wait(timeout=10) == 0
-
-
-def _emptied(kubectl: Kubectl) -> Kubectl:
-    kubectl("delete", "nodes,events,configmaps,pods", "--all", "--wait")
-    return kubectl
-
-
-@pytest.fixture
-def kubectl(program: Path, builtin_kubeconfig: Path, tmp_path: Path) -> Kubectl:
-    return _emptied(Kubectl(program, builtin_kubeconfig, tmp_path / "home"))
-
-
-@pytest.fixture
-def real_kubectl(
-    program: Path, shared_real_server: realserver.RealServer, tmp_path: Path
-) -> Kubectl:
-    asyncio.run(shared_real_server.start())
-    return _emptied(Kubectl(program, shared_real_server.kubeconfig_path, tmp_path / "real-home"))
 
 
 @pytest.fixture
@@ -338,14 +254,6 @@ def test_version_resources_and_permissions(kubectl: Kubectl) -> None:
     assert kubectl("auth", "can-i", "create", "pods") == "yes\n"
 
 
-# What must differ between two servers, and what stands for it.
-_DIFFERENCES = (
-    (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UID"),
-    (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
-    (r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d [+-]\d{4}", "TIME"),
-    (r'(resourceVersion"?: )"\d+"', r"\1N"),
-    (r"(\s)\d+s\b *", r"\1AGE "),
-)
 _SCRIPT: tuple[tuple[Any, ...], ...] = (
     ("create", "-f", "-", NODE),
     ("create", "-f", "-", NODE),
@@ -398,37 +306,19 @@ _SCRIPT: tuple[tuple[Any, ...], ...] = (
 )
 _EXPLAINED = (
     *("node", "node.spec", "node.status", "node.spec.taints", "lease", "event"),
-    *("namespace", "configmap", "secret", "service", "serviceaccount", "pod"),
+    *("namespace", "configmap", "secret", "serviceaccount", "pod"),
 )
 
 
-def _transcript(kubectl: Kubectl) -> list[str]:
-    lines = []
-    for step in _SCRIPT:
-        words = [word for word in step if isinstance(word, str)]
-        stdin = None if len(words) == len(step) else step[-1]
-        status, output = kubectl.run(*words, stdin=stdin)
-        for pattern, stand_in in _DIFFERENCES:
-            output = re.sub(pattern, stand_in, output)
-        lines += [f"$ {' '.join(words)}", *output.splitlines(), f"[{status}]"]
-    return lines
-
-
 def test_both_servers_answer_alike(kubectl: Kubectl, real_kubectl: Kubectl) -> None:
-    assert _transcript(kubectl) == _transcript(real_kubectl)
-
-
-def _structure(kubectl: Kubectl, what: str) -> list[str]:
-    # Without the prose, and the lists of signals, which the built-in server does not tell.
-    lines = kubectl("explain", what, "--recursive").splitlines()
-    return [line for line in lines if re.search(r"\t<|enum: (?!SIG)|^[A-Z]+: ", line)]
+    assert transcript(kubectl, _SCRIPT) == transcript(real_kubectl, _SCRIPT)
 
 
 @pytest.mark.parametrize("what", _EXPLAINED)
 def test_both_servers_explain_the_same_fields(
     kubectl: Kubectl, real_kubectl: Kubectl, what: str
 ) -> None:
-    ours = _structure(kubectl, what)
+    ours = structure(kubectl, what)
 
     assert len(ours) > 5
-    assert ours == _structure(real_kubectl, what)
+    assert ours == structure(real_kubectl, what)

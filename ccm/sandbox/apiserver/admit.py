@@ -17,6 +17,9 @@ from ccm.model import names
 from ccm.sandbox.apiserver import errors, kinds, ledger, scalars, schema, services, validate
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_COUNTED = (kinds.PODS, kinds.DEPLOYMENTS)
+"""Kinds whose `generation` counts the changes of the spec."""
+
 _NOT_READY = {"key": names.TAINT_NOT_READY, "effect": "NoSchedule"}
 
 
@@ -95,7 +98,7 @@ def update(
     elif kind.status:
         body["status"] = old["status"]
     default(kind, body)
-    if kind is kinds.PODS and body["spec"] != old["spec"]:
+    if kind in _COUNTED and body["spec"] != old["spec"]:
         metadata["generation"] = metadata.get("generation", 0) + 1
     if kind is kinds.SERVICES and not status:
         services.prepare(body, old, numbers)
@@ -124,6 +127,8 @@ def default(kind: kinds.Kind, body: dict[str, Any]) -> None:
         services.default(body)
     elif kind is kinds.PODS:
         _default_pod(body["spec"], body["status"])
+    elif kind is kinds.DEPLOYMENTS:
+        _default_deployment(body["spec"])
 
 
 def _prepare(kind: kinds.Kind, body: dict[str, Any]) -> None:
@@ -135,7 +140,7 @@ def _prepare(kind: kinds.Kind, body: dict[str, Any]) -> None:
             taints.append(dict(_NOT_READY))
     elif kind is kinds.NAMESPACES:
         body["spec"] = {"finalizers": ["kubernetes"]}
-    elif kind is kinds.PODS:
+    elif kind in _COUNTED:
         body["metadata"]["generation"] = 1
 
 
@@ -149,13 +154,30 @@ def _check_namespace(kind: kinds.Kind, namespace: str, metadata: dict[str, Any])
         metadata.pop("namespace", None)
 
 
+def _default_deployment(spec: dict[str, Any]) -> None:
+    spec.setdefault("replicas", 1)
+    spec.setdefault("revisionHistoryLimit", 10)
+    spec.setdefault("progressDeadlineSeconds", 600)
+    if spec["strategy"].setdefault("type", "RollingUpdate") == "RollingUpdate":
+        rolling = spec["strategy"].setdefault("rollingUpdate", {})
+        rolling.setdefault("maxUnavailable", "25%")
+        rolling.setdefault("maxSurge", "25%")
+    _default_pod_spec(spec["template"]["spec"])
+
+
 def _default_pod(spec: dict[str, Any], status: dict[str, Any]) -> None:
+    spec.setdefault("enableServiceLinks", True)
+    _default_pod_spec(spec)
+    status.setdefault("phase", "Pending")
+    status.setdefault("qosClass", "BestEffort")
+
+
+def _default_pod_spec(spec: dict[str, Any]) -> None:
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("securityContext", {})
     spec.setdefault("schedulerName", "default-scheduler")
-    spec.setdefault("enableServiceLinks", True)
     for container in spec.get("containers") or ():
         container.setdefault("terminationMessagePath", "/dev/termination-log")
         container.setdefault("terminationMessagePolicy", "File")
@@ -163,8 +185,8 @@ def _default_pod(spec: dict[str, Any], status: dict[str, Any]) -> None:
         container.setdefault(
             "imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent"
         )
-    status.setdefault("phase", "Pending")
-    status.setdefault("qosClass", "BestEffort")
+        for port in container.get("ports") or ():
+            port.setdefault("protocol", "TCP")
 
 
 def _base64(text: str) -> str:

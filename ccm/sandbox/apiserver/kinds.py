@@ -135,6 +135,17 @@ SERVICES = Kind(
     categories=("all",),
     selectable=_same("spec.clusterIP", "spec.type"),
 )
+DEPLOYMENTS = Kind(
+    kind="Deployment",
+    plural="deployments",
+    singular="deployment",
+    group="apps",
+    status=True,
+    short_names=("deploy",),
+    categories=("all",),
+)
+"""Stored only: nobody makes pods of it. `kubectl expose` reads its labels and ports."""
+
 LEASES = Kind(kind="Lease", plural="leases", singular="lease", group="coordination.k8s.io")
 
 REVIEWS = Kind(
@@ -149,7 +160,7 @@ REVIEWS = Kind(
 
 KINDS = (
     CONFIG_MAPS, EVENTS, NAMESPACES, NODES, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES,
-    REVIEWS, LEASES,
+    DEPLOYMENTS, REVIEWS, LEASES,
 )  # fmt: skip
 
 BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}

@@ -33,12 +33,13 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ccm.sandbox.apiserver import scalars, types_core, types_meta, types_pod
+from ccm.sandbox.apiserver import scalars, types_apps, types_core, types_meta, types_pod
 
 CORE_PACKAGE = "io.k8s.api.core.v1"
 META_PACKAGE = "io.k8s.apimachinery.pkg.apis.meta.v1"
 COORDINATION_PACKAGE = "io.k8s.api.coordination.v1"
 AUTHORIZATION_PACKAGE = "io.k8s.api.authorization.v1"
+APPS_PACKAGE = "io.k8s.api.apps.v1"
 
 _PACKAGES = (
     (META_PACKAGE, types_meta.META),
@@ -46,6 +47,7 @@ _PACKAGES = (
     (AUTHORIZATION_PACKAGE, types_meta.AUTHORIZATION),
     (CORE_PACKAGE, types_core.CORE),
     (CORE_PACKAGE, types_pod.POD),
+    (APPS_PACKAGE, types_apps.APPS),
 )
 _SCALARS = {
     "s": "string",

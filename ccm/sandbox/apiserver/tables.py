@@ -18,8 +18,6 @@ Body = Mapping[str, Any]
 
 _UNKNOWN = "<unknown>"
 _NONE = "<none>"
-_NARROW_ADDRESSES = 16
-"""How many characters of a balancer's addresses kubectl's narrow output shows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,10 +210,7 @@ def _external_addresses(body: Body) -> str:
         return ",".join(stated) or _NONE
     entries = body["status"].get("loadBalancer", {}).get("ingress", ())
     balancer = sorted({entry.get("ip") or entry.get("hostname", "") for entry in entries} - {""})
-    joined = ",".join(balancer)
-    if len(joined) > _NARROW_ADDRESSES:
-        joined = f"{joined[: _NARROW_ADDRESSES - 3]}..."
-    return ",".join([*([joined] if joined else []), *stated]) or "<pending>"
+    return ",".join([*balancer, *stated]) or "<pending>"
 
 
 def _port(port: Body) -> str:
@@ -260,6 +255,22 @@ def _pod_reason(body: Body) -> str:
     gone = status.get("reason") == "NodeLost"
     finished = status.get("phase") in ("Succeeded", "Failed")
     return "Unknown" if gone else str(reason) if finished else "Terminating"
+
+
+def _deployment(body: Body) -> list[Any]:
+    spec, status = body["spec"], body["status"]
+    containers = spec["template"]["spec"].get("containers") or ()
+    labels = spec["selector"].get("matchLabels", {})
+    return [
+        _name(body),
+        f"{status.get('readyReplicas', 0)}/{spec.get('replicas', 0)}",
+        status.get("updatedReplicas", 0),
+        status.get("availableReplicas", 0),
+        _age(body),
+        ",".join(container["name"] for container in containers),
+        ",".join(container.get("image", "") for container in containers),
+        ",".join(f"{key}={labels[key]}" for key in sorted(labels)) or _NONE,
+    ]
 
 
 def _wide(name: str, description: str) -> Column:
@@ -332,6 +343,19 @@ _LAYOUTS = {
             _wide("Selector", "The labels of the pods behind it."),
         ),
         cells=_service,
+    ),
+    "Deployment": Layout(
+        columns=(
+            _NAME,
+            Column(name="Ready", description="Ready pods out of those wanted."),
+            Column(name="Up-to-date", description="Pods made from the present template."),
+            Column(name="Available", description="Pods that have been ready long enough."),
+            _AGE,
+            _wide("Containers", "The names of the containers."),
+            _wide("Images", "The images of the containers."),
+            _wide("Selector", "The labels of its pods."),
+        ),
+        cells=_deployment,
     ),
     "Pod": Layout(
         columns=(

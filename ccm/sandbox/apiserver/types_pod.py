@@ -164,6 +164,7 @@ PodStatus = allocatedResources#19:{q} conditions#2:[PodCondition]@type
     qosClass#9:s(BestEffort|Burstable|Guaranteed) reason#4 resize#14
     resourceClaimStatuses#15:[PodResourceClaimStatus]@name+ resources#20:ResourceRequirements
     startTime#7*:time
+PodTemplateSpec = metadata#1=:ObjectMeta spec#2=:PodSpec
 PortworxVolumeSource = fsType#2 readOnly#3:b volumeID#1!
 PreferredSchedulingTerm = preference#2!:NodeSelectorTerm weight#1!:i
 Probe = exec#1.1:ExecAction failureThreshold#6:i grpc#1.4:GRPCAction httpGet#1.2:HTTPGetAction

@@ -81,6 +81,7 @@ def test_groups_and_versions() -> None:
     assert groups is not None
     assert group is not None
     assert [each["name"] for each in groups["groups"]] == [
+        "apps",
         "authorization.k8s.io",
         "coordination.k8s.io",
     ]
@@ -105,6 +106,7 @@ def test_aggregated_discovery_tells_everything_at_once() -> None:
     assert resources["nodes"]["subresources"][0]["subresource"] == "status"
     assert resources["pods"]["categories"] == ["all"]
     assert [each["metadata"]["name"] for each in others["items"]] == [
+        "apps",
         "authorization.k8s.io",
         "coordination.k8s.io",
     ]
@@ -122,6 +124,7 @@ def test_the_root_lists_a_document_per_group_version() -> None:
     assert root is not None
     assert set(root["paths"]) == {
         "api/v1",
+        "apis/apps/v1",
         "apis/authorization.k8s.io/v1",
         "apis/coordination.k8s.io/v1",
     }
@@ -129,7 +132,7 @@ def test_the_root_lists_a_document_per_group_version() -> None:
     assert openapi.answer("/openapi/v2") is None
 
 
-@pytest.mark.parametrize("prefix", ["/api/v1", "/apis/coordination.k8s.io/v1"])
+@pytest.mark.parametrize("prefix", ["/api/v1", "/apis/apps/v1", "/apis/coordination.k8s.io/v1"])
 def test_every_reference_of_a_document_leads_somewhere(prefix: str) -> None:
     document = _document(prefix)
     schemas = document["components"]["schemas"]

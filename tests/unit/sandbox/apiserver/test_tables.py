@@ -156,7 +156,14 @@ def test_an_event_without_times() -> None:
                 },
             },
             [
-                *("x", "LoadBalancer", "<none>", "100.100.100.1...,9.9.9.9", "<none>", "3d"),
+                *(
+                    "x",
+                    "LoadBalancer",
+                    "<none>",
+                    "100.100.100.1,a.example.com,9.9.9.9",
+                    "<none>",
+                    "3d",
+                ),
                 "<none>",
             ],
         ),

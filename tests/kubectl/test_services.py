@@ -1,0 +1,166 @@
+"""kubectl and Services: made, exposed, shown, described, changed and deleted.
+
+`test_both_servers_answer_alike` gives one script to the built-in server and to the real
+one; what `test_service_rules` asks without kubectl is not repeated here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.kubectl.tool import Kubectl, structure, transcript
+
+pytestmark = [pytest.mark.envtest, pytest.mark.timeout(120)]
+
+FINALIZER = "service.kubernetes.io/load-balancer-cleanup"
+HELD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Service",
+    "metadata": {"name": "held", "labels": {"set": "mine"}, "finalizers": [FINALIZER]},
+    "spec": {"type": "LoadBalancer", "ports": [{"port": 80}], "selector": {"app": "held"}},
+}
+_STATUS = {
+    "loadBalancer": {"ingress": [{"ip": "192.0.2.7"}, {"hostname": "lb.example.com"}]},
+    "conditions": [
+        {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Made",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+    ],
+}
+_MINE = "component!=apiserver"
+_SCRIPT: tuple[tuple[Any, ...], ...] = (
+    ("create", "service", "loadbalancer", "web", "--tcp=80"),
+    ("create", "service", "loadbalancer", "web", "--tcp=80"),
+    ("create", "service", "nodeport", "np", "--tcp=80:8080", "--node-port=30100"),
+    ("create", "service", "nodeport", "np2", "--tcp=80", "--node-port=30100"),
+    ("create", "service", "clusterip", "none", "--tcp=80", "--clusterip=None"),
+    ("create", "service", "clusterip", "bare"),
+    ("create", "service", "externalname", "ext", "--external-name=example.com"),
+    ("run", "p", "--image=example.com/p:1", "--port=8080", "--labels=app=p,tier=x"),
+    ("expose", "pod", "p", "--port=80", "--target-port=8080"),
+    ("expose", "pod", "p", "--name=p-lb", "--type=LoadBalancer"),
+    ("expose", "pod", "p", "--name=p-udp", "--protocol=UDP", "--session-affinity=ClientIP"),
+    ("expose", "service", "p", "--name=again", "--type=NodePort"),
+    ("create", "deployment", "d", "--image=example.com/d:1", "--port=90"),
+    ("expose", "deployment", "d", "--type=LoadBalancer", "--external-ip=192.0.2.9"),
+    ("get", "deployments", "-o", "wide"),
+    ("get", "deployment", "d", "-o", "yaml"),
+    ("describe", "deployment", "d"),
+    ("create", "-f", "-", HELD),
+    ("get", "services", "-l", _MINE),
+    ("get", "services", "-l", _MINE, "-o", "wide"),
+    ("get", "svc", "--field-selector", "spec.type=ExternalName"),
+    ("get", "all", "-l", _MINE),
+    ("get", "service", "web", "-o", "yaml"),
+    ("get", "service", "web", "-o", "json"),
+    ("describe", "service", "web"),
+    ("describe", "service", "p-udp"),
+    ("describe", "service", "ext"),
+    ("describe", "service", "none"),
+    ("patch", "service", "held", "--subresource=status", "-p", json.dumps({"status": _STATUS})),
+    ("get", "service", "held"),
+    ("get", "service", "held", "-o", "wide"),
+    ("get", "service", "held", "-o", "jsonpath={.status}"),
+    ("describe", "service", "held"),
+    ("patch", "service", "web", "-p", '{"spec":{"externalTrafficPolicy":"Local"}}'),
+    ("describe", "service", "web"),
+    ("patch", "service", "web", "-p", '{"spec":{"ports":[{"port":443,"name":"tls"}]}}'),
+    ("patch", "service", "web", "-p", '{"spec":{"loadBalancerClass":"example.com/lb"}}'),
+    ("patch", "service", "web", "-p", '{"spec":{"clusterIP":"10.96.7.7"}}'),
+    ("patch", "service", "web", "-p", '{"spec":{"type":"ClusterIP"}}'),
+    ("get", "service", "web", "-o", "jsonpath={.spec}"),
+    ("set", "selector", "service", "web", "app=other"),
+    ("label", "service", "web", "a=b"),
+    ("apply", "-f", "-", {**HELD, "spec": {**HELD["spec"], "ports": [{"port": 81}]}}),
+    ("get", "service", "held", "-o", "jsonpath={.spec.ports}"),
+    ("delete", "service", "web"),
+    ("delete", "service", "web"),
+    ("delete", "service", "held", "--wait=false"),
+    ("get", "service", "held", "-o", "yaml"),
+    ("delete", "service", "held", "--timeout=100ms"),
+    ("patch", "service", "held", "--type=merge", "-p", '{"metadata":{"finalizers":null}}'),
+    ("get", "service", "held"),
+    ("delete", "deployments,pods", "--all", "--now"),
+    ("delete", "services", "-l", _MINE),
+    ("get", "services", "-l", _MINE),
+)
+
+
+def test_a_load_balancer_gets_its_address_in_the_table(kubectl: Kubectl) -> None:
+    assert kubectl("create", "service", "loadbalancer", "web", "--tcp=80") == (
+        "service/web created\n"
+    )
+    pending = re.compile(r"web +LoadBalancer +10\.96\.\d+\.\d+ +<pending> +80:3\d{4}/TCP +\d+s\n")
+    assert pending.search(kubectl("get", "services"))
+    status = '{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}'
+    kubectl("patch", "service", "web", "--subresource=status", "-p", status)
+    assert re.search(r"web +LoadBalancer +\S+ +192\.0\.2\.7 +80:", kubectl("get", "services"))
+    assert kubectl("get", "service", "web", "-o", "jsonpath={..ipMode}") == "VIP"
+
+
+def test_a_pod_and_a_deployment_are_exposed(kubectl: Kubectl) -> None:
+    kubectl("run", "p", "--image=example.com/p:1", "--port=8080")
+    kubectl("create", "deployment", "d", "--image=example.com/d:1", "--port=90")
+
+    assert kubectl("expose", "pod", "p", "--type=LoadBalancer") == "service/p exposed\n"
+    assert kubectl("expose", "deployment", "d") == "service/d exposed\n"
+
+    ports = "jsonpath={.spec.type} {.spec.ports[0].port} {.spec.selector}"
+    assert kubectl("get", "service", "p", "-o", ports) == 'LoadBalancer 8080 {"run":"p"}'
+    assert kubectl("get", "service", "d", "-o", ports) == 'ClusterIP 90 {"app":"d"}'
+
+
+def test_deletion_waits_for_the_load_balancer(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", stdin=HELD)
+
+    with kubectl.following("delete", "service", "held") as deleting:
+        assert deleting.stdout is not None
+        assert deleting.stdout.readline().startswith('service "held" deleted')
+        assert deleting.poll() is None
+        path = "jsonpath={.metadata.deletionTimestamp}"
+        assert kubectl("get", "service", "held", "-o", path)
+        patch = '{"metadata":{"finalizers":null}}'
+        kubectl("patch", "service", "held", "--type=merge", "-p", patch)
+        assert deleting.wait(timeout=20) == 0
+    assert kubectl.run("get", "service", "held")[0] == 1
+
+
+def test_the_service_of_the_api_server_comes_back(kubectl: Kubectl) -> None:
+    before = kubectl("get", "service", "kubernetes", "-o", "jsonpath={.metadata.uid}")
+
+    kubectl("delete", "service", "kubernetes")
+
+    assert re.search(r"kubernetes +ClusterIP +10\.96\.0\.1 +<none> +443/TCP", kubectl("get", "svc"))
+    assert kubectl("get", "svc", "kubernetes", "-o", "jsonpath={.metadata.uid}") != before
+
+
+def test_both_servers_answer_alike(kubectl: Kubectl, real_kubectl: Kubectl) -> None:
+    ours = transcript(kubectl, _SCRIPT)
+
+    assert "service/p exposed" in ours
+    assert ours == transcript(real_kubectl, _SCRIPT)
+
+
+@pytest.mark.parametrize("what", ["service", "service.spec", "service.status", "deployment"])
+def test_both_servers_explain_the_same_fields(
+    kubectl: Kubectl, real_kubectl: Kubectl, what: str
+) -> None:
+    ours = structure(kubectl, what)
+
+    assert len(ours) > 5
+    assert ours == structure(real_kubectl, what)
+
+
+def test_the_fields_of_a_service_are_described(kubectl: Kubectl) -> None:
+    for what in ("service", "service.spec", "service.spec.ports", "service.status.loadBalancer"):
+        output = kubectl("explain", what)
+        assert "<no description>" not in output
+        assert "<empty>" not in output

@@ -1,0 +1,455 @@
+"""Services as a client of the built-in server sees them, without HTTP.
+
+That the real server does the same is checked, case by case, in `tests/kubectl`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from typing import Any
+
+import pytest
+
+from ccm.sandbox.apiserver import api, deletion, errors, kinds, ledger, query
+from ccm.sandbox.apiserver import store as stores
+
+P80 = [{"port": 80}]
+LB: dict[str, Any] = {"type": "LoadBalancer", "ports": P80}
+NUMBERED: dict[str, Any] = {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30100}]}
+TWO = (ipaddress.ip_network("10.96.0.0/16"), ipaddress.ip_network("fd00::/112"))
+PLAIN = query.WriteOptions()
+TRIAL = query.WriteOptions(dry_run=True)
+
+
+class Services:
+    """Requests about the Services of one namespace."""
+
+    def __init__(
+        self,
+        store: stores.Store | None = None,
+        ranges: tuple[ledger.Network, ...] = ledger.CLUSTER_IPS,
+    ) -> None:
+        self.store = store or stores.Store()
+        self.api = api.Api(self.store, cluster_ips=ranges)
+        self.warnings: tuple[str, ...] = ()
+
+    def create(
+        self, name: str = "s", options: query.WriteOptions = PLAIN, **spec: Any
+    ) -> dict[str, Any]:
+        raw = json.dumps({"metadata": {"name": name}, "spec": spec}).encode()
+        written = self.api.create(_target(""), raw, "application/json", options)
+        self.warnings = written.warnings
+        return written.entry.body()
+
+    def change(self, name: str = "s", subresource: str = "", **patch: Any) -> dict[str, Any]:
+        raw = json.dumps(patch).encode()
+        target = _target(name, subresource)
+        return self.api.patch(target, raw, api.MERGE_PATCH, PLAIN).entry.body()
+
+    def spec(self, name: str = "s", **spec: Any) -> dict[str, Any]:
+        changed: dict[str, Any] = self.change(name, spec=spec)["spec"]
+        return changed
+
+    def delete(self, name: str = "s") -> None:
+        self.api.delete(_target(name), deletion.Options())
+
+
+def _target(name: str, subresource: str = "") -> api.Target:
+    return api.Target(kind=kinds.SERVICES, namespace="default", name=name, subresource=subresource)
+
+
+@pytest.fixture
+def services() -> Services:
+    return Services()
+
+
+@pytest.fixture
+def dual() -> Services:
+    return Services(ranges=TWO)
+
+
+def told(error: pytest.ExceptionInfo[errors.ApiError]) -> list[tuple[str, str]]:
+    """Field and text of each fault."""
+    assert error.value.code == 422
+    assert error.value.details is not None
+    return [(cause["field"], cause["message"]) for cause in error.value.details["causes"]]
+
+
+# --- what is filled in ---------------------------------------------------------------
+
+
+def test_a_plain_service_gets_an_address_and_its_defaults(services: Services) -> None:
+    spec = services.create(ports=P80)["spec"]
+
+    address = spec.pop("clusterIP")
+    assert ipaddress.ip_address(address) in ledger.CLUSTER_IPS[0]
+    assert spec == {
+        "type": "ClusterIP",
+        "clusterIPs": [address],
+        "ipFamilies": ["IPv4"],
+        "ipFamilyPolicy": "SingleStack",
+        "internalTrafficPolicy": "Cluster",
+        "sessionAffinity": "None",
+        "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80}],
+    }
+    assert services.warnings == ()
+
+
+def test_a_load_balancer_gets_a_node_port_too(services: Services) -> None:
+    spec = services.create(**LB)["spec"]
+
+    assert spec["ports"][0]["nodePort"] in ledger.NODE_PORTS
+    assert spec["externalTrafficPolicy"] == "Cluster"
+    assert spec["allocateLoadBalancerNodePorts"] is True
+    assert "healthCheckNodePort" not in spec
+
+
+def test_node_ports_can_be_declined(services: Services) -> None:
+    spec = services.create(**LB, allocateLoadBalancerNodePorts=False)["spec"]
+    assert "nodePort" not in spec["ports"][0]
+
+    assert "nodePort" in services.spec(allocateLoadBalancerNodePorts=True)["ports"][0]
+
+
+def test_the_policy_local_brings_a_port_for_health_checks(services: Services) -> None:
+    services.create(**LB)
+
+    port = services.spec(externalTrafficPolicy="Local")["healthCheckNodePort"]
+
+    assert port in ledger.NODE_PORTS
+    assert services.spec(selector={"a": "b"})["healthCheckNodePort"] == port
+    with pytest.raises(errors.ApiError, match="immutable"):
+        services.spec(healthCheckNodePort=port + 1)
+    assert "healthCheckNodePort" not in services.spec(externalTrafficPolicy="Cluster")
+
+
+def test_a_new_service_shares_node_ports_between_protocols(services: Services) -> None:
+    ports = [{"port": 53, "name": "a"}, {"port": 53, "name": "b", "protocol": "UDP"}]
+
+    tcp, udp = services.create(type="NodePort", ports=ports)["spec"]["ports"]
+
+    assert tcp["nodePort"] == udp["nodePort"]
+
+
+def test_a_headless_service_has_no_address(services: Services) -> None:
+    spec = services.create(clusterIP="None", selector={"a": "b"})["spec"]
+
+    assert (spec["clusterIP"], spec["clusterIPs"]) == ("None", ["None"])
+    assert spec["ipFamilies"] == ["IPv4"]
+
+
+def test_a_session_affinity_lasts_three_hours(services: Services) -> None:
+    spec = services.create(ports=P80, sessionAffinity="ClientIP")["spec"]
+    assert spec["sessionAffinityConfig"] == {"clientIP": {"timeoutSeconds": 10800}}
+
+    assert "sessionAffinityConfig" not in services.spec(sessionAffinity="None")
+
+
+@pytest.mark.parametrize(
+    ("policy", "families"),
+    [
+        ("SingleStack", ["IPv4"]),
+        ("PreferDualStack", ["IPv4", "IPv6"]),
+        ("RequireDualStack", ["IPv4", "IPv6"]),
+    ],
+)
+def test_a_cluster_of_two_families(dual: Services, policy: str, families: list[str]) -> None:
+    spec = dual.create(ports=P80, ipFamilyPolicy=policy)["spec"]
+
+    assert spec["ipFamilies"] == families
+    kinds_of = [f"IPv{ipaddress.ip_address(text).version}" for text in spec["clusterIPs"]]
+    assert kinds_of == families
+
+
+def test_a_second_family_comes_and_goes_with_the_policy(dual: Services) -> None:
+    first = dual.create(ports=P80)["spec"]["clusterIP"]
+
+    both = dual.spec(ipFamilyPolicy="PreferDualStack")
+    assert both["clusterIPs"][0] == first
+    assert len(both["clusterIPs"]) == 2
+    with pytest.raises(errors.ApiError, match="to release the secondary IP family"):
+        dual.spec(ipFamilies=["IPv4"])
+    one = dual.spec(ipFamilyPolicy="SingleStack")
+    assert (one["clusterIPs"], one["ipFamilies"]) == ([first], ["IPv4"])
+    dual.create("other", ports=P80, ipFamilyPolicy="RequireDualStack", ipFamilies=["IPv6"])
+
+
+# --- what is kept and what goes ------------------------------------------------------
+
+
+def test_what_was_allocated_survives_a_client_that_does_not_know_it(services: Services) -> None:
+    before = services.create(**LB)
+    raw = json.dumps({"metadata": {"name": "s"}, "spec": LB}).encode()
+
+    services.api.update(_target("s"), raw, "application/json", PLAIN)
+
+    assert services.api.get(_target("s")).body()["spec"] == before["spec"]
+
+
+def test_a_change_of_type_takes_what_the_type_needs_no_more(services: Services) -> None:
+    address = services.create(**LB, loadBalancerClass="a.b/c", externalTrafficPolicy="Local")[
+        "spec"
+    ]["clusterIP"]
+    services.change(
+        status={"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}, subresource="status"
+    )
+
+    body = services.change(spec={"type": "ClusterIP"})
+
+    assert body["spec"] == services.create("plain", ports=P80)["spec"] | {
+        "clusterIP": address,
+        "clusterIPs": [address],
+    }
+    assert body["status"] == {"loadBalancer": {}}
+
+
+def test_an_external_name_has_no_address(services: Services) -> None:
+    services.create(ports=P80)
+
+    spec = services.spec(type="ExternalName", externalName="example.com")
+
+    assert not {"clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"} & set(spec)
+    assert services.spec(type="ClusterIP", externalName=None)["clusterIP"]
+
+
+# --- numbers are given once ----------------------------------------------------------
+
+
+def test_a_wished_number_is_given_once(services: Services) -> None:
+    services.create(**NUMBERED, clusterIP="10.96.0.9")
+
+    with pytest.raises(errors.ApiError) as port:
+        services.create("t", **NUMBERED)
+    with pytest.raises(errors.ApiError) as address:
+        services.create("t", ports=P80, clusterIP="10.96.0.9")
+
+    why, taken = "failed to allocate IP", "provided IP is already allocated"
+    assert told(port) == [
+        ("spec.ports[0].nodePort", "Invalid value: 30100: provided port is already allocated")
+    ]
+    assert told(address) == [
+        ("spec.clusterIPs", f'Invalid value: ["10.96.0.9"]: {why} 10.96.0.9: {taken}')
+    ]
+
+
+def test_numbers_are_free_after_deletion(services: Services) -> None:
+    services.create(**NUMBERED, clusterIP="10.96.0.9")
+    services.delete()
+
+    assert services.create("t", **NUMBERED, clusterIP="10.96.0.9")
+
+
+def test_numbers_are_held_until_the_last_finalizer_has_gone(services: Services) -> None:
+    services.create(**NUMBERED)
+    services.change(metadata={"finalizers": ["a.b/c"]})
+    services.delete()
+    with pytest.raises(errors.ApiError, match="already allocated"):
+        services.create("t", **NUMBERED)
+
+    services.change(metadata={"finalizers": None})
+
+    assert services.create("t", **NUMBERED)
+
+
+def test_numbers_are_free_after_a_change_of_type(services: Services) -> None:
+    services.create(**NUMBERED)
+
+    services.spec(type="ClusterIP")
+
+    assert services.create("t", **NUMBERED)
+
+
+def test_numbers_are_free_when_the_namespace_has_gone(services: Services) -> None:
+    space = json.dumps({"metadata": {"name": "x"}}).encode()
+    services.api.create(api.Target(kind=kinds.NAMESPACES), space, "application/json", PLAIN)
+    inside = api.Target(kind=kinds.SERVICES, namespace="x")
+    raw = json.dumps({"metadata": {"name": "s"}, "spec": NUMBERED}).encode()
+    services.api.create(inside, raw, "application/json", PLAIN)
+
+    services.api.delete(api.Target(kind=kinds.NAMESPACES, name="x"), deletion.Options())
+
+    assert services.create(**NUMBERED)
+
+
+def test_a_trial_run_holds_nothing(services: Services) -> None:
+    assert services.create(options=TRIAL, **NUMBERED)["spec"]["ports"][0]["nodePort"] == 30100
+
+    assert services.create(**NUMBERED)
+
+
+def test_a_refused_service_holds_nothing(services: Services) -> None:
+    with pytest.raises(errors.ApiError, match="sessionAffinity"):
+        services.create(**NUMBERED, sessionAffinity="Maybe")
+
+    assert services.create(**NUMBERED)
+
+
+def test_a_restarted_server_knows_what_is_held(services: Services) -> None:
+    services.create(**NUMBERED)
+
+    again = Services(services.store)
+
+    with pytest.raises(errors.ApiError, match="already allocated"):
+        again.create("t", **NUMBERED)
+
+
+# --- what is refused -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "text"),
+    [
+        ({}, "spec.ports", "Required value"),
+        ({"type": "Foo", "ports": P80}, "spec.type", "Unsupported value"),
+        ({"type": "ExternalName"}, "spec.externalName", "Required value"),
+        ({"ports": P80, "clusterIP": "x"}, "spec.clusterIPs[0]", "valid IP address"),
+        (LB | {"clusterIP": "None"}, "spec.clusterIPs[0]", "may not be set to 'None'"),
+        ({"ports": [{"port": 1, "nodePort": 30000}]}, "spec.ports[0].nodePort", "Forbidden"),
+        ({"ports": [{"port": 1, "targetPort": "-"}]}, "spec.ports[0].targetPort", "letter"),
+        ({"ports": [{"port": 1, "protocol": "x"}]}, "spec.ports[0].protocol", "SCTP"),
+        (LB | {"loadBalancerSourceRanges": ["x"]}, "spec.LoadBalancerSourceRanges[0]", "CIDR"),
+        ({"ports": P80, "loadBalancerClass": "a"}, "spec.loadBalancerClass", "only be used"),
+        ({"ports": P80, "ipFamilies": ["IPv6"]}, "spec.ipFamilies[0]", "not configured"),
+        (
+            {"ports": P80, "ipFamilyPolicy": "RequireDualStack"},
+            "spec.ipFamilyPolicy",
+            "not configured for dual-stack",
+        ),
+    ],
+)
+def test_a_wrong_service_is_refused(
+    services: Services, spec: dict[str, Any], field: str, text: str
+) -> None:
+    with pytest.raises(errors.ApiError) as error:
+        services.create(**spec)
+
+    faults = told(error)
+    assert faults[0][0] == field
+    assert any(text in message for _, message in faults)
+
+
+def test_several_ports_need_names_that_differ(services: Services) -> None:
+    with pytest.raises(errors.ApiError) as unnamed:
+        services.create(ports=[{"port": 80}, {"port": 81}])
+    with pytest.raises(errors.ApiError) as same:
+        services.create(ports=[{"port": 80, "name": "a"}, {"port": 81, "name": "a"}])
+
+    assert [field for field, _ in told(unnamed)] == ["spec.ports[0].name", "spec.ports[1].name"]
+    assert told(same) == [("spec.ports[1].name", 'Duplicate value: "a"')]
+
+
+@pytest.mark.parametrize(
+    ("spec", "change", "field"),
+    [
+        (LB, {"clusterIP": "10.96.7.7"}, "spec.clusterIPs[0]"),
+        (LB, {"loadBalancerClass": "a.b/c"}, "spec.loadBalancerClass"),
+        (LB | {"loadBalancerClass": "a"}, {"loadBalancerClass": None}, "spec.loadBalancerClass"),
+        ({"ports": P80}, {"ipFamilies": ["IPv6"]}, "spec.clusterIPs[0]"),
+    ],
+)
+def test_some_fields_never_change(
+    services: Services, spec: dict[str, Any], change: dict[str, Any], field: str
+) -> None:
+    services.create(**spec)
+
+    with pytest.raises(errors.ApiError) as error:
+        services.spec(**change)
+
+    assert told(error)[0][0] == field
+
+
+# --- the status ----------------------------------------------------------------------
+
+
+def test_an_address_of_a_balancer_is_a_vip_unless_told_otherwise(services: Services) -> None:
+    services.create(**LB)
+    points = [{"ip": "192.0.2.1"}, {"ip": "192.0.2.2", "ipMode": "Proxy"}, {"hostname": "a.b"}]
+
+    body = services.change(status={"loadBalancer": {"ingress": points}}, subresource="status")
+
+    assert body["status"]["loadBalancer"]["ingress"] == [
+        {**points[0], "ipMode": "VIP"},
+        *points[1:],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "point", "field"),
+    [
+        ({"ports": P80}, {"ip": "192.0.2.1"}, "status.loadBalancer.ingress"),
+        (LB, {"ip": "x"}, "status.loadBalancer.ingress[0].ip"),
+        (LB, {"hostname": "192.0.2.1"}, "status.loadBalancer.ingress[0].hostname"),
+        (LB, {"ip": "192.0.2.1", "ipMode": "x"}, "status.loadBalancer.ingress[0].ipMode"),
+        (LB, {"hostname": "a", "ipMode": "VIP"}, "status.loadBalancer.ingress[0].ipMode"),
+    ],
+)
+def test_a_wrong_status_is_refused(
+    services: Services, spec: dict[str, Any], point: dict[str, Any], field: str
+) -> None:
+    services.create(**spec)
+
+    with pytest.raises(errors.ApiError) as error:
+        services.change(status={"loadBalancer": {"ingress": [point]}}, subresource="status")
+
+    assert [one for one, _ in told(error)] == [field]
+
+
+def test_a_status_write_changes_no_spec_and_allocates_nothing(services: Services) -> None:
+    before = services.create(**LB)["spec"]
+
+    body = services.change(
+        spec={"type": "ClusterIP"}, metadata={"finalizers": ["a.b/c"]}, subresource="status"
+    )
+
+    assert body["spec"] == before
+    assert body["metadata"]["finalizers"] == ["a.b/c"]
+
+
+# --- warnings and the server's own Service --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"ports": P80, "externalIPs": ["192.0.2.1"]}, "externalIPs is deprecated"),
+        ({"ports": P80, "externalIPs": ["FD00::1"]}, 'canonical format ("fd00::1")'),
+        ({"ports": P80, "externalName": "a.b"}, "externalName is ignored"),
+        ({"ports": P80, "trafficDistribution": "PreferClose"}, "PreferSameZone"),
+        ({"clusterIP": "None", "loadBalancerIP": "192.0.2.1"}, "loadBalancerIP is ignored"),
+        ({"clusterIP": "None", "externalIPs": ["192.0.2.1"]}, "externalIPs is ignored"),
+        ({"clusterIP": "None", "sessionAffinity": "ClientIP"}, "SessionAffinity is ignored"),
+    ],
+)
+def test_what_has_no_effect_is_accepted_with_a_warning(
+    services: Services, spec: dict[str, Any], text: str
+) -> None:
+    services.create(**spec)
+
+    assert any(text in warning for warning in services.warnings)
+
+
+def test_the_api_server_is_a_service_itself(services: Services) -> None:
+    services.api.publish(6443)
+    own = services.api.get(_target("kubernetes")).body()
+
+    assert own["spec"]["clusterIP"] == "10.96.0.1"
+    assert own["spec"]["ports"][0]["targetPort"] == 6443
+    assert own["metadata"]["labels"] == {"component": "apiserver", "provider": "kubernetes"}
+
+    services.delete("kubernetes")
+    again = services.api.get(_target("kubernetes")).body()
+    assert again["metadata"]["uid"] != own["metadata"]["uid"]
+    assert again["spec"] == own["spec"]
+
+
+def test_a_restart_at_another_port_is_told_by_its_service(services: Services) -> None:
+    services.api.publish(6443)
+    before = services.api.get(_target("kubernetes")).body()["metadata"]["uid"]
+
+    again = Services(services.store)
+    again.api.publish(6444)
+
+    own = again.api.get(_target("kubernetes")).body()
+    assert own["metadata"]["uid"] == before
+    assert own["spec"]["ports"][0]["targetPort"] == 6444
