@@ -82,7 +82,7 @@ async def _open(
         try:
             # In this task, as it is left here too: a provider may open a task group.
             async with asyncio.timeout(OPEN_LIMIT_S):
-                cloud = await stack.enter_async_context(opener(given))
+                cloud: object = await stack.enter_async_context(opener(given))
         except ConfigError as error:
             faults = "\n  ".join(error.faults)
             raise Misconfigured(
@@ -94,6 +94,9 @@ async def _open(
             level("provider cannot be opened, retrying", error=str(normalized(error)))
             await clock.sleep(delay)
         else:
+            if not isinstance(cloud, Cloud):
+                kind = type(cloud).__name__
+                raise Misconfigured(f"cloud provider {name!r} yields a {kind}, not a Cloud")
             if streak.failures:
                 logger.info("provider opened at last", attempt=streak.failures + 1)
             return cloud

@@ -13,6 +13,7 @@ Names are listed without importing anything; only the chosen provider is importe
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import EntryPoint, entry_points
@@ -94,6 +95,11 @@ def load(name: str) -> Opener:
         ) from error
     if not callable(opener):
         raise ProviderError(f"cloud provider {name!r}: {entry.value} is not callable")
+    if inspect.isasyncgenfunction(opener) or inspect.iscoroutinefunction(opener):
+        raise ProviderError(
+            f"cloud provider {name!r}: {entry.value} is no async context manager; it must yield "
+            f'one Cloud and be decorated with @cloud.provider(sdk="{SDK_VERSION}")'
+        )
     _check_sdk(name, entry, str(getattr(opener, "sdk", "1.0")))
     result: Opener = opener
     return result

@@ -238,7 +238,9 @@ class NodeController:
         return None
 
     async def _write(self, node: Node, metadata: InstanceMetadata) -> Node | None:
-        complete = plan.completed(node, metadata, id_required=self._lookup.by_node)
+        complete = plan.completed(
+            node, metadata, id_required=self._lookup.by_node, schemes=self._schemes
+        )
         patch = plan.address_patch(node, complete.addresses)
         if patch is not None:
             uid = node.uid

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from ccm.cloud.provider_id import is_foreign
 from ccm.cloud.types import InstanceMetadata
 from ccm.model import Node, NodeAddress, Taint, labels, names
 from ccm.model.ip import IP, parse_ip
@@ -50,21 +51,31 @@ class Initialization:
     warnings: Sequence[str] = ()
 
 
-def completed(node: Node, metadata: InstanceMetadata, *, id_required: bool) -> InstanceMetadata:
+def completed(
+    node: Node, metadata: InstanceMetadata, *, id_required: bool, schemes: Collection[str]
+) -> InstanceMetadata:
     """The metadata with the node's own provider ID where the cloud gave none.
 
     Args:
         node: the node to initialise.
         metadata: what the cloud says.
         id_required: False only on the old interface, which may not know IDs.
+        schemes: the provider-ID schemes of our cloud.
 
     Raises:
-        Rejected: neither has a provider ID, or the provided node IP does not match.
+        Rejected: neither has a provider ID, the cloud's is of a scheme that is not its own,
+            or the provided node IP does not match.
     """
     if not metadata.provider_id and node.provider_id:
         metadata = replace(metadata, provider_id=node.provider_id)
     if not metadata.provider_id and id_required:
         raise Rejected("the cloud gave no provider ID and the node has none")
+    if not node.provider_id and is_foreign(metadata.provider_id, schemes):
+        # Once written it stays, and a node of a foreign scheme is never looked after again.
+        raise Rejected(
+            f"the cloud gave provider ID {metadata.provider_id}, but its schemes are "
+            f"{', '.join(schemes)}; correct the provider"
+        )
     provided = _provided_ip(node)
     if provided is not None:
         # Against the cloud's own addresses: the kubelet's Hostname proves nothing.

@@ -98,3 +98,14 @@ async def test_opening_can_be_cancelled_at_any_time() -> None:
         await task
 
     assert not script.outcomes
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_yields_no_cloud_is_told() -> None:
+    @contextlib.asynccontextmanager
+    async def nothing(given: Context) -> AsyncIterator[Cloud]:
+        yield None  # type: ignore[misc]
+
+    with pytest.raises(Misconfigured, match="'paper' yields a NoneType, not a Cloud"):
+        async with opened("paper", nothing, Context()):
+            pass

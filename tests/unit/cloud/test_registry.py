@@ -196,3 +196,12 @@ async def test_the_decorator_makes_a_context_manager() -> None:
         assert cloud.name == "c"
         assert not closed
     assert closed
+
+
+@pytest.mark.parametrize("line", ["yield", "return"])
+def test_a_forgotten_decorator_is_told(site: Site, line: str) -> None:
+    code = f"async def open_cloud(ctx):\n    {line}\n"
+    site.install("ccm-bare", "bare", f"acme_bare_{line}:open_cloud", code)
+
+    with pytest.raises(ProviderError, match=r'decorated with @cloud\.provider\(sdk="1\.0"\)'):
+        registry.load("bare")
