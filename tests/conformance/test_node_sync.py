@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from ccm.cloud import CloudError, Unavailable, Unimplemented, Zone, address
+from ccm.cloud import Cloud, CloudError, Unavailable, Unimplemented, Zone, address
 from ccm.model import NodeAddress, Taint, names
 from ccm.testing.builders import uninitialized_taint
 from ccm.testing.fakes import FakeCloud
@@ -51,6 +51,13 @@ def v1(**script: Any) -> FakeCloud:
 
 def v2(**script: Any) -> FakeCloud:
     return FakeCloud(v1=False, **script)
+
+
+class TwoSchemes(FakeCloud):
+    """A provider whose IDs do not all begin with its name."""
+
+    def cloud(self) -> Cloud:
+        return replace(super().cloud(), schemes=("aws", "fake"))
 
 
 def row(name: str, fake: FakeCloud, before: Mapping[str, Any], after: After) -> Any:
@@ -114,7 +121,7 @@ INITIALIZED = [
     ),
     row(
         "node-sync-15",
-        v2(addresses=A3, provider_ids=ID, name="aws", zone=WEST),
+        TwoSchemes(v1=False, addresses=A3, provider_ids=ID, name="aws", zone=WEST),
         {"taints": [U], "ready": "Unknown"},
         After(provider_id="fake://12345", addresses=A3, labels=WEST_LABELS),
     ),
@@ -295,6 +302,12 @@ REFUSED = [
     ),
     row("node-sync-21", v2(name="test"), {"taints": [U]}, After()),
     row("node-sync-22", v2(metadata_error=Unavailable("down")), {"taints": [U]}, After()),
+    row(
+        "node-own-14",
+        v2(addresses=A3, provider_ids={"node0": "other://12345"}),
+        {"taints": [U]},
+        After(),
+    ),
     row("node-meta-05", v2(addresses=A3), {"taints": [U]}, After()),
 ]
 

@@ -1,0 +1,233 @@
+"""Edges of the node controller in virtual time: conflicts without end, events, gauges."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm.base import metrics
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.errors import Unavailable
+from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.lookup import InstanceLookup
+from ccm.controllers.node.controller import WRITE_ATTEMPTS, NodeController, Settings
+from ccm.kube.errors import Conflict, Missing
+from ccm.model import Node, ObjectReference
+from ccm.runtime.loop import DONE
+from ccm.testing.builders import node as build
+from ccm.testing.builders import uninitialized_taint
+from ccm.testing.clock import FakeClock
+from ccm.testing.fakes import FakeCloud
+
+U = uninitialized_taint()
+
+
+def moved() -> Conflict:
+    return Conflict(status=409, reason="Conflict", message="moved")
+
+
+def missing() -> Missing:
+    return Missing(status=404, reason="NotFound", message="gone")
+
+
+class Cluster:
+    """A cache, an API server and a recorder in one; writes do what `refuse` says."""
+
+    def __init__(self, *nodes: Node) -> None:
+        self.nodes = {each.name: each for each in nodes}
+        self.refuse: Callable[[], Exception | None] = lambda: None
+        self.requests: list[str] = []
+        self.events: list[tuple[str, str]] = []
+        self.store = self
+
+    def get_cached(self, name: str) -> Node | None:
+        return self.nodes.get(name)
+
+    def list(self) -> list[Node]:
+        return list(self.nodes.values())
+
+    def add_handler(self, *, name: str, on_add: Any, on_update: Any, on_delete: Any) -> None:
+        self.added, self.updated, self.deleted = on_add, on_update, on_delete
+        for each in self.list():
+            on_add(each, True)
+
+    async def wait_synced(self, timeout_s: float) -> None:
+        """It always is."""
+
+    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
+        self.events.append((reason, message))
+
+
+class Cache:
+    """The cluster as the controller's cache."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.get = cluster.get_cached
+        self.list = cluster.list
+        self.add_handler = cluster.add_handler
+        self.wait_synced = cluster.wait_synced
+        self.store = self
+
+
+class Api:
+    """The cluster as the API server."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def get(self, name: str) -> Node:
+        self._cluster.requests.append("GET")
+        if name not in self._cluster.nodes:
+            raise missing()
+        return self._cluster.nodes[name]
+
+    async def patch_strategic(
+        self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
+    ) -> Node:
+        self._cluster.requests.append(f"PATCH {subresource}".strip())
+        refusal = self._cluster.refuse()
+        if refusal is not None:
+            raise refusal
+        before = self._cluster.nodes[name]
+        assert "spec" in patch
+        spec = msgspec.structs.replace(before.spec, taints=None)
+        after = msgspec.structs.replace(before, spec=spec)
+        self._cluster.nodes[name] = after
+        return after
+
+
+def controller(cluster: Cluster, fake: FakeCloud, clock: FakeClock) -> NodeController:
+    cache: Any = Cache(cluster)
+    return NodeController(
+        nodes=cache,
+        api=Api(cluster),
+        lookup=InstanceLookup(NodeCalls(Guarded(fake.cloud(), clock=clock))),
+        schemes=("fake",),
+        events=cluster,
+        settings=Settings(status_period_s=1e9),
+        clock=clock,
+        rng=random.Random(1),
+    )
+
+
+def cloud(**script: Any) -> FakeCloud:
+    return FakeCloud(**{"provider_ids": {"node0": "fake://1"}, **script})
+
+
+@pytest.mark.asyncio
+async def test_conflicts_without_end_become_an_error() -> None:
+    clock = FakeClock(auto=True)
+    cluster = Cluster(build(taints=[U]))
+    cluster.refuse = moved
+
+    with pytest.raises(Conflict):
+        await controller(cluster, cloud(), clock).sync_node("node0")
+
+    assert cluster.requests.count("PATCH") == WRITE_ATTEMPTS
+    # The first retry is at once; 18 pauses of 50 to 100 ms follow.
+    assert 18 * 0.05 <= clock.elapsed_s <= 18 * 0.1
+    assert cluster.events == []
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_vanishes_under_the_write_is_done() -> None:
+    cluster = Cluster(build(taints=[U]))
+    cluster.refuse = missing
+
+    result = await controller(cluster, cloud(), FakeClock()).sync_node("node0")
+
+    assert (result, cluster.requests, cluster.events) == (DONE, ["PATCH"], [])
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_vanishes_after_a_conflict_is_done() -> None:
+    cluster = Cluster(build(taints=[U]))
+
+    def vanish() -> Exception:
+        cluster.nodes.clear()
+        return moved()
+
+    cluster.refuse = vanish
+    result = await controller(cluster, cloud(), FakeClock()).sync_node("node0")
+
+    assert (result, cluster.requests) == (DONE, ["PATCH", "GET"])
+
+
+@pytest.mark.asyncio
+async def test_one_cause_is_told_once_a_minute_and_another_at_once() -> None:
+    clock = FakeClock()
+    fake = cloud(metadata_error=Unavailable("first"))
+    cluster = Cluster(build(taints=[U]))
+    task = spawn(controller(cluster, fake, clock).run(), name="controller")
+
+    await clock.advance(50)
+    assert cluster.events == [("InitializationFailed", "Initialization failed: first")]
+    fake.metadata_error = Unavailable("second")
+    await clock.advance(40)
+    assert cluster.events[1:] == [("InitializationFailed", "Initialization failed: second")]
+    await clock.advance(90)
+    assert cluster.events[2:] == [("InitializationFailed", "Initialization failed: second")]
+
+    await cancel_and_join(task)
+
+
+@pytest.mark.asyncio
+async def test_what_the_api_server_lacks_is_no_event_about_the_node() -> None:
+    clock = FakeClock()
+    cluster = Cluster(build(taints=[U]))
+    cluster.refuse = moved
+    task = spawn(controller(cluster, cloud(), clock).run(), name="controller")
+
+    await clock.advance(60)
+    await cancel_and_join(task)
+
+    assert "PATCH" in cluster.requests
+    assert cluster.events == []
+
+
+@pytest.mark.asyncio
+async def test_the_gauge_counts_nodes_that_wait_for_this_cloud() -> None:
+    clock = FakeClock()
+    waiting = build("a", taints=[U])
+    foreign = build("b", taints=[U], provider_id="other://1")
+    cluster = Cluster(waiting, foreign, build("c"))
+    fake = cloud(metadata=lambda _: None)
+    task = spawn(controller(cluster, fake, clock).run(), name="controller")
+    await clock.advance(0)
+
+    def gauge() -> float | None:
+        return metrics.REGISTRY.get_sample_value("ccm_nodes_uninitialized")
+
+    assert gauge() == 1
+    cluster.updated(waiting, build("a", resource_version="2"))
+    assert gauge() == 0
+    cluster.updated(build("a", resource_version="2"), build("a", taints=[U], resource_version="3"))
+    assert gauge() == 1
+    cluster.deleted(build("a", taints=[U]))
+    assert gauge() == 0
+
+    await cancel_and_join(task)
+
+
+@pytest.mark.parametrize(
+    ("created", "seconds"),
+    [("2025-12-31T23:59:50Z", 10.0), ("2026-01-01T00:05:00Z", 0.0)],
+    ids=["before", "clock behind the server's"],
+)
+@pytest.mark.asyncio
+async def test_delays_count_from_the_creation_of_the_node(created: str, seconds: float) -> None:
+    def total() -> float:
+        name = "node_controller_cloud_provider_taint_removal_delay_seconds_sum"
+        return metrics.REGISTRY.get_sample_value(name) or 0.0
+
+    before = total()
+    cluster = Cluster(build(taints=[U], created=created))
+
+    await controller(cluster, cloud(), FakeClock()).sync_node("node0")
+
+    assert total() - before == pytest.approx(seconds)
+    assert cluster.events == [("Synced", "Node synced successfully")]

@@ -1,0 +1,274 @@
+"""Plans of the node controller: pure, repeatable, and never more than is needed."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccm.cloud.types import InstanceMetadata
+from ccm.controllers.node import plan
+from ccm.model import Node, NodeAddress, Taint, names
+from ccm.testing.builders import node, uninitialized_taint
+
+U = uninitialized_taint()
+OURS = ("fake",)
+KINDS = ["InternalIP", "ExternalIP", "Hostname", "InternalDNS"]
+
+addresses = st.lists(
+    st.builds(
+        NodeAddress,
+        type=st.sampled_from(KINDS),
+        address=st.sampled_from(["10.0.0.1", "10.0.0.2", "fd00::1", "name", "other"]),
+    ),
+    max_size=6,
+)
+words = st.sampled_from(["", "a", "b1", "z-1"])
+keys = st.sampled_from(
+    [
+        *(key for pair in names.LABEL_PAIRS for key in pair),
+        "own",
+        "vendor.example.com/rack",
+        "a.kubernetes.io/x",
+    ]
+)
+label_maps = st.dictionaries(keys, st.sampled_from(["a", "b1", "z-1"]), max_size=5)
+taints = st.lists(
+    st.sampled_from(
+        [
+            U,
+            uninitialized_taint(value="", effect="NoExecute"),
+            Taint(key="a", effect="NoSchedule"),
+            Taint(key=names.TAINT_SHUTDOWN, effect="NoSchedule"),
+        ]
+    ),
+    max_size=4,
+    unique=True,
+)
+nodes = st.builds(
+    node,
+    provider_id=st.sampled_from(["", "fake://1"]),
+    taints=taints,
+    labels=label_maps,
+    addresses=addresses,
+)
+answers = st.builds(
+    InstanceMetadata,
+    provider_id=st.sampled_from(["fake://1", "fake://2"]),
+    instance_type=words,
+    zone=words,
+    region=words,
+    addresses=addresses,
+    additional_labels=label_maps,
+)
+
+
+def merged(before: Node, patch: plan.Patch) -> Node:
+    """The node after a patch of the shapes that the plan makes."""
+    plain = msgspec.to_builtins(before)
+    for part in ("metadata", "spec", "status"):
+        for key, value in patch.get(part, {}).items():
+            if key in ("uid", "resourceVersion"):
+                assert plain["metadata"][key] == value
+            elif key == "labels":
+                plain["metadata"]["labels"] = {**before.labels, **value}
+            elif key == "addresses":
+                assert value[-1] == {"$patch": "replace"}
+                plain["status"]["addresses"] = value[:-1]
+            elif value is None:
+                plain[part].pop(key, None)
+            else:
+                plain[part][key] = value
+    return msgspec.convert(plain, Node)
+
+
+def shuffled(mapping: Any, seed: int) -> dict[str, str]:
+    entries = list(mapping.items())
+    random.Random(seed).shuffle(entries)
+    return dict(entries)
+
+
+@given(nodes, answers, st.integers())
+def test_planning_is_repeatable(before: Node, answer: InstanceMetadata, seed: int) -> None:
+    metadata = msgspec.structs.replace(
+        before.metadata, labels=shuffled(before.labels, seed) or None
+    )
+    same_node = msgspec.structs.replace(before, metadata=metadata)
+    same_answer = InstanceMetadata(
+        provider_id=answer.provider_id,
+        instance_type=answer.instance_type,
+        zone=answer.zone,
+        region=answer.region,
+        addresses=tuple(answer.addresses),
+        additional_labels=shuffled(answer.additional_labels, seed),
+    )
+
+    first, second = plan.initialization(before, answer), plan.initialization(same_node, same_answer)
+
+    assert first.patch == second.patch
+    assert sorted(first.warnings) == sorted(second.warnings)
+    assert plan.label_patch(before) == plan.label_patch(same_node)
+    assert plan.address_patch(before, answer.addresses) == plan.address_patch(
+        same_node, same_answer.addresses
+    )
+
+
+@given(nodes, answers)
+def test_what_was_initialised_needs_nothing_more(before: Node, answer: InstanceMetadata) -> None:
+    patch = plan.address_patch(before, answer.addresses)
+    addressed = before if patch is None else merged(before, patch)
+    after = merged(addressed, plan.initialization(addressed, answer).patch)
+
+    assert not any(taint.key == names.TAINT_UNINITIALIZED for taint in after.taints)
+    assert [taint for taint in before.taints if taint.key != names.TAINT_UNINITIALIZED] == list(
+        after.taints
+    )
+    assert after.provider_id == (before.provider_id or answer.provider_id)
+    assert plan.address_patch(after, answer.addresses) is None
+    for (beta, stable), value in zip(
+        names.LABEL_PAIRS, (answer.zone, answer.region, answer.instance_type), strict=True
+    ):
+        if value:
+            assert after.labels[beta] == after.labels[stable] == value
+    again = plan.initialization(after, answer).patch
+    assert "labels" not in again["metadata"]
+
+
+@given(nodes)
+def test_labels_in_step_stay_so(before: Node) -> None:
+    patch = plan.label_patch(before)
+
+    assert patch is None or plan.label_patch(merged(before, patch)) is None
+
+
+@given(addresses, addresses)
+def test_lists_differ_exactly_if_the_order_within_a_type_does(
+    old: list[NodeAddress], new: list[NodeAddress]
+) -> None:
+    def sorted_by_type(entries: list[NodeAddress]) -> list[NodeAddress]:
+        return sorted(entries, key=lambda entry: entry.type)
+
+    assert plan.addresses_differ(old, new) is (sorted_by_type(old) != sorted_by_type(new))
+    assert plan.addresses_differ(old, new) is plan.addresses_differ(new, old)
+
+
+def test_inputs_are_left_alone() -> None:
+    given_addresses = [NodeAddress(type="InternalIP", address="10.0.0.1")]
+    before = node(taints=[U], addresses=[NodeAddress(type="Hostname", address="n")])
+
+    plan.desired_addresses(before, given_addresses)
+
+    assert given_addresses == [NodeAddress(type="InternalIP", address="10.0.0.1")]
+
+
+@pytest.mark.parametrize(
+    ("own", "told", "required", "expected"),
+    [
+        ("fake://1", "", True, "fake://1"),
+        ("", "fake://2", True, "fake://2"),
+        ("fake://1", "fake://2", True, "fake://2"),
+        ("", "", False, ""),
+        ("", "", True, None),
+        ("", "other://2", True, None),
+        ("", "no-scheme", True, "no-scheme"),
+    ],
+)
+def test_the_provider_id_to_initialise_with(
+    own: str, told: str, required: bool, expected: str | None
+) -> None:
+    before = node(provider_id=own, taints=[U])
+    answer = InstanceMetadata(provider_id=told)
+
+    if expected is None:
+        with pytest.raises(plan.Rejected, match="provider ID"):
+            plan.completed(before, answer, id_required=required, schemes=OURS)
+    else:
+        assert (
+            plan.completed(before, answer, id_required=required, schemes=OURS).provider_id
+            == expected
+        )
+
+
+HOSTNAME_IS_IP = NodeAddress(type="Hostname", address="10.0.0.1")
+OTHER_IP = NodeAddress(type="InternalIP", address="10.0.0.2")
+
+
+def test_the_kubelets_hostname_proves_no_node_ip_at_initialisation() -> None:
+    before = node(
+        taints=[U],
+        annotations={names.ANNOTATION_PROVIDED_NODE_IP: "10.0.0.1"},
+        addresses=[HOSTNAME_IS_IP],
+    )
+
+    with pytest.raises(plan.Rejected, match=r"10\.0\.0\.1 is not among"):
+        plan.completed(
+            before,
+            InstanceMetadata(provider_id="fake://1", addresses=[OTHER_IP]),
+            id_required=True,
+            schemes=OURS,
+        )
+    assert plan.desired_addresses(before, [OTHER_IP]) == [HOSTNAME_IS_IP, OTHER_IP]
+
+
+@pytest.mark.parametrize(
+    ("labels", "named"),
+    [
+        ({"fine": "not fine!"}, "fine"),
+        ({"not a key": "1"}, "not a key"),
+        ({"long": "x" * 64}, "long"),
+    ],
+)
+def test_a_label_that_is_none_is_named(labels: dict[str, str], named: str) -> None:
+    with pytest.raises(plan.Rejected, match=f"label {named}:"):
+        plan.initialization(
+            node(taints=[U]),
+            InstanceMetadata(provider_id="fake://1", additional_labels=labels),
+        )
+
+
+def test_what_is_left_out_is_told() -> None:
+    _, warnings = plan.desired_labels(
+        node(labels={"own": "1", "same": "1"}),
+        InstanceMetadata(
+            additional_labels={"own": "2", "same": "1", "a.k8s.io/x": "1", "new": "1"}
+        ),
+    )
+
+    assert warnings == [
+        "additional label own=2 differs from the node's, which stays",
+        "additional label a.k8s.io/x is reserved for Kubernetes",
+    ]
+
+
+WAITING = node(taints=[U])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (None, WAITING, True),
+        (WAITING, WAITING, True),
+        (WAITING, node(taints=[U], resource_version="2", ready="False"), False),
+        (WAITING, node(taints=[U], addresses=[OTHER_IP]), False),
+        (WAITING, node(taints=[U], labels={"a": "1"}), True),
+        (WAITING, node(taints=[U], annotations={"a": "1"}), True),
+        (WAITING, node(taints=[U], provider_id="fake://1"), True),
+        (WAITING, node(taints=[U, Taint(key="a")]), True),
+        (WAITING, node(taints=[U], uid="another"), True),
+        (None, node(), False),
+        (WAITING, node(), False),
+        (None, node(labels={names.LABEL_ZONE_BETA: "z"}), True),
+        (None, node(labels={names.LABEL_ZONE_BETA: "z", names.LABEL_ZONE: "z"}), False),
+        (None, node(labels={names.LABEL_ZONE: "z"}), False),
+    ],
+    ids=[
+        *("new", "resync", "heartbeat", "addresses", "label", "annotation", "provider ID"),
+        *("taint", "re-created", "settled", "became settled", "beta alone", "both", "stable alone"),
+    ],
+)
+def test_which_changes_are_worth_a_look(old: Node | None, new: Node, expected: bool) -> None:
+    assert plan.needs_sync(old, new) is expected
