@@ -13,7 +13,7 @@ from ccm.model.ip import parse_ip
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _MAPPED_BITS = 96
-_LONGEST_LENGTH = 6
+_MOST_DIGITS = 3
 _NO_LENGTH = 1000
 
 
@@ -23,7 +23,8 @@ def parse_cidr(text: str) -> Network | None:
     parsed = parse_ip(address)
     if parsed is None or not separator or not length.isascii() or not length.isdigit():
         return None
-    bits = int(length) if len(length) <= _LONGEST_LENGTH else _NO_LENGTH
+    digits = length.lstrip("0") or "0"
+    bits = int(digits) if len(digits) <= _MOST_DIGITS else _NO_LENGTH
     if parsed.version == 4 and ":" in address:
         return _mapped(parsed, bits)
     if bits > parsed.max_prefixlen:

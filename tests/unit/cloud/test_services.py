@@ -1,0 +1,222 @@
+"""What providers ask about a Service: the answers of the Go library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ccm.cloud import (
+    Ingress,
+    InvalidArgument,
+    PortStatus,
+    Service,
+    Status,
+    default_load_balancer_name,
+    has_load_balancer_finalizer,
+    health_check_path_port,
+    is_allow_all,
+    load_balancer_source_ranges,
+    load_balancer_status,
+    load_balancer_status_equal,
+    needs_health_check,
+    requests_only_local_traffic,
+)
+from ccm.model import ObjectMeta, ServiceSpec, names
+from ccm.model.service import (
+    LoadBalancerIngress,
+    LoadBalancerStatus,
+    ServiceStatus,
+)
+from ccm.model.service import PortStatus as WirePort
+
+F = names.FINALIZER_LOAD_BALANCER
+
+
+def service(
+    *,
+    annotations: dict[str, str] | None = None,
+    finalizers: list[str] | None = None,
+    **spec: Any,
+) -> Service:
+    return Service(
+        metadata=ObjectMeta(name="web", annotations=annotations, finalizers=finalizers),
+        spec=ServiceSpec(**spec),
+    )
+
+
+def annotated(text: str) -> Service:
+    return service(annotations={names.ANNOTATION_SOURCE_RANGES: text})
+
+
+def ranges(*entries: str) -> Service:
+    return service(load_balancer_source_ranges=list(entries))
+
+
+REFUSED = [
+    "10.0.0.1/33", "foo.bar", "10.0.0.1/32,*", "10.0.0.1/32,", "10.0.0.1/32, ", "10.0.0.1",
+]  # fmt: skip
+
+
+@pytest.mark.row("service-helpers-01")
+@pytest.mark.parametrize("text", REFUSED)
+def test_source_ranges_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"annotation .*load-balancer-source-ranges.*10\.0"):
+        load_balancer_source_ranges(annotated(text))
+    with pytest.raises(InvalidArgument, match=r"spec\.loadBalancerSourceRanges.*10\.0"):
+        load_balancer_source_ranges(ranges(*text.split(",")))
+
+
+@pytest.mark.row("service-helpers-02")
+@pytest.mark.parametrize(
+    ("entries", "found"),
+    [
+        (["192.168.0.1/32"], {"192.168.0.1/32"}),
+        (["192.168.0.1/32", "192.168.0.1/32"], {"192.168.0.1/32"}),
+        (["192.168.0.1/32", "192.168.0.2/32"], {"192.168.0.1/32", "192.168.0.2/32"}),
+        (["  192.168.0.1/32 ", " 192.168.0.2/32  "], {"192.168.0.1/32", "192.168.0.2/32"}),
+        (["010.1.2.3/8"], {"10.0.0.0/8"}),
+        (["2001:db8::1/64"], {"2001:db8::/64"}),
+    ],
+)
+def test_source_ranges(entries: Sequence[str], found: set[str]) -> None:
+    for given in (annotated(",".join(entries)), ranges(*entries)):
+        assert {str(each) for each in load_balancer_source_ranges(given)} == found
+
+
+@pytest.mark.row("service-helpers-02")
+@pytest.mark.parametrize("given", [service(), annotated(""), annotated("  "), ranges()])
+def test_without_source_ranges_every_ipv4_client_is_let_in(given: Service) -> None:
+    found = load_balancer_source_ranges(given)
+
+    assert {str(each) for each in found} == {"0.0.0.0/0"}
+    assert is_allow_all(found)
+
+
+@pytest.mark.row("service-helpers-02")
+def test_the_field_wins_over_the_annotation() -> None:
+    given = service(
+        annotations={names.ANNOTATION_SOURCE_RANGES: "nonsense"},
+        load_balancer_source_ranges=["10.0.0.0/8"],
+    )
+
+    assert {str(each) for each in load_balancer_source_ranges(given)} == {"10.0.0.0/8"}
+
+
+@pytest.mark.row("service-helpers-03")
+@pytest.mark.parametrize(
+    ("entries", "all_"),
+    [
+        (["10.0.0.1/32"], False),
+        (["10.0.0.1/32", "10.0.0.1/32"], False),
+        (["10.0.0.1/32", "10.0.0.2/32"], False),
+        (["::/0"], False),
+        (["0.0.0.0/0"], True),
+        (["192.168.0.0/0"], True),
+        (["192.168.0.1/32", "0.0.0.0/0"], True),
+    ],
+)
+def test_allow_all(entries: Sequence[str], all_: bool) -> None:
+    assert is_allow_all(load_balancer_source_ranges(ranges(*entries))) is all_
+
+
+@pytest.mark.row("service-helpers-04")
+@pytest.mark.parametrize(
+    ("type_", "policy", "local", "check"),
+    [
+        ("", "", False, False),
+        ("ClusterIP", "Local", False, False),
+        ("NodePort", "", False, False),
+        ("NodePort", "Cluster", False, False),
+        ("LoadBalancer", "Cluster", False, False),
+        ("NodePort", "Local", True, False),
+        ("LoadBalancer", "Local", True, True),
+    ],
+)
+def test_local_traffic_and_health_checks(type_: str, policy: str, local: bool, check: bool) -> None:
+    given = service(type=type_, external_traffic_policy=policy, health_check_node_port=30000)
+
+    assert requests_only_local_traffic(given) is local
+    assert needs_health_check(given) is check
+    assert health_check_path_port(given) == (("/healthz", 30000) if check else ("", 0))
+
+
+@pytest.mark.row("service-helpers-04")
+def test_a_health_check_without_a_port_is_none() -> None:
+    given = service(type="LoadBalancer", external_traffic_policy="Local")
+
+    assert needs_health_check(given)
+    assert health_check_path_port(given) == ("", 0)
+
+
+@pytest.mark.row("service-helpers-05")
+@pytest.mark.parametrize(
+    ("finalizers", "found"),
+    [(None, False), ([], False), (["foo"], False), ([F], True), (["foo", F, "bar"], True)],
+)
+def test_the_finalizer(finalizers: list[str] | None, found: bool) -> None:
+    assert has_load_balancer_finalizer(service(finalizers=finalizers)) is found
+
+
+def of(**fields: Any) -> Status:
+    return Status(ingress=[Ingress(**fields)])
+
+
+TCP = PortStatus(port=80, protocol="TCP")
+UDP = PortStatus(port=80, protocol="UDP")
+
+
+@pytest.mark.row("service-helpers-06")
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        (Status(), Status(), True),
+        (Status(), Status(ingress=[]), True),
+        (of(ip="1.2.3.4"), of(ip="1.2.3.4"), True),
+        (of(ip="1.2.3.4"), Status(ingress=(Ingress(ip="1.2.3.4"),)), True),
+        (of(ip="1.2.3.4"), of(ip="1.2.3.5"), False),
+        (of(ip="1.2.3.4", ip_mode="VIP"), of(ip="1.2.3.4", ip_mode="VIP"), True),
+        (of(ip="1.2.3.4", ip_mode="VIP"), of(ip="1.2.3.4"), False),
+        (of(ip="1.2.3.4", ip_mode="VIP"), of(ip="1.2.3.4", ip_mode="Proxy"), False),
+        (of(hostname="a"), of(hostname="b"), False),
+        (of(ip="1.2.3.4", ports=[TCP]), of(ip="1.2.3.4", ports=(TCP,)), True),
+        (of(ip="1.2.3.4", ports=[TCP]), of(ip="1.2.3.4", ports=[UDP]), False),
+        (of(ip="1.2.3.4", ports=[TCP]), of(ip="1.2.3.4"), False),
+    ],
+)
+def test_equality_of_statuses(one: Status, other: Status, equal: bool) -> None:
+    assert load_balancer_status_equal(one, other) is equal
+    assert load_balancer_status_equal(other, one) is equal
+
+
+def test_the_status_in_the_words_of_the_sdk() -> None:
+    ingress = [
+        LoadBalancerIngress(ip="1.2.3.4", ip_mode="Proxy"),
+        LoadBalancerIngress(ip="1.2.3.5", ip_mode="VIP"),
+        LoadBalancerIngress(
+            hostname="lb.example", ports=[WirePort(port=80, protocol="TCP", error="Busy")]
+        ),
+    ]
+    given = Service(
+        metadata=ObjectMeta(name="web"),
+        status=ServiceStatus(load_balancer=LoadBalancerStatus(ingress=ingress)),
+    )
+
+    assert load_balancer_status(given) == Status(
+        ingress=(
+            Ingress(ip="1.2.3.4", ip_mode="Proxy"),
+            Ingress(ip="1.2.3.5", ip_mode="VIP"),
+            Ingress(
+                hostname="lb.example", ports=(PortStatus(port=80, protocol="TCP", error="Busy"),)
+            ),
+        )
+    )
+
+
+def test_the_default_name() -> None:
+    uid = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
+    given = Service(metadata=ObjectMeta(name="web", uid=uid))
+
+    assert default_load_balancer_name(given) == "a0a1b2c3d4e5f60718293a4b5c6d7e8f"
+    assert len(default_load_balancer_name(given)) == 32

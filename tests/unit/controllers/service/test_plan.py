@@ -1,0 +1,394 @@
+"""The decisions about Services, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm.cloud import Ingress, PortStatus, Service, Status
+from ccm.controllers.service import plan
+from ccm.controllers.service.nodes import Members, is_member, matters, shown
+from ccm.controllers.service.plan import Step
+from ccm.controllers.service.record import Record
+from ccm.model import Taint, names
+from ccm.testing.builders import node
+from tests.unit.controllers.service.world import F, autoscaler_taint
+
+EXCLUDE = names.LABEL_EXCLUDE_BALANCERS
+
+
+def service(
+    type_: str = "LoadBalancer",
+    *,
+    finalizers: list[str] | None = None,
+    deleting: bool = False,
+    annotations: dict[str, str] | None = None,
+    uid: str = "u",
+    ingress: list[dict[str, Any]] | None = None,
+    **spec: Any,
+) -> Service:
+    metadata: dict[str, Any] = {
+        "name": "web",
+        "namespace": "default",
+        "uid": uid,
+        "resourceVersion": "7",
+        "finalizers": finalizers,
+        "annotations": annotations,
+    }
+    if deleting:
+        metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    spec = {"type": type_, "ports": [port()], **spec}
+    body = {"metadata": metadata, "spec": spec, "status": {"loadBalancer": {"ingress": ingress}}}
+    return msgspec.convert(body, Service)
+
+
+def port(**fields: Any) -> dict[str, Any]:
+    return {"port": 80, "protocol": "TCP", "targetPort": 80, "nodePort": 30080, **fields}
+
+
+@pytest.mark.row("service-wants-01")
+@pytest.mark.parametrize(
+    ("given", "wants"),
+    [
+        (service(), True),
+        (service("ClusterIP"), False),
+        (service("NodePort"), False),
+        (service("ExternalName"), False),
+        (service(loadBalancerClass="theirs"), False),
+        (service(loadBalancerClass=""), False),
+        (service(loadBalancerClass="mine"), True),
+        (service("ClusterIP", loadBalancerClass="mine"), False),
+    ],
+)
+def test_who_wants_a_balancer(given: Service, wants: bool) -> None:
+    assert plan.wants_balancer(given, {"mine"}) is wants
+
+
+@pytest.mark.row("service-cleanup-01")
+@pytest.mark.parametrize(
+    ("given", "needs"),
+    [
+        (service(), False),
+        (service("NodePort"), False),
+        (service(deleting=True), False),
+        (service("NodePort", finalizers=[F]), True),
+        (service(finalizers=[F]), False),
+        (service("", finalizers=[F], deleting=True), True),
+        (service(finalizers=[F], deleting=True), True),
+        (service(finalizers=["foo"], deleting=True), False),
+        (service(finalizers=[F], deleting=True, loadBalancerClass="theirs"), False),
+        (service(finalizers=[F], deleting=True, loadBalancerClass="mine"), True),
+    ],
+)
+def test_who_needs_cleanup(given: Service, needs: bool) -> None:
+    assert plan.needs_cleanup(given, {"mine"}) is needs
+
+
+@pytest.mark.row("service-deleting-01")
+@pytest.mark.parametrize(
+    ("given", "served", "step"),
+    [
+        (service(), False, Step.SERVE),
+        (service(finalizers=[F]), True, Step.SERVE),
+        (service("ClusterIP"), False, Step.NOTHING),
+        (service("ClusterIP"), True, Step.REMOVE),
+        (service("ClusterIP", finalizers=[F]), False, Step.REMOVE),
+        (service(finalizers=[F], deleting=True), False, Step.REMOVE),
+        (service(finalizers=["foo"], deleting=True), False, Step.NOTHING),
+        (service(finalizers=["foo"], deleting=True), True, Step.REMOVE),
+        (service(loadBalancerClass="theirs", finalizers=[F]), False, Step.NOTHING),
+        (service(loadBalancerClass="theirs", finalizers=[F], deleting=True), False, Step.NOTHING),
+    ],
+)
+def test_what_is_done(given: Service, served: bool, step: Step) -> None:
+    assert plan.step(given, (), served=served) is step
+
+
+CHANGES = [
+    (service("ClusterIP"), True, "type"),
+    (service(ports=[port(port=81)]), True, "port"),
+    (service(ports=[port(), port(port=81)]), True, "one port more"),
+    (service(ports=[port(name="http")]), True, "name of a port"),
+    (service(ports=[port(protocol="UDP")]), True, "protocol"),
+    (service(ports=[port(nodePort=30081)]), True, "node port"),
+    (service(ports=[port(targetPort=81)]), True, "target port"),
+    (service(ports=[port(targetPort="80")]), True, "target port as text"),
+    (service(ports=[port(appProtocol="http")]), True, "application protocol"),
+    (service(sessionAffinity="ClientIP"), True, "session affinity"),
+    (
+        service(sessionAffinityConfig={"clientIP": {"timeoutSeconds": 5}}),
+        True,
+        "session affinity's time",
+    ),
+    (service(loadBalancerIP="192.0.2.1"), True, "address"),
+    (service(loadBalancerSourceRanges=["10.0.0.0/8"]), True, "source ranges"),
+    (service(externalIPs=["192.0.2.1"]), True, "external IPs"),
+    (service(annotations={"a": "b"}), True, "annotation"),
+    (service(uid="other"), True, "UID"),
+    (service(externalTrafficPolicy="Local"), True, "traffic policy"),
+    (service(healthCheckNodePort=30090), True, "health check port"),
+    (service(ipFamilies=["IPv4", "IPv6"]), True, "IP families"),
+    (service(loadBalancerSourceRanges=[]), False, "empty list"),
+    (service(clusterIP="10.0.0.1", clusterIPs=["10.0.0.1"]), False, "cluster IP"),
+    (service(ipFamilyPolicy="PreferDualStack"), False, "IP family policy"),
+    (service(internalTrafficPolicy="Local"), False, "internal traffic policy"),
+    (service(allocateLoadBalancerNodePorts=False), False, "allocation of node ports"),
+    (service(finalizers=[F]), False, "finalizers"),
+    (service(deleting=True), False, "deletion"),
+    (service(ingress=[{"ip": "192.0.2.1"}]), False, "status"),
+]
+
+
+@pytest.mark.row("service-change-01")
+@pytest.mark.parametrize(
+    ("changed", "needs"), [row[:2] for row in CHANGES], ids=[row[2] for row in CHANGES]
+)
+def test_which_changes_need_an_ensure(changed: Service, needs: bool) -> None:
+    assert plan.needs_ensure(service(), changed, None) is needs
+    assert plan.needs_ensure(changed, service(), None) is needs
+    assert not plan.needs_ensure(changed, changed, None)
+
+
+@pytest.mark.row("service-change-01")
+@pytest.mark.parametrize(
+    ("old", "new", "needs"),
+    [
+        (service(ports=[port(targetPort=20)]), service(ports=[port(targetPort=21)]), True),
+        (service(ports=[port(targetPort=22)]), service(ports=[port(targetPort="dns")]), True),
+        (
+            service(ports=[port(appProtocol="http")]),
+            service(ports=[port(appProtocol="tcp")]),
+            True,
+        ),
+        (
+            service(ports=[port(appProtocol="http")]),
+            service(ports=[port(appProtocol="http")]),
+            False,
+        ),
+        (service(externalIPs=["a"]), service(externalIPs=["b"]), True),
+        (service(externalIPs=["a", "b"]), service(externalIPs=["b", "a"]), True),
+        (
+            service(ports=[port(), port(port=81)]),
+            service(ports=[port(port=81), port()]),
+            True,
+        ),
+        (service(ipFamilies=["IPv4"]), service(ipFamilies=["IPv4", "IPv6"]), True),
+        (service(ipFamilies=["IPv4"]), service(ipFamilies=["IPv4"]), False),
+        (service(ipFamilies=["IPv4", "IPv6"]), service(ipFamilies=["IPv6", "IPv4"]), False),
+    ],
+)
+def test_changes_inside_lists(old: Service, new: Service, needs: bool) -> None:
+    assert plan.needs_ensure(old, new, None) is needs
+
+
+@pytest.mark.row("service-annotations-01")
+@pytest.mark.parametrize(
+    ("key", "counts"),
+    [("lb.sim.io/a", True), (names.ANNOTATION_SOURCE_RANGES, True), ("kubectl/last", False)],
+)
+def test_annotations_that_count(key: str, counts: bool) -> None:
+    changed = service(annotations={key: "x"})
+
+    assert plan.needs_ensure(service(), changed, ("lb.sim.io/",)) is counts
+
+
+@pytest.mark.row("service-finalizer-01")
+def test_patches_of_the_finalizer() -> None:
+    bound = {"resourceVersion": "7"}
+
+    assert plan.finalizer_patch(service()) == {"metadata": {**bound, "finalizers": [F]}}
+    assert plan.finalizer_patch(service(finalizers=["foo"])) == {
+        "metadata": {**bound, "$setElementOrder/finalizers": ["foo", F], "finalizers": [F]}
+    }
+    assert plan.finalizer_patch(service(finalizers=["foo", F])) is None
+    assert plan.removal_patch(service(finalizers=["foo"])) is None
+    assert plan.removal_patch(service(finalizers=[F])) == {
+        "metadata": {**bound, "$deleteFromPrimitiveList/finalizers": [F]}
+    }
+    assert plan.removal_patch(service(finalizers=["a", F, "b"])) == {
+        "metadata": {
+            **bound,
+            "$deleteFromPrimitiveList/finalizers": [F],
+            "$setElementOrder/finalizers": ["a", "b"],
+        }
+    }
+
+
+@pytest.mark.row("service-finalizer-01")
+@pytest.mark.parametrize("given", [service(deleting=True), service("ClusterIP")])
+def test_a_finalizer_is_never_added_in_vain(given: Service) -> None:
+    with pytest.raises(plan.Moved):
+        plan.finalizer_patch(given)
+
+
+@pytest.mark.row("service-status-01")
+@pytest.mark.parametrize(
+    ("ingress", "wanted", "written"),
+    [
+        (None, Status(), None),
+        ([], Status(), None),
+        (
+            None,
+            Status(ingress=[Ingress(ip="192.0.2.1")]),
+            [{"ip": "192.0.2.1"}],
+        ),
+        ([{"ip": "192.0.2.1"}], Status(ingress=[Ingress(ip="192.0.2.1")]), None),
+        ([{"ip": "192.0.2.1", "ipMode": "VIP"}], Status(ingress=[Ingress(ip="192.0.2.1")]), None),
+        (
+            [{"ip": "192.0.2.1", "ipMode": "VIP"}],
+            Status(ingress=[Ingress(ip="192.0.2.1", ip_mode="Proxy")]),
+            [{"ip": "192.0.2.1", "ipMode": "Proxy"}],
+        ),
+        (
+            [{"ip": "192.0.2.1"}],
+            Status(
+                ingress=[
+                    Ingress(
+                        hostname="lb.example",
+                        ports=[
+                            PortStatus(port=80),
+                            PortStatus(port=53, protocol="UDP", error="Busy"),
+                        ],
+                    )
+                ]
+            ),
+            [
+                {
+                    "hostname": "lb.example",
+                    "ports": [
+                        {"port": 80, "protocol": "TCP"},
+                        {"port": 53, "protocol": "UDP", "error": "Busy"},
+                    ],
+                }
+            ],
+        ),
+    ],
+)
+def test_patches_of_the_status(
+    ingress: list[dict[str, Any]] | None, wanted: Status, written: list[dict[str, Any]] | None
+) -> None:
+    patch = plan.status_patch(service(ingress=ingress), wanted)
+
+    expected = {
+        "metadata": {"resourceVersion": "7"},
+        "status": {"loadBalancer": {"ingress": written}},
+    }
+    assert patch == (expected if written else None)
+
+
+@pytest.mark.row("service-status-01")
+def test_a_status_that_is_no_longer_wanted_is_cleared() -> None:
+    given = service(ingress=[{"ip": "192.0.2.1"}])
+    cleared = {"loadBalancer": {"ingress": None}}
+
+    assert (plan.status_patch(given, Status()) or {})["status"] == cleared
+    assert (plan.removal_patch(given) or {})["status"] == cleared
+    with pytest.raises(plan.Moved):
+        plan.status_patch(service("ClusterIP"), Status())
+
+
+@pytest.mark.row("service-nodes-01")
+@pytest.mark.parametrize(
+    ("given", "member"),
+    [
+        (node(ready=None), True),
+        (node(ready="False"), True),
+        (node(provider_id="fake://1"), True),
+        (node(provider_id=""), True),
+        *[(node(labels={EXCLUDE: value}), False) for value in ("", "true", "1", "T", "foo")],
+        *[(node(labels={EXCLUDE: value}), True) for value in ("false", "0", "F", "False", "f")],
+        (node(taints=[autoscaler_taint()]), False),
+        (node(taints=[Taint(key="other", effect="NoSchedule")]), True),
+    ],
+)
+def test_who_is_a_member(given: Any, member: bool) -> None:
+    assert is_member(given) is member
+
+
+TAINTED = [autoscaler_taint()]
+
+
+@pytest.mark.row("service-nodes-02")
+@pytest.mark.parametrize("around", [{}, {"taints": TAINTED}, {"ready": "False"}])
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        ({}, {"labels": {EXCLUDE: ""}}, True),
+        ({"labels": {EXCLUDE: ""}}, {}, True),
+        ({"labels": {EXCLUDE: ""}}, {"labels": {EXCLUDE: "foo"}}, False),
+        ({"provider_id": ""}, {"provider_id": "fake://1"}, True),
+        ({"provider_id": "fake://1"}, {"provider_id": ""}, True),
+        ({"provider_id": "fake://1"}, {"provider_id": "fake://2"}, True),
+        ({}, {}, False),
+        ({}, {"labels": {"a": "b"}}, False),
+    ],
+)
+def test_which_updates_of_a_node_count(
+    old: dict[str, Any], new: dict[str, Any], counts: bool, around: dict[str, Any]
+) -> None:
+    assert matters(node(**old, **around), node(**new, **around)) is counts
+
+
+@pytest.mark.row("service-nodes-02")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"ready": "False"}, {"ready": "True"}),
+        ({"ready": "True"}, {"ready": None}),
+        ({}, {"taints": TAINTED}),
+        ({"taints": TAINTED}, {}),
+        ({}, {"taints": [Taint(key="other", effect="NoSchedule")]}),
+    ],
+)
+def test_readiness_and_taints_do_not_count(old: dict[str, Any], new: dict[str, Any]) -> None:
+    assert not matters(node(**old), node(**new))
+
+
+@pytest.mark.row("service-nodes-03")
+def test_two_sets_are_equal_when_names_and_provider_ids_are() -> None:
+    members = Members()
+    for name in ("b", "a"):
+        members.put(node(name))
+    first = members.fingerprint
+    assert [each.name for each in members.all] == ["a", "b"]
+
+    members.put(node("a", labels={"x": "y"}, ready="False"))
+    assert members.fingerprint == first
+    assert members.all[0].labels == {"x": "y"}
+    members.put(node("a", provider_id="fake://1"))
+    second = members.fingerprint
+    members.put(node("a", provider_id="fake://2"))
+    assert len({first, second, members.fingerprint}) == 3
+    members.put(node("a"))
+    assert members.fingerprint == first
+    members.remove("b")
+    members.remove("never there")
+    assert members.fingerprint != first
+    members.put(node("a", labels={EXCLUDE: ""}))
+    assert (members.all, members.fingerprint) == ((), Members().fingerprint)
+
+
+def test_only_some_names_are_shown() -> None:
+    few, many = [node("a"), node("b")], [node(f"n{number:02}") for number in range(23)]
+
+    assert shown(few) == "[a b]"
+    assert shown(many).startswith("[n00 n01 ")
+    assert shown(many).endswith(" n19 <3 more>]")
+
+
+def test_the_newest_known_state_counts() -> None:
+    old, new = service(), service(finalizers=[F])
+    newer = msgspec.structs.replace(
+        new, metadata=msgspec.structs.replace(new.metadata, resource_version="10")
+    )
+    record = Record(given=old)
+    assert record.newest(old) is old
+
+    record.latest = newer
+    assert record.newest(old) is newer
+    other = service(uid="other")
+    assert record.newest(other) is other
+    record.latest = old
+    assert record.newest(newer) is newer

@@ -1,0 +1,78 @@
+"""CIDR and truth values as Go reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ccm.model.booleans import parse_bool
+from ccm.model.cidr import Network, overlap, parse_cidr, parse_cidrs, same_family
+
+
+@pytest.mark.parametrize(
+    ("text", "network"),
+    [
+        ("10.0.0.0/8", "10.0.0.0/8"),
+        ("10.1.2.3/8", "10.0.0.0/8"),
+        ("010.0.0.0/08", "10.0.0.0/8"),
+        ("10.0.0.0/0000000008", "10.0.0.0/8"),
+        ("192.168.0.0/0", "0.0.0.0/0"),
+        ("10.0.0.1/32", "10.0.0.1/32"),
+        ("2001:db8::1/64", "2001:db8::/64"),
+        ("2001:DB8:0:0::/64", "2001:db8::/64"),
+        ("::ffff:10.1.2.3/104", "10.0.0.0/8"),
+        ("::ffff:10.1.2.3/128", "10.1.2.3/32"),
+        ("::ffff:10.1.2.3/0", "::/0"),
+        ("::/0", "::/0"),
+    ],
+)
+def test_networks(text: str, network: str) -> None:
+    assert str(parse_cidr(text)) == network
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "/", "10.0.0.1", "10.0.0.1/", "10.0.0.1/33", "10.0.0.1/-1", "10.0.0.1/+8", "10.0.0/8",
+        "10.0.0.1/8/8", " 10.0.0.0/8", "10.0.0.0/8 ", "10.0.0.0/ 8", "foo.bar", "*", "fe80::1%e/64",
+        "::/129", "::ffff:10.1.2.3/129", "10.0.0.0/255.0.0.0", "10.0.0.0/٨", "10.0.0.0/1000000",
+    ],
+)  # fmt: skip
+def test_texts_that_are_no_network(text: str) -> None:
+    assert parse_cidr(text) is None
+
+
+def test_lists() -> None:
+    found = parse_cidrs("10.0.0.0/8, ::/0")
+
+    assert found is not None
+    assert [str(each) for each in found] == ["10.0.0.0/8", "::/0"]
+    assert parse_cidrs("10.0.0.0/8,") is None
+    assert parse_cidrs("") is None
+
+
+def network(text: str) -> Network:
+    found = parse_cidr(text)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlaps", "family"),
+    [
+        ("10.0.0.0/8", "10.1.0.0/16", True, True),
+        ("2001:db8::/32", "2001::/16", True, True),
+        ("10.0.0.0/8", "11.0.0.0/8", False, True),
+        ("0.0.0.0/0", "::/0", False, False),
+    ],
+)
+def test_overlap_and_family(one: str, other: str, overlaps: bool, family: bool) -> None:
+    pair = network(one), network(other)
+
+    assert overlap(*pair) is overlap(*reversed(pair)) is overlaps
+    assert same_family(*pair) is family
+
+
+def test_truth_values() -> None:
+    assert {parse_bool(word) for word in ("1", "t", "T", "TRUE", "true", "True")} == {True}
+    assert {parse_bool(word) for word in ("0", "f", "F", "FALSE", "false", "False")} == {False}
+    assert {parse_bool(word) for word in ("", "yes", "tRUE", " true", "2", "foo")} == {None}
