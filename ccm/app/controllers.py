@@ -6,7 +6,7 @@ lacks. The order in which they start is that of `names.CONTROLLERS`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ccm.app import names
@@ -57,12 +57,17 @@ class Parts:
     clock: Clock
 
 
-def enabled(parts: Parts) -> Iterator[tuple[names.Controller, Work]]:
-    """The controllers that are turned on and that the provider can serve, one by one."""
+def enabled(
+    parts: Parts, among: Collection[names.Controller] = names.CONTROLLERS
+) -> Iterator[tuple[names.Controller, Work]]:
+    """Those of some controllers that are turned on and that the provider can serve."""
     logger = log.logger("daemon")
     for controller in names.disabled(parts.options.controllers):
-        logger.warning("controller is disabled", controller=controller.name)
+        if controller in among:
+            logger.warning("controller is disabled", controller=controller.name)
     for controller in names.enabled(parts.options.controllers):
+        if controller not in among:
+            continue
         try:
             work = _MAKERS[controller](parts)
         except NotOffered as lack:

@@ -19,8 +19,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import ccm
-from ccm.app import controllers, metrics, names
+from ccm.app import controllers, metrics, migration, names
 from ccm.app.clients import EVENTS, INFORMERS, Clients, user_agent
+from ccm.app.documents import DocumentError
 from ccm.app.events import Events
 from ccm.app.informers import ProviderInformers
 from ccm.app.options import PROGRAM, Options
@@ -49,6 +50,8 @@ EXIT_OK = 0
 EXIT_CONFIGURATION = 1
 EXIT_LOST_LEASE = 1
 
+_NO_MIGRATION = migration.Plan(leader_name="")
+
 
 async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTEM) -> int:
     """Run the daemon until it is told to stop; the exit code.
@@ -62,11 +65,13 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
         cluster = await asyncio.to_thread(
             kube_config.load, options.kubeconfig, options.master, environ=environ
         )
-    except (registry.ProviderError, kube_config.ConfigError) as error:
+        plan = migration_plan(options)
+    except (registry.ProviderError, kube_config.ConfigError, DocumentError) as error:
         raise Misconfigured(str(error)) from error
     logger.info("starting", version=ccm.__version__, server=cluster.server, source=cluster.source)
     async with Transport(cluster, user_agent=user_agent(PROGRAM), clock=clock) as transport:
-        daemon = Daemon(options, Clients(transport, options.api_rate, clock), opener, clock)
+        clients = Clients(transport, options.api_rate, clock)
+        daemon = Daemon(options, clients, opener, plan=plan, clock=clock)
         with _stop_signals() as stop:
             work = spawn(daemon.run(), name="daemon")
             told = spawn(stop.wait(), name="stop-signal")
@@ -91,15 +96,24 @@ class Daemon:
         options: the flags.
         clients: makes API clients.
         opener: opens the provider.
+        plan: which controllers run under a second lease; None = no migration.
         clock: where time comes from.
     """
 
     def __init__(
-        self, options: Options, clients: Clients, opener: registry.Opener, clock: Clock
+        self,
+        options: Options,
+        clients: Clients,
+        opener: registry.Opener,
+        *,
+        plan: migration.Plan | None = None,
+        clock: Clock = SYSTEM,
     ) -> None:
         self._options = options
         self._clients = clients
         self._opener = opener
+        self._plan = plan
+        self._identity = new_identity(socket.gethostname())
         self._clock = clock
         self._log = log.logger("daemon")
         self._events = Events(clients.named(EVENTS), clock)
@@ -123,21 +137,28 @@ class Daemon:
                 await self._lead(cloud)
                 return EXIT_OK
             try:
-                await self._elector().run(lambda: self._lead(cloud))
+                lease = options.leader_elect_resource_name
+                await self._elector(lease).run(lambda: self._lead(cloud))
             except LostLease as error:
                 self._log.error("leaderelection lost", error=str(error))
                 return EXIT_LOST_LEASE
+            except BaseExceptionGroup as group:
+                lost = group.subgroup(LostLease)
+                if lost is None:
+                    raise
+                self._log.error("migration leaderelection lost", error=str(lost.exceptions[0]))
+                return EXIT_LOST_LEASE
         return EXIT_OK
 
-    def _elector(self) -> LeaderElector:
+    def _elector(self, lease: str) -> LeaderElector:
         options = self._options
         renew_deadline_s = options.leader_elect_renew_deadline.total_seconds()
         return LeaderElector(
             self._clients.lease(renew_deadline_s).resource(LEASES),
             Terms(
                 namespace=options.leader_elect_resource_namespace,
-                name=options.leader_elect_resource_name,
-                identity=new_identity(socket.gethostname()),
+                name=lease,
+                identity=self._identity,
                 lease_duration_s=options.leader_elect_lease_duration.total_seconds(),
                 renew_deadline_s=renew_deadline_s,
                 retry_period_s=options.leader_elect_retry_period.total_seconds(),
@@ -179,12 +200,28 @@ class Daemon:
             async with Group() as group:
                 group.start(informers.run(), name="informers")
                 group.start(_settle(informers), name="settle")
-                for controller, work in controllers.enabled(parts):
-                    group.start(_run(controller, work), name=controller.name)
-                    await self._pause_between_starts()
+                if self._plan is not None:
+                    group.start(self._lead_migrated(parts, self._plan), name="migration")
+                await self._start(group, parts, migration.Runs.MAIN)
         finally:
             if inventory is not None:
                 await inventory.close()
+
+    async def _lead_migrated(self, parts: controllers.Parts, plan: migration.Plan) -> None:
+        """Run what two managers share, whenever the second lease is ours too."""
+
+        async def lead() -> None:
+            async with Group() as group:
+                await self._start(group, parts, migration.Runs.MIGRATED)
+
+        await self._elector(plan.leader_name).run(lead)
+
+    async def _start(self, group: Group, parts: controllers.Parts, runs: migration.Runs) -> None:
+        plan = self._plan or _NO_MIGRATION
+        among = [entry for entry in names.CONTROLLERS if plan.of(entry.name) is runs]
+        for controller, work in controllers.enabled(parts, among):
+            group.start(_run(controller, work), name=controller.name)
+            await self._pause_between_starts()
 
     def _guard(self, cloud: Cloud) -> Guarded:
         options = self._options
@@ -222,6 +259,25 @@ class Daemon:
         if not self._options.allow_untagged_cloud:
             raise Misconfigured(f"{detail}; give it one, or pass --allow-untagged-cloud")
         self._log.warning("cloud has no cluster ID", error=detail)
+
+
+def migration_plan(options: Options) -> migration.Plan | None:
+    """Which controllers run under a second lease; None = no migration.
+
+    Raises:
+        DocumentError: the file with the plan cannot be used.
+        Misconfigured: both leases are the same.
+    """
+    if not (options.leader_elect and options.enable_leader_migration):
+        return None
+    file = options.leader_migration_config
+    plan = migration.load(file) if file else options.leader_migration or migration.DEFAULT
+    if plan.leader_name == options.leader_elect_resource_name:
+        raise Misconfigured(
+            f"--leader-migration-config={file}: leaderName is {plan.leader_name!r}, which is "
+            "--leader-elect-resource-name already; give the shared lease a name of its own"
+        )
+    return plan
 
 
 async def _run(controller: names.Controller, work: controllers.Work) -> None:

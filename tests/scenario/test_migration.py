@@ -1,0 +1,97 @@
+"""Leader migration: two leases, and what runs under which."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenario import harness
+from tests.scenario.harness import Stage, wait_for
+
+SHARED = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/shared"
+TERMS = {
+    "leaseDurationSeconds": 3600,
+    "leaseTransitions": 0,
+    "acquireTime": "2026-01-01T00:00:00.000000Z",
+    "renewTime": "2026-01-01T00:00:00.000000Z",
+}
+
+
+def plan(folder: Path, component: str) -> dict[str, str]:
+    """Flags under which both managers may run the node life cycle."""
+    file = folder / "migration.yaml"
+    file.write_text(
+        "apiVersion: controllermanager.config.k8s.io/v1\nkind: LeaderMigrationConfiguration\n"
+        "leaderName: shared\ncontrollerLeaders:\n"
+        f"- {{name: cloud-node-lifecycle, component: '{component}'}}\n"
+    )
+    return {"enable-leader-migration": "true", "leader-migration-config": str(file)}
+
+
+async def holder(stage: Stage) -> str:
+    """Who has the shared lease."""
+    lease: dict[str, Any] = await stage.cluster.get(SHARED) or {"spec": {}}
+    return str(lease["spec"].get("holderIdentity", ""))
+
+
+async def gone(stage: Stage, name: str) -> None:
+    """A machine vanishes; wait until its node has, too."""
+    (machine,) = [one for one in stage.cloud.world.snapshot() if one.name == name]
+    stage.cloud.world.delete(machine.id)
+
+    async def missing() -> bool:
+        return await stage.cluster.node(name) is None
+
+    await wait_for(missing, f"node {name} is gone")
+
+
+@pytest.mark.asyncio
+async def test_a_migrated_controller_waits_for_the_shared_lease(stage: Stage) -> None:
+    """Held by the other manager, the shared lease keeps the life cycle out; then it runs."""
+    body = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "shared", "namespace": "kube-system"},
+        "spec": {**TERMS, "holderIdentity": "the-other-manager"},
+    }
+    async with stage.cluster._session.post(SHARED.rpartition("/")[0], json=body) as response:
+        assert response.status == 201
+
+    daemon = await stage.start_leading(flags=plan(stage.folder, "*"))
+    await stage.node("a")
+    await stage.cluster.initialised("a")
+    assert await holder(stage) == "the-other-manager"
+    await stage.cluster.patch(SHARED, {"spec": {"holderIdentity": ""}}, kind="merge")
+    await daemon.says("became leader", count=2)
+    await gone(stage, "a")
+
+    assert await daemon.stop() == 0
+    assert await holder(stage) == ""
+
+
+@pytest.mark.asyncio
+async def test_what_the_plan_gives_to_another_does_not_run(stage: Stage) -> None:
+    daemon = await stage.start_leading(flags=plan(stage.folder, "kube-controller-manager"))
+    await stage.node("a")
+    await stage.cluster.initialised("a")
+    (machine,) = stage.cloud.world.snapshot()
+    stage.cloud.world.delete(machine.id)
+
+    await asyncio.sleep(4 * harness.MONITOR_S)
+
+    assert await stage.cluster.node("a") is not None
+    assert await daemon.stop() == 0
+
+
+@pytest.mark.asyncio
+async def test_losing_the_shared_lease_ends_the_process(stage: Stage) -> None:
+    daemon = await stage.start_leading(flags=plan(stage.folder, "*"))
+    await daemon.says("became leader", count=2)
+
+    await stage.cluster.patch(SHARED, {"spec": {"holderIdentity": "thief"}}, kind="merge")
+
+    assert await daemon.ended() == 1
+    assert daemon.lines("migration leaderelection lost")
