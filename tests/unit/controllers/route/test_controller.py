@@ -192,6 +192,7 @@ async def test_a_start_creates_what_is_missing_and_deletes_what_is_too_much() ->
         assert stage.events == []
 
 
+@pytest.mark.row("route-when-02")
 @pytest.mark.asyncio
 async def test_a_settled_cluster_costs_one_listing_now_and_one_in_ten_minutes() -> None:
     stage = Stage()
@@ -208,6 +209,7 @@ async def test_a_settled_cluster_costs_one_listing_now_and_one_in_ten_minutes() 
         assert stage.api.conditions == []
 
 
+@pytest.mark.row("route-when-03")
 @pytest.mark.asyncio
 async def test_a_new_node_has_its_route_soon() -> None:
     stage = Stage()
@@ -236,6 +238,7 @@ async def test_a_node_that_is_still_without_ranges_costs_no_listing() -> None:
         assert stage.cloud.changes() == ["create a 10.120.0.0/24"]
 
 
+@pytest.mark.row("route-when-04")
 @pytest.mark.asyncio
 async def test_under_churn_there_is_at_most_one_listing_in_ten_seconds() -> None:
     stage = Stage()
@@ -251,6 +254,7 @@ async def test_under_churn_there_is_at_most_one_listing_in_ten_seconds() -> None
         assert len(gaps) >= 8
 
 
+@pytest.mark.row("route-when-01")
 @pytest.mark.asyncio
 async def test_a_fixed_period_is_kept_from_start_to_start_and_by_nothing_else() -> None:
     stage = Stage(period_s=10.0)
@@ -265,6 +269,7 @@ async def test_a_fixed_period_is_kept_from_start_to_start_and_by_nothing_else() 
         assert len(stage.cloud.routes) == 6
 
 
+@pytest.mark.row("route-fail-02")
 @pytest.mark.asyncio
 async def test_a_failed_creation_is_told_and_tried_again_ever_later() -> None:
     stage = Stage()
@@ -285,6 +290,7 @@ async def test_a_failed_creation_is_told_and_tried_again_ever_later() -> None:
         assert stage.api.conditions[1:] == [("a", "False", "RouteCreated")]
 
 
+@pytest.mark.row("route-fail-02")
 @pytest.mark.asyncio
 async def test_a_failed_deletion_is_tried_again() -> None:
     stage = Stage()
@@ -299,6 +305,7 @@ async def test_a_failed_deletion_is_tried_again() -> None:
         assert stage.cloud.routes == []
 
 
+@pytest.mark.row("route-fail-03")
 @pytest.mark.asyncio
 async def test_a_retry_after_is_honoured_and_makes_no_event() -> None:
     stage = Stage()
@@ -343,6 +350,7 @@ async def test_when_the_cloud_answers_again_all_pauses_of_the_outage_end() -> No
         assert len(stage.cloud.routes) == 6
 
 
+@pytest.mark.row("route-fail-04")
 @pytest.mark.asyncio
 async def test_a_listing_that_fails_changes_nothing() -> None:
     stage = Stage()
@@ -356,6 +364,7 @@ async def test_a_listing_that_fails_changes_nothing() -> None:
         assert 3 <= len(stage.cloud.at) <= 8
 
 
+@pytest.mark.row("route-fail-05")
 @pytest.mark.asyncio
 async def test_a_call_that_hangs_holds_up_nothing_else() -> None:
     stage = Stage()
@@ -396,6 +405,7 @@ async def test_what_was_created_during_a_listing_counts_as_there() -> None:
         assert ("a", "True", "NoRouteCreated") not in stage.api.conditions
 
 
+@pytest.mark.row("route-when-07")
 @pytest.mark.asyncio
 @pytest.mark.parametrize("limit", [1, 7, 200])
 async def test_never_more_calls_at_once_than_allowed(limit: int) -> None:
@@ -410,6 +420,7 @@ async def test_never_more_calls_at_once_than_allowed(limit: int) -> None:
         assert len(stage.cloud.routes) == 250
 
 
+@pytest.mark.row("route-compare-20")
 @pytest.mark.asyncio
 async def test_a_creation_waits_for_the_deletion_in_its_way() -> None:
     stage = Stage()
@@ -428,6 +439,7 @@ async def test_a_creation_waits_for_the_deletion_in_its_way() -> None:
         assert stage.cloud.present() == {("a", "10.120.0.0/24"), ("b", "10.120.1.0/24")}
 
 
+@pytest.mark.row("route-compare-20")
 @pytest.mark.asyncio
 async def test_nothing_is_created_while_what_is_in_its_way_cannot_be_deleted() -> None:
     stage = Stage()
@@ -445,6 +457,7 @@ async def test_nothing_is_created_while_what_is_in_its_way_cannot_be_deleted() -
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
 
 
+@pytest.mark.row("route-compare-21")
 @pytest.mark.asyncio
 async def test_a_node_without_ranges_keeps_its_routes_for_a_while() -> None:
     stage = Stage()
@@ -461,6 +474,7 @@ async def test_a_node_without_ranges_keeps_its_routes_for_a_while() -> None:
         assert stage.api.conditions == [("a", "False", "RouteCreated")]
 
 
+@pytest.mark.row("route-compare-21")
 @pytest.mark.asyncio
 async def test_a_node_without_ranges_for_long_loses_its_routes() -> None:
     stage = Stage()

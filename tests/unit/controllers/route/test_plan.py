@@ -50,6 +50,7 @@ def deleted(found: plan.Plan) -> list[tuple[str, Why]]:
     return [(each.route.name or each.route.destination_cidr, each.why) for each in found.deletions]
 
 
+@pytest.mark.row("route-range-03")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -90,12 +91,14 @@ def test_a_missing_route_is_created_and_a_present_one_kept() -> None:
     assert found.missing == {"a": set(), "b": {network("10.120.1.0/24")}}
 
 
+@pytest.mark.row("route-range-04")
 def test_ranges_are_compared_as_networks() -> None:
     found = compare([node("a", "a000:0:0::/64")], [route("a", "A000::/064", "r")])
 
     assert (created(found), deleted(found)) == ([], [])
 
 
+@pytest.mark.row("route-compare-17")
 def test_a_range_named_twice_is_one() -> None:
     found = compare([node("a", "10.120.0.0/24", "10.120.0.1/24")], [])
 
@@ -134,6 +137,7 @@ def test_a_blackhole_never_satisfies_a_node() -> None:
     assert list(found.creations[0].after) == [0]
 
 
+@pytest.mark.row("route-compare-19")
 def test_a_duplicate_goes_and_the_same_one_is_kept_whatever_the_order() -> None:
     routes = [route("a", "10.120.0.0/24", name) for name in ("r2", "r1", "r3")]
     for seed in range(5):
@@ -172,6 +176,7 @@ def test_old_addresses_count_only_where_the_provider_wants_it() -> None:
     assert created(compare(nodes, [strict])) == [("a", "10.120.0.0/24")]
 
 
+@pytest.mark.row("route-compare-20")
 def test_creations_wait_for_every_deletion_that_overlaps() -> None:
     found = compare(
         [node("a", "10.120.0.0/23"), node("b", "10.120.64.0/26"), node("c", "10.120.99.0/24")],
@@ -296,3 +301,25 @@ def test_the_condition_as_it_is_written() -> None:
 )
 def test_which_changes_matter(new: Node, counts: bool) -> None:
     assert plan.matters(node("a", "10.120.0.0/24", ip="10.0.0.1"), new) is counts
+
+
+@pytest.mark.parametrize(
+    ("cluster", "cidr", "ours"),
+    [
+        pytest.param(cluster, cidr, ours, marks=pytest.mark.row(row))
+        for row, ours, cluster, cidrs in [
+            ("route-range-01", True, "10.244.0.0/16", "10.244.0.0/24 10.244.10.0/24"),
+            ("route-range-01", True, "10.244.0.0/16", "10.244.255.0/24 10.244.0.0/16"),
+            ("route-range-01", True, "10.244.0.0/14", "10.244.0.0/24 10.247.255.0/24"),
+            ("route-range-01", True, "a00:100::/10", "a00:100::/24"),
+            ("route-range-01", True, "10.244.0.0/16,a00::/8", "10.244.1.0/24 a00:1::/64"),
+            ("route-range-02", False, "10.244.0.0/16", "10.224.0.0/24 10.0.10.0/24"),
+            ("route-range-02", False, "10.244.0.0/16", "10.255.255.0/24 10.240.0.0/12"),
+            ("route-range-02", False, "10.244.0.0/14", "10.248.0.0/24 10.243.255.0/24"),
+            ("route-range-02", False, "a00:100::/10", "b00:100::/24 10.0.0.0/24"),
+        ]
+        for cidr in cidrs.split()
+    ],
+)
+def test_which_ranges_are_ours(cluster: str, cidr: str, ours: bool) -> None:
+    assert plan.is_managed(network(cidr), plan.parse_ranges(cluster)) is ours
