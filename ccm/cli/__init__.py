@@ -36,9 +36,9 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit status (2: the command line is wrong)."""
-    options = build_parser().parse_args(argv)
-    run: Callable[[argparse.Namespace], int] = options.run
     try:
+        options = build_parser().parse_args(argv)
+        run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except KeyboardInterrupt:
         return INTERRUPTED

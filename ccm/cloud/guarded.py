@@ -94,7 +94,6 @@ class Guarded:
         self._forced_limiter = limiter
         self._clock = clock
         self._limiter = self._limiter_for(cloud)
-        self._observers: list[Observer] = []
 
     @property
     def cloud(self) -> Cloud:

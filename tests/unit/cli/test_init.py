@@ -48,3 +48,12 @@ def test_nothing_heavy_is_loaded_before_a_command_runs() -> None:
     )
 
     assert told.stdout.strip() == "[]"
+
+
+def test_ctrl_c_is_quiet_from_the_first_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "build_parser", interrupted)
+
+    assert cli.main([]) == cli.INTERRUPTED
