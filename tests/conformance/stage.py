@@ -254,7 +254,9 @@ class Stage:
     # --- inside ----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """End what was started for the stage."""
+        """End what was started for the stage; no request is left under way."""
+        for recorder in self._recorders.values():
+            await recorder.flush(_PATIENCE_S)
         await cancel_and_join(*self._tasks)
 
     def start(self, work: Awaitable[None], *, name: str) -> None:
