@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from ccm.app import names
+from ccm.app import gates, names
 from ccm.app.clients import Clients
 from ccm.app.events import Events
 from ccm.app.options import Options
@@ -18,20 +18,37 @@ from ccm.base.clock import Clock
 from ccm.cloud.guarded import Guarded, NodeCalls
 from ccm.cloud.inventory import SharedInventory
 from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.route_calls import RouteCalls
 from ccm.cloud.service_calls import ServiceCalls
 from ccm.controllers.node import controller as node
 from ccm.controllers.nodelifecycle import controller as nodelifecycle
 from ccm.controllers.nodelifecycle.metrics import observe_call
+from ccm.controllers.route import controller as route
+from ccm.controllers.route import metrics as route_metrics
+from ccm.controllers.route import plan as route_plan
 from ccm.controllers.service import controller as service
 from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES, SERVICES
-from ccm.model.names import COMPONENT_NODE, COMPONENT_NODE_LIFECYCLE, COMPONENT_SERVICE
+from ccm.model.names import (
+    COMPONENT_NODE,
+    COMPONENT_NODE_LIFECYCLE,
+    COMPONENT_ROUTE,
+    COMPONENT_SERVICE,
+)
 
 Work = Callable[[], Awaitable[None]]
 
 
 class NotOffered(Exception):
     """The provider lacks what the controller needs; the message says what."""
+
+
+class TurnedOff(Exception):
+    """A flag turns the controller off; the message says which."""
+
+
+class WrongSetting(Exception):
+    """A flag that only this controller reads is wrong; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +89,11 @@ def enabled(
             work = _MAKERS[controller](parts)
         except NotOffered as lack:
             logger.warning("controller is skipped", controller=controller.name, error=str(lack))
+        except TurnedOff as reason:
+            logger.info("controller is skipped", controller=controller.name, error=str(reason))
+        except WrongSetting as fault:
+            # The others can do their work; the Go reference ends the whole process here.
+            logger.error("controller cannot start", controller=controller.name, error=str(fault))
         else:
             yield controller, work
 
@@ -111,6 +133,36 @@ def _node_lifecycle(parts: Parts) -> Work:
     ).run
 
 
+def _route(parts: Parts) -> Work:
+    options = parts.options
+    if not options.configure_cloud_routes:
+        raise TurnedOff("--configure-cloud-routes is false")
+    if parts.guard.cloud.routes is None:
+        raise NotOffered("the provider offers no routes")
+    try:
+        ranges = route_plan.parse_ranges(options.cluster_cidr)
+    except ValueError as error:
+        raise WrongSetting(
+            f"--cluster-cidr {error}; --configure-cloud-routes=false does without routes"
+        ) from error
+    on_changes = gates.build(options.feature_gates).enabled(gates.WATCH_ROUTES)
+    period_s = options.route_reconciliation_period.total_seconds()
+    return route.RouteController(
+        nodes=parts.informers.of(NODES),
+        api=parts.clients.named(names.ROUTE.client).resource(NODES),
+        calls=RouteCalls(
+            parts.guard, cluster_name=options.cluster_name, observer=route_metrics.observe_call
+        ),
+        ranges=ranges,
+        events=parts.events.recorder(COMPONENT_ROUTE),
+        settings=route.Settings(
+            concurrency=parts.guard.cloud.limits.concurrent_routes,
+            period_s=None if on_changes else period_s,
+        ),
+        clock=parts.clock,
+    ).run
+
+
 def _service(parts: Parts) -> Work:
     if parts.guard.cloud.load_balancer is None:
         raise NotOffered("the provider offers no load balancers")
@@ -143,4 +195,5 @@ _MAKERS: Mapping[names.Controller, Callable[[Parts], Work]] = {
     names.NODE: _node,
     names.NODE_LIFECYCLE: _node_lifecycle,
     names.SERVICE: _service,
+    names.ROUTE: _route,
 }

@@ -62,7 +62,6 @@ ROUTE = Controller(
     client="route-controller",
     metric="route",
     former="route-controller",
-    built=False,
 )
 
 CONTROLLERS = (NODE, NODE_LIFECYCLE, SERVICE, ROUTE)

@@ -56,7 +56,6 @@ SECTIONS = (
 )
 """The sections in the order of help."""
 
-_ROUTES_LATER = "routes come in a later version"
 _NO_ALLOCATOR = "no controller of this daemon hands out addresses"
 
 _CLIENT_GO_RATE = (5.0, 10)
@@ -197,7 +196,6 @@ class Options(serving_options.ServingOptions):
         values.DURATION,
         timedelta(seconds=10),
         "Time between two passes over the cloud's routes.",
-        accepted=_ROUTES_LATER,
     )
     node_monitor_period: timedelta = GENERIC.flag(
         values.DURATION,
@@ -213,7 +211,6 @@ class Options(serving_options.ServingOptions):
         values.STRING,
         "",
         "Address ranges of pods: one, or an IPv4 and an IPv6 range with a comma.",
-        accepted=_ROUTES_LATER,
     )
     allocate_node_cidrs: bool = GENERIC.flag(
         values.BOOL, False, "Hand out pod address ranges to nodes.", accepted=_NO_ALLOCATOR
@@ -222,7 +219,7 @@ class Options(serving_options.ServingOptions):
         values.STRING, "RangeAllocator", "How ranges are handed out.", accepted=_NO_ALLOCATOR
     )
     configure_cloud_routes: bool = GENERIC.flag(
-        values.BOOL, True, "Keep a route to each node's pods in the cloud.", accepted=_ROUTES_LATER
+        values.BOOL, True, "Keep a route to each node's pods in the cloud."
     )
     node_sync_period: timedelta = GENERIC.flag(
         values.DURATION,

@@ -116,14 +116,14 @@ def test_unknown_names(requested: list[str], known: list[str], unknown: list[str
     [
         (
             "*",
-            "cloud-node cloud-node-lifecycle",
+            "cloud-node cloud-node-lifecycle service route",
             "",
-            "service-lb-controller, node-route-controller",
+            "",
         ),
         ("*,-service,-route", "cloud-node cloud-node-lifecycle", "service route", ""),
         ("cloud-node", "cloud-node", "cloud-node-lifecycle service route", ""),
         ("-service", "", "cloud-node cloud-node-lifecycle service route", ""),
-        ("route", "", "cloud-node cloud-node-lifecycle service", "node-route-controller"),
+        ("route", "route", "cloud-node cloud-node-lifecycle service", ""),
     ],
 )
 def test_what_a_list_starts(requested: str, enabled: str, disabled: str, missing: str) -> None:

@@ -24,7 +24,9 @@ allow-untagged-cloud=false route-reconciliation-period=10s node-monitor-period=5
 cluster-name=kubernetes cluster-cidr= allocate-node-cidrs=false cidr-allocator-type=RangeAllocator
 configure-cloud-routes=true node-sync-period=0s feature-gates=
 concurrent-node-syncs=1 concurrent-node-status-updates=0 concurrent-node-lifecycle-syncs=16
-concurrent-service-syncs=1 node-status-update-frequency=5m0s
+concurrent-service-syncs=1 load-balancer-classes=[] load-balancer-nodes-quiet-period=1s
+load-balancer-nodes-longest-wait=10s load-balancer-drift-check-period=0s
+load-balancer-drift-check-budget=10 node-status-update-frequency=5m0s
 cloud-call-timeout=0s cloud-api-qps=0 cloud-api-burst=0 inventory-max-age=4s
 webhooks=[] webhook-bind-address=0.0.0.0 webhook-secure-port=10260
 webhook-disable-http2-serving=false webhook-cert-dir= webhook-tls-cert-file=
@@ -56,10 +58,23 @@ leader-elect-resource-lock leader-elect-resource-name leader-elect-resource-name
 min-resync-period node-monitor-period node-status-update-frequency concurrent-node-syncs
 concurrent-node-status-updates concurrent-node-lifecycle-syncs cluster-name
 controller-start-interval feature-gates logging-format v version help allow-untagged-cloud
-cloud-call-timeout cloud-api-qps cloud-api-burst inventory-max-age
+cloud-call-timeout cloud-api-qps cloud-api-burst inventory-max-age concurrent-service-syncs
+load-balancer-classes load-balancer-nodes-quiet-period load-balancer-nodes-longest-wait
+load-balancer-drift-check-period load-balancer-drift-check-budget
+route-reconciliation-period cluster-cidr configure-cloud-routes
 """
 
-OURS = {"cloud-call-timeout", "cloud-api-qps", "cloud-api-burst", "inventory-max-age"}
+OURS = {
+    "cloud-call-timeout",
+    "cloud-api-qps",
+    "cloud-api-burst",
+    "inventory-max-age",
+    "load-balancer-classes",
+    "load-balancer-nodes-quiet-period",
+    "load-balancer-nodes-longest-wait",
+    "load-balancer-drift-check-period",
+    "load-balancer-drift-check-budget",
+}
 
 OURS |= {"config", "write-config-to"}
 
@@ -151,6 +166,7 @@ def test_the_order_of_sections() -> None:
         "cloud-node-controller",
         "cloud-node-lifecycle-controller",
         "service-lb-controller",
+        "load balancers",
         "provider calls",
         "configuration file",
         "webhook",
@@ -312,10 +328,6 @@ def test_notices_tell_of_what_comes_later() -> None:
     assert read.notices() == [
         f"--version=v9.9.9 has no effect: the version is {ccm.__version__}",
         "feature gate NativeHistograms has no effect in this version",
-        (
-            "not started, because they come in a later version: "
-            "service-lb-controller, node-route-controller"
-        ),
     ]
 
 

@@ -1,0 +1,85 @@
+"""When the route controller starts, and with what settings."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ccm.app import controllers, options
+from ccm.base.clock import SYSTEM
+from ccm.cloud.guarded import Guarded
+from ccm.cloud.interface import Cloud
+from ccm.cloud.types import Limits
+from ccm.controllers.route.controller import RouteController
+from ccm.testing.fakes import FakeCloud
+
+POLLING = "--feature-gates=CloudControllerManagerWatchBasedRoutesReconciliation=false"
+
+
+def parts(*flags: str, cloud: Cloud) -> controllers.Parts:
+    """Parts that make controllers nobody runs."""
+    unused: Any = SimpleNamespace(
+        of=lambda kind: None,
+        named=lambda name: SimpleNamespace(resource=lambda kind: None),
+        recorder=lambda component: None,
+    )
+    return controllers.Parts(
+        options=options.parse(["--controllers=route,cloud-node", *flags]),
+        clients=unused,
+        events=unused,
+        informers=unused,
+        guard=Guarded(cloud),
+        inventory=None,
+        clock=SYSTEM,
+    )
+
+
+def cloud(**fields: Any) -> Cloud:
+    return Cloud(name="fake", instances=FakeCloud(), **{"routes": object(), **fields})
+
+
+def started(given: controllers.Parts) -> dict[str, Any]:
+    return {controller.alias: work for controller, work in controllers.enabled(given)}
+
+
+def of(given: controllers.Parts) -> RouteController:
+    owner = started(given)["route"].__self__
+    assert isinstance(owner, RouteController)
+    return owner
+
+
+@pytest.mark.row("route-range-03")
+@pytest.mark.parametrize("flag", ["", "10.0.0.0", "10.0.0.0/8,11.0.0.0/8"])
+def test_a_wrong_range_stops_this_controller_alone_and_is_told_once(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = list(started(parts(f"--cluster-cidr={flag}", cloud=cloud())))
+
+    told = capsys.readouterr()
+    assert names == ["cloud-node"]
+    assert (told.out + told.err).count("--cluster-cidr") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "offered"),
+    [
+        (["--configure-cloud-routes=false"], object()),
+        (["--cluster-cidr=10.0.0.0/8"], None),
+        ([], None),
+    ],
+    ids=["turned_off", "not_offered", "not_offered_without_range"],
+)
+def test_it_is_left_out(flags: list[str], offered: object) -> None:
+    assert list(started(parts(*flags, cloud=cloud(routes=offered)))) == ["cloud-node"]
+
+
+def test_it_watches_unless_the_gate_is_off() -> None:
+    flags = ["--cluster-cidr=10.0.0.0/8", "--route-reconciliation-period=7s"]
+
+    watching = of(parts(*flags, cloud=cloud(limits=Limits(concurrent_routes=3))))
+    polling = of(parts(*flags, POLLING, cloud=cloud()))
+
+    assert (watching._settings.period_s, watching._settings.concurrency) == (None, 3)
+    assert (polling._settings.period_s, polling._settings.concurrency) == (7.0, 200)
