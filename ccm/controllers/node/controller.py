@@ -32,6 +32,7 @@ from ccm.model.node import is_uninitialized
 from ccm.model.times import parse_time
 from ccm.runtime.loop import DONE, NOT_YET, Loop, Result
 from ccm.runtime.periodic import run_every
+from ccm.runtime.recorder import Recorder
 from ccm.runtime.retry import Again
 from ccm.runtime.sync import until_synced
 
@@ -63,14 +64,6 @@ class NodeApi(Protocol):
         self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
     ) -> Node:
         """Strategic merge patch."""
-        ...
-
-
-class Recorder(Protocol):
-    """Where events go."""
-
-    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
-        """Record an event; never blocks."""
         ...
 
 

@@ -27,9 +27,10 @@ from ccm.controllers.nodelifecycle import metrics, plan
 from ccm.kube.errors import Conflict, KubeError, Missing
 from ccm.kube.informer import Informer
 from ccm.kube.workqueue import WorkQueue
-from ccm.model import Node, ObjectReference, names
+from ccm.model import Node, names
 from ccm.runtime.loop import DONE, Loop, Result
 from ccm.runtime.pauses import Pauses
+from ccm.runtime.recorder import Recorder
 from ccm.runtime.retry import again
 from ccm.runtime.sync import until_synced
 
@@ -56,14 +57,6 @@ class NodeApi(Protocol):
 
     async def delete(self, name: str, *, uid: str | None = None) -> None:
         """Delete, only if the object still has this UID."""
-        ...
-
-
-class Recorder(Protocol):
-    """Where events go."""
-
-    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
-        """Record an event; never blocks."""
         ...
 
 

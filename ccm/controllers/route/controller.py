@@ -32,11 +32,12 @@ from ccm.controllers.route import metrics, plan
 from ccm.kube.errors import Missing
 from ccm.kube.informer import Informer
 from ccm.kube.workqueue import WorkQueue
-from ccm.model import Node, ObjectReference, names
+from ccm.model import Node, names
 from ccm.model.cidr import Network
 from ccm.model.times import format_time
 from ccm.runtime.loop import DONE, Loop, Result
 from ccm.runtime.pauses import Pauses
+from ccm.runtime.recorder import Recorder
 from ccm.runtime.retry import Again, again, delay_s
 from ccm.runtime.sync import until_synced
 
@@ -85,14 +86,6 @@ class Calls(Protocol):
 
     async def delete(self, route: Route) -> None:
         """Delete a listed route."""
-        ...
-
-
-class Recorder(Protocol):
-    """Where events go."""
-
-    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
-        """Record an event; never blocks."""
         ...
 
 

@@ -19,7 +19,8 @@ from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.nodes import Members, shown
 from ccm.controllers.service.record import Record
 from ccm.kube.errors import Conflict, KubeError, Missing
-from ccm.model import Node, ObjectReference, Service, names
+from ccm.model import Node, Service, names
+from ccm.runtime.recorder import Recorder
 from ccm.runtime.retry import again
 
 WRITE_ATTEMPTS = 5
@@ -47,14 +48,6 @@ class ServiceApi(Protocol):
         self, name: str, patch: Mapping[str, Any], *, namespace: str, subresource: str
     ) -> Service:
         """Strategic merge patch."""
-        ...
-
-
-class Recorder(Protocol):
-    """Where events go."""
-
-    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
-        """Record an event; never blocks."""
         ...
 
 

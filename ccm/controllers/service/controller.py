@@ -23,7 +23,7 @@ from ccm.base.tasks import Group
 from ccm.cloud.errors import RetryAfter
 from ccm.cloud.service_calls import ServiceCalls
 from ccm.controllers.service import metrics, plan
-from ccm.controllers.service.balancer import Balancers, Recorder, ServiceApi
+from ccm.controllers.service.balancer import Balancers, ServiceApi
 from ccm.controllers.service.listing import ATTEMPTS, Listing, Verdict, listed
 from ccm.controllers.service.nodes import Members, matters
 from ccm.controllers.service.plan import Step
@@ -33,6 +33,7 @@ from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node, Service, names
 from ccm.runtime.burst import Burst
 from ccm.runtime.loop import DONE, Loop, Result
+from ccm.runtime.recorder import Recorder
 from ccm.runtime.retry import Again
 from ccm.runtime.sync import until_synced
 
