@@ -284,6 +284,8 @@ def _lookup(paths: str, merged: Any, what: str, name: str) -> _Section:
         entry = merged[f"{what}s"].get_with_name(name)
     except ConfigException as problem:
         raise ConfigError(f"{paths}: {what} {name!r} does not exist") from problem
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise ConfigError(f"{paths}: {what}s: is not a list of named entries") from problem
     fields = entry.value.get(what) or {}
     if not isinstance(fields, Mapping):
         raise ConfigError(f"{entry.path}: {what} {name!r}: must be a mapping")
@@ -318,6 +320,10 @@ def _tls_settings(cluster: _Section, user: _Section) -> tls.TlsSettings:
     )
     if settings.insecure and (settings.ca_data or settings.ca_file):
         raise cluster.fault("insecure-skip-tls-verify", "contradicts certificate-authority")
+    certificate = settings.cert_data or settings.cert_file
+    key = settings.key_data or settings.key_file
+    if (certificate is None) != (key is None):
+        raise user.fault("client-certificate", "must be given together with client-key")
     try:
         material = settings.read()
         tls.build_context(tls.TlsMaterial(authorities=material.authorities))
