@@ -7,11 +7,12 @@ import itertools
 import pytest
 
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
-from ccm.kube.errors import ServerError
+from ccm.kube.errors import Conflict, ServerError
 from tests.unit.controllers.service.world import KEY, F, World
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-sync-02", "service-idle-01")
 async def test_a_new_service_gets_finalizer_balancer_and_address() -> None:
     world = World()
     world.node("n1")
@@ -32,6 +33,7 @@ async def test_a_new_service_gets_finalizer_balancer_and_address() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-sync-05")
 async def test_a_deleted_service_loses_balancer_then_finalizer() -> None:
     world = World()
     async with world.running():
@@ -54,6 +56,7 @@ async def test_a_deleted_service_loses_balancer_then_finalizer() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-sync-04")
 async def test_a_service_of_another_type_loses_its_balancer_and_status() -> None:
     world = World()
     async with world.running():
@@ -73,6 +76,7 @@ async def test_a_service_of_another_type_loses_its_balancer_and_status() -> None
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-delete-01")
 async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer() -> None:
     world = World()
     async with world.running():
@@ -89,6 +93,7 @@ async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer(
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-delete-02")
 async def test_a_service_deleted_without_our_finalizer_but_with_another_loses_it_too() -> None:
     world = World()
     async with world.running():
@@ -109,6 +114,7 @@ async def test_a_service_deleted_without_our_finalizer_but_with_another_loses_it
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-uid-01")
 async def test_a_service_made_anew_under_its_name_has_the_old_balancer_removed_first() -> None:
     world = World()
     async with world.running():
@@ -126,6 +132,7 @@ async def test_a_service_made_anew_under_its_name_has_the_old_balancer_removed_f
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("damage", ["finalizer", "status", "both"])
+@pytest.mark.row("service-repair-01")
 async def test_what_somebody_took_away_comes_back(damage: str) -> None:
     world = World()
     async with world.running():
@@ -148,6 +155,7 @@ async def test_what_somebody_took_away_comes_back(damage: str) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-repair-01")
 async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
     world = World()
     async with world.running():
@@ -165,6 +173,7 @@ async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-retry-01")
 async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
     world = World()
     world.node("n1")
@@ -184,6 +193,7 @@ async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("operation", ["ensure", "get", "delete", "update"])
+@pytest.mark.row("service-retry-02")
 async def test_come_back_later_is_obeyed_from_every_call_and_told_nobody(operation: str) -> None:
     world = World()
     world.node("n1")
@@ -216,6 +226,7 @@ async def test_come_back_later_is_obeyed_from_every_call_and_told_nobody(operati
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-elsewhere-01")
 async def test_a_service_served_elsewhere_is_left_alone() -> None:
     world = World()
     world.balancers.faults["ensure"] = ImplementedElsewhere("not ours")
@@ -231,6 +242,7 @@ async def test_a_service_served_elsewhere_is_left_alone() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-order-02")
 async def test_without_the_finalizer_the_provider_is_not_called() -> None:
     world = World()
     world.write_faults = [ServerError(status=500, reason="Boom", message="no")]
@@ -244,6 +256,7 @@ async def test_without_the_finalizer_the_provider_is_not_called() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-wire-02")
 async def test_a_write_that_meets_another_keeps_both() -> None:
     world = World()
     async with world.running():
@@ -259,6 +272,7 @@ async def test_a_write_that_meets_another_keeps_both() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-deleting-01")
 async def test_a_service_deleted_before_its_finalizer_was_written_is_not_served() -> None:
     world = World()
     async with world.running():
@@ -287,6 +301,7 @@ async def test_a_lagging_cache_does_not_repeat_work() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-label-01")
 async def test_a_label_costs_nothing_and_an_annotation_one_ensure() -> None:
     world = World()
     async with world.running():
@@ -303,6 +318,7 @@ async def test_a_label_costs_nothing_and_an_annotation_one_ensure() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-annotations-01")
 async def test_only_annotations_with_the_providers_prefixes_count() -> None:
     world = World(cloud={"service_annotations": ("lb.fake.io/",)})
     async with world.running():
@@ -319,6 +335,7 @@ async def test_only_annotations_with_the_providers_prefixes_count() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-class-01", "service-sync-07")
 async def test_a_class_that_is_not_claimed_is_never_touched() -> None:
     world = World()
     async with world.running():
@@ -334,6 +351,7 @@ async def test_a_class_that_is_not_claimed_is_never_touched() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-class-02")
 async def test_a_claimed_class_is_served() -> None:
     world = World()
     async with world.running(classes=("mine",)):
@@ -347,6 +365,7 @@ async def test_a_claimed_class_is_served() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-sync-06")
 async def test_without_a_balancer_nothing_is_deleted_but_the_finalizer() -> None:
     world = World()
     world.service(finalizers=[F, "foo"], deleting=True)
@@ -359,6 +378,7 @@ async def test_without_a_balancer_nothing_is_deleted_but_the_finalizer() -> None
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-sync-08")
 async def test_a_provider_may_ask_for_every_deletion() -> None:
     world = World(cloud={"always_ensure_deleted": True})
     world.service(finalizers=[F], deleting=True)
@@ -370,6 +390,7 @@ async def test_a_provider_may_ask_for_every_deletion() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-sync-09")
 async def test_a_failed_removal_keeps_the_finalizer() -> None:
     world = World()
     async with world.running():
@@ -387,6 +408,7 @@ async def test_a_failed_removal_keeps_the_finalizer() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-priority-01")
 async def test_what_people_change_comes_before_a_start() -> None:
     world = World()
     for number in range(10):
@@ -401,3 +423,164 @@ async def test_what_people_change_comes_before_a_start() -> None:
         order = [name for _, name, _ in world.balancers.log]
         assert set(order[:4]) <= {"dying", "new", "old7", "old0"}
         assert sorted(order) == sorted(["dying", "new", *(f"old{number}" for number in range(10))])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("type_", ["ClusterIP", "NodePort", "ExternalName"])
+@pytest.mark.row("service-sync-01")
+async def test_other_services_are_never_touched(type_: str) -> None:
+    world = World()
+    world.service("old", type_=type_)
+    async with world.running():
+        world.service("new", type_=type_)
+        world.node("n1")
+        await world.pass_time(60)
+        world.delete("new")
+        await world.pass_time(60)
+
+        assert (world.balancers.log, world.patches, world.events) == ([], [], [])
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-sync-03")
+async def test_a_finalizer_that_is_there_saves_a_write() -> None:
+    world = World()
+    async with world.running():
+        world.service(finalizers=[F])
+        await world.pass_time(1)
+
+        assert [sorted(patch) for patch in world.patches] == [["metadata", "status"]]
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-write-01")
+async def test_a_status_that_always_conflicts_is_written_later_without_a_second_ensure() -> None:
+    world = World()
+    async with world.running():
+        world.service(finalizers=[F])
+        conflict = Conflict(status=409, reason="Conflict", message="modified")
+        world.write_faults = [conflict] * 5
+        await world.pass_time(1)
+        assert len(world.patches) == 5
+        assert world.address() == ""
+
+        await world.pass_time(6)
+        assert world.address()
+        assert world.balancers.calls == ["ensure"]
+        assert [event for event in world.events if event[1] == "Warning"] == [
+            ("web", "Warning", "UnAvailableLoadBalancer")
+        ]
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-write-02")
+async def test_a_service_that_vanishes_before_its_status_is_no_failure() -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service(finalizers=[F])
+        world.before_write = world.vanish
+        await world.pass_time(1)
+
+        assert world.balancers.calls == ["ensure", "delete"]
+        assert not [event for event in world.events if event[1] == "Warning"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-write-03")
+async def test_the_newest_service_is_given_to_the_provider() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.forget()
+
+        world.change(loadBalancerIP="192.0.2.9")
+        world.node("n1")
+        await world.pass_time(10)
+
+        assert {each.spec.load_balancer_ip for each in world.balancers.given} == {"192.0.2.9"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-delete-03")
+async def test_the_deletion_path_reports_its_own_error_and_tries_again() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.forget()
+        world.balancers.faults["delete"] = Internal("boom")
+
+        world.vanish()
+        await world.pass_time(6)
+        assert world.reasons() == ["DeletingLoadBalancer", "DeleteLoadBalancerFailed"] * 2
+        assert world.messages[1] == "Error deleting load balancer: boom"
+
+        world.balancers.faults.clear()
+        await world.pass_time(20)
+        assert world.balancers.held == {}
+        assert world.balancers.calls == ["delete"] * 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-delete-04")
+async def test_a_service_that_was_never_served_vanishes_unnoticed() -> None:
+    world = World()
+    world.balancers.slow.add("ensure")
+    async with world.running():
+        world.service("first")
+        world.service("second")
+        await world.pass_time(1)
+        world.vanish("default/second")
+        world.balancers.release.set()
+        await world.pass_time(60)
+
+        assert world.balancers.log == [("ensure", "first", ())]
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_never_returns_holds_up_its_own_service_only() -> None:
+    world = World()
+    world.balancers.slow.add("ensure")
+    async with world.running(workers=2):
+        world.service("stuck")
+        await world.pass_time(1)
+        world.balancers.slow.clear()
+        world.service("web")
+        await world.pass_time(1)
+
+        assert world.address("web")
+        assert not world.address("stuck")
+
+
+@pytest.mark.asyncio
+async def test_a_service_changed_while_it_is_ensured_is_ensured_again() -> None:
+    world = World()
+    world.balancers.slow.add("ensure")
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.change(loadBalancerIP="192.0.2.9")
+        await world.pass_time(1)
+        world.balancers.release.set()
+        await world.pass_time(1)
+
+        assert [each.spec.load_balancer_ip for each in world.balancers.given] == ["", "192.0.2.9"]
+
+
+@pytest.mark.asyncio
+async def test_a_service_deleted_while_it_is_ensured_is_removed_afterwards() -> None:
+    world = World()
+    world.balancers.slow.add("ensure")
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.delete()
+        await world.pass_time(1)
+        world.balancers.release.set()
+        await world.pass_time(5)
+
+        assert world.balancers.calls == ["ensure", "get", "delete"]
+        assert world.balancers.held == {}
+        assert KEY not in world.objects

@@ -18,6 +18,7 @@ def sample(name: str) -> float:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-burst-01")
 async def test_one_node_added_to_a_quiet_cluster_is_a_member_within_two_seconds() -> None:
     world = World()
     world.node("n1")
@@ -40,6 +41,7 @@ async def test_one_node_added_to_a_quiet_cluster_is_a_member_within_two_seconds(
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-burst-01")
 async def test_a_crowd_of_nodes_costs_one_update() -> None:
     world = World()
     async with world.running():
@@ -56,6 +58,7 @@ async def test_a_crowd_of_nodes_costs_one_update() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-burst-01")
 async def test_nodes_that_never_pause_are_members_after_ten_seconds() -> None:
     world = World()
     async with world.running():
@@ -97,6 +100,7 @@ async def test_the_burst_window_can_be_set() -> None:
     ],
     ids=["not ready", "autoscaler taint", "deleting", "label", "not excluded"],
 )
+@pytest.mark.row("service-nodes-05")
 async def test_changes_that_cost_no_call(change: dict[str, object]) -> None:
     world = World()
     world.node("n1")
@@ -121,6 +125,7 @@ async def test_changes_that_cost_no_call(change: dict[str, object]) -> None:
     ],
     ids=["excluded", "another provider ID", "provider ID gone"],
 )
+@pytest.mark.row("service-nodes-04")
 async def test_changes_that_cost_one_update(
     change: dict[str, object], members: tuple[str, ...]
 ) -> None:
@@ -139,6 +144,7 @@ async def test_changes_that_cost_one_update(
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-nodes-06")
 async def test_a_tainted_or_deleting_node_leaves_with_the_next_change() -> None:
     world = World()
     for name in ("n1", "n2", "n3"):
@@ -158,6 +164,7 @@ async def test_a_tainted_or_deleting_node_leaves_with_the_next_change() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-nodes-07")
 async def test_without_nodes_the_balancer_is_made_and_people_are_warned() -> None:
     world = World()
     async with world.running():
@@ -176,6 +183,7 @@ async def test_without_nodes_the_balancer_is_made_and_people_are_warned() -> Non
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-update-01")
 async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -> None:
     world = World()
     world.node("n1")
@@ -200,6 +208,7 @@ async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-update-02")
 async def test_a_failed_update_of_a_balancer_that_is_gone_is_no_failure() -> None:
     world = World()
     world.node("n1")
@@ -218,6 +227,7 @@ async def test_a_failed_update_of_a_balancer_that_is_gone_is_no_failure() -> Non
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-update-03")
 async def test_a_failed_question_after_a_failed_update_changes_nothing() -> None:
     world = World()
     async with world.running():
@@ -234,6 +244,7 @@ async def test_a_failed_question_after_a_failed_update_changes_nothing() -> None
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-update-04")
 async def test_members_changed_elsewhere_are_no_failure() -> None:
     world = World()
     async with world.running():
@@ -275,6 +286,7 @@ async def test_flapping_nodes_during_a_slow_ensure_cost_one_update_after_it() ->
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-slow-01")
 async def test_a_slow_update_never_takes_a_newer_node_away() -> None:
     world = World()
     world.node("n1")
@@ -311,6 +323,7 @@ async def settled(services: int, nodes: int, **settings: int) -> World:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-cost-01", "service-update-05")
 async def test_a_node_costs_one_look_at_it_and_one_update_per_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -342,6 +355,7 @@ async def test_a_node_costs_one_look_at_it_and_one_update_per_service(
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-cost-01")
 async def test_twice_the_services_cost_at_most_twice_the_cpu() -> None:
     async def cost(services: int) -> float:
         world = await settled(services, 500)
@@ -360,6 +374,7 @@ async def test_twice_the_services_cost_at_most_twice_the_cpu() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-metrics-01")
 async def test_metrics_of_a_change_of_nodes() -> None:
     world = World()
     async with world.running():

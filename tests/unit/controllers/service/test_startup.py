@@ -25,6 +25,7 @@ async def settled(services: int, *, digests: bool = True) -> World:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-restart-02")
 async def test_a_restart_on_a_settled_cluster_is_one_listing_and_no_write() -> None:
     world = await settled(20)
 
@@ -36,6 +37,7 @@ async def test_a_restart_on_a_settled_cluster_is_one_listing_and_no_write() -> N
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-restart-02")
 async def test_a_restart_ensures_exactly_what_differs() -> None:
     world = await settled(20)
     for number in range(5):
@@ -70,6 +72,7 @@ async def test_a_restart_puts_back_what_was_taken_away_meanwhile() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-restart-01")
 async def test_without_a_listing_every_service_is_ensured_once() -> None:
     world = await settled(3, digests=False)
 
@@ -81,6 +84,7 @@ async def test_without_a_listing_every_service_is_ensured_once() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-restart-03")
 async def test_a_listing_that_fails_is_tried_again_then_given_up() -> None:
     world = await settled(3)
     world.balancers.faults["list"] = Unavailable("down")
@@ -159,6 +163,7 @@ async def test_a_service_being_deleted_without_our_finalizer_is_cleaned_up_after
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-drift-01")
 async def test_drift_is_not_looked_for_unless_asked() -> None:
     world = await settled(2)
 
@@ -169,6 +174,7 @@ async def test_drift_is_not_looked_for_unless_asked() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-drift-01")
 async def test_drift_is_found_and_set_right_within_the_budget() -> None:
     world = await settled(6)
 
@@ -198,6 +204,7 @@ async def test_a_balancer_with_another_address_has_drifted() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-drift-02")
 async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -> None:
     world = await settled(4, digests=False)
 

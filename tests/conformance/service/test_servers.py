@@ -1,0 +1,242 @@
+"""What the service controller writes, on both API servers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ccm.cloud.errors import ImplementedElsewhere
+from tests.conformance.service.service_stage import ServiceStage, ingress
+from tests.conformance.stage import eventually
+from tests.unit.controllers.service.world import F
+
+ENSURED = [("Normal", "EnsuringLoadBalancer"), ("Normal", "EnsuredLoadBalancer")]
+DELETED = [("Normal", "DeletingLoadBalancer"), ("Normal", "DeletedLoadBalancer")]
+
+
+@pytest.fixture(autouse=True)
+def address_the_server_accepts(services: ServiceStage) -> None:
+    services.balancers.address = "192.0.2.7"
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-sync-02", "service-order-01", "service-wire-01")
+async def test_finalizer_then_provider_then_status(services: ServiceStage) -> None:
+    await services.node("n1")
+    async with services.running():
+        created = await services.create()
+        service = await services.until(address=True)
+        await services.calls("ensure")
+
+        assert service["metadata"]["finalizers"] == [F]
+        assert [(entry["ip"], entry["ipMode"]) for entry in ingress(service)] == [
+            ("192.0.2.7", "VIP")
+        ]
+        assert service["spec"] == created["spec"]
+        assert await services.reasons() == ENSURED
+        (first, finalizer), (second, status) = services.writes()
+        assert first == second == "PATCH /web/status"
+        version = created["metadata"]["resourceVersion"]
+        assert finalizer == {"metadata": {"resourceVersion": version, "finalizers": [F]}}
+        assert sorted(status) == ["metadata", "status"]
+        assert status["status"] == {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}
+        # The provider saw the Service as it was after the finalizer had been written.
+        assert F in services.balancers.given[0].finalizers
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-sync-05", "service-wire-02")
+async def test_a_deletion_keeps_the_finalizers_of_others(services: ServiceStage) -> None:
+    async with services.running():
+        await services.create(metadata={"finalizers": ["example.com/other"]})
+        service = await services.until(address=True)
+        assert service["metadata"]["finalizers"] == ["example.com/other", F]
+
+        await services.delete()
+        await services.until(address=False)
+
+        service = await services.until()
+        assert service["metadata"]["finalizers"] == ["example.com/other"]
+        assert services.balancers.held == {}
+        await services.change({"metadata": {"finalizers": None}})
+        await services.until(gone=True)
+        await services.calls("ensure", "get", "delete")
+        assert await services.reasons() == [
+            ENSURED[0],
+            ("Warning", "UnAvailableLoadBalancer"),
+            ENSURED[1],
+            *DELETED,
+        ]
+        assert "null" not in str([body.get("metadata") for _, body in services.writes()])
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-sync-05")
+async def test_a_deleted_service_vanishes(services: ServiceStage) -> None:
+    async with services.running():
+        await services.create()
+        await services.until(address=True)
+        await services.delete()
+        await services.until(gone=True)
+
+        await services.calls("ensure", "get", "delete")
+        assert services.balancers.held == {}
+        assert len(services.writes()) == 3
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-sync-04")
+async def test_another_type_takes_finalizer_and_address_away(services: ServiceStage) -> None:
+    async with services.running():
+        await services.create()
+        await services.until(address=True)
+        await services.change({"spec": {"type": "ClusterIP"}})
+        service = await services.until(address=False)
+        await services.calls("ensure", "get", "delete")
+
+        service = await services.until()
+        assert not service["metadata"].get("finalizers")
+        assert ingress(service) == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-repair-01")
+async def test_what_somebody_took_away_comes_back(services: ServiceStage) -> None:
+    async with services.running():
+        await services.create()
+        await services.until(address=True)
+        await services.change({"metadata": {"finalizers": None}})
+        await services.change({"status": {"loadBalancer": None}}, subresource="status")
+        service = await services.until(address=True)
+        await asyncio.sleep(0.2)
+
+        service = await services.until(address=True)
+        assert service["metadata"]["finalizers"] == [F]
+        await services.calls("ensure")
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-delete-02")
+async def test_a_service_deleted_without_our_finalizer_loses_its_balancer(
+    services: ServiceStage,
+) -> None:
+    async with services.running():
+        await services.create()
+        await services.until(address=True)
+        await services.change({"metadata": {"finalizers": None}})
+        await services.delete()
+        await services.until(gone=True)
+        await eventually(lambda: services.balancers.held == {})
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-elsewhere-01")
+async def test_a_service_served_elsewhere_keeps_the_finalizer_only(
+    services: ServiceStage,
+) -> None:
+    services.balancers.faults["ensure"] = ImplementedElsewhere("not ours")
+    await services.node("n1")
+    async with services.running():
+        await services.create()
+        await services.calls("ensure")
+
+        service = await services.until()
+        assert service["metadata"]["finalizers"] == [F]
+        assert await services.reasons() == ENSURED[:1]
+        assert len(services.writes()) == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-restart-02")
+async def test_a_restart_with_a_listing_writes_nothing(services: ServiceStage) -> None:
+    await services.node("n1")
+    async with services.running():
+        for number in range(5):
+            await services.create(f"web{number}")
+        for number in range(5):
+            await services.until(address=True, name=f"web{number}")
+        await services.calls(*["ensure"] * 5)
+    writes = len(services.writes())
+
+    services.listing()
+    services.balancers.address = "192.0.2.7"
+    async with services.running():
+        await services.calls("list")
+        await asyncio.sleep(0.2)
+
+        assert len(services.writes()) == writes
+        assert services.balancers.calls == ["list"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-switch-01")
+async def test_a_cluster_settled_by_the_reference_is_taken_over_without_a_write(
+    services: ServiceStage,
+) -> None:
+    """The Go reference's finalizer and status are the ones we would write."""
+    await services.node("n1")
+    await services.create(metadata={"finalizers": [F]})
+    await services.change(
+        {"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.7", "ipMode": "VIP"}]}}},
+        subresource="status",
+    )
+    async with services.running():
+        await services.calls("ensure")
+
+        assert services.writes() == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-class-01")
+async def test_a_class_that_is_not_claimed_is_never_touched(services: ServiceStage) -> None:
+    async with services.running():
+        await services.create(loadBalancerClass="example.com/theirs", metadata={"finalizers": [F]})
+        await services.delete()
+        await asyncio.sleep(0.3)
+
+        assert services.writes() == []
+        assert services.balancers.calls == []
+        service = await services.until()
+        assert service["metadata"]["finalizers"] == [F]
+    await services.change({"metadata": {"finalizers": None}})
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-class-02", "service-shape-01")
+async def test_a_claimed_class_and_every_shape_reach_the_provider(services: ServiceStage) -> None:
+    ports = [
+        {"name": "http", "port": 80, "protocol": "TCP", "targetPort": "web"},
+        {"name": "dns", "port": 53, "protocol": "UDP", "appProtocol": "example.com/dns"},
+    ]
+    async with services.running(classes=("example.com/mine",)):
+        await services.create(
+            loadBalancerClass="example.com/mine",
+            ports=ports,
+            allocateLoadBalancerNodePorts=False,
+            externalTrafficPolicy="Local",
+            loadBalancerSourceRanges=["10.0.0.0/8"],
+        )
+        await services.until(address=True)
+
+        given = services.balancers.given[0].spec
+        assert [(each.port, each.protocol, each.target_port) for each in given.ports or ()] == [
+            (80, "TCP", "web"),
+            (53, "UDP", 53),
+        ]
+        assert given.allocate_load_balancer_node_ports is False
+        assert given.external_traffic_policy == "Local"
+        assert given.load_balancer_source_ranges == ["10.0.0.0/8"]
+        assert given.load_balancer_class == "example.com/mine"
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-nodes-04")
+async def test_a_node_becomes_a_member(services: ServiceStage) -> None:
+    async with services.running():
+        await services.create()
+        await services.until(address=True)
+        await services.node("n1")
+        await services.calls("ensure", "update")
+
+        assert services.balancers.of("update") == [("web", ("n1",))]
