@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import aiohttp
 import yaml
 
+from ccm.app import names as app_names
 from ccm.model import names
 from ccm.model.times import format_time
 from ccm.sandbox import kubelet, process, realserver
@@ -52,6 +53,7 @@ MONITOR_S = 0.5
 
 FLAGS: Mapping[str, str] = {
     "cloud-provider": "sim",
+    "controllers": f"{app_names.NODE.name},{app_names.NODE_LIFECYCLE.name}",
     "leader-elect-lease-duration": f"{LEASE_S}s",
     "leader-elect-renew-deadline": f"{RENEW_S}s",
     "leader-elect-retry-period": f"{RETRY_S}s",

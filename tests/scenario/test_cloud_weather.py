@@ -61,11 +61,11 @@ async def endure(stage: Stage, *nodes: str) -> None:
 
 
 def complaints(daemon: Daemon) -> Counter[tuple[str, str]]:
-    """How often each warning was logged about each node."""
+    """How often each warning was logged about each node; those about settings apart."""
     return Counter(
         (line["msg"], line.get("node", ""))
         for line in daemon.lines()
-        if line["level"] in ("warning", "error")
+        if line["level"] in ("warning", "error") and line["logger"] != "daemon"
     )
 
 

@@ -70,4 +70,4 @@ async def test_refused_in_the_middle_of_the_work(stage: Stage, status: int) -> N
 
     assert daemon.exit_code is None
     assert stage.writes(harness.NODE_DELETE) == []
-    assert len(daemon.lines("cannot follow the API server, trying on")) == 1
+    assert len(daemon.lines("cannot follow the API server, trying on", resource="nodes")) == 1
