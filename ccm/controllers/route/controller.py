@@ -334,7 +334,7 @@ class RouteController:
                     return False
                 await self._calls.delete(route)
         except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
-            self._failed(key, error, "route could not be deleted", facts)
+            self._failed(key, error, facts)
             return False
         else:
             self._log.info("route deleted", **facts, reason=deletion.why.value)
@@ -360,7 +360,7 @@ class RouteController:
                 if not await self._create_now(creation):
                     return
         except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
-            answer = self._failed(key, error, "route could not be created", facts)
+            answer = self._failed(key, error, facts)
             if answer.event:
                 took_s = self._clock.monotonic() - started
                 message = (
@@ -397,15 +397,16 @@ class RouteController:
         await self._calls.create(node.uid, route)
         return True
 
-    def _failed(self, key: Key, error: Exception, what: str, facts: Mapping[str, str]) -> Again:
+    def _failed(self, key: Key, error: Exception, facts: Mapping[str, str]) -> Again:
         answer = again(error)
         now = self._clock.monotonic()
         seconds = self._pauses.begin(key, answer, now)
         if answer.defect:
-            self._log.error(what, **facts, exc_info=error)
+            self._log.error("route call failed unexpectedly", **facts, call=key[0], exc_info=error)
         else:
             level = self._log.warning if answer.event else self._log.info
-            level(what, **facts, error=str(error), after_s=round(seconds, 3))
+            said = {"call": key[0], "error": str(error), "after_s": round(seconds, 3)}
+            level("route call failed", **facts, **said)
         spacing = min(seconds, self._settings.interval_s)
         self._compare_at(max(now + seconds, self._compared_at + spacing))
         return answer

@@ -25,6 +25,8 @@ NOT_CREATED_MESSAGE = "RouteController failed to create a route"
 """Messages of the node condition (Go cloud-provider, route controller)."""
 
 Patch = Mapping[str, Any]
+Wanted = tuple[str, Network]
+"""The name of a node and a range that it wants a route to."""
 
 
 class Why(Enum):
@@ -172,22 +174,13 @@ def compare(
         for name, node in by_name.items()
         for network, cidr in pod_networks(node).items()
     }
+    routes = list(routes)
+    serving, unserving = _sorted_out(routes, wanted, ranges)
     deletions: list[Deletion] = []
     spared: list[Deletion] = []
-    serving: dict[tuple[str, Network], list[Route]] = {}
-    targets: set[str] = set()
-    for route in routes:
-        targets.add(route.target_node)
-        network = parse_cidr(route.destination_cidr)
-        if network is None:
-            continue
-        key = (route.target_node, network)
-        if key in wanted and not route.blackhole:
-            serving.setdefault(key, []).append(route)
-        elif is_managed(network, ranges):
-            why = Why.BLACKHOLE if route.blackhole else Why.STRAY
-            found = spared if why is Why.STRAY and route.target_node in held else deletions
-            found.append(Deletion(route=route, network=network, why=why))
+    for each in unserving:
+        is_spared = each.why is Why.STRAY and each.route.target_node in held
+        (spared if is_spared else deletions).append(each)
     satisfied = set()
     for key, candidates in serving.items():
         best, unwanted = _choose(by_name[key[0]], key[1], candidates)
@@ -195,6 +188,7 @@ def compare(
         if best is not None:
             satisfied.add(key)
     missing = {key: cidr for key, cidr in wanted.items() if key not in satisfied}
+    targets = {route.target_node for route in routes}
     in_the_way = Overlaps(network for _, network in missing)
     deletions += [each for each in spared if in_the_way.with_(each.network)]
     deletions.sort(key=lambda each: (str(each.network), each.route.target_node, each.route.name))
@@ -291,6 +285,25 @@ def _by_node(item: tuple[tuple[str, Network], str]) -> tuple[str, tuple[int, int
 
 def _place(network: Network) -> tuple[int, int, int]:
     return (network.version, int(network.network_address), network.prefixlen)
+
+
+def _sorted_out(
+    routes: Iterable[Route], wanted: Collection[Wanted], ranges: Sequence[Network]
+) -> tuple[Mapping[Wanted, list[Route]], list[Deletion]]:
+    """The routes that may do what a node wants, and those of ours that do not."""
+    serving: dict[Wanted, list[Route]] = {}
+    others: list[Deletion] = []
+    for route in routes:
+        network = parse_cidr(route.destination_cidr)
+        if network is None:
+            continue
+        key = (route.target_node, network)
+        if key in wanted and not route.blackhole:
+            serving.setdefault(key, []).append(route)
+        elif is_managed(network, ranges):
+            why = Why.BLACKHOLE if route.blackhole else Why.STRAY
+            others.append(Deletion(route=route, network=network, why=why))
+    return serving, others
 
 
 def _choose(
