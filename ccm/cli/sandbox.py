@@ -33,18 +33,21 @@ Runs a small cluster without machines, all of it on loopback:
   4. kubelets, make-believe: each registers its node, tainted as uninitialized
 
 Then watch: the daemon finds each node's instance and gives the node its provider ID,
-labels and addresses, and lifts the taint. On a terminal a live table shows it; else
-lines of text. Ctrl-C ends everything; nothing is left behind.
+labels and addresses, lifts the taint, and makes a route to the node's pods in the cloud.
+When all nodes are there, the sandbox creates Services of type LoadBalancer, and the
+daemon gives each a load balancer with all nodes behind it. On a terminal a live table
+shows it; else lines of text. Ctrl-C ends everything; nothing is left behind.
 
 Meanwhile, in another terminal, set KUBECONFIG as the sandbox tells you and use kubectl,
-or power an instance off with the commands it prints.
+for example to create a Service of your own; or power an instance off with the commands
+that the sandbox prints.
 """
 
 _EPILOG = """\
 examples:
   ccm sandbox                               5 nodes, until Ctrl-C
   ccm sandbox --nodes 500 --latency 50ms    a bigger cluster, a slower cloud
-  ccm sandbox --once                        exit with 0 as soon as all nodes are initialised
+  ccm sandbox --once                        exit with 0 as soon as all is done
   ccm sandbox --provider acme --provider-config acme.yaml --node-names vm-1,vm-2
                                             your own provider, and nodes your cloud knows
 """
@@ -74,6 +77,13 @@ def add(commands: Any) -> None:
         help="register nodes of these names instead",
     )
     option(
+        "--services",
+        type=_service_count,
+        metavar="N",
+        help="how many Services of type LoadBalancer to create, as web-1 and so on "
+        f"(default {settings.SERVICES}; with --provider 0, for they may cost money)",
+    )
+    option(
         "--latency",
         type=_duration,
         metavar="DURATION",
@@ -82,7 +92,8 @@ def add(commands: Any) -> None:
     option(
         "--once",
         action="store_true",
-        help="end when every node is initialised: exit status 0, or 1 after --timeout",
+        help="end when every node is initialised and has its route, and every Service its load "
+        "balancer: exit status 0, or 1 after --timeout",
     )
     option(
         "--timeout",
@@ -93,8 +104,8 @@ def add(commands: Any) -> None:
     option(
         "--provider",
         metavar="NAME",
-        help="use this installed provider; no simulated cloud is started then, and a node is "
-        "initialised when it has a provider ID and no taint",
+        help="use this installed provider; no simulated cloud is started then, no routes are "
+        "made, and a node is initialised when it has a provider ID and no taint",
     )
     option(
         "--provider-config",
@@ -128,6 +139,7 @@ def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> sett
     assets = os.environ.get(ASSETS_VARIABLE)
     return settings.Settings(
         node_names=names,
+        services=_default_services(provider) if options.services is None else options.services,
         latency=options.latency or timedelta(0),
         once=options.once,
         timeout_s=timeout_s,
@@ -157,9 +169,21 @@ def _read_provider(
     return settings.Provider(name=options.provider, config=file and file.absolute())
 
 
+def _default_services(provider: settings.Provider | None) -> int:
+    return settings.SERVICES if provider is None else 0
+
+
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= settings.MAX_NODES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to {settings.MAX_NODES}")
+    return _number(text, 1, settings.MAX_NODES)
+
+
+def _service_count(text: str) -> int:
+    return _number(text, 0, settings.MAX_SERVICES)
+
+
+def _number(text: str, least: int, most: int) -> int:
+    if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
     return int(text)
 
 

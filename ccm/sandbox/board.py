@@ -1,65 +1,22 @@
-"""What is known about every node: fed by changes and events, read by whoever shows it.
+"""What is known about nodes and Services: fed by changes and events, read by whoever shows it.
 
 No I/O and no clock: each entry comes with its moment (monotonic seconds). A row tells
-what the daemon did to one node; the counts tell whether the sandbox has converged.
+what the daemon did to one object; the counts tell whether the sandbox has converged.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from ccm.model import Event, Node, names
-from ccm.model.node import has_shutdown_taint, is_uninitialized
-
-SIM_LABELS = (
-    names.LABEL_INSTANCE_TYPE_BETA,
-    names.LABEL_INSTANCE_TYPE,
-    names.LABEL_ZONE_BETA,
-    names.LABEL_ZONE,
-    names.LABEL_REGION_BETA,
-    names.LABEL_REGION,
-)
-"""Labels that every node of the simulated cloud gets."""
+from ccm.model import Event, Node, Service, names
+from ccm.sandbox import rows
+from ccm.sandbox.rows import Row, ServiceRow
 
 RECENT = 200
 """Happenings that are remembered."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Row:
-    """One node.
-
-    Attributes:
-        name: of the node.
-        seen_at: when it registered.
-        changed_at: when the daemon last did something to it.
-        ready: status of its Ready condition.
-        provider_id: empty until it is initialised.
-        type: instance type.
-        zone: zone, or region where there is no zone.
-        addresses: those of the cloud.
-        settled_after: seconds from registration until it was initialised.
-        is_shut_down: it carries the shutdown taint.
-        is_deleted: it is gone.
-        last_event: reason and message.
-    """
-
-    name: str
-    seen_at: float
-    changed_at: float
-    uid: str = ""
-    ready: str = names.STATUS_UNKNOWN
-    provider_id: str = ""
-    type: str = ""
-    zone: str = ""
-    addresses: Sequence[str] = ()
-    settled_after: float | None = None
-    is_shut_down: bool = False
-    is_deleted: bool = False
-    last_event: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +36,10 @@ class Counts:
         expected: nodes that shall be initialised.
         registered: nodes that registered.
         initialised: expected nodes that are or once were initialised.
+        routes_expected: nodes that shall have a route; 0: there are no routes.
+        routes: nodes that have a route now, or had one when they were deleted.
+        services_expected: Services that shall be served.
+        services: expected Services that are or once were served.
         warnings: Warning events, and lines of that level or above in the daemon's log.
         cloud_calls: calls the cloud has seen; None: nobody can tell yet.
     """
@@ -86,6 +47,10 @@ class Counts:
     expected: int
     registered: int = 0
     initialised: int = 0
+    routes_expected: int = 0
+    routes: int = 0
+    services_expected: int = 0
+    services: int = 0
     warnings: int = 0
     cloud_calls: int | None = None
 
@@ -97,31 +62,67 @@ class Board:
         expected: names of the nodes that shall be initialised.
         labels: those an initialised node must have; with them it also needs addresses of
             its cloud. Empty: a provider ID and no taint are enough.
+        routes: whether nodes shall have routes, too.
+        services: namespace and name of the Services that shall be served.
+        has_members: whether `members_seen` will be told; a Service is served then when
+            traffic for it goes to every expected node, and not as soon as it has an address.
     """
 
-    def __init__(self, expected: Collection[str], *, labels: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        expected: Collection[str],
+        *,
+        labels: Sequence[str] = (),
+        routes: bool = False,
+        services: Collection[str] = (),
+        has_members: bool = False,
+    ) -> None:
         self.rows: dict[str, Row] = {}
-        self.counts = Counts(expected=len(expected))
+        self.services: dict[str, ServiceRow] = {}
+        self.counts = Counts(
+            expected=len(expected),
+            routes_expected=len(expected) if routes else 0,
+            services_expected=len(services),
+        )
         self.recent: deque[Happening] = deque(maxlen=RECENT)
         self.happened = 0
         self._labels = labels
+        self._has_members = has_members
         self._missing = set(expected)
-        self._none_missing = asyncio.Event()
+        self._unrouted = set(expected) if routes else set()
+        self._unserved = set(services)
+        self._changed = asyncio.Event()
         self._warned: dict[str, int] = {}
 
     @property
     def is_converged(self) -> bool:
-        """Whether every expected node was initialised."""
-        return not self._missing
+        """Whether every expected node and Service once had all that it needs."""
+        return not (self._missing or self._unrouted or self._unserved)
 
     @property
     def missing(self) -> Sequence[str]:
         """Expected nodes that are not initialised, sorted."""
         return sorted(self._missing)
 
-    async def wait_converged(self) -> None:
+    @property
+    def unrouted(self) -> Sequence[str]:
+        """Expected nodes that have no route, sorted."""
+        return sorted(self._unrouted)
+
+    @property
+    def unserved(self) -> Sequence[str]:
+        """Expected Services that are not served, sorted."""
+        return sorted(self._unserved)
+
+    async def wait_initialised(self) -> None:
         """Return when every expected node was initialised."""
-        await self._none_missing.wait()
+        while self._missing:
+            await self._next_change()
+
+    async def wait_converged(self) -> None:
+        """Return when `is_converged`."""
+        while not self.is_converged:
+            await self._next_change()
 
     def node_seen(self, node: Node, now: float) -> None:
         """A node is there, or changed."""
@@ -132,19 +133,19 @@ class Board:
             self.counts.registered += 1
             if node.name not in self._missing:
                 self.note(f"{node.name}: registered", now)
-        before = (row.provider_id, row.addresses, row.is_shut_down, row.settled_after)
-        row.ready = node.ready
-        row.provider_id = node.provider_id
-        row.type = node.labels.get(names.LABEL_INSTANCE_TYPE, "")
-        row.zone = node.labels.get(names.LABEL_ZONE) or node.labels.get(names.LABEL_REGION, "")
-        row.addresses = cloud_addresses(node)
-        row.is_shut_down = has_shutdown_taint(node)
-        if row.settled_after is None and is_settled(node, self._labels):
+        before = _shown(row)
+        was_shut_down = row.is_shut_down
+        rows.fill_node(row, node)
+        if row.settled_after is None and rows.is_settled(node, self._labels):
             row.settled_after = now - row.seen_at
             self._settled(row, now)
-        if before != (row.provider_id, row.addresses, row.is_shut_down, row.settled_after):
+        if row.has_route and row.name in self._unrouted:
+            self._unrouted.remove(row.name)
+            self.counts.routes += 1
+            self._changed.set()
+        if before != _shown(row):
             row.changed_at = now
-        if row.is_shut_down != before[2]:
+        if row.is_shut_down != was_shut_down:
             self.note(f"{node.name}: shutdown taint {'set' if row.is_shut_down else 'lifted'}", now)
 
     def node_gone(self, name: str, now: float) -> None:
@@ -155,19 +156,55 @@ class Board:
             row.changed_at = now
             self.note(f"{name}: deleted", now)
 
+    def service_seen(self, service: Service, now: float) -> None:
+        """A Service is there, or changed."""
+        row = self.services.get(service.key)
+        if row is None or row.is_deleted or row.uid != service.uid:
+            row = rows.new_service_row(service, now)
+            self.services[service.key] = row
+            if service.key not in self._unserved:
+                self.note(f"Service {row.name}: created", now)
+        before = (row.type, row.addresses, row.ports, row.is_deleting)
+        rows.fill_service(row, service)
+        if before != (row.type, row.addresses, row.ports, row.is_deleting):
+            row.changed_at = now
+        self._judge(row, now)
+
+    def service_gone(self, key: str, now: float) -> None:
+        """A Service was deleted, and its load balancer with it."""
+        row = self.services.get(key)
+        if row is not None and not row.is_deleted:
+            row.is_deleted = True
+            row.changed_at = now
+            self.note(f"Service {row.name}: deleted", now)
+
+    def members_seen(self, members: Mapping[str, int], now: float) -> None:
+        """The load balancers that the cloud has, by name, each with its number of members."""
+        for row in self.services.values():
+            count = members.get(row.balancer)
+            if count != row.members:
+                row.members = count
+                row.changed_at = now
+                self._judge(row, now)
+
     def event_seen(self, event: Event, now: float) -> None:
-        """An event about a node was recorded, or counted again."""
-        if event.involved_object.kind != "Node":
+        """An event about a node or a Service was recorded, or counted again."""
+        involved = event.involved_object
+        row: Row | ServiceRow | None
+        if involved.kind == "Node":
+            row, shown = self.rows.get(involved.name), involved.name
+        elif involved.kind == "Service":
+            row = self.services.get(f"{involved.namespace}/{involved.name}")
+            shown = f"Service {row.name if row else involved.name}"
+        else:
             return
         self.count_warnings(event)
-        name = event.involved_object.name
         text = f"{event.reason}: {event.message}"
-        row = self.rows.get(name)
         if row is not None:
             row.last_event = text
             row.changed_at = now
-        if event.reason != names.REASON_SYNCED:  # the row says that already
-            self.note(f"{name}: {text}", now, is_warning=event.type == names.WARNING)
+        if event.type == names.WARNING or event.reason not in _USUAL:
+            self.note(f"{shown}: {text}", now, is_warning=event.type == names.WARNING)
 
     def count_warnings(self, event: Event) -> None:
         """Count a Warning event as often as it says it occurred; safe to repeat."""
@@ -191,25 +228,53 @@ class Board:
         fresh = min(self.happened - since, len(self.recent))
         return list(self.recent)[len(self.recent) - fresh :] if fresh > 0 else []
 
+    async def _next_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
     def _settled(self, row: Row, now: float) -> None:
         if row.name not in self._missing:
             self.note(f"{row.name}: initialised", now)
             return
         self._missing.remove(row.name)
         self.counts.initialised += 1
-        if not self._missing:
-            self._none_missing.set()
+        self._changed.set()
+
+    def _judge(self, row: ServiceRow, now: float) -> None:
+        """See whether a Service is served now."""
+        if row.settled_after is not None or not row.addresses:
+            return
+        expected = row.key in self._unserved
+        if expected and self._has_members and (row.members or 0) < self.counts.expected:
+            return
+        row.settled_after = now - row.seen_at
+        if expected:
+            self._unserved.remove(row.key)
+            self.counts.services += 1
+            self._changed.set()
+        else:
+            self.note(f"Service {row.name}: reached at {','.join(row.addresses)}", now)
 
 
-def is_settled(node: Node, labels: Sequence[str]) -> bool:
-    """Whether the daemon has done all that a new node needs; see `Board`."""
-    if is_uninitialized(node) or not node.provider_id:
-        return False
-    if not labels:
-        return True
-    return bool(cloud_addresses(node)) and all(node.labels.get(key) for key in labels)
+_USUAL = frozenset(
+    {
+        names.REASON_SYNCED,
+        names.REASON_ENSURING_BALANCER,
+        names.REASON_ENSURED_BALANCER,
+        names.REASON_DELETING_BALANCER,
+        names.REASON_DELETED_BALANCER,
+        names.REASON_UPDATED_BALANCER,
+    }
+)
+"""Reasons of events that tell what the rows tell already."""
 
 
-def cloud_addresses(node: Node) -> Sequence[str]:
-    """The addresses that only the cloud can know: all but host names."""
-    return tuple(one.address for one in node.addresses if one.type != names.ADDRESS_HOSTNAME)
+def _shown(row: Row) -> tuple[object, ...]:
+    return (
+        row.provider_id,
+        row.addresses,
+        row.pod_range,
+        row.has_route,
+        row.is_shut_down,
+        row.settled_after,
+    )

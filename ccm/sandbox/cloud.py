@@ -42,6 +42,18 @@ class _Instances(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[Instance, ...]
 
 
+class Balancer(msgspec.Struct, frozen=True, kw_only=True):
+    """One load balancer, as far as a sandbox cares."""
+
+    name: str
+    members: tuple[str, ...]
+
+
+class _Balancers(msgspec.Struct, frozen=True, kw_only=True):
+    balancers: tuple[Balancer, ...]
+    next_cursor: str | None = None
+
+
 class _Calls(msgspec.Struct, frozen=True, kw_only=True):
     total: int
 
@@ -72,6 +84,21 @@ class Admin:
         """
         found = await self._ask("GET", "/admin/snapshot", _Instances)
         return {one.name: one.id for one in found.instances if one.state == RUNNING}
+
+    async def members(self) -> Mapping[str, int]:
+        """Name of each load balancer -> how many members it has.
+
+        Raises:
+            CloudTrouble: the cloud refused or did not answer.
+        """
+        found: dict[str, int] = {}
+        path = "/admin/balancers"
+        while True:
+            page = await self._ask("GET", path, _Balancers)
+            found |= {one.name: len(one.members) for one in page.balancers}
+            if page.next_cursor is None:
+                return found
+            path = f"/admin/balancers?cursor={page.next_cursor}"
 
     async def call_count(self) -> int:
         """How many calls the cloud's customers made so far.

@@ -25,7 +25,7 @@ from typing import Any
 
 from ccm.app.options import FLAGS
 from ccm.base import durations
-from ccm.sandbox import cloud, daemonlog, process, realserver
+from ccm.sandbox import cloud, daemonlog, podranges, process, realserver
 
 API_QPS = 10_000
 API_BURST = 20_000
@@ -34,6 +34,9 @@ API_BURST = 20_000
 NODE_SYNCS = 64
 STATUS_UPDATES = 16
 """Nodes the daemon works on at once in a sandbox."""
+
+SERVICE_SYNCS = 16
+"""Services the daemon works on at once in a sandbox."""
 
 START_DEADLINE_S = 30.0
 """How long a process of ours may take to become ready."""
@@ -168,18 +171,21 @@ async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud
 
 @contextlib.asynccontextmanager
 async def open_daemon(
-    folder: Path, *, kubeconfig: Path, provider: str, config: Path | None
+    folder: Path, *, kubeconfig: Path, provider: str, config: Path | None, routes: bool
 ) -> AsyncIterator[Daemon]:
     """Start the daemon; it is not waited for."""
-    argv = ["ccm", *daemon_flags(kubeconfig=kubeconfig, provider=provider, config=config)]
+    flags = daemon_flags(kubeconfig=kubeconfig, provider=provider, config=config, routes=routes)
+    argv = ["ccm", *flags]
     async with _open_child(argv, folder / "daemon.log") as child:
         yield Daemon(
             log=daemonlog.DaemonLog(child.log), file=child.log, exit_code=lambda: child.exit_code
         )
 
 
-def daemon_flags(*, kubeconfig: Path, provider: str, config: Path | None) -> list[str]:
-    """The daemon's command line in a sandbox."""
+def daemon_flags(
+    *, kubeconfig: Path, provider: str, config: Path | None, routes: bool
+) -> list[str]:
+    """The daemon's command line in a sandbox; with or without routes in the cloud."""
     values: dict[str, object] = {
         "kubeconfig": kubeconfig,
         "cloud-provider": provider,
@@ -189,6 +195,9 @@ def daemon_flags(*, kubeconfig: Path, provider: str, config: Path | None) -> lis
         "kube-api-burst": API_BURST,
         "concurrent-node-syncs": NODE_SYNCS,
         "concurrent-node-status-updates": STATUS_UPDATES,
+        "concurrent-service-syncs": SERVICE_SYNCS,
+        "configure-cloud-routes": str(routes).lower(),
+        "cluster-cidr": podranges.WHOLE if routes else "",
         "secure-port": 0,  # the usual port may be taken, also by another sandbox
         "logging-format": "json",
     }

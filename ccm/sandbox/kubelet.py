@@ -2,9 +2,10 @@
 
 One reconcile per node, level-triggered: a machine that runs and was not registered
 since it booted gets its node; a node whose Ready condition is not what its machine
-deserves gets it. That is the kubelet's work, and two bits of what a cluster's node
-controller does: a silent kubelet turns Ready to Unknown (here at once, not after 40 s),
-and a ready node loses the taint that the API server put on the new one.
+deserves gets it. That is the kubelet's work, and three bits of what
+kube-controller-manager does: a silent kubelet turns Ready to Unknown (here at once, not
+after 40 s), a ready node loses the taint that the API server put on the new one, and a
+node gets a range of addresses for its pods, if the cloud shall have routes to them.
 
 Nodes come as kubelets started for an external cloud provider register them: tainted as
 uninitialized, with a Hostname address, and not ready.
@@ -25,6 +26,7 @@ from ccm.model import Node, names
 from ccm.model.node import is_uninitialized
 from ccm.model.times import format_time
 from ccm.runtime.loop import DONE, Loop, Result
+from ccm.sandbox import podranges
 
 HEARTBEAT_S = 300.0
 """Seconds between two reports of an unchanged node (kubelet, node status report frequency)."""
@@ -69,6 +71,7 @@ class Kubelets:
     Args:
         nodes: the cache of nodes; it must run.
         api: requests about nodes, not rate-limited.
+        ranges: where nodes get the addresses of their pods from; None: from nowhere.
         heartbeat_s: seconds between two reports of each node.
         clock: where time comes from.
     """
@@ -78,11 +81,13 @@ class Kubelets:
         nodes: Informer[Node],
         api: NodeApi,
         *,
+        ranges: podranges.PodRanges | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         clock: Clock = SYSTEM,
     ) -> None:
         self._nodes = nodes
         self._api = api
+        self._ranges = ranges
         self._heartbeat_s = heartbeat_s
         self._clock = clock
         self._running: dict[str, str] = {}
@@ -108,6 +113,7 @@ class Kubelets:
             name="kubelets",
             on_add=lambda node, _: self._queue.add(node.name),
             on_update=lambda _, node: self._queue.add(node.name),
+            on_delete=lambda node: self._forget(node.name),
         )
         loop = Loop(
             "kubelets",
@@ -133,6 +139,8 @@ class Kubelets:
         if node is None:
             await self._register(name)
             return DONE
+        if self._ranges is not None:
+            node = await self._give_range(node, self._ranges)
         wanted = wanted_ready(node, is_running=name in self._running)
         if node.ready != wanted:
             patch = ready_patch(wanted, format_time(self._clock.now()), turned=True)
@@ -140,6 +148,18 @@ class Kubelets:
         if wanted == names.STATUS_TRUE and (lifted := not_ready_taint_patch(node)) is not None:
             await self._api.patch_merge(name, lifted)
         return DONE
+
+    async def _give_range(self, node: Node, ranges: podranges.PodRanges) -> Node:
+        if node.spec.pod_cidrs:
+            ranges.hold(node.name, node.spec.pod_cidrs)
+            return node
+        taken = ranges.take(node.name)
+        patch = {"spec": {"podCIDR": taken, "podCIDRs": [taken]}}
+        return await self._api.patch_merge(node.name, patch)
+
+    def _forget(self, name: str) -> None:
+        if self._ranges is not None:
+            self._ranges.release(name)
 
     async def _register(self, name: str) -> None:
         """Once after each boot, as kubelets do: a node deleted later stays deleted."""

@@ -1,7 +1,8 @@
 """`ccm sandbox`: the order of things, from the first process to the last line.
 
 Start: folder, API server, simulated cloud and its instances, daemon; then the kubelets
-register, so that the daemon is watched from the first node on. End, whatever the
+register, so that the daemon is watched from the first node on; Services come when all
+nodes are initialised. End, whatever the
 reason: kubelets and caches, daemon, last line, cloud, API server, folder.
 
 A signal ends the sandbox at any moment, also while it starts. Processes of ours that
@@ -27,11 +28,22 @@ from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informers
-from ccm.kube.resources import EVENTS, NODES
+from ccm.kube.resources import EVENTS, NODES, SERVICES
 from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
-from ccm.sandbox import cloud, cluster, daemonlog, kubelet, screen
-from ccm.sandbox.board import SIM_LABELS, Board
+from ccm.model import Service
+from ccm.sandbox import (
+    cloud,
+    cluster,
+    daemonlog,
+    kubelet,
+    podranges,
+    report,
+    screen,
+    webservices,
+)
+from ccm.sandbox.board import Board
+from ccm.sandbox.rows import SIM_LABELS
 from ccm.sandbox.settings import Settings
 
 EXIT_OK = 0
@@ -43,8 +55,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _SIM = "sim"
 _POWER_PERIOD_S = 1.0
+_MEMBERS_PERIOD_S = 0.25
 _HEALTH_PERIOD_S = 0.2
-_LAGGARDS = 5
 
 
 def run(settings: Settings, *, out: TextIO) -> int:
@@ -94,8 +106,15 @@ class Sandbox:
         self._screen = shown
         self._folder = folder
         self._stop = stop
-        labels = () if settings.provider else SIM_LABELS
-        self._board = Board(settings.node_names, labels=labels)
+        self._simulated = settings.provider is None
+        # Nobody's real cloud gets routes to pods that do not exist.
+        self._board = Board(
+            settings.node_names,
+            labels=SIM_LABELS if self._simulated else (),
+            routes=self._simulated,
+            services=webservices.keys(settings.services),
+            has_members=self._simulated,
+        )
         self._took_s: float | None = None
         self._last: daemonlog.Entry | None = None
 
@@ -126,7 +145,7 @@ class Sandbox:
         )
         say(f"API server ({server.kind}): {server.url}")
         sim: cluster.Cloud | None = None
-        if settings.provider is None:
+        if self._simulated:
             sim = await stack.enter_async_context(
                 cluster.open_cloud(self._folder / "cloud", latency=settings.latency)
             )
@@ -151,13 +170,18 @@ class Sandbox:
             kubeconfig=stage.server.kubeconfig,
             provider=provider.name if provider else _SIM,
             config=stage.cloud.config if stage.cloud else config,
+            routes=self._simulated,
         ) as daemon:
             self._screen.say(
                 f"daemon: API limits raised to {cluster.API_QPS} requests per second "
                 f"(burst {cluster.API_BURST}); its own defaults, 20 (30), are for busy clusters"
             )
             informers = self._informers(stage.client)
-            kubelets = kubelet.Kubelets(informers.of(NODES), stage.client.resource(NODES))
+            kubelets = kubelet.Kubelets(
+                informers.of(NODES),
+                stage.client.resource(NODES),
+                ranges=podranges.PodRanges() if self._simulated else None,
+            )
             await tasks.first_of(
                 self._stop.wait(),
                 self._direct(stage),
@@ -165,6 +189,7 @@ class Sandbox:
                 kubelets.run(),
                 self._power(stage, kubelets),
                 self._watch_processes(stage, daemon),
+                self._count_members(stage),
                 self._show(stage, daemon),
                 name="sandbox",
             )
@@ -180,6 +205,12 @@ class Sandbox:
             on_update=lambda _, node: board.node_seen(node, time.monotonic()),
             on_delete=lambda node: board.node_gone(node.name, time.monotonic()),
         )
+        informers.of(SERVICES).add_handler(
+            name="board",
+            on_add=lambda service, _: self._service_seen(service),
+            on_update=lambda _, service: self._service_seen(service),
+            on_delete=lambda service: board.service_gone(service.key, time.monotonic()),
+        )
         informers.of(EVENTS).add_handler(
             name="board",
             on_add=lambda event, _: board.event_seen(event, time.monotonic()),
@@ -187,20 +218,26 @@ class Sandbox:
         )
         return informers
 
+    def _service_seen(self, service: Service) -> None:
+        if service.key != webservices.OF_THE_API_SERVER:
+            self._board.service_seen(service, time.monotonic())
+
     async def _direct(self, stage: _Stage) -> None:
         """What happens, one after the other; returns when the sandbox shall end."""
         started = time.monotonic()
         limit = self._settings.timeout_s if self._settings.once else None
         try:
             async with asyncio.timeout(limit):
+                await self._board.wait_initialised()
+                await webservices.create(stage.client, self._settings.services)
                 await self._board.wait_converged()
         except TimeoutError:
             return
         self._took_s = time.monotonic() - started
         if self._settings.once:
             return
-        count = self._board.counts.initialised
-        self._screen.say(f"converged: {count} nodes initialised in {self._took_s:.1f} s")
+        done = ", ".join(report.achieved(self._board.counts))
+        self._screen.say(f"converged: {done} in {self._took_s:.1f} s")
         for line in self._hints(stage):
             self._screen.say(line)
         await self._stop.wait()
@@ -216,11 +253,23 @@ class Sandbox:
                 kubelets.follow(await stage.cloud.admin.running())
             await asyncio.sleep(_POWER_PERIOD_S)
 
+    async def _count_members(self, stage: _Stage) -> None:
+        """Look where the load balancers send traffic to; without end."""
+        if stage.cloud is None:
+            await self._stop.wait()
+            return
+        while True:
+            with contextlib.suppress(cloud.CloudTrouble):
+                self._board.members_seen(await stage.cloud.admin.members(), time.monotonic())
+            await asyncio.sleep(_MEMBERS_PERIOD_S)
+
     def _hints(self, stage: _Stage) -> Iterator[str]:
         yield "Ctrl-C ends everything; until then, in another terminal:"
         yield f"  export KUBECONFIG={stage.server.kubectl_config}; kubectl get nodes -o wide"
         if stage.cloud is None:
             return
+        yield "  balancer:  kubectl create service loadbalancer web --tcp=80"
+        yield "             kubectl get services; kubectl delete service web"
         base = f"curl -K {stage.cloud.curl} {stage.cloud.admin.url}/admin/instances"
         yield f'  power off: {base}/i-0001/actions -d \'{{"action": "stop"}}\''
         yield f"  delete:    {base}/i-0001 -X DELETE"
@@ -267,12 +316,10 @@ class Sandbox:
         calls = self._last.cloud_calls if self._last else None
         if stage.cloud is not None:
             calls = await stage.cloud.admin.call_count()
-        for name in self._board.missing[:_LAGGARDS]:
-            row = self._board.rows.get(name)
-            told = (row.last_event or "the daemon said nothing") if row else "never registered"
-            self._screen.say(f"not initialised: {name}: {told}")
+        for line in report.laggards(self._board):
+            self._screen.say(line)
         self._screen.say(
-            last_line(
+            report.last_line(
                 self._board,
                 writes=self._last.node_writes if self._last else None,
                 cloud_calls=calls,
@@ -284,32 +331,6 @@ class Sandbox:
         if not self._settings.once or self._took_s is not None:
             return EXIT_OK
         return EXIT_INTERRUPTED if self._stop.is_set() else EXIT_FAILED
-
-
-def last_line(
-    board: Board, *, writes: int | None, cloud_calls: int | None, took_s: float | None
-) -> str:
-    """What it came to: nodes, the daemon's writes about nodes, cloud calls, warnings.
-
-    Args:
-        board: the nodes.
-        writes: None: the daemon did not live to tell.
-        cloud_calls: None: likewise.
-        took_s: seconds until all nodes were initialised; None: they are not.
-    """
-    counts = board.counts
-    nodes = f"{counts.initialised} nodes initialised"
-    if took_s is None:
-        nodes = f"{counts.initialised} of {counts.expected} nodes initialised"
-    parts = (
-        nodes,
-        f"{'?' if writes is None else writes} writes",
-        f"{'?' if cloud_calls is None else cloud_calls} cloud calls",
-        f"{counts.warnings} warnings",
-    )
-    start = "done" if took_s is not None else "not converged"
-    end = f" in {took_s:.1f} s" if took_s is not None else ""
-    return f"{start}: {', '.join(parts)}{end}"
 
 
 async def _joined(task: asyncio.Task[_Stage]) -> None:

@@ -11,6 +11,11 @@ NODES = 5
 
 MAX_NODES = 10_000
 
+SERVICES = 2
+"""Services where nobody says how many and the cloud is simulated."""
+
+MAX_SERVICES = 1_000
+
 TIMEOUT_S = 120.0
 """Seconds until `once` gives up."""
 
@@ -29,8 +34,9 @@ class Settings:
 
     Attributes:
         node_names: the nodes whose kubelets register.
+        services: how many Services of type LoadBalancer are created.
         latency: how long each call to the simulated cloud takes.
-        once: end when all nodes are initialised.
+        once: end when all nodes are initialised, have routes, and all Services are served.
         timeout_s: seconds until `once` gives up.
         provider: None: the simulated cloud.
         keep: leave the folder with logs and state where it is.
@@ -38,6 +44,7 @@ class Settings:
     """
 
     node_names: tuple[str, ...]
+    services: int = 0
     latency: timedelta = timedelta(0)
     once: bool = False
     timeout_s: float = TIMEOUT_S

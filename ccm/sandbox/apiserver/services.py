@@ -14,6 +14,7 @@ import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ccm.model import names
 from ccm.sandbox.apiserver import cluster_ips, errors, kinds, ledger
 from ccm.sandbox.apiserver import service_rules as rules
 
@@ -21,7 +22,7 @@ KUBERNETES = "kubernetes"
 """The Service in the namespace `default` that stands for the API server itself."""
 
 _AFFINITY_S = 10800
-_DEPRECATED = {"service.kubernetes.io/topology-aware-hints": "service.kubernetes.io/topology-mode"}
+_DEPRECATED = {names.ANNOTATION_TOPOLOGY_HINTS: names.ANNOTATION_TOPOLOGY_MODE}
 
 
 def default(body: dict[str, Any]) -> None:

@@ -1,0 +1,63 @@
+"""What a sandbox says at its end: who was left behind, and one line about the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ccm.sandbox.board import Board, Counts
+from ccm.sandbox.rows import Row, ServiceRow
+
+LAGGARDS = 5
+"""Objects of each kind that are named."""
+
+
+def laggards(board: Board) -> Iterator[str]:
+    """A line for each object that did not get what it needs, with the last that is known."""
+    for name in board.missing[:LAGGARDS]:
+        yield f"not initialised: {name}: {_last_word(board.rows.get(name), 'never registered')}"
+    waiting = [name for name in board.unrouted if name not in set(board.missing)]
+    for name in waiting[:LAGGARDS]:
+        yield f"no route: {name}: {_last_word(board.rows.get(name), 'never registered')}"
+    for key in board.unserved[:LAGGARDS]:
+        yield f"not served: Service {key}: {_last_word(board.services.get(key), 'never created')}"
+
+
+def _last_word(row: Row | ServiceRow | None, nothing: str) -> str:
+    return (row.last_event or "the daemon said nothing") if row else nothing
+
+
+def last_line(
+    board: Board, *, writes: int | None, cloud_calls: int | None, took_s: float | None
+) -> str:
+    """What it came to: nodes, routes, Services, the daemon's writes about nodes, cloud calls,
+    warnings.
+
+    Args:
+        board: nodes and Services.
+        writes: None: the daemon did not live to tell.
+        cloud_calls: None: likewise.
+        took_s: seconds until it had converged; None: it has not.
+    """
+    parts = (
+        *achieved(board.counts),
+        f"{'?' if writes is None else writes} writes",
+        f"{'?' if cloud_calls is None else cloud_calls} cloud calls",
+        f"{board.counts.warnings} warnings",
+    )
+    start = "done" if took_s is not None else "not converged"
+    end = f" in {took_s:.1f} s" if took_s is not None else ""
+    return f"{start}: {', '.join(parts)}{end}"
+
+
+def achieved(counts: Counts) -> list[str]:
+    """What is done of all that was expected, each in some words."""
+    parts = [f"{_part(counts.initialised, counts.expected)} nodes initialised"]
+    if counts.routes_expected:
+        parts.append(f"{_part(counts.routes, counts.routes_expected)} routes")
+    if counts.services_expected:
+        parts.append(f"{_part(counts.services, counts.services_expected)} Services served")
+    return parts
+
+
+def _part(done: int, expected: int) -> str:
+    return str(done) if done == expected else f"{done} of {expected}"
