@@ -10,6 +10,7 @@ import platform
 from collections.abc import Mapping
 
 import ccm
+from ccm.app.accounts import Accounts
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
 from ccm.kube.client import Client
@@ -19,6 +20,8 @@ INFORMERS = "shared-informers"
 EVENTS = "cloud-controller-manager"
 LEADER_ELECTION = "leader-election"
 """User-agent suffixes (Go cloud-provider)."""
+
+_ALWAYS_OURSELVES = frozenset({INFORMERS, EVENTS, LEADER_ELECTION})
 
 
 def user_agent(program: str) -> str:
@@ -35,18 +38,28 @@ class Clients:
         transport: the wire.
         rate: qps and burst of each client; None = no limit.
         clock: where time comes from.
+        accounts: under which controllers act; None = all act as we do.
     """
 
     def __init__(
-        self, transport: Transport, rate: tuple[float, int] | None, clock: Clock = SYSTEM
+        self,
+        transport: Transport,
+        rate: tuple[float, int] | None,
+        clock: Clock = SYSTEM,
+        *,
+        accounts: Accounts | None = None,
     ) -> None:
         self._transport = transport
+        self._accounts = accounts
         self._rate = rate
         self._clock = clock
 
     def named(self, name: str) -> Client:
-        """A client with a bucket of its own."""
-        return Client(self._transport, name=name, limiter=self._limiter())
+        """A client with a bucket of its own, and with separate accounts as the account so named."""
+        if self._accounts is None or name in _ALWAYS_OURSELVES:
+            return Client(self._transport, name=name, limiter=self._limiter())
+        wire, user = self._accounts.of(name)
+        return Client(wire, name=user, limiter=self._limiter())
 
     def lease(self, renew_deadline_s: float) -> Client:
         """The client of leader election: never limited, and quick to give up.

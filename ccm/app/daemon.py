@@ -20,6 +20,7 @@ from contextlib import contextmanager
 
 import ccm
 from ccm.app import controllers, metrics, migration, names
+from ccm.app.accounts import Accounts
 from ccm.app.clients import EVENTS, INFORMERS, Clients, user_agent
 from ccm.app.documents import DocumentError
 from ccm.app.events import Events
@@ -69,8 +70,16 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
     except (registry.ProviderError, kube_config.ConfigError, DocumentError) as error:
         raise Misconfigured(str(error)) from error
     logger.info("starting", version=ccm.__version__, server=cluster.server, source=cluster.source)
-    async with Transport(cluster, user_agent=user_agent(PROGRAM), clock=clock) as transport:
-        clients = Clients(transport, options.api_rate, clock)
+    async with (
+        Transport(cluster, user_agent=user_agent(PROGRAM), clock=clock) as transport,
+        Accounts(transport, clock) as accounts,
+    ):
+        clients = Clients(
+            transport,
+            options.api_rate,
+            clock,
+            accounts=accounts if options.use_service_account_credentials else None,
+        )
         daemon = Daemon(options, clients, opener, plan=plan, clock=clock)
         with _stop_signals() as stop:
             work = spawn(daemon.run(), name="daemon")

@@ -183,8 +183,8 @@ class Options(serving_options.ServingOptions):
     use_service_account_credentials: bool = GENERIC.flag(
         values.BOOL,
         False,
-        "Let each controller act under a service account of its own.",
-        accepted="separate accounts come in a later version",
+        "Let each controller act under a service account of its own in kube-system, which is made "
+        "where it does not exist. Needs the right to create tokens of these accounts.",
     )
     allow_untagged_cloud: bool = GENERIC.flag(
         values.BOOL,

@@ -50,7 +50,7 @@ config= write-config-to=
 """
 
 WORKING = """
-config write-config-to enable-leader-migration leader-migration-config log-flush-frequency
+config write-config-to use-service-account-credentials enable-leader-migration leader-migration-config log-flush-frequency
 vmodule log-text-split-stream log-json-split-stream log-text-info-buffer-size
 log-json-info-buffer-size cloud-provider cloud-config kubeconfig master kube-api-qps kube-api-burst controllers leader-elect
 leader-elect-lease-duration leader-elect-renew-deadline leader-elect-retry-period

@@ -1,0 +1,56 @@
+"""Separate accounts: a wire of its own for each service account that somebody acts as."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.throttle import Unlimited
+from ccm.kube.client import Client
+from ccm.kube.serviceaccount import ServiceAccount, acting_as
+from ccm.kube.transport import Transport
+
+NAMESPACE = "kube-system"
+"""Where the accounts are (Go cloud-provider)."""
+
+
+class Accounts:
+    """The wires of the accounts; an async context manager that closes them.
+
+    Args:
+        own: the wire with our own credentials, which may ask for tokens.
+        clock: where time comes from.
+    """
+
+    def __init__(self, own: Transport, clock: Clock = SYSTEM) -> None:
+        self._own = own
+        self._clock = clock
+        self._wires: dict[str, tuple[Transport, str]] = {}
+        self._exits = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._exits.aclose()
+
+    def of(self, name: str) -> tuple[Transport, str]:
+        """The wire of an account, and the name it goes by in user agents."""
+        if name not in self._wires:
+            asking = Client(self._own, name=name, limiter=Unlimited())
+            account = ServiceAccount(asking, namespace=NAMESPACE, name=name, clock=self._clock)
+            wire = Transport(
+                acting_as(self._own.config, account),
+                user_agent=self._own.user_agent,
+                clock=self._clock,
+            )
+            self._exits.push_async_exit(wire)
+            self._wires[name] = wire, account.user
+        return self._wires[name]

@@ -1,0 +1,28 @@
+"""Separate service accounts, at an API server that hands out their tokens."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scenario import harness
+from tests.scenario.harness import Stage
+
+ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
+USER = "system:serviceaccount:kube-system:node-controller"
+
+
+@pytest.mark.envtest
+@pytest.mark.parametrize("api_server", ["real"], indirect=True)
+@pytest.mark.asyncio
+async def test_controllers_act_under_an_account_of_their_own(stage: Stage) -> None:
+    """The account is made, its token works, and nodes are written in its name."""
+    daemon = await stage.start_leading(flags={"use-service-account-credentials": "true"})
+    await stage.node("a")
+
+    await stage.cluster.initialised("a")
+
+    writes = stage.wire.requests(harness.NODE_WRITE)
+    assert {one.headers["user-agent"].rpartition("/")[2] for one in writes} == {USER}
+    assert len({one.headers["authorization"] for one in writes}) == 1
+    assert await stage.cluster.get(f"{ACCOUNTS}/node-controller") is not None
+    assert await daemon.stop() == 0

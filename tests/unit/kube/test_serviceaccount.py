@@ -1,0 +1,189 @@
+"""Tokens of other service accounts: asked for once, renewed in time, kept when that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from ccm.kube import errors, serviceaccount
+from ccm.kube.client import Client
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.serviceaccount import ServiceAccount
+from ccm.kube.tls import TlsSettings
+from ccm.model.times import format_time
+from tests.unit.kube.wire import Answer, HandClock, Server, connect, cuts, refuses, says, serve
+
+ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
+TOKEN = f"{ACCOUNTS}/node-controller/token"
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serve() as running:
+        yield running
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest_asyncio.fixture
+async def account(server: Server, clock: HandClock) -> AsyncIterator[ServiceAccount]:
+    credentials = Fixed(bearer("our-own"))
+    async with connect(server.url, credentials=credentials, clock=clock) as transport:
+        yield ServiceAccount(
+            Client(transport), namespace="kube-system", name="node-controller", clock=clock
+        )
+
+
+def token(clock: HandClock, text: str, life_s: float = 3600) -> Answer:
+    expires = format_time(clock.now() + timedelta(seconds=life_s))
+    return says({"status": {"token": text, "expirationTimestamp": expires}}, status=201)
+
+
+def sent(server: Server) -> list[tuple[str, str]]:
+    return [(seen.method, seen.target) for seen in server.seen]
+
+
+@pytest.mark.asyncio
+async def test_a_token_is_asked_for_once_with_our_own_credentials(
+    server: Server, account: ServiceAccount, clock: HandClock
+) -> None:
+    server.will(token(clock, "theirs"))
+
+    found = await asyncio.gather(*(account.current() for _ in range(3)))
+
+    assert {one.header for one in found} == {"Bearer theirs"}
+    (seen,) = server.seen
+    assert (seen.method, seen.target) == ("POST", TOKEN)
+    assert seen.headers["Authorization"] == "Bearer our-own"
+    assert seen.json["spec"] == {"expirationSeconds": 3600}
+    assert account.user == "system:serviceaccount:kube-system:node-controller"
+
+
+@pytest.mark.asyncio
+async def test_what_does_not_exist_is_made(
+    server: Server, account: ServiceAccount, clock: HandClock
+) -> None:
+    missing = refuses(404, "NotFound")
+    server.will(missing, missing, says({}), says({}), token(clock, "theirs"))
+
+    assert (await account.current()).header == "Bearer theirs"
+
+    assert sent(server) == [
+        ("POST", TOKEN),
+        ("POST", ACCOUNTS),
+        ("POST", "/api/v1/namespaces"),
+        ("POST", ACCOUNTS),
+        ("POST", TOKEN),
+    ]
+    assert server.seen[1].json["metadata"]["name"] == "node-controller"
+
+
+@pytest.mark.asyncio
+async def test_somebody_else_may_make_the_account_first(
+    server: Server, account: ServiceAccount, clock: HandClock
+) -> None:
+    server.will(refuses(404, "NotFound"), refuses(409, "AlreadyExists"), token(clock, "theirs"))
+
+    assert (await account.current()).header == "Bearer theirs"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("life_s", "kept_s"), [(3600, 2880), (60, 480)], ids=["hour", "short"])
+async def test_a_new_token_is_asked_for_when_most_of_its_life_is_over(
+    server: Server, account: ServiceAccount, clock: HandClock, life_s: float, kept_s: float
+) -> None:
+    server.will(token(clock, "first", life_s), token(clock, "second", life_s))
+
+    await account.current()
+    clock.advance(kept_s - 2)
+    kept = (await account.current()).header
+    clock.advance(3)
+    renewed = (await account.current()).header
+
+    assert (kept, renewed) == ("Bearer first", "Bearer second")
+
+
+@pytest.mark.asyncio
+async def test_a_token_that_cannot_be_renewed_stays_in_use(
+    server: Server, account: ServiceAccount, clock: HandClock
+) -> None:
+    server.will(token(clock, "first"), refuses(403, "Forbidden"), token(clock, "second"))
+
+    await account.current()
+    clock.advance(3000)
+    kept = [(await account.current()).header for _ in range(3)]
+    clock.advance(serviceaccount.RETRY_S)
+    renewed = (await account.current()).header
+
+    assert (kept, renewed) == (["Bearer first"] * 3, "Bearer second")
+    assert len(server.seen) == 3
+
+
+@pytest.mark.asyncio
+async def test_the_first_token_is_tried_for_a_while(
+    server: Server, account: ServiceAccount, clock: HandClock
+) -> None:
+    failed: list[Answer] = [refuses(500, "InternalError"), says({}), cuts]
+    server.will(*failed, token(clock, "theirs"))
+
+    assert (await account.current()).header == "Bearer theirs"
+
+    assert clock.naps == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.asyncio
+async def test_without_any_token_nothing_is_sent(server: Server, account: ServiceAccount) -> None:
+    server.will(refuses(403, "Forbidden", "may not"))
+
+    with pytest.raises(errors.NoCredentials, match=r"kube-system/node-controller: .*may not"):
+        await account.current()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("answer", [{}, {"status": {"token": ""}}, {"status": {"token": "a"}}, []])
+async def test_nonsense_is_no_token(server: Server, account: ServiceAccount, answer: Any) -> None:
+    server.will(*[says(answer)] * serviceaccount.TRIES)
+
+    with pytest.raises(errors.NoCredentials):
+        await account.current()
+
+
+@pytest.mark.asyncio
+async def test_a_rejected_token_is_replaced_once(
+    server: Server, account: ServiceAccount, clock: HandClock
+) -> None:
+    server.will(token(clock, "first"), token(clock, "second"))
+    first = await account.current()
+    clock.advance(1)
+    sent_at = clock.monotonic()
+
+    answers = [await account.rejected(first, sent_at) for _ in range(2)]
+
+    assert answers == [True, True]
+    assert len(server.seen) == 2
+
+
+def test_our_own_certificate_is_left_out() -> None:
+    chain = base64.b64encode(b"chain")
+    ours = ClusterConfig(
+        server="https://host",
+        credentials=Fixed(),
+        tls=TlsSettings(ca_file=Path("/ca"), cert_data=chain, key_file=Path("/key")),
+    )
+    theirs = Fixed(bearer("theirs"))
+
+    acting = serviceaccount.acting_as(ours, theirs)
+
+    assert acting == replace(ours, credentials=theirs, tls=TlsSettings(ca_file=Path("/ca")))
