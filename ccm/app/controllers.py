@@ -87,9 +87,7 @@ def enabled(
             continue
         try:
             work = _MAKERS[controller](parts)
-        except NotOffered as lack:
-            logger.warning("controller is skipped", controller=controller.name, error=str(lack))
-        except TurnedOff as reason:
+        except (NotOffered, TurnedOff) as reason:
             logger.info("controller is skipped", controller=controller.name, error=str(reason))
         except WrongSetting as fault:
             # The others can do their work; the Go reference ends the whole process here.

@@ -22,6 +22,10 @@ from ccm.model import Node
 PAGE_GUESS = 50
 """Instances per cloud request assumed before the first listing told; a small usual page."""
 
+PATIENCE_S = 60.0
+"""Longest wait for a listing; after it a node is asked for on its own, so that one hanging
+listing holds nobody up for longer than one hanging call would."""
+
 PAUSE_S = 60.0
 """How long bulk listing rests after a listing that failed or did not pay off."""
 
@@ -90,8 +94,12 @@ class SharedInventory:
             return None
         if self._flight is None:
             self._flight = spawn(self._refresh(), name="inventory-listing")
-        # Shielded: one waiter's cancellation must not take the listing from the others.
-        return await asyncio.shield(self._flight)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                # Shielded: one waiter's end must not take the listing from the others.
+                return await asyncio.shield(self._flight)
+        except TimeoutError:
+            return None
 
     def _worth_it(self, single_requests: int) -> bool:
         now = self._clock.monotonic()

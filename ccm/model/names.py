@@ -125,3 +125,8 @@ LABEL_ROLE = "kubernetes.io/role"
 
 EXTENSION_EXEC = "client.authentication.k8s.io/exec"
 """Extension of a kubeconfig's cluster that is handed to its credential program."""
+
+ANNOTATION_TOPOLOGY_HINTS = "service.kubernetes.io/topology-aware-hints"
+"""Old name of `ANNOTATION_TOPOLOGY_MODE`; an API server warns about it."""
+
+ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"

@@ -9,7 +9,14 @@ from collections.abc import Iterable
 import pytest
 
 from ccm.base import metrics
-from ccm.cloud import InstanceListing, InstanceMetadata, InstanceRecord, Power, errors
+from ccm.cloud import (
+    InstanceListing,
+    InstanceMetadata,
+    InstanceRecord,
+    Power,
+    errors,
+)
+from ccm.cloud import inventory as inventory_module
 from ccm.cloud.guarded import Guarded, NodeCalls
 from ccm.cloud.inventory import PAUSE_S, SharedInventory
 from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
@@ -367,3 +374,21 @@ async def test_what_is_listed_twice_proves_nothing(asked: Node) -> None:
 
     assert await inventory.find(asked, single_requests=100) is None
     assert await inventory.find(known("b"), single_requests=100) is not None
+
+
+@pytest.mark.asyncio
+async def test_a_listing_that_hangs_holds_nobody_up_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a while a waiter asks for its own node, and the listing goes on for the others."""
+    monkeypatch.setattr(inventory_module, "PATIENCE_S", 0.01)
+
+    async def fetch() -> InstanceListing:
+        await asyncio.Event().wait()
+        return InstanceListing(instances=())
+
+    shared = SharedInventory(fetch, population=lambda: 1, max_age_s=4)
+
+    assert await shared.find(node("node0"), single_requests=100) is None
+
+    await shared.close()
