@@ -44,7 +44,7 @@ class Settings:
     """
 
     node_names: tuple[str, ...]
-    services: int = 0
+    services: int = SERVICES
     latency: timedelta = timedelta(0)
     once: bool = False
     timeout_s: float = TIMEOUT_S

@@ -24,7 +24,8 @@ from tests import servers
 
 DEADLINE_S = 50.0
 LAST_LINE = re.compile(
-    r"done: (\d+) nodes initialised, (\d+) writes, (\d+) cloud calls, (\d+) warnings in [\d.]+ s"
+    r"done: (\d+) nodes initialised, (\d+) routes, (\d+) Services served, "
+    r"(\d+) writes, (\d+) cloud calls, (\d+) warnings in [\d.]+ s"
 )
 
 
@@ -122,21 +123,23 @@ def leftovers(home: Path) -> list[str]:
 
 
 def test_once_initialises_every_node_and_ends(home: Path, environment: Mapping[str, str]) -> None:
-    with started(home, environment, "--once", "--nodes", "20") as sandbox:
+    with started(home, environment, "--once", "--nodes", "20", "--services", "3") as sandbox:
         sandbox.read_to_the_end()
 
     assert sandbox.process.returncode == 0, sandbox.lines
     told = LAST_LINE.fullmatch(sandbox.lines[-1])
     assert told is not None, sandbox.lines
-    nodes, writes, cloud_calls, warnings = map(int, told.groups())
-    assert (nodes, writes, warnings) == (20, 40, 0), sandbox.lines
-    assert 1 <= cloud_calls <= 20
+    nodes, routes, services, writes, cloud_calls, warnings = map(int, told.groups())
+    assert (nodes, routes, services, warnings) == (20, 20, 3, 0), sandbox.lines
+    # Two for each node, and one or two about its route.
+    assert 60 <= writes <= 80
+    assert routes + services < cloud_calls <= 80
     assert leftovers(home) == []
 
 
 def test_ctrl_c_ends_it_and_nothing_stays(home: Path, environment: Mapping[str, str]) -> None:
     with started(home, environment, "--nodes", "3") as sandbox:
-        sandbox.read_until("converged: 3 nodes initialised in ")
+        sandbox.read_until("converged: 3 nodes initialised, 3 routes, 2 Services served in ")
         assert len(processes_of(home)) > 3
 
         took_s = sandbox.end(signal.SIGINT)
@@ -172,6 +175,37 @@ def test_an_instance_that_is_deleted_takes_its_node_along(
 
         sandbox.read_until_seen("node-0001: deleted")
         assert sandbox.end(signal.SIGINT) < 10
+
+
+@pytest.mark.envtest
+def test_a_service_gets_a_balancer_and_loses_it(home: Path, environment: Mapping[str, str]) -> None:
+    kubectl = servers.require_assets() / "kubectl"
+    with started(home, environment, "--nodes", "2", "--services", "0") as sandbox:
+        config = sandbox.read_until("export KUBECONFIG=").partition("=")[2]
+        sandbox.read_until("converged: 2 nodes initialised, 2 routes in ")
+        command = sandbox.read_until("  balancer:").split()
+        assert command[1] == "kubectl"
+        variables = {**environment, "KUBECONFIG": config}
+
+        subprocess.run([kubectl, *command[2:]], env=variables, check=True, timeout=DEADLINE_S)
+        sandbox.read_until_seen("Service web: reached at ")
+        shown = subprocess.run(
+            [kubectl, "get", "service", "web"],
+            env=variables,
+            check=True,
+            timeout=DEADLINE_S,
+            capture_output=True,
+            text=True,
+        ).stdout
+        subprocess.run(
+            [kubectl, "delete", "service", "web"], env=variables, check=True, timeout=DEADLINE_S
+        )
+        sandbox.read_until_seen("Service web: deleted")
+
+        sandbox.end(signal.SIGINT)
+
+    assert re.search(r"^web +LoadBalancer +10\.96\.\d+\.\d+ +198\.18\.", shown, re.MULTILINE), shown
+    assert ", 0 warnings in " in sandbox.lines[-1]
 
 
 @only_builtin
@@ -252,7 +286,7 @@ def test_the_folder_can_be_kept(home: Path, environment: Mapping[str, str]) -> N
 @only_builtin
 def test_on_a_terminal_it_draws_a_table(home: Path, environment: Mapping[str, str]) -> None:
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 160, 0, 0))
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "ccm.cli", "sandbox", "--once", "--nodes", "3"],
         cwd=home,
@@ -270,5 +304,6 @@ def test_on_a_terminal_it_draws_a_table(home: Path, environment: Mapping[str, st
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said.decode()).splitlines()
     assert any(line.split()[:2] == ["NAME", "READY"] for line in lines)
     assert any(line.startswith("node-0003") and "sim://i-0003" in line for line in lines)
+    assert any(line.startswith("web-2") and "80/TCP,443/TCP" in line for line in lines)
     assert lines[-1].startswith("done: 3 nodes initialised")
     assert b"\x1b[?25h" in said

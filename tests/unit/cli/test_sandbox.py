@@ -52,6 +52,13 @@ def test_another_provider_brings_its_own_names_and_configuration(tmp_path: Path)
     assert read_.provider == settings.Provider(name="sim", config=file)
 
 
+def test_services_are_made_unasked_in_the_simulated_cloud_only() -> None:
+    assert read().services == 2
+    assert read("--services", "0").services == 0
+    assert read("--provider", "sim").services == 0
+    assert read("--provider", "sim", "--services", "3").services == 3
+
+
 def test_paths_hold_when_a_process_starts_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +79,8 @@ def test_paths_hold_when_a_process_starts_elsewhere(
         (["--nodes", "0"], "argument --nodes: '0' is not a number from 1 to 10000"),
         (["--nodes", "many"], "argument --nodes: 'many' is not a number from 1 to 10000"),
         (["--nodes", "10001"], "argument --nodes: '10001' is not a number from 1 to 10000"),
+        (["--services", "1001"], "argument --services: '1001' is not a number from 0 to 1000"),
+        (["--services=-1"], "argument --services: '-1' is not a number from 0 to 1000"),
         (["--latency", "50"], "argument --latency: '50' is not a duration"),
         (["--latency=-1s"], "argument --latency: -1s is negative"),
         (["--node-names", "A"], "argument --node-names: 'A' is no node name"),

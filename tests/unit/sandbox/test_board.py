@@ -5,10 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 
-from ccm.model import Event, NodeAddress, ObjectMeta, ObjectReference, Taint, names
-from ccm.sandbox.board import SIM_LABELS, Board, is_settled
+from ccm.model import (
+    Event,
+    Node,
+    NodeAddress,
+    NodeCondition,
+    ObjectMeta,
+    ObjectReference,
+    Service,
+    Taint,
+    names,
+)
+from ccm.model.service import LoadBalancerIngress, LoadBalancerStatus, ServiceStatus
+from ccm.sandbox.board import Board
+from ccm.sandbox.rows import SIM_LABELS, is_settled
 from ccm.testing import builders
 
 LABELS = dict.fromkeys(SIM_LABELS, "x")
@@ -17,11 +30,17 @@ HOST_NAME = NodeAddress(type="Hostname", address="a")
 
 
 def event(
-    name: str, *, reason: str = "Synced", kind: str = "Normal", count: int = 1, key: str = "e"
+    name: str,
+    *,
+    reason: str = "Synced",
+    kind: str = "Normal",
+    count: int = 1,
+    key: str = "e",
+    about: str = "Node",
 ) -> Event:
     return Event(
         metadata=ObjectMeta(name=key, namespace="default"),
-        involved_object=ObjectReference(kind="Node", name=name),
+        involved_object=ObjectReference(kind=about, name=name, namespace="default"),
         reason=reason,
         message="told",
         type=kind,
@@ -136,3 +155,128 @@ def test_news_are_those_not_told_yet() -> None:
     assert [one.text for one in board.news(498)] == ["498", "499"]
     assert board.news(500) == []
     assert board.news(0)[0].text == "300"
+
+
+# --- routes --------------------------------------------------------------------------
+
+
+def routed(name: str = "a", *, status: str = "False") -> Node:
+    node = builders.node(name, provider_id=f"x://{name}", pod_cidrs=["100.64.0.0/24"])
+    condition = NodeCondition(type=names.CONDITION_NETWORK_UNAVAILABLE, status=status)
+    return msgspec.structs.replace(
+        node, status=msgspec.structs.replace(node.status, conditions=[condition])
+    )
+
+
+def test_with_routes_a_node_needs_one_to_converge() -> None:
+    board = Board(["a"], routes=True)
+    board.node_seen(builders.node("a", provider_id="x://a"), 1.0)
+    assert (board.missing, board.unrouted, board.is_converged) == ([], ["a"], False)
+    board.node_seen(routed(status="True"), 2.0)
+    assert board.unrouted == ["a"]
+
+    board.node_seen(routed(), 3.0)
+
+    assert board.is_converged
+    assert (board.counts.routes, board.counts.routes_expected) == (1, 1)
+    assert board.rows["a"].pod_range == "100.64.0.0/24"
+    assert board.rows["a"].changed_at == 3.0
+
+
+@pytest.mark.asyncio
+async def test_initialised_comes_before_converged() -> None:
+    board = Board(["a"], routes=True)
+    board.node_seen(builders.node("a", provider_id="x://a"), 1.0)
+
+    async with asyncio.timeout(1):
+        await board.wait_initialised()
+    waiting = asyncio.ensure_future(board.wait_converged())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    board.node_seen(routed(), 2.0)
+    async with asyncio.timeout(1):
+        await waiting
+
+
+# --- Services ------------------------------------------------------------------------
+
+
+def service(*ips: str, name: str = "web", uid: str = "u1") -> Service:
+    found = builders.service(name, uid=uid)
+    ingress = [LoadBalancerIngress(ip=ip) for ip in ips]
+    status = ServiceStatus(load_balancer=LoadBalancerStatus(ingress=ingress))
+    return msgspec.structs.replace(found, status=status)
+
+
+def test_a_service_is_served_when_it_has_an_address() -> None:
+    board = Board([], services=["default/web"])
+    board.service_seen(service(), 1.0)
+    assert (board.unserved, board.is_converged) == (["default/web"], False)
+
+    board.service_seen(service("192.0.2.1"), 3.5)
+
+    row = board.services["default/web"]
+    assert board.is_converged
+    assert board.counts.services == 1
+    assert (row.addresses, row.ports, row.settled_after) == (("192.0.2.1",), ("80/TCP",), 2.5)
+
+
+def test_where_members_are_told_all_nodes_must_be_members() -> None:
+    board = Board(["a", "b"], services=["default/web"], has_members=True)
+    board.service_seen(service("192.0.2.1"), 1.0)
+    assert board.unserved == ["default/web"]
+    name = board.services["default/web"].balancer
+    board.members_seen({name: 1, "other": 9}, 2.0)
+    assert board.unserved == ["default/web"]
+
+    board.members_seen({name: 2}, 3.0)
+
+    assert board.unserved == []
+    assert board.services["default/web"].members == 2
+
+
+def test_a_balancer_that_has_gone_has_no_members() -> None:
+    board = Board([], has_members=True)
+    board.service_seen(service("192.0.2.1"), 1.0)
+    board.members_seen({board.services["default/web"].balancer: 2}, 2.0)
+
+    board.members_seen({}, 3.0)
+
+    assert board.services["default/web"].members is None
+
+
+def test_a_service_of_the_user_is_worth_a_line_at_each_step() -> None:
+    board = Board([])
+    board.service_seen(service(), 1.0)
+    board.event_seen(event("web", about="Service", reason=names.REASON_ENSURED_BALANCER), 1.0)
+    board.service_seen(service("192.0.2.1"), 2.0)
+    board.event_seen(event("web", about="Service", reason="Bad", kind=names.WARNING, key="w"), 2.0)
+    board.service_gone("default/web", 3.0)
+    board.service_gone("default/web", 4.0)
+
+    assert [one.text for one in board.news(0)] == [
+        "Service web: created",
+        "Service web: reached at 192.0.2.1",
+        "Service web: Bad: told",
+        "Service web: deleted",
+    ]
+    assert board.services["default/web"].last_event == "Bad: told"
+    assert board.counts.warnings == 1
+
+
+def test_a_service_made_anew_starts_a_new_row() -> None:
+    board = Board([])
+    board.service_seen(service("192.0.2.1"), 1.0)
+    board.service_gone("default/web", 2.0)
+
+    board.service_seen(service(uid="u2"), 3.0)
+
+    row = board.services["default/web"]
+    assert (row.is_deleted, row.settled_after, row.seen_at) == (False, None, 3.0)
+
+
+def test_events_about_other_things_are_no_news() -> None:
+    board = Board([])
+    board.event_seen(event("p", about="Pod", reason="Bad", kind=names.WARNING), 1.0)
+
+    assert (board.happened, board.counts.warnings) == (0, 0)

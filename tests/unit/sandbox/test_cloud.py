@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 import pytest_asyncio
 
@@ -59,6 +60,23 @@ async def test_a_cloud_that_is_gone_is_trouble() -> None:
     async with cloud.open_admin(url, "t") as calls:
         with pytest.raises(cloud.CloudTrouble, match="GET /admin/snapshot"):
             await calls.running()
+
+
+@pytest.mark.asyncio
+async def test_the_members_of_every_load_balancer_are_counted(admin: cloud.Admin) -> None:
+    assert await admin.members() == {}
+    listeners = [{"protocol": "TCP", "port": 80, "target_port": 30080}]
+    headers = {"Authorization": "Bearer t"}
+    async with aiohttp.ClientSession(admin.url, headers=headers) as session:
+        for number in range(501):  # more than one page
+            order = {"name": f"b{number}", "listeners": listeners}
+            async with session.post("/admin/balancers", json=order) as response:
+                assert response.status == 201, await response.text()
+
+    members = await admin.members()
+
+    assert len(members) == 501
+    assert set(members.values()) == {0}
 
 
 def test_instances_differ_in_type_and_zone() -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from ccm.app import checks, options
-from ccm.sandbox import cluster, process
+from ccm.sandbox import cluster, podranges, process
 
 
 def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
     flags = cluster.daemon_flags(
-        kubeconfig=tmp_path / "kubeconfig", provider="sim", config=tmp_path / "cloud.yaml"
+        kubeconfig=tmp_path / "kubeconfig",
+        provider="sim",
+        config=tmp_path / "cloud.yaml",
+        routes=True,
     )
 
     read = options.parse(flags)
@@ -24,16 +27,19 @@ def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
     assert read.cloud_config == str(tmp_path / "cloud.yaml")
     assert read.cloud_provider == "sim"
     assert read.leader_elect
+    assert read.configure_cloud_routes
+    assert read.cluster_cidr == podranges.WHOLE
     assert read.api_rate == (cluster.API_QPS, cluster.API_BURST)
 
 
 def test_no_flag_of_the_sandbox_is_without_effect() -> None:
-    flags = cluster.daemon_flags(kubeconfig=Path("k"), provider="acme", config=None)
+    flags = cluster.daemon_flags(kubeconfig=Path("k"), provider="acme", config=None, routes=False)
 
     read = options.parse(flags)
 
     assert not [line for line in read.notices() if line.startswith("--")]
     assert read.cloud_config == ""
+    assert not read.configure_cloud_routes
 
 
 def test_the_last_words_of_a_process_are_quoted(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ccm.kube.informer import Informer
 from ccm.kube.store import Store
 from ccm.model import Node, Taint, names
 from ccm.model.node import is_uninitialized
-from ccm.sandbox import kubelet
+from ccm.sandbox import kubelet, podranges
 from ccm.testing import builders
 from ccm.testing.clock import FakeClock
 
@@ -94,6 +94,7 @@ class Api:
         self.created: list[str] = []
         self.reports: list[tuple[str, str]] = []
         self.lifted: list[str] = []
+        self.ranges: list[tuple[str, str]] = []
         self.exists = False
 
     async def create(self, obj: Mapping[str, Any]) -> Node:
@@ -112,7 +113,14 @@ class Api:
         return found
 
     async def patch_merge(self, name: str, patch: Mapping[str, Any]) -> Node:
-        self.lifted.append(name)
+        if "podCIDR" in patch["spec"]:
+            assert patch["spec"] == {
+                "podCIDR": patch["spec"]["podCIDR"],
+                "podCIDRs": [patch["spec"]["podCIDR"]],
+            }
+            self.ranges.append((name, patch["spec"]["podCIDR"]))
+        else:
+            self.lifted.append(name)
         found = self.nodes.store.get(name)
         assert found is not None
         return found
@@ -221,3 +229,18 @@ async def test_a_node_without_a_machine_turns_unknown(
     await kubelets.sync("a")
 
     assert api.reports == [("a", "Unknown")]
+
+
+@pytest.mark.asyncio
+async def test_each_node_gets_a_range_of_pod_addresses_once(api: Api, nodes: Nodes) -> None:
+    ranges = podranges.PodRanges()
+    kubelets = kubelet.Kubelets(cast("Informer[Node]", nodes), api, ranges=ranges)
+    kubelets.follow({"a": "i-1", "b": "i-2"})
+    nodes.store.put(builders.node("a"))
+    nodes.store.put(builders.node("b", pod_cidrs=["100.64.0.0/24"]))
+
+    await kubelets.sync("b")
+    await kubelets.sync("a")
+    await kubelets.sync("a")
+
+    assert api.ranges == [("a", "100.64.1.0/24")] * 2

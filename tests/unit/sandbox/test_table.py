@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ccm.model import NodeAddress, names
 from ccm.sandbox import table
-from ccm.sandbox.board import Board, Row
+from ccm.sandbox.board import Board, Counts
+from ccm.sandbox.rows import Row, ServiceRow
 from ccm.testing import builders
 
 
@@ -90,4 +93,76 @@ def test_an_event_of_several_lines_stays_on_one() -> None:
     one = row()
     one.last_event = "Failed: first\n  second"
 
-    assert table.cells(one, now=0.0)[-1] == "Failed: first second"
+    assert table.node_cells(one, now=0.0, routes=False)[-1] == "Failed: first second"
+
+
+def service_row(name: str = "web", **state: Any) -> ServiceRow:
+    known: dict[str, Any] = {"seen_at": 0.0, "changed_at": 0.0, "type": "LoadBalancer", **state}
+    return ServiceRow(name=name, key=f"default/{name}", **known)
+
+
+def test_routes_have_a_column_where_there_are_routes() -> None:
+    one = row()
+    assert table.route_of(one) == ""
+    one.pod_range = "100.64.0.0/24"
+    assert table.route_of(one) == "100.64.0.0/24 waits"
+    one.has_route = True
+    assert table.route_of(one) == "100.64.0.0/24 made"
+
+    with_routes = table.node_grid([one], now=0.0, routes=True)
+    without = table.node_grid([one], now=0.0, routes=False)
+
+    assert with_routes[1].text.index("100.64") == with_routes[0].text.index("POD ROUTE")
+    assert "100.64" not in without[1].text
+
+
+def test_services_stand_below_the_nodes() -> None:
+    board = board_of(2)
+    board.services["default/web"] = service_row(
+        addresses=("192.0.2.1",), ports=("80/TCP",), members=2, settled_after=0.5
+    )
+
+    lines = texts(board)
+
+    assert lines[4].split("  ")[0] == "SERVICE"
+    assert lines[5].split() == [
+        *("web", "LoadBalancer", "served", "in", "500", "ms", "192.0.2.1", "80/TCP", "2", "-"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({}, "waits 7 s"),
+        ({"settled_after": 1.25}, "served in 1.2 s"),
+        ({"type": "ClusterIP"}, "no balancer"),
+        ({"is_deleting": True, "settled_after": 1.0}, "being deleted"),
+        ({"is_deleted": True, "is_deleting": True}, "deleted"),
+    ],
+)
+def test_a_state_says_what_became_of_a_service(state: dict[str, Any], said: str) -> None:
+    assert table.service_state_of(service_row(**state), now=7.0) == said
+
+
+@pytest.mark.parametrize("height", [12, 24, 60])
+def test_many_services_leave_room_for_the_nodes(height: int) -> None:
+    board = board_of(100)
+    for number in range(100):
+        one = service_row(f"web-{number}", changed_at=float(number))
+        board.services[one.key] = one
+
+    lines = texts(board, height=height)
+
+    assert len(lines) <= height
+    assert "web-99 " in "\n".join(lines)
+    nodes = [line for line in lines if line.startswith("node-")]
+    services = [line for line in lines if line.startswith("web-")]
+    assert len(nodes) >= len(services) >= 1
+
+
+def test_routes_and_services_are_summed_up_where_there_are_some() -> None:
+    counts = Counts(expected=2, initialised=2, registered=2, routes_expected=2, services_expected=1)
+
+    assert table.summary(counts) == (
+        "2 of 2 nodes initialised, 2 registered, 0 of 2 routes, 0 of 1 Services served, 0 warnings"
+    )

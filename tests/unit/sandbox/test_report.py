@@ -1,0 +1,64 @@
+"""What a sandbox says at its end."""
+
+from __future__ import annotations
+
+from ccm.sandbox import report
+from ccm.sandbox.board import Board
+from ccm.testing import builders
+
+
+def board_of(*done: str, expected: int) -> Board:
+    board = Board([f"n{number}" for number in range(expected)])
+    for name in done:
+        board.node_seen(builders.node(name, provider_id=f"x://{name}"), 0.0)
+    return board
+
+
+def test_the_last_line_gives_nodes_writes_cloud_calls_and_warnings() -> None:
+    board = board_of("n0", "n1", expected=2)
+
+    line = report.last_line(board, writes=4, cloud_calls=1, took_s=6.21)
+
+    assert line == "done: 2 nodes initialised, 4 writes, 1 cloud calls, 0 warnings in 6.2 s"
+
+
+def test_what_is_not_known_is_not_made_up() -> None:
+    board = board_of("n0", expected=2)
+    board.daemon_warned("x", 0.0)
+
+    line = report.last_line(board, writes=None, cloud_calls=None, took_s=None)
+
+    assert line == ("not converged: 1 of 2 nodes initialised, ? writes, ? cloud calls, 1 warnings")
+
+
+def test_the_last_line_tells_of_routes_and_services_where_there_are_some() -> None:
+    board = Board(["n0"], routes=True, services=["default/web-1"])
+    board.node_seen(builders.node("n0", provider_id="x://n0"), 0.0)
+    board.counts.services = 1
+
+    line = report.last_line(board, writes=3, cloud_calls=5, took_s=None)
+
+    assert line == (
+        "not converged: 1 nodes initialised, 0 of 1 routes, 1 Services served, 3 writes, "
+        "5 cloud calls, 0 warnings"
+    )
+
+
+def test_those_left_behind_are_named_with_what_is_known() -> None:
+    board = Board(["n0", "n1"], routes=True, services=["default/web-1", "default/web-2"])
+    board.node_seen(builders.node("n0", provider_id="x://n0"), 0.0)
+    board.service_seen(builders.service("web-1"), 0.0)
+    board.services["default/web-1"].last_event = "SyncLoadBalancerFailed: no"
+
+    assert list(report.laggards(board)) == [
+        "not initialised: n1: never registered",
+        "no route: n0: the daemon said nothing",
+        "not served: Service default/web-1: SyncLoadBalancerFailed: no",
+        "not served: Service default/web-2: never created",
+    ]
+
+
+def test_only_some_of_many_are_named() -> None:
+    board = board_of(expected=100)
+
+    assert len(list(report.laggards(board))) == report.LAGGARDS
