@@ -67,7 +67,10 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
             kube_config.load, options.kubeconfig, options.master, environ=environ
         )
         plan = migration_plan(options)
-    except (registry.ProviderError, kube_config.ConfigError, DocumentError) as error:
+    except kube_config.ConfigError as error:
+        given = f"--kubeconfig={options.kubeconfig}: " if options.kubeconfig else ""
+        raise Misconfigured(f"{given}{error}") from error
+    except (registry.ProviderError, DocumentError) as error:
         raise Misconfigured(str(error)) from error
     logger.info("starting", version=ccm.__version__, server=cluster.server, source=cluster.source)
     async with (

@@ -67,7 +67,8 @@ def _cloud(error: cloud.CloudError) -> Again:
     policy = cloud.answer(error)
     if isinstance(error, cloud.RetryAfter):
         return Again(retry=Retry.AFTER, after_s=error.seconds, event=policy.event)
-    outage = isinstance(error, cloud.Unavailable | cloud.DeadlineExceeded)
+    # Refused credentials stop every key alike, and one success means all may go on.
+    outage = isinstance(error, cloud.Unavailable | cloud.DeadlineExceeded | cloud.Unauthenticated)
     return Again(retry=policy.retry, event=policy.event, outage=outage)
 
 

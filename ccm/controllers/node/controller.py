@@ -50,7 +50,7 @@ WRITE_PAUSE_S = 0.05
 """Attempts of an initialising write on conflict, pauses of 50 to 100 ms (Go reference)."""
 
 SAME_EVENT_S = 60.0
-"""Shortest time between two Warning events with one message about one node."""
+"""Shortest time between two Warning events with one cause about one node."""
 
 
 class NodeApi(Protocol):
@@ -273,10 +273,12 @@ class NodeController:
         metrics.INITIALIZATION_FAILURES.labels(type(error).__name__).inc()
         message = f"Initialization failed: {error}"
         now = self._clock.monotonic()
+        # Passing trouble is told by its kind: its words may carry a request ID of each attempt.
+        subject = message if answer.retry is Retry.SLOW else type(error).__name__
         told, when = self._told.get(name, ("", float("-inf")))
-        if told == message and now - when < SAME_EVENT_S:
+        if told == subject and now - when < SAME_EVENT_S:
             return
-        self._told[name] = (message, now)
+        self._told[name] = (subject, now)
         level = self._log.debug if answer.outage else self._log.warning
         level("node could not be initialised", node=name, error=str(error))
         if answer.event:

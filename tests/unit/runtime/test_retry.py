@@ -25,7 +25,7 @@ class Special(cloud.ResourceExhausted):
         (cloud.NotFound("x"), Again(retry=Retry.BACK_OFF)),
         (cloud.Unavailable("x"), Again(retry=Retry.BACK_OFF, outage=True)),
         (cloud.DeadlineExceeded("x"), Again(retry=Retry.BACK_OFF, outage=True)),
-        (cloud.Unauthenticated("x"), Again(retry=Retry.LONG)),
+        (cloud.Unauthenticated("x"), Again(retry=Retry.LONG, outage=True)),
         (Special("x"), Again(retry=Retry.LONG)),
         (cloud.InvalidArgument("x"), Again(retry=Retry.SLOW)),
         (cloud.Unimplemented("x"), Again(retry=Retry.SLOW)),
