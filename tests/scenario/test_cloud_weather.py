@@ -144,11 +144,12 @@ async def test_the_cloud_refuses_our_token(stage: Stage) -> None:
     assert await stage.cluster.has_taint("alpha", names.TAINT_UNINITIALIZED)
 
     await asyncio.sleep(1.0)
-    assert len(daemon.lines("node could not be initialised")) == 1
+    assert len(daemon.lines("the other side is in trouble, retrying")) == 1
     stage.cloud.token = "wrong"  # the cloud learns it
     # The next try may be half a minute away; whatever changes at the node makes it now.
     await stage.cluster.patch(f"{harness.NODES}/alpha", {"metadata": {"labels": {"touched": "1"}}})
     await stage.cluster.initialised("alpha")
+    assert len(daemon.lines("the trouble is over")) == 1
 
 
 @pytest.mark.asyncio
