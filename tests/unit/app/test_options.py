@@ -50,18 +50,19 @@ config= write-config-to=
 """
 
 WORKING = """
-config write-config-to use-service-account-credentials enable-leader-migration leader-migration-config log-flush-frequency
-vmodule log-text-split-stream log-json-split-stream log-text-info-buffer-size
-log-json-info-buffer-size cloud-provider cloud-config kubeconfig master kube-api-qps kube-api-burst controllers leader-elect
-leader-elect-lease-duration leader-elect-renew-deadline leader-elect-retry-period
-leader-elect-resource-lock leader-elect-resource-name leader-elect-resource-namespace
-min-resync-period node-monitor-period node-status-update-frequency concurrent-node-syncs
-concurrent-node-status-updates concurrent-node-lifecycle-syncs cluster-name
-controller-start-interval feature-gates logging-format v version help allow-untagged-cloud
-cloud-call-timeout cloud-api-qps cloud-api-burst inventory-max-age concurrent-service-syncs
-load-balancer-classes load-balancer-nodes-quiet-period load-balancer-nodes-longest-wait
-load-balancer-drift-check-period load-balancer-drift-check-budget
-route-reconciliation-period cluster-cidr configure-cloud-routes
+config write-config-to use-service-account-credentials enable-leader-migration
+leader-migration-config log-flush-frequency vmodule log-text-split-stream log-json-split-stream
+log-text-info-buffer-size log-json-info-buffer-size cloud-provider cloud-config kubeconfig
+master kube-api-qps kube-api-burst controllers leader-elect leader-elect-lease-duration
+leader-elect-renew-deadline leader-elect-retry-period leader-elect-resource-lock
+leader-elect-resource-name leader-elect-resource-namespace min-resync-period node-monitor-period
+node-status-update-frequency concurrent-node-syncs concurrent-node-status-updates
+concurrent-node-lifecycle-syncs cluster-name controller-start-interval feature-gates
+logging-format v version help allow-untagged-cloud cloud-call-timeout cloud-api-qps
+cloud-api-burst inventory-max-age concurrent-service-syncs load-balancer-classes
+load-balancer-nodes-quiet-period load-balancer-nodes-longest-wait
+load-balancer-drift-check-period load-balancer-drift-check-budget route-reconciliation-period
+cluster-cidr configure-cloud-routes
 """
 
 OURS = {
