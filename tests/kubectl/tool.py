@@ -67,6 +67,10 @@ DIFFERENCES = (
 )
 
 
+_ITS_OWN_LOG = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
+"""What kubectl logs, such as that a time limit ended a watch early: a matter of luck."""
+
+
 def transcript(kubectl: Kubectl, script: Sequence[Sequence[Any]]) -> list[str]:
     """What kubectl prints for each command of a script, without what must differ.
 
@@ -79,7 +83,8 @@ def transcript(kubectl: Kubectl, script: Sequence[Sequence[Any]]) -> list[str]:
         status, output = kubectl.run(*words, stdin=stdin)
         for pattern, stand_in in DIFFERENCES:
             output = re.sub(pattern, stand_in, output)
-        lines += [f"$ {' '.join(words)}", *output.splitlines(), f"[{status}]"]
+        said = [line for line in output.splitlines() if not _ITS_OWN_LOG.match(line)]
+        lines += [f"$ {' '.join(words)}", *said, f"[{status}]"]
     return lines
 
 
