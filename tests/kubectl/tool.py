@@ -71,16 +71,20 @@ _ITS_OWN_LOG = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
 """What kubectl logs, such as that a time limit ended a watch early: a matter of luck."""
 
 
-def transcript(kubectl: Kubectl, script: Sequence[Sequence[Any]]) -> list[str]:
+def transcript(
+    kubectl: Kubectl, script: Sequence[Sequence[Any]], *, drop: str = r"(?!)"
+) -> list[str]:
     """What kubectl prints for each command of a script, without what must differ.
 
-    A command is its words, and maybe an object for its standard input.
+    A command is its words, and maybe an object for its standard input. What matches
+    `drop` is left out.
     """
     lines = []
     for step in script:
         words = [word for word in step if isinstance(word, str)]
         stdin = None if len(words) == len(step) else step[-1]
         status, output = kubectl.run(*words, stdin=stdin)
+        output = re.sub(drop, "", output)
         for pattern, stand_in in DIFFERENCES:
             output = re.sub(pattern, stand_in, output)
         said = [line for line in output.splitlines() if not _ITS_OWN_LOG.match(line)]
