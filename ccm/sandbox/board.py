@@ -18,6 +18,10 @@ from ccm.sandbox.rows import Row, ServiceRow
 RECENT = 200
 """Happenings that are remembered."""
 
+_HOUSEKEEPING = "-repair-controller"
+"""How a kube-apiserver's own controllers are called that repair its allocations; what they
+warn about is none of the daemon's doing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
@@ -208,6 +212,8 @@ class Board:
 
     def count_warnings(self, event: Event) -> None:
         """Count a Warning event as often as it says it occurred; safe to repeat."""
+        if event.source.component.endswith(_HOUSEKEEPING):
+            return
         if event.type == names.WARNING:
             times = max(1, event.count)
             self.counts.warnings += times - self._warned.get(event.key, 0)

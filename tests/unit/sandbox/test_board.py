@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from ccm.model import (
+from ccm.model import EventSource, (
     Event,
     Node,
     NodeAddress,
@@ -280,3 +280,15 @@ def test_events_about_other_things_are_no_news() -> None:
     board.event_seen(event("p", about="Pod", reason="Bad", kind=names.WARNING), 1.0)
 
     assert (board.happened, board.counts.warnings) == (0, 0)
+
+
+def test_the_api_servers_own_repairs_are_no_warnings_of_the_daemon() -> None:
+    board = Board(["a"])
+    repair = msgspec.structs.replace(
+        event("a", kind=names.WARNING, reason="ClusterIPNotAllocated"),
+        source=EventSource(component="ipallocator-repair-controller"),
+    )
+
+    board.event_seen(repair, 1.0)
+
+    assert board.counts.warnings == 0
