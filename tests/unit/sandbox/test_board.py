@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from ccm.model import EventSource, (
+from ccm.model import (
     Event,
+    EventSource,
     Node,
     NodeAddress,
     NodeCondition,
