@@ -82,16 +82,30 @@ def effective(given: Options) -> Options:
     """
     if not given.config:
         return given
+    return _merged(given, given.explicit)
+
+
+def reread(current: Options) -> Options:
+    """The settings with those of the file as it is now, where the command line says nothing.
+
+    `current` is what `effective` once made of the file. Raises UsageError.
+    """
+    command_line = current.explicit - current.from_file
+    defaults = {name.replace("-", "_"): FLAGS[name].default for name in current.from_file}
+    bare = replace(current, **defaults, leader_migration=None, from_file=frozenset())
+    return _merged(bare, command_line)
+
+
+def _merged(given: Options, explicit: frozenset[str]) -> Options:
     try:
         found = load(given.config)
     except documents.DocumentError as error:
         raise flags.UsageError(error.faults) from error
     fields = {
-        name.replace("-", "_"): value for name, value in found.items() if name not in given.explicit
+        name.replace("-", "_"): value for name, value in found.items() if name not in explicit
     }
-    return replace(
-        given, **fields, explicit=given.explicit | {name for name in found if name in FLAGS}
-    )
+    added = (found.keys() & FLAGS.keys()) - explicit
+    return replace(given, **fields, explicit=explicit | added, from_file=frozenset(added))
 
 
 def load(file: str) -> dict[str, Any]:

@@ -17,16 +17,18 @@ import signal
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import ccm
-from ccm.app import controllers, metrics, migration, names
+from ccm.app import controllers, metrics, migration, names, reload, sources
 from ccm.app.accounts import Accounts
 from ccm.app.clients import EVENTS, INFORMERS, Clients, user_agent
 from ccm.app.documents import DocumentError
 from ccm.app.events import Events
 from ccm.app.informers import ProviderInformers
 from ccm.app.options import PROGRAM, Options
-from ccm.app.provider import Misconfigured, context, opened
+from ccm.app.provider import Misconfigured, context, opened, opened_once
+from ccm.app.tenant import Tenant
 from ccm.base import log
 from ccm.base.backoff import jittered
 from ccm.base.clock import SYSTEM, Clock
@@ -34,6 +36,7 @@ from ccm.base.lastresort import LastResort
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import TokenBucket
 from ccm.cloud import registry
+from ccm.cloud.config import Context
 from ccm.cloud.guarded import READ_DEADLINE_S, Guarded, NodeCalls
 from ccm.cloud.interface import Cloud
 from ccm.cloud.inventory import SharedInventory
@@ -44,6 +47,7 @@ from ccm.kube.lock import Terms, new_identity
 from ccm.kube.resources import LEASES, NODES
 from ccm.kube.transport import Transport
 from ccm.model import Node
+from ccm.model.meta import ObjectReference
 from ccm.model.names import COMPONENT_MANAGER
 from ccm.runtime.sync import until_synced
 
@@ -61,6 +65,7 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
         Misconfigured: a person has to correct something.
     """
     logger = log.logger("daemon")
+    since = reload.signatures(options.kubeconfig, options.cloud_config, options.config)
     try:
         opener = registry.load(options.cloud_provider)
         cluster = await asyncio.to_thread(
@@ -83,7 +88,17 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
             clock,
             accounts=accounts if options.use_service_account_credentials else None,
         )
-        daemon = Daemon(options, clients, opener, plan=plan, clock=clock)
+        wire = sources.Kubeconfig(
+            Path(options.kubeconfig), transport, master=options.master, environ=environ, clock=clock
+        )
+        daemon = Daemon(
+            options,
+            clients,
+            opener,
+            plan=plan,
+            followed=reload.Followed(since=since, sources=[wire] if options.kubeconfig else []),
+            clock=clock,
+        )
         with _stop_signals() as stop:
             work = spawn(daemon.run(), name="daemon")
             told = spawn(stop.wait(), name="stop-signal")
@@ -109,6 +124,7 @@ class Daemon:
         clients: makes API clients.
         opener: opens the provider.
         plan: which controllers run under a second lease; None = no migration.
+        followed: what else than our own and the provider's configuration is followed.
         clock: where time comes from.
     """
 
@@ -119,12 +135,17 @@ class Daemon:
         opener: registry.Opener,
         *,
         plan: migration.Plan | None = None,
+        followed: reload.Followed = reload.NOTHING,
         clock: Clock = SYSTEM,
     ) -> None:
         self._options = options
         self._clients = clients
         self._opener = opener
         self._plan = plan
+        self._followed = followed
+        self._tenant = Tenant(clock)
+        self._informers: ProviderInformers | None = None
+        self._nodes: Informer[Node] | None = None
         self._identity = new_identity(socket.gethostname())
         self._clock = clock
         self._log = log.logger("daemon")
@@ -133,34 +154,93 @@ class Daemon:
 
     async def run(self) -> int:
         """Open the provider, then lead when it is our turn; the exit code."""
-        options = self._options
-        given = context(
-            file=options.cloud_config,
-            cluster_name=options.cluster_name,
+        name, given = self._options.cloud_provider, self._context()
+        async with self._events:
+            try:
+                cloud = await self._tenant.enter(
+                    lambda: opened(name, self._opener, given, clock=self._clock)
+                )
+                self._check_cluster_id(cloud)
+                return await self._serve(self._guard(cloud))
+            finally:
+                await self._tenant.leave()
+
+    def _context(self) -> Context:
+        return context(
+            file=self._options.cloud_config,
+            cluster_name=self._options.cluster_name,
             clients=self._clients,
             clock=self._clock,
         )
-        async with (
-            self._events,
-            opened(options.cloud_provider, self._opener, given, clock=self._clock) as cloud,
-        ):
-            self._check_cluster_id(cloud)
-            if not options.leader_elect:
-                await self._lead(cloud)
-                return EXIT_OK
-            try:
-                lease = options.leader_elect_resource_name
-                await self._elector(lease).run(lambda: self._lead(cloud))
-            except LostLease as error:
-                self._log.error("leaderelection lost", error=str(error))
-                return EXIT_LOST_LEASE
-            except BaseExceptionGroup as group:
-                lost = group.subgroup(LostLease)
-                if lost is None:
-                    raise
-                self._log.error("migration leaderelection lost", error=str(lost.exceptions[0]))
-                return EXIT_LOST_LEASE
+
+    async def _serve(self, guard: Guarded) -> int:
+        """Lead when it is our turn, and follow the files meanwhile; the exit code."""
+        following = spawn(self._follow(guard), name="follow")
+        work = spawn(self._elect(guard), name="elect")
+        try:
+            await asyncio.wait({following, work}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                following.result()
+            return work.result()
+        finally:
+            await cancel_and_join(following, work)
+            if not work.cancelled() and (fault := work.exception()) is not None:
+                raise fault
+
+    async def _elect(self, guard: Guarded) -> int:
+        options = self._options
+        if not options.leader_elect:
+            await self._lead(guard)
+            return EXIT_OK
+        try:
+            lease = options.leader_elect_resource_name
+            await self._elector(lease).run(lambda: self._lead(guard))
+        except LostLease as error:
+            self._log.error("leaderelection lost", error=str(error))
+            return EXIT_LOST_LEASE
+        except BaseExceptionGroup as group:
+            lost = group.subgroup(LostLease)
+            if lost is None:
+                raise
+            self._log.error("migration leaderelection lost", error=str(lost.exceptions[0]))
+            return EXIT_LOST_LEASE
         return EXIT_OK
+
+    async def _follow(self, guard: Guarded) -> None:
+        """Follow all files, and the provider itself; ends only by an exception."""
+        options, name = self._options, self._options.cloud_provider
+        found = [*self._followed.sources]
+        if options.config:
+            found.append(sources.Configuration(options))
+        if options.cloud_config:
+            found.append(
+                sources.CloudConfig(
+                    Path(options.cloud_config),
+                    lambda: opened_once(name, self._opener, self._context()),
+                    tenant=self._tenant,
+                    guard=guard,
+                    accept=self._accept,
+                )
+            )
+        about = ObjectReference(
+            api_version=LEASES.api_version,
+            kind=LEASES.kind,
+            namespace=options.leader_elect_resource_namespace,
+            name=options.leader_elect_resource_name,
+        )
+        tell = reload.teller(self._events.recorder(COMPONENT_MANAGER), about)
+        reloader = reload.Reloader(found, tell, since=self._followed.since, clock=self._clock)
+        async with Group() as group:
+            group.start(reloader.run(), name="reload")
+            group.start(self._tenant.until_crash(), name="provider-watch")
+
+    async def _accept(self, cloud: Cloud) -> None:
+        """The last word on a new provider before it is used."""
+        self._check_cluster_id(cloud)
+        known = self._nodes.store.list() if self._nodes is not None else ()
+        await sources.answers(cloud, next(iter(known), None))
+        if cloud.set_informers is not None and self._informers is not None:
+            cloud.set_informers(self._informers)
 
     def _elector(self, lease: str) -> LeaderElector:
         options = self._options
@@ -187,7 +267,7 @@ class Daemon:
         left = options.leader_elect_lease_duration - options.leader_elect_renew_deadline
         self.last_resort.arm(left.total_seconds(), EXIT_LOST_LEASE)
 
-    async def _lead(self, cloud: Cloud) -> None:
+    async def _lead(self, guard: Guarded) -> None:
         """Everything that only the leader does, until cancelled."""
         informers = Informers(
             self._clients.named(INFORMERS),
@@ -195,9 +275,9 @@ class Daemon:
             clock=self._clock,
         )
         nodes = informers.of(NODES)
-        if cloud.set_informers is not None:
-            cloud.set_informers(ProviderInformers(nodes))
-        guard = self._guard(cloud)
+        self._nodes, self._informers = nodes, ProviderInformers(nodes)
+        if guard.cloud.set_informers is not None:
+            guard.cloud.set_informers(self._informers)
         inventory = self._inventory(guard, nodes)
         parts = controllers.Parts(
             options=self._options,

@@ -76,6 +76,7 @@ class Options(serving_options.ServingOptions):
     Attributes:
         explicit: names of the flags that were given, also with their default, on the command
             line or in the configuration file.
+        from_file: those of them that only the file gave.
         leader_migration: the plan that stands in the configuration file; None = none there.
     """
 
@@ -395,6 +396,7 @@ class Options(serving_options.ServingOptions):
     help: bool = GLOBAL.flag(values.BOOL, False, "Print this text and exit.", short="h")
 
     explicit: frozenset[str] = frozenset()
+    from_file: frozenset[str] = frozenset()
     leader_migration: migration.Plan | None = None
 
     @property

@@ -73,6 +73,18 @@ async def opened(
         yield await _open(stack, name, opener, given, clock)
 
 
+@asynccontextmanager
+async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterator[Cloud]:
+    """The open provider, without a second attempt.
+
+    Raises:
+        Misconfigured: the provider refuses its configuration.
+        Exception: whatever else keeps it from opening.
+    """
+    async with AsyncExitStack() as stack:
+        yield await _attempt(stack, name, opener, given)
+
+
 async def _open(
     stack: AsyncExitStack, name: str, opener: Opener, given: Context, clock: Clock
 ) -> Cloud:
@@ -80,23 +92,31 @@ async def _open(
     streak = Streak(policy=OPEN_BACK_OFF, rng=random.Random())
     while True:
         try:
-            # In this task, as it is left here too: a provider may open a task group.
-            async with asyncio.timeout(OPEN_LIMIT_S):
-                cloud: object = await stack.enter_async_context(opener(given))
-        except ConfigError as error:
-            faults = "\n  ".join(error.faults)
-            raise Misconfigured(
-                f"cloud provider {name!r} refuses its configuration ({given.source}):\n  {faults}"
-            ) from error
+            cloud = await _attempt(stack, name, opener, given)
+        except Misconfigured:
+            raise
         except Exception as error:  # noqa: BLE001 - a provider may fail in any way
             delay = streak.next(clock.monotonic())
             level = logger.warning if streak.failures == 1 else logger.debug
             level("provider cannot be opened, retrying", error=str(normalized(error)))
             await clock.sleep(delay)
         else:
-            if not isinstance(cloud, Cloud):
-                kind = type(cloud).__name__
-                raise Misconfigured(f"cloud provider {name!r} yields a {kind}, not a Cloud")
             if streak.failures:
                 logger.info("provider opened at last", attempt=streak.failures + 1)
             return cloud
+
+
+async def _attempt(stack: AsyncExitStack, name: str, opener: Opener, given: Context) -> Cloud:
+    try:
+        # In this task, as it is left here too: a provider may open a task group.
+        async with asyncio.timeout(OPEN_LIMIT_S):
+            cloud: object = await stack.enter_async_context(opener(given))
+    except ConfigError as error:
+        faults = "\n  ".join(error.faults)
+        raise Misconfigured(
+            f"cloud provider {name!r} refuses its configuration ({given.source}):\n  {faults}"
+        ) from error
+    if not isinstance(cloud, Cloud):
+        kind = type(cloud).__name__
+        raise Misconfigured(f"cloud provider {name!r} yields a {kind}, not a Cloud")
+    return cloud

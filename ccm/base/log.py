@@ -162,7 +162,12 @@ def verbosity() -> int:
 
 def set_verbosity(level: int) -> None:
     """Change the verbosity of the running process; `vmodule` stays as it is."""
-    _LEVELS.set(level, _LEVELS.patterns)
+    change(level, _LEVELS.patterns)
+
+
+def change(level: int, vmodule: Iterable[tuple[str, int]]) -> None:
+    """Change the verbosity of the running process, and that of single modules."""
+    _LEVELS.set(level, vmodule)
     _set_libraries(level)
 
 

@@ -7,6 +7,7 @@ be exchanged with `swap` while controllers run, because every call looks it up a
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -94,6 +95,7 @@ class Guarded:
         self._forced_limiter = limiter
         self._clock = clock
         self._limiter = self._limiter_for(cloud)
+        self._under_way: Counter[int] = Counter()
 
     @property
     def cloud(self) -> Cloud:
@@ -104,6 +106,10 @@ class Guarded:
         """Use another provider object from the next call on; calls under way finish."""
         self._cloud = cloud
         self._limiter = self._limiter_for(cloud)
+
+    def calls_under_way(self, cloud: Cloud) -> int:
+        """How many calls a provider object, perhaps one swapped out, has not answered yet."""
+        return self._under_way[id(cloud)]
 
     async def call(
         self,
@@ -136,13 +142,23 @@ class Guarded:
             if observer is not None:
                 observer(operation, outcome)
 
+    async def _counted(self, invoke: Callable[[Cloud], Awaitable[T]]) -> T:
+        cloud = self._cloud
+        self._under_way[id(cloud)] += 1
+        try:
+            return await invoke(cloud)
+        finally:
+            self._under_way[id(cloud)] -= 1
+            if not self._under_way[id(cloud)]:
+                del self._under_way[id(cloud)]
+
     async def _bounded(self, operation: str, invoke: Callable[[Cloud], Awaitable[T]]) -> T:
         deadline_s = self._deadline_s(operation)
         cancelled_before = _cancellations()
         fault: BaseException | None = None
         try:
             async with asyncio.timeout(deadline_s) as scope:
-                result = await invoke(self._cloud)
+                result = await self._counted(invoke)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 - vendor SDKs raise SystemExit and worse

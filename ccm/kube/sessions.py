@@ -75,9 +75,16 @@ class Sessions(Generic[S]):
         self._material: tls.TlsMaterial | None = None
         self._trouble = False
         self._checked_at = 0.0
+        self._outdated = False
         self._door: Door[S] | None = None
         self._doors: set[Door[S]] = set()
         self._changing = asyncio.Lock()
+
+    def adopt(self, settings: tls.TlsSettings) -> None:
+        """Take the TLS material from elsewhere, from the next request on."""
+        self._settings = settings
+        # Due at once, also when no file is named: the old material came from the old settings.
+        self._outdated = True
 
     async def close(self) -> None:
         """Close every session, used or not."""
@@ -135,8 +142,10 @@ class Sessions(Generic[S]):
         """Read the TLS files if that is due; unusable ones leave the old material in place."""
         now = self._clock.monotonic()
         settings = self._settings
-        if self._material is not None and (
-            not settings.from_files or now - self._checked_at < TLS_CHECK_S
+        if (
+            self._material is not None
+            and not self._outdated
+            and (not settings.from_files or now - self._checked_at < TLS_CHECK_S)
         ):
             return
         self._checked_at = now
@@ -149,6 +158,7 @@ class Sessions(Generic[S]):
                 ) from problem
             self._note_trouble(problem)
         else:
+            self._outdated = False
             self._note_trouble(None)
 
     def _note_trouble(self, problem: Exception | None) -> None:

@@ -120,6 +120,12 @@ class Transport:
     ) -> None:
         await self._sessions.close()
 
+    def adopt(self, config: ClusterConfig) -> None:
+        """Use other credentials and TLS material from the next request on; the server stays."""
+        assert config.server == self.config.server
+        self.config = config
+        self._sessions.adopt(config.tls)
+
     async def do(
         self,
         method: str,

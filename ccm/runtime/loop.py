@@ -113,6 +113,7 @@ class Loop:
         if key in self._stopped_by_outage:
             self._recovered(key)
         self._failures.pop(key, None)
+        self._log.debug("reconciled", after_s=result.after_s, back_off=result.back_off)
         if result.back_off:
             self._queue.add_rate_limited(key)
             return

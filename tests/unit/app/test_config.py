@@ -46,7 +46,9 @@ def file(tmp_path: Path, content: Any) -> str:
 
 def settings(chosen: options.Options) -> options.Options:
     """All but where they came from."""
-    return replace(chosen, explicit=frozenset(), config="", write_config_to="")
+    return replace(
+        chosen, explicit=frozenset(), from_file=frozenset(), config="", write_config_to=""
+    )
 
 
 def faults(tmp_path: Path, content: Any) -> list[str]:
@@ -245,6 +247,20 @@ def test_zeros_survive_a_round_trip(tmp_path: Path, argv: list[str]) -> None:
 
     assert settings(again) == settings(given)
     assert config.write(again) == config.write(given)
+
+
+def test_a_file_read_again_replaces_what_it_said_and_not_the_command_line(tmp_path: Path) -> None:
+    first = {"Flags": {"v": 2, "cloud-api-qps": 5}, "Generic": {"Controllers": ["a"]}}
+    given = file(tmp_path, first)
+    before = read(given, "--v=3")
+    file(tmp_path, {"Flags": {"v": 1, "cloud-api-burst": 7}})
+
+    after = config.reread(before)
+
+    assert (after.v, after.cloud_api_qps, after.cloud_api_burst) == (3, 0.0, 7)
+    assert after.controllers == ("*",)
+    assert after.from_file == {"cloud-api-burst"}
+    assert config.reread(after) == after
 
 
 def test_the_plan_survives_a_round_trip(tmp_path: Path) -> None:

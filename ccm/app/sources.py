@@ -1,0 +1,167 @@
+"""The files that are followed: the provider's, the kubeconfig, our own configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ccm.app import checks, config
+from ccm.app.flags import UsageError
+from ccm.app.options import FLAGS, Options
+from ccm.app.provider import Misconfigured
+from ccm.app.reload import Refused
+from ccm.app.tenant import Opening, Tenant
+from ccm.base import log
+from ccm.base.clock import SYSTEM, Clock
+from ccm.cloud import errors as cloud_errors
+from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.interface import Cloud
+from ccm.kube import config as kube_config
+from ccm.kube import errors as kube_errors
+from ccm.kube.client import Client
+from ccm.kube.transport import Transport
+from ccm.model import Node
+
+LIVE = frozenset({"v", "vmodule"})
+"""Settings of the configuration file that are taken over while the process runs."""
+
+
+class CloudConfig:
+    """The provider's configuration: the provider is opened anew.
+
+    Args:
+        path: the file.
+        opening: opens a provider with the file's content of now, trying once.
+        tenant: the provider in use.
+        guard: the controllers' handle to it.
+        accept: has the last word on a new provider.
+    """
+
+    name = "cloud-config"
+
+    def __init__(
+        self,
+        path: Path,
+        opening: Opening,
+        *,
+        tenant: Tenant,
+        guard: Guarded,
+        accept: Callable[[Cloud], Awaitable[None]],
+    ) -> None:
+        self.path = path
+        self._opening = opening
+        self._tenant = tenant
+        self._guard = guard
+        self._accept = accept
+
+    async def use(self) -> str:
+        """Exchange the provider. Raises Refused."""
+        try:
+            await self._tenant.exchange(self._opening, self._guard, self._accept)
+        except Misconfigured as error:
+            raise Refused(str(error)) from error
+        except Exception as error:
+            raise Refused(str(cloud_errors.normalized(error)), final=False) from error
+        return "the provider was opened anew"
+
+
+async def answers(cloud: Cloud, node: Node | None) -> None:
+    """Make a first call that changes nothing; raises CloudError if the cloud does not answer.
+
+    Args:
+        cloud: what the provider yielded.
+        node: any node, for providers that list nothing; None = do without.
+    """
+    calls = NodeCalls(Guarded(cloud))
+    try:
+        if cloud.inventory is not None:
+            await calls.list_instances()
+        elif cloud.instances is not None and node is not None:
+            await calls.instance_exists(node)
+    except (cloud_errors.NotFound, cloud_errors.Unimplemented):
+        return
+
+
+class Kubeconfig:
+    """How we reach the API server and as whom: new credentials take over.
+
+    Args:
+        path: the file.
+        wire: what is used now.
+        master: `--master`.
+        environ: for exec plugins.
+        clock: where time comes from.
+    """
+
+    name = "kubeconfig"
+
+    def __init__(
+        self,
+        path: Path,
+        wire: Transport,
+        *,
+        master: str,
+        environ: Mapping[str, str],
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.path = path
+        self._wire = wire
+        self._master = master
+        self._environ = environ
+        self._clock = clock
+
+    async def use(self) -> str:
+        """Try the credentials, then take them over. Raises Refused."""
+        try:
+            found = await asyncio.to_thread(
+                kube_config.load, str(self.path), self._master, environ=self._environ
+            )
+        except kube_config.ConfigError as error:
+            raise Refused(str(error)) from error
+        if found.server != self._wire.config.server:
+            raise Refused(f"it names another server, {found.server}; restart to use it")
+        try:
+            await self._try(found)
+        except kube_errors.KubeError as error:
+            raise Refused(str(error), final=False) from error
+        self._wire.adopt(found)
+        return "new credentials are in use"
+
+    async def _try(self, found: kube_config.ClusterConfig) -> None:
+        wire = Transport(found, user_agent=self._wire.user_agent, clock=self._clock)
+        async with wire:
+            # Forbidden is an answer too: the server knows who we are.
+            with suppress(kube_errors.Forbidden):
+                await Client(wire).raw("GET", "/api/v1", retry=False)
+
+
+class Configuration:
+    """Our own configuration file: how much is logged changes at once, the rest at a restart.
+
+    Args:
+        given: the settings in force; what the command line said stays.
+    """
+
+    name = "config"
+
+    def __init__(self, given: Options) -> None:
+        self.path = Path(given.config)
+        self._given = given
+        self._now = given
+
+    async def use(self) -> str:
+        """Read the file. Raises Refused."""
+        try:
+            found = await asyncio.to_thread(config.reread, self._given)
+            checks.check(found)
+        except UsageError as error:
+            raise Refused(str(error)) from error
+        changed = [name for name in FLAGS if found.get(name) != self._now.get(name)]
+        self._now = found
+        log.change(found.v, found.vmodule)
+        later = [name for name in changed if name not in LIVE]
+        if later:
+            return f"at the next start: {', '.join(later)}"
+        return f"changed: {', '.join(changed) or 'nothing'}"

@@ -1,0 +1,157 @@
+"""Files that change while the process runs: tried, told, and tried again where that helps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from ccm.app import reload
+from ccm.app.reload import Refused, Reloader, signature
+from ccm.base import metrics
+from ccm.base.tasks import cancel_and_join, spawn
+
+WAIT_S = 5.0
+
+
+class File:
+    """A source that reads its file; `wrong` in it is refused, `later` refused for now."""
+
+    name = "a-file"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tries: list[str] = []
+
+    async def use(self) -> str:
+        content = self.path.read_text()
+        self.tries.append(content)
+        if content == "crash":
+            raise ZeroDivisionError
+        if content in ("wrong", "later"):
+            raise Refused(f"{content} is refused; token=abcdef", final=content == "wrong")
+        return f"now {content}"
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> File:
+    monkeypatch.setattr(reload, "CHECK_S", 0.01)
+    path = tmp_path / "file"
+    path.write_text("one")
+    return File(path)
+
+
+@asynccontextmanager
+async def following(file: File) -> AsyncIterator[list[tuple[str, str, str]]]:
+    """A reloader at work, and the events it recorded."""
+    told: list[tuple[str, str, str]] = []
+    reloader = Reloader([file], lambda *event: told.append(event))
+    task = spawn(reloader.run(), name="reloader")
+    try:
+        yield told
+    finally:
+        await cancel_and_join(task)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def count(outcome: str) -> float:
+    labels = {"file": "a-file", "outcome": outcome}
+    return metrics.REGISTRY.get_sample_value("ccm_config_reloads_total", labels) or 0.0
+
+
+@pytest.mark.asyncio
+async def test_new_content_is_used_and_told(file: File) -> None:
+    before = count("success")
+    async with following(file) as told:
+        file.path.write_text("two")
+        await until(lambda: bool(told))
+
+    assert file.tries == ["two"]
+    assert told == [("Normal", "ConfigReloaded", "a-file: now two")]
+    assert count("success") == before + 1
+
+
+@pytest.mark.asyncio
+async def test_wrong_content_is_told_once_and_without_secrets(file: File) -> None:
+    before = count("failure")
+    async with following(file) as told:
+        file.path.write_text("wrong")
+        await until(lambda: bool(told))
+        await asyncio.sleep(0.1)
+        assert told == [("Warning", "ConfigRejected", "a-file: wrong is refused; token=[redacted]")]
+        assert count("failure") == before + 1
+        file.path.write_text("right")
+        await until(lambda: len(told) == 2)
+
+    assert file.tries == ["wrong", "right"]
+
+
+@pytest.mark.asyncio
+async def test_what_may_work_later_is_tried_again(
+    file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "RETRY_S", 0.02)
+    async with following(file) as told:
+        file.path.write_text("later")
+        await until(lambda: len(file.tries) >= 3)
+
+    assert len(told) == 1
+
+
+@pytest.mark.asyncio
+async def test_a_stumble_does_not_end_the_following(file: File) -> None:
+    async with following(file) as told:
+        file.path.write_text("crash")
+        await until(lambda: file.tries == ["crash"])
+        file.path.write_text("two")
+        await until(lambda: bool(told))
+
+    assert file.tries == ["crash", "two"]
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_is_gone_for_a_while_is_no_change(file: File) -> None:
+    async with following(file):
+        moved = file.path.rename(file.path.with_name("aside"))
+        await asyncio.sleep(0.1)
+        moved.rename(file.path)
+        await asyncio.sleep(0.1)
+
+    assert file.tries == []
+
+
+@pytest.mark.asyncio
+async def test_a_change_before_the_following_began_is_seen(file: File) -> None:
+    since = {file.path: signature(file.path)}
+    file.path.write_text("two")
+    reloader = Reloader([file], lambda *_: None, since=since)
+    task = spawn(reloader.run(), name="reloader")
+    await until(lambda: bool(file.tries))
+    await cancel_and_join(task)
+
+    assert file.tries == ["two"]
+
+
+@pytest.mark.asyncio
+async def test_a_link_that_points_elsewhere_is_a_change(file: File) -> None:
+    """So do mounted Secrets change."""
+    link = file.path.with_name("link")
+    link.symlink_to(file.path)
+    file.path, target = link, file.path
+    async with following(file) as told:
+        other = target.with_name("other")
+        other.write_text("two")
+        fresh = target.with_name("fresh")
+        fresh.symlink_to(other)
+        fresh.rename(link)
+        await until(lambda: bool(told))
+
+    assert file.tries == ["two"]

@@ -1,0 +1,179 @@
+"""What each file that is followed does with its new content."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ccm.app import config, options, sources
+from ccm.app.provider import Misconfigured
+from ccm.app.reload import Refused
+from ccm.app.tenant import Tenant
+from ccm.base import log
+from ccm.cloud import errors
+from ccm.cloud.guarded import Guarded
+from ccm.cloud.interface import Cloud
+from ccm.kube.credentials import Fixed, bearer
+from tests.unit.kube.wire import Server, connect, refuses, serve
+
+
+@pytest.fixture
+def verbosity() -> Iterator[None]:
+    """The verbosity is as before afterwards."""
+    before = log.verbosity()
+    yield
+    log.change(before, ())
+
+
+def write_config(path: Path, **flags: object) -> None:
+    head = {"apiVersion": config.GROUP_VERSION, "kind": config.KIND}
+    path.write_text(yaml.safe_dump({**head, "Flags": {"cloud-provider": "sim", **flags}}))
+
+
+@pytest.mark.usefixtures("verbosity")
+@pytest.mark.asyncio
+async def test_our_own_configuration_changes_what_is_logged_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    write_config(file)
+    source = sources.Configuration(config.effective(options.parse([f"--config={file}"])))
+
+    write_config(file, v=4)
+    first = await source.use()
+    write_config(file, v=5, **{"cluster-name": "x"})
+    second = await source.use()
+
+    assert (first, second) == ("changed: v", "at the next start: cluster-name")
+    assert log.verbosity() == 5
+
+
+@pytest.mark.usefixtures("verbosity")
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"v": "x"}, "Flags.v"),
+        ({"kube-api-burst": -1}, "--kube-api-burst=-1"),
+        ({"q": 1}, "Flags.q"),
+    ],
+)
+async def test_a_broken_configuration_changes_nothing(
+    tmp_path: Path, wrong: dict[str, object], words: str
+) -> None:
+    file = tmp_path / "config"
+    write_config(file)
+    source = sources.Configuration(config.effective(options.parse([f"--config={file}"])))
+    before = log.verbosity()
+    write_config(file, **wrong)
+
+    with pytest.raises(Refused, match=words):
+        await source.use()
+
+    assert log.verbosity() == before
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("fault", "final"),
+    [(Misconfigured("no url"), True), (errors.Unavailable("down"), False), (OSError("x"), False)],
+)
+async def test_a_provider_that_does_not_open_is_refused(
+    tmp_path: Path, fault: Exception, final: bool
+) -> None:
+    @asynccontextmanager
+    async def good() -> AsyncIterator[Cloud]:
+        yield Cloud(name="good")
+
+    @asynccontextmanager
+    async def bad() -> AsyncIterator[Cloud]:
+        async with good() as cloud:
+            if cloud.name == "good":
+                raise fault
+            yield cloud
+
+    async def accept(cloud: Cloud) -> None:
+        raise AssertionError(cloud.name)
+
+    tenant = Tenant()
+    guard = Guarded(await tenant.enter(good))
+    source = sources.CloudConfig(tmp_path, bad, tenant=tenant, guard=guard, accept=accept)
+
+    with pytest.raises(Refused) as caught:
+        await source.use()
+
+    assert caught.value.final is final
+    assert guard.cloud.name == "good"
+    await tenant.leave()
+
+
+def write_kubeconfig(path: Path, server: str, token: str) -> None:
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "x",
+                "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+                "clusters": [{"name": "c", "cluster": {"server": server}}],
+                "users": [{"name": "u", "user": {"token": token}}],
+            }
+        )
+    )
+
+
+async def use(server: Server, file: Path) -> tuple[str, list[str]]:
+    """What the source says, and as whom the next request is sent."""
+    async with connect(server.url, credentials=Fixed(bearer("old-token"))) as wire:
+        source = sources.Kubeconfig(file, wire, master="", environ={})
+        try:
+            said = await source.use()
+        except Refused as refusal:
+            said = f"refused, final {refusal.final}: {refusal}"
+        server.seen.clear()
+        await wire.do("GET", "/x")
+    return said, [one.headers["Authorization"] for one in server.seen]
+
+
+@pytest.mark.asyncio
+async def test_new_credentials_are_tried_and_then_used(tmp_path: Path) -> None:
+    async with serve() as server:
+        write_kubeconfig(tmp_path / "file", server.url, "new-token")
+
+        said, sent = await use(server, tmp_path / "file")
+
+    assert (said, sent) == ("new credentials are in use", ["Bearer new-token"])
+
+
+@pytest.mark.asyncio
+async def test_credentials_that_the_server_refuses_are_not_used(tmp_path: Path) -> None:
+    async with serve() as server:
+        write_kubeconfig(tmp_path / "file", server.url, "new-token")
+        server.will(refuses(401, "Unauthorized"))
+
+        said, sent = await use(server, tmp_path / "file")
+
+    assert said.startswith("refused, final False")
+    assert sent == ["Bearer old-token"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("content", "words"), [("http://other:1", "another server"), ("", "server: is not set")]
+)
+async def test_a_kubeconfig_for_another_server_needs_a_restart(
+    tmp_path: Path, content: str, words: str
+) -> None:
+    async with serve() as server:
+        write_kubeconfig(tmp_path / "file", content, "new-token")
+
+        said, sent = await use(server, tmp_path / "file")
+
+    assert said.startswith("refused, final True")
+    assert words in said
+    assert sent == ["Bearer old-token"]
+
+
+@pytest.mark.asyncio
+async def test_a_cloud_that_lists_nothing_is_asked_about_no_node() -> None:
+    await sources.answers(Cloud(name="empty"), None)

@@ -1,0 +1,153 @@
+"""Exchanging the provider: the new one proves itself before the old one goes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ccm.app.tenant import Crashed, Opening, Tenant
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.guarded import Guarded
+from ccm.cloud.interface import Cloud
+
+
+class House:
+    """Opens providers, and knows which are open; each holds a task group, as some do."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        self.crash = asyncio.Event()
+
+    def opening(self, name: str) -> Opening:
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Cloud]:
+            async with asyncio.TaskGroup() as group:
+                keeper = group.create_task(self._fall())
+                self.open.append(name)
+                try:
+                    yield Cloud(name=name)
+                finally:
+                    self.open.remove(name)
+                    keeper.cancel()
+
+        return opened
+
+    async def _fall(self) -> None:
+        await self.crash.wait()
+        raise OSError("the pool is gone")
+
+
+async def fine(cloud: Cloud) -> None:
+    """Accepts every provider."""
+
+
+async def refuse(cloud: Cloud) -> None:
+    raise ValueError(cloud.name)
+
+
+async def started(house: House) -> tuple[Tenant, Guarded]:
+    tenant = Tenant()
+    return tenant, Guarded(await tenant.enter(house.opening("old")))
+
+
+@pytest.mark.asyncio
+async def test_the_new_provider_takes_over_and_the_old_is_closed() -> None:
+    house = House()
+    tenant, guard = await started(house)
+
+    await tenant.exchange(house.opening("new"), guard, fine)
+    await asyncio.sleep(0.01)
+
+    assert guard.cloud.name == "new"
+    assert house.open == ["new"]
+    await tenant.leave()
+    assert house.open == []
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_is_not_accepted_is_closed_and_the_old_stays() -> None:
+    house = House()
+    tenant, guard = await started(house)
+
+    with pytest.raises(ValueError, match="new"):
+        await tenant.exchange(house.opening("new"), guard, refuse)
+
+    assert (guard.cloud.name, house.open) == ("old", ["old"])
+    await tenant.leave()
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_does_not_open_leaves_the_old() -> None:
+    house = House()
+    tenant, guard = await started(house)
+
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[Cloud]:
+        if house.open:
+            raise ValueError("no")
+        yield Cloud(name="never")
+
+    with pytest.raises(ValueError, match="no"):
+        await tenant.exchange(broken, guard, fine)
+
+    assert (guard.cloud.name, house.open) == ("old", ["old"])
+    await tenant.leave()
+
+
+@pytest.mark.asyncio
+async def test_the_old_provider_stays_open_until_its_last_call_has_ended() -> None:
+    house = House()
+    tenant, guard = await started(house)
+    answer = asyncio.Event()
+    seen: list[list[str]] = []
+
+    async def slow(cloud: Cloud) -> str:
+        await answer.wait()
+        seen.append(list(house.open))
+        return cloud.name
+
+    call = spawn(guard.call("instance_exists", slow), name="call")
+    await asyncio.sleep(0)
+    await tenant.exchange(house.opening("new"), guard, fine)
+    answer.set()
+
+    assert await call == "old"
+    assert seen == [["old", "new"]]
+    async with asyncio.timeout(5):
+        while house.open != ["new"]:
+            await asyncio.sleep(0.01)
+    await tenant.leave()
+
+
+@pytest.mark.asyncio
+async def test_leaving_closes_also_what_still_has_calls() -> None:
+    house = House()
+    tenant, guard = await started(house)
+    call = spawn(guard.call("instance_exists", lambda _: asyncio.sleep(60)), name="call")
+    await asyncio.sleep(0)
+    await tenant.exchange(house.opening("new"), guard, fine)
+
+    await tenant.leave()
+
+    assert house.open == []
+    await cancel_and_join(call)
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_ends_by_itself_is_noticed() -> None:
+    house = House()
+    tenant, guard = await started(house)
+    watch = spawn(tenant.until_crash(), name="watch")
+    await tenant.exchange(house.opening("new"), guard, fine)
+    await asyncio.sleep(0.01)
+    assert not watch.done()
+
+    house.crash.set()
+
+    with pytest.raises(Crashed, match="ended by itself"):
+        await watch
+    with pytest.raises(ExceptionGroup):
+        await tenant.leave()
