@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -10,6 +15,7 @@ from ccm.base import metrics
 from ccm.cloud.errors import ImplementedElsewhere, Internal
 from ccm.controllers.service import nodes as nodes_module
 from ccm.model import names
+from tests.unit.controllers.service import world as world_module
 from tests.unit.controllers.service.world import World, autoscaler_taint
 
 
@@ -354,23 +360,54 @@ async def test_a_node_costs_one_look_at_it_and_one_update_per_service(
         assert len(world.balancers.log) == services
 
 
+@contextlib.contextmanager
+def counted_calls() -> Iterator[Counter[str]]:
+    """Counts the Python functions that are called or resumed inside, by the file they are in.
+
+    A measure of the work that neither the machine nor its other load has a part in.
+    """
+    found: Counter[str] = Counter()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            found[frame.f_code.co_filename] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+
+
 @pytest.mark.asyncio
 @pytest.mark.row("service-cost-01")
-async def test_twice_the_services_cost_at_most_twice_the_cpu() -> None:
-    async def cost(services: int) -> float:
+@pytest.mark.parametrize("services", [50, 100])
+async def test_twice_the_services_cost_at_most_twice_the_work(
+    services: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What a provider does with the members is its own affair.
+    monkeypatch.setattr(world_module, "_names", lambda nodes: (str(len(nodes)),))
+
+    async def cost(services: int) -> Counter[str]:
         world = await settled(services, 500)
         async with world.running(workers=4):
             await world.pass_time(60)
-            before = time.process_time()
-            for number in range(5):
-                world.node(f"new{number}")
-                await world.pass_time(2)
-            return time.process_time() - before
+            world.forget()
+            with counted_calls() as found:
+                for number in range(5):
+                    world.node(f"new{number}")
+                    await world.pass_time(2)
+            # What was counted is the whole work and nothing else.
+            assert world.balancers.calls == ["update"] * 5 * services
+            assert world.patches == []
+            return found
 
-    small = min([await cost(100) for _ in range(3)])
-    large = min([await cost(200) for _ in range(3)])
+    small, large = await cost(services), await cost(2 * services)
 
-    assert large <= 2.5 * small  # twice, and what a busy machine adds to a measurement
+    assert large.total() <= 2 * small.total()
+    assert large[nodes_module.__file__] <= 2 * small[nodes_module.__file__]
+    assert small.total() >= 5 * services  # each update is at least a call
 
 
 @pytest.mark.asyncio
