@@ -142,6 +142,7 @@ class Balancers:
                 self._update_failed(service, record, members, error)
                 raise
         else:
+            self._log.info("members changed", service=service.key, members=len(members))
             if members:
                 text = "Updated load balancer with new hosts"
                 self._tell(service, names.REASON_UPDATED_BALANCER, text)

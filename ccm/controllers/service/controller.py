@@ -380,6 +380,9 @@ class ServiceController:
         """A burst of changes is over: queue the Services whose members are others now."""
         fingerprint, now = self._members.fingerprint, self._clock.monotonic()
         due = [key for key, record in self._records.items() if record.is_due(fingerprint, now)]
+        if due:
+            members = len(self._members.all)
+            self._log.info("nodes changed", members=members, load_balancers=len(due))
         self._pass.started(due)
         for key in due:
             self._queue.add(key, background=True)
