@@ -7,6 +7,7 @@ package speaks to the API server, and importing it loads no HTTP library.
 """
 
 from ccm.cloud.addresses import add_to_node_addresses
+from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.blocking import blocking
 from ccm.cloud.config import ApiClient, ClientBuilder, ConfigError, Context, Fields
 from ccm.cloud.errors import (
@@ -131,6 +132,7 @@ __all__ = [
     "Route",
     "Routes",
     "Service",
+    "ServiceAnnotation",
     "ServicePort",
     "SetInformers",
     "Status",

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.types import (
     InstanceListing,
     InstanceMetadata,
@@ -351,6 +352,9 @@ class Cloud:
         limits: deadlines and rate the provider wants for its calls.
         service_annotations: prefixes of the Service annotations that the load balancers read; a
             change of any other annotation causes no call. None = every annotation counts.
+        service_annotation_schema: those annotations one by one; a wrong value is refused, and a
+            name below a prefix that is not among them warned about, when a Service is written
+            and the admission webhook is on. Empty = nothing is checked.
         always_ensure_deleted: True = a deletion goes straight to `ensure_load_balancer_deleted`,
             which saves a call and also clears what `get_load_balancer` does not see. False =
             `get_load_balancer` is asked first, as the Go reference does.
@@ -371,6 +375,7 @@ class Cloud:
     schemes: Sequence[str] = ()
     limits: Limits = field(default_factory=Limits)
     service_annotations: Sequence[str] | None = None
+    service_annotation_schema: Sequence[ServiceAnnotation[Any]] = ()
     always_ensure_deleted: bool = False
 
     @property

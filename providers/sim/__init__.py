@@ -40,5 +40,6 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             load_balancer=balancers.SimBalancers(api),
             routes=routes.SimRoutes(api),
             service_annotations=(service_annotations.PREFIX, names.ANNOTATION_SOURCE_RANGES),
+            service_annotation_schema=service_annotations.SCHEMA,
             always_ensure_deleted=True,
         )

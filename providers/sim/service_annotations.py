@@ -5,15 +5,11 @@ Reading, the text of every fault and the table for people all follow from `SCHEM
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Any
 
 from ccm import cloud
 from ccm.base import durations
-
-T = TypeVar("T")
 
 PREFIX = "load-balancer.sim.cloud/"
 """What the names of all of them begin with. A promise to old clusters."""
@@ -21,43 +17,6 @@ PREFIX = "load-balancer.sim.cloud/"
 SIZES = ("small", "large")
 SHORTEST_INTERVAL = timedelta(seconds=1)
 LONGEST_INTERVAL = timedelta(minutes=5)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Annotation(Generic[T]):
-    """One annotation.
-
-    Attributes:
-        name: the whole name.
-        expects: its values, in words.
-        default: the value of a Service without it.
-        shown: the default as one would write it.
-        help: what it does, one sentence.
-        parse: text -> value; ValueError for any other.
-    """
-
-    name: str
-    expects: str
-    default: T
-    shown: str
-    help: str
-    parse: Callable[[str], T]
-
-    def read(self, service: cloud.Service) -> T:
-        """The value that a Service asks for.
-
-        Raises:
-            InvalidArgument: the text is no value; the message says what is expected.
-        """
-        text = service.annotations.get(self.name)
-        if text is None:
-            return self.default
-        try:
-            return self.parse(text.strip())
-        except ValueError as error:
-            raise cloud.InvalidArgument(
-                f"annotation {self.name}: {text!r} is not understood; expected {self.expects}"
-            ) from error
 
 
 def _bool(text: str) -> bool:
@@ -80,7 +39,7 @@ def _interval(text: str) -> timedelta:
     return found
 
 
-INTERNAL = Annotation(
+INTERNAL = cloud.ServiceAnnotation(
     name=PREFIX + "internal",
     expects="true or false",
     default=False,
@@ -88,7 +47,7 @@ INTERNAL = Annotation(
     help="Give the load balancer an address that only the private network can reach.",
     parse=_bool,
 )
-SIZE = Annotation(
+SIZE = cloud.ServiceAnnotation(
     name=PREFIX + "size",
     expects="small or large",
     default="small",
@@ -96,7 +55,7 @@ SIZE = Annotation(
     help="How much traffic the load balancer is made for.",
     parse=_size,
 )
-HEALTH_CHECK_INTERVAL = Annotation(
+HEALTH_CHECK_INTERVAL = cloud.ServiceAnnotation(
     name=PREFIX + "health-check-interval",
     expects="a duration from 1s to 5m",
     default=timedelta(seconds=10),
@@ -105,7 +64,7 @@ HEALTH_CHECK_INTERVAL = Annotation(
     parse=_interval,
 )
 
-SCHEMA: tuple[Annotation[bool] | Annotation[str] | Annotation[timedelta], ...] = (
+SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
     INTERNAL,
     SIZE,
     HEALTH_CHECK_INTERVAL,

@@ -1,0 +1,68 @@
+"""What a provider says about its Service annotations, once, for reading and for checking.
+
+A provider declares each annotation with `ServiceAnnotation`, reads it with `read`, and lists
+all of them as `Cloud.service_annotation_schema`. The daemon's admission webhook then refuses a
+Service with a wrong value when somebody writes it, in the words the provider would use when
+it balances that Service.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ccm.cloud.errors import InvalidArgument
+from ccm.model import Service
+
+T = TypeVar("T")
+
+_SHOWN_LENGTH = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAnnotation(Generic[T]):
+    """One annotation.
+
+    Attributes:
+        name: the whole name.
+        expects: its values, in words that follow "expected".
+        default: the value of a Service without it.
+        shown: the default as one would write it.
+        help: what it does, one sentence.
+        parse: text without white space around it -> value; ValueError for any other. It
+            answers at once and asks nobody.
+    """
+
+    name: str
+    expects: str
+    default: T
+    shown: str
+    help: str
+    parse: Callable[[str], T]
+
+    def read(self, service: Service) -> T:
+        """The value that a Service asks for.
+
+        Raises:
+            InvalidArgument: the text is no value; the message says what is expected.
+        """
+        text = service.annotations.get(self.name)
+        if text is None:
+            return self.default
+        try:
+            return self.parse(text.strip())
+        except ValueError as error:
+            raise InvalidArgument(self._complaint(text)) from error
+
+    def fault(self, text: str) -> str:
+        """What is wrong with a text, one sentence; empty if it is a value."""
+        try:
+            self.parse(text.strip())
+        except ValueError:
+            return self._complaint(text)
+        return ""
+
+    def _complaint(self, text: str) -> str:
+        shown = text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "..."
+        return f"annotation {self.name}: {shown!r} is not understood; expected {self.expects}"
