@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import ccm
 from ccm.app.accounts import Accounts
+from ccm.app.careful import CarefulClient
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
 from ccm.kube.client import Client
@@ -56,10 +57,12 @@ class Clients:
 
     def named(self, name: str) -> Client:
         """A client with a bucket of its own, and with separate accounts as the account so named."""
-        if self._accounts is None or name in _ALWAYS_OURSELVES:
+        if name in _ALWAYS_OURSELVES:
             return Client(self._transport, name=name, limiter=self._limiter())
-        wire, user = self._accounts.of(name)
-        return Client(wire, name=user, limiter=self._limiter())
+        wire, user = self._transport, name
+        if self._accounts is not None:
+            wire, user = self._accounts.of(name)
+        return CarefulClient(wire, name=user, limiter=self._limiter())
 
     def lease(self, renew_deadline_s: float) -> Client:
         """The client of leader election: never limited, and quick to give up.

@@ -13,6 +13,9 @@ from ccm.kube.resources import EVENTS
 FLUSH_S = 2.0
 """Longest time that stopping waits for recorded events to be delivered."""
 
+HURRIED_FLUSH_S = 0.5
+"""The same while a successor waits for the lease; the rest is delivered afterwards."""
+
 
 class Events:
     """One client for all events, one recorder per component.
@@ -41,11 +44,11 @@ class Events:
         """The process must end now: leaving delivers nothing more."""
         self._abandoned = True
 
-    async def flush(self) -> None:
-        """Deliver what was recorded, for at most `FLUSH_S`."""
+    async def flush(self, limit_s: float = FLUSH_S) -> None:
+        """Deliver what was recorded, for at most so many seconds."""
         async with Group() as group:
             for component, recorder in self._recorders.items():
-                group.start(recorder.flush(FLUSH_S), name=f"events-flush-{component}")
+                group.start(recorder.flush(limit_s), name=f"events-flush-{component}")
 
     async def __aenter__(self) -> Events:
         return self

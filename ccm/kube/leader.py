@@ -84,6 +84,8 @@ class LeaderElector:
         on_new_leader: called with the identity of each leader we learn of, ours included.
         on_lost: called when the lease is lost, before the work is cancelled: from then on
             a successor may lead after the lease duration less the renew deadline.
+        before_release: awaited when the work has ended and before the lease is given back; it
+            sets a limit to itself, because a successor waits meanwhile.
         watch: whether to watch the Lease while standing by.
         clock: where time comes from.
         rng: where jitter comes from.
@@ -97,6 +99,7 @@ class LeaderElector:
         recorder: Recorder | None = None,
         on_new_leader: Callable[[str], object] | None = None,
         on_lost: Callable[[], object] | None = None,
+        before_release: Callable[[], Awaitable[object]] | None = None,
         watch: bool = True,
         clock: Clock = SYSTEM,
         rng: random.Random | None = None,
@@ -106,6 +109,7 @@ class LeaderElector:
         self._recorder = recorder
         self._on_new_leader = on_new_leader
         self._on_lost = on_lost
+        self._before_release = before_release
         self._watch = watch
         self._clock = clock
         self._rng = rng or random.Random()
@@ -306,13 +310,15 @@ class LeaderElector:
         """End the work, still renewing; then give the lease back, if it is ours."""
         try:
             await tasks.cancel_and_join(work)
+            self._tell("stopped leading")
+            if self._before_release is not None and not renewal.done():
+                await self._before_release()
         finally:
             lost = renewal.done()
             await tasks.cancel_and_join(renewal)
             self._leading = False
             self._status.set(0)
             self._log.info("stopped leading", identity=self._terms.identity, lost=lost)
-            self._tell("stopped leading")
         if not lost:
             await self._release()
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ccm.base import log
+from ccm.base import drain, log
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.tasks import Group
 from ccm.cloud.errors import Retry
@@ -94,12 +94,16 @@ class Loop:
             except ShutDown:
                 return
             try:
-                with log.bound(
-                    controller=self._name, key=key, reconcile_id=f"{self._ids.getrandbits(48):012x}"
-                ):
-                    await self._handle(key)
+                await self._take(key)
             finally:
                 self._queue.done(key)
+
+    async def _take(self, key: str) -> None:
+        """One reconcile, as one unit of work and of the log."""
+        reconcile_id = f"{self._ids.getrandbits(48):012x}"
+        async with drain.unit():
+            with log.bound(controller=self._name, key=key, reconcile_id=reconcile_id):
+                await self._handle(key)
 
     async def _handle(self, key: str) -> None:
         try:

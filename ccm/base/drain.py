@@ -1,0 +1,146 @@
+"""Stopping in good order: nothing new is begun, a change under way may come to its end.
+
+Work comes in units, such as one reconcile. A unit that has only looked so far can be cancelled
+at any moment; one that has changed something should end, so that its next step (a status, a
+finalizer) is not left to a successor. So once a drain has begun: no unit is begun any more, no
+change is begun by a unit that has made none, and `drained` waits for the units that have.
+
+The drain in force and the unit at work are found through the task's context, so that whoever
+works (`unit`) and whoever changes something (`change`) need not know each other. Outside of a
+drain both do nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+
+from ccm.base import waiting
+from ccm.base.clock import SYSTEM, Clock
+
+
+class Drain:
+    """What is under way, and whether more may be begun.
+
+    Args:
+        clock: where time comes from.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self._clock = clock
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._begun = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether nothing new may be begun."""
+        return self._begun
+
+    @property
+    def under_way(self) -> int:
+        """How many pieces of work have changed something and are not over."""
+        return self._under_way
+
+    def govern(self) -> None:
+        """Be the drain of this task and of those that it starts from now on."""
+        _DRAIN.set(self)
+
+    async def drained(self, grace_s: float) -> bool:
+        """Let nothing new begin and wait for what is under way; False when that takes longer."""
+        self._begun = True
+        return await waiting.wait_for(self._idle, grace_s, clock=self._clock, name="drain")
+
+    def enter(self) -> None:
+        """One more is under way."""
+        self._under_way += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        """One less is under way."""
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+
+class _Unit:
+    """A piece of work; `changed` as soon as it should not be cut any more."""
+
+    def __init__(self, drain: Drain) -> None:
+        self._drain = drain
+        self.is_open = True
+        self.changed = False
+
+    def keep(self) -> None:
+        """It changes something."""
+        if not self.changed:
+            self.changed = True
+            self._drain.enter()
+
+    def let_go(self) -> None:
+        """It may be cut again."""
+        if self.changed:
+            self.changed = False
+            self._drain.leave()
+
+    def end(self) -> None:
+        """It is over, though tasks that it started may still run."""
+        self.is_open = False
+        self.let_go()
+
+
+_DRAIN: ContextVar[Drain | None] = ContextVar("drain", default=None)
+_UNIT: ContextVar[_Unit | None] = ContextVar("unit", default=None)
+
+
+@asynccontextmanager
+async def unit() -> AsyncIterator[None]:
+    """A piece of work; once a drain has begun, it waits at its door until it is cancelled."""
+    drain = _DRAIN.get()
+    if drain is None:
+        yield
+        return
+    if drain.begun:
+        await _never()
+    work = _Unit(drain)
+    token = _UNIT.set(work)
+    try:
+        yield
+    finally:
+        _UNIT.reset(token)
+        work.end()
+
+
+@asynccontextmanager
+async def change(*, long: bool = False) -> AsyncIterator[None]:
+    """A change of the world. Where it may not be begun any more, it waits to be cancelled.
+
+    Args:
+        long: it may take minutes, so that not even a unit that has changed something may
+            begin it once a drain has begun.
+    """
+    drain = _DRAIN.get()
+    if drain is None:
+        yield
+        return
+    work = _UNIT.get()
+    own = work is None or not work.is_open
+    if own or work is None:
+        work = _Unit(drain)
+    if drain.begun and (long or not work.changed):
+        work.let_go()
+        await _never()
+    work.keep()
+    try:
+        yield
+    finally:
+        if own:
+            work.end()
+
+
+async def _never() -> None:
+    """Wait until cancelled, which whoever has begun the drain does."""
+    await asyncio.get_running_loop().create_future()

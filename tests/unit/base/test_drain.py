@@ -1,0 +1,168 @@
+"""Stopping in good order: what may begin, what may end, what is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from ccm.base import drain, tasks
+from ccm.base.drain import Drain
+from ccm.testing.clock import FakeClock, settle
+
+GRACE_S = 20.0
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Stage:
+    """A drain, tasks that it governs, and a door that holds changes up."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.drain = Drain(self.clock)
+        self.door = asyncio.Event()
+        self.said: list[str] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    async def start(self, work: Work) -> asyncio.Task[None]:
+        async def governed() -> None:
+            self.drain.govern()
+            await work()
+
+        task = tasks.spawn(governed(), name="work")
+        self.tasks.append(task)
+        await settle()
+        return task
+
+    async def stop(self) -> asyncio.Task[bool]:
+        task = tasks.spawn(self.drain.drained(GRACE_S), name="stop")
+        self.tasks.append(task)
+        await settle()
+        return task
+
+    async def change(self, what: str, *, long: bool = False) -> None:
+        async with drain.change(long=long):
+            self.said.append(what)
+            await self.door.wait()
+
+
+async def looks_only(stage: Stage) -> None:
+    async with drain.unit():
+        await asyncio.Event().wait()
+
+
+async def changes(stage: Stage) -> None:
+    async with drain.unit():
+        await stage.change("first")
+        stage.said.append("first done")
+
+
+async def changes_twice(stage: Stage) -> None:
+    async with drain.unit():
+        await stage.change("first")
+        await stage.change("second")
+
+
+async def changes_at_length(stage: Stage) -> None:
+    async with drain.unit():
+        await stage.change("first")
+        await stage.change("long", long=True)
+
+
+async def changes_without_a_unit(stage: Stage) -> None:
+    await stage.change("lone")
+
+
+async def leaves_a_task_behind(stage: Stage) -> None:
+    async with drain.unit():
+        stage.tasks.append(tasks.spawn(stage.change("left behind"), name="left-behind"))
+
+
+async def run(work: Callable[[Stage], Coroutine[Any, Any, None]]) -> Stage:
+    stage = Stage()
+    await stage.start(lambda: work(stage))
+    return stage
+
+
+async def ended(stage: Stage) -> None:
+    await tasks.cancel_and_join(*stage.tasks)
+
+
+@pytest.mark.asyncio
+async def test_what_only_looks_is_not_waited_for() -> None:
+    stage = await run(looks_only)
+
+    stopped = await stage.stop()
+
+    assert stopped.result() is True
+    await ended(stage)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        pytest.param(changes, ["first", "first done"], id="a-unit-comes-to-its-end"),
+        pytest.param(changes_twice, ["first", "second"], id="its-next-change-is-made"),
+        pytest.param(changes_at_length, ["first"], id="but-none-that-takes-long"),
+        pytest.param(changes_without_a_unit, ["lone"], id="a-change-without-a-unit"),
+        pytest.param(leaves_a_task_behind, ["left behind"], id="a-task-that-outlives-its-unit"),
+    ],
+)
+async def test_a_change_under_way_comes_to_its_end(
+    work: Callable[[Stage], Coroutine[Any, Any, None]], said: list[str]
+) -> None:
+    stage = await run(work)
+    stopped = await stage.stop()
+    assert not stopped.done()
+
+    stage.door.set()
+    await settle()
+
+    assert stopped.result() is True
+    assert stage.said == said
+    assert stage.drain.under_way == 0
+    await ended(stage)
+
+
+@pytest.mark.asyncio
+async def test_what_takes_too_long_is_reported() -> None:
+    stage = await run(changes)
+    stopped = await stage.stop()
+
+    await stage.clock.advance(GRACE_S - 0.1)
+    assert not stopped.done()
+    await stage.clock.advance(0.2)
+
+    assert stopped.result() is False
+    assert stage.drain.under_way == 1
+    await ended(stage)
+    assert stage.drain.under_way == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("work", [changes, changes_without_a_unit, leaves_a_task_behind])
+async def test_nothing_new_is_begun(work: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+    stage = Stage()
+    stage.door.set()
+    assert await stage.drain.drained(GRACE_S)
+
+    await stage.start(lambda: work(stage))
+    await settle()
+
+    assert stage.drain.begun
+    assert stage.said == []
+    await ended(stage)
+
+
+@pytest.mark.asyncio
+async def test_without_a_drain_everything_is_allowed() -> None:
+    stage = Stage()
+    stage.door.set()
+
+    await changes_at_length(stage)
+
+    assert stage.said == ["first", "long"]
