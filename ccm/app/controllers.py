@@ -15,9 +15,10 @@ from ccm.app.events import Events
 from ccm.app.options import Options
 from ccm.base import log
 from ccm.base.clock import Clock
-from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.guarded import Guarded
 from ccm.cloud.inventory import SharedInventory
 from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.node_calls import NodeCalls
 from ccm.cloud.route_calls import RouteCalls
 from ccm.cloud.service_calls import ServiceCalls
 from ccm.controllers.node import controller as node

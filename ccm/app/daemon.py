@@ -37,9 +37,10 @@ from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import TokenBucket
 from ccm.cloud import registry
 from ccm.cloud.config import Context
-from ccm.cloud.guarded import READ_DEADLINE_S, Guarded, NodeCalls
+from ccm.cloud.guarded import Guarded
 from ccm.cloud.interface import Cloud
 from ccm.cloud.inventory import SharedInventory
+from ccm.cloud.node_calls import NodeCalls
 from ccm.kube import config as kube_config
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.leader import LeaderElector, LostLease
@@ -54,6 +55,9 @@ from ccm.runtime.sync import until_synced
 EXIT_OK = 0
 EXIT_CONFIGURATION = 1
 EXIT_LOST_LEASE = 1
+
+LEAVE_S = 2.0
+"""How long the process outlives a provider's call that does not let itself be ended."""
 
 _NO_MIGRATION = migration.Plan(leader_name="")
 
@@ -110,7 +114,7 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
                 return EXIT_OK
             finally:
                 await cancel_and_join(told, work)
-                daemon.last_resort.call_off()
+                daemon.let_go(EXIT_OK if stop.is_set() else EXIT_LOST_LEASE)
                 if stop.is_set() and not work.cancelled() and work.exception() is not None:
                     logger.error("stopping did not go well", exc_info=work.exception())
                 logger.info("stopped", **metrics.summary())
@@ -146,6 +150,7 @@ class Daemon:
         self._tenant = Tenant(clock)
         self._informers: ProviderInformers | None = None
         self._nodes: Informer[Node] | None = None
+        self._guarded: Guarded | None = None
         self._identity = new_identity(socket.gethostname())
         self._clock = clock
         self._log = log.logger("daemon")
@@ -164,6 +169,15 @@ class Daemon:
                 return await self._serve(self._guard(cloud))
             finally:
                 await self._tenant.leave()
+
+    def let_go(self, code: int) -> None:
+        """All work has ended; what a provider does not end will not hold up our end."""
+        left = self._guarded.abandoned_calls if self._guarded is not None else 0
+        if left:
+            self._log.warning("cloud calls do not end, leaving without them", calls=left)
+            self.last_resort.arm(LEAVE_S, code)
+        else:
+            self.last_resort.call_off()
 
     def _context(self) -> Context:
         return context(
@@ -319,12 +333,13 @@ class Daemon:
         options = self._options
         rate = options.cloud_rate
         limiter = TokenBucket(qps=rate[0], burst=rate[1], clock=self._clock) if rate else None
-        return Guarded(
+        self._guarded = Guarded(
             cloud,
-            read_deadline_s=options.cloud_call_timeout.total_seconds() or READ_DEADLINE_S,
+            deadline_s=options.cloud_call_timeout.total_seconds() or None,
             limiter=limiter,
             clock=self._clock,
         )
+        return self._guarded
 
     def _inventory(self, guard: Guarded, nodes: Informer[Node]) -> SharedInventory | None:
         if guard.cloud.inventory is None:

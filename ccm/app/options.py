@@ -299,8 +299,9 @@ class Options(serving_options.ServingOptions):
     cloud_call_timeout: timedelta = PROVIDER_CALLS.flag(
         values.DURATION,
         timedelta(0),
-        "Longest time that one call to the cloud may take. 0 means what suits the kind of call, "
-        "60s for reads, or what the provider asks for.",
+        "Longest time that one call to the cloud may take, whatever the provider asks for. 0 means "
+        "what the provider asks for, or what suits the kind of call: 60s for reads, up to 15m for "
+        "changes.",
     )
     cloud_api_qps: float = PROVIDER_CALLS.flag(
         values.FLOAT,

@@ -16,8 +16,9 @@ from ccm.app.tenant import Opening, Tenant
 from ccm.base import log
 from ccm.base.clock import SYSTEM, Clock
 from ccm.cloud import errors as cloud_errors
-from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.guarded import Guarded
 from ccm.cloud.interface import Cloud
+from ccm.cloud.node_calls import NodeCalls
 from ccm.kube import config as kube_config
 from ccm.kube import errors as kube_errors
 from ccm.kube.client import Client

@@ -15,7 +15,10 @@ from ccm.cloud.types import (
     InstanceMetadata,
     InstanceRecord,
     InstanceState,
+    LoadBalancerRecord,
     Power,
+    Route,
+    Status,
     Zone,
 )
 from ccm.model import NodeAddress
@@ -94,6 +97,42 @@ def listing(answer: object) -> InstanceListing:
         _power(record.power)
         _metadata(record.metadata)
     return answer
+
+
+def status(answer: object) -> Status:
+    """A `Status`. Raises Wrong."""
+    if not isinstance(answer, Status):
+        raise Wrong(answer, "a Status")
+    return answer
+
+
+def status_or_none(answer: object) -> Status | None:
+    """A `Status`, or None. Raises Wrong."""
+    return None if answer is None else status(answer)
+
+
+def balancers(answer: object) -> Sequence[LoadBalancerRecord]:
+    """A sequence of `LoadBalancerRecord`. Raises Wrong."""
+    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
+        raise Wrong(answer, "a sequence of LoadBalancerRecord")
+    for record in answer:
+        if not isinstance(record, LoadBalancerRecord):
+            raise Wrong(record, "a LoadBalancerRecord")
+    return answer
+
+
+def routes(answer: object) -> Sequence[Route]:
+    """A sequence of `Route`. Raises Wrong."""
+    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
+        raise Wrong(answer, "a sequence of Route")
+    for route in answer:
+        if not isinstance(route, Route):
+            raise Wrong(route, "a Route")
+    return answer
+
+
+def nothing(answer: object) -> None:
+    """Whatever a method answers that promises nothing is ignored."""
 
 
 def _metadata(answer: object) -> InstanceMetadata:

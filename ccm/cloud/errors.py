@@ -28,12 +28,19 @@ causes is not an absence: an absence deletes things.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 
 class CloudError(Exception):
-    """Base of everything a provider raises on purpose; the message is shown to people."""
+    """Base of everything a provider raises on purpose; the message is shown to people.
+
+    Without a message it is the name of the class that is shown.
+    """
+
+    def __str__(self) -> str:
+        return super().__str__() or type(self).__name__
 
 
 class NotFound(CloudError):
@@ -193,16 +200,49 @@ def normalized(error: BaseException) -> CloudError:
     `ImplementedElsewhere` are also found among the causes of any other error, because
     they only ever make the daemon do less. `NotFound` is never dug out. The rest
     becomes `Internal`, or `DeadlineExceeded` for a bare timeout.
+
+    An exception group, as a task group raises it, says what its members say; it is of
+    their class where they agree and otherwise `Internal`, for part of the work may have
+    failed in another way than the rest.
     """
+    if isinstance(error, BaseExceptionGroup):
+        return _of_group(error)
     for cause in _chain(error):
         if isinstance(cause, RetryAfter | Unimplemented | ImplementedElsewhere):
             return cause
     if isinstance(error, CloudError):
         return error
     wrapper = DeadlineExceeded if isinstance(error, TimeoutError) else Internal
-    wrapped = wrapper(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-    wrapped.__cause__ = error
-    return wrapped
+    return _wrapped(wrapper, _said(error), error)
+
+
+def _of_group(group: BaseExceptionGroup[BaseException]) -> CloudError:
+    found = [normalized(member) for member in group.exceptions]
+    text = f"{group.message}: {'; '.join(map(str, found))}"
+    kinds = {type(member) for member in found}
+    if kinds == {RetryAfter}:
+        seconds = max(member.seconds for member in found if isinstance(member, RetryAfter))
+        return _wrapped(lambda said: RetryAfter(said, seconds=seconds), text, group)
+    kind = kinds.pop() if len(kinds) == 1 else Internal
+    if kind not in POLICY or kind is NotFound:
+        kind = Internal
+    return _wrapped(kind, text, group)
+
+
+def _wrapped(make: Callable[[str], CloudError], text: str, original: BaseException) -> CloudError:
+    made = make(text)
+    made.__cause__ = original
+    return made
+
+
+def _said(error: BaseException) -> str:
+    """Kind and text of an error of somebody else's."""
+    kind = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an SDK's error may fail to show itself
+        return kind
+    return f"{kind}: {text}" if text else kind
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -12,9 +12,9 @@ from typing import TypeVar
 
 from ccm.base import log
 from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented
-from ccm.cloud.guarded import NodeCalls
 from ccm.cloud.interface import InstanceStates
 from ccm.cloud.inventory import SharedInventory
+from ccm.cloud.node_calls import NodeCalls
 from ccm.cloud.provider_id import format_provider_id
 from ccm.cloud.types import InstanceMetadata, InstanceState, Power, Zone
 from ccm.model import Node, NodeAddress

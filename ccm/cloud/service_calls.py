@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
 
-from ccm.cloud import errors
-from ccm.cloud.guarded import Guarded, Observer, offered
+from ccm.cloud import answers, errors
+from ccm.cloud.calls import ClusterCalls, offered
 from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests
 from ccm.cloud.types import LoadBalancerRecord, Status
 from ccm.model import Node, Service
 
-T = TypeVar("T")
 
-
-class ServiceCalls:
-    """The calls about load balancers; each mirrors a method of the interfaces.
-
-    Args:
-        guard: the handle all calls go through.
-        cluster_name: name of the cluster towards the cloud.
-        observer: told about each call, for metrics of the controller.
-    """
-
-    def __init__(
-        self, guard: Guarded, *, cluster_name: str, observer: Observer | None = None
-    ) -> None:
-        self._guard = guard
-        self._cluster_name = cluster_name
-        self._observer = observer
-
-    @property
-    def cloud(self) -> Cloud:
-        """What the provider offers now."""
-        return self._guard.cloud
+class ServiceCalls(ClusterCalls):
+    """The calls about load balancers; each mirrors a method of the interfaces."""
 
     @property
     def has_digests(self) -> bool:
@@ -54,54 +33,49 @@ class ServiceCalls:
 
     async def get(self, service: Service) -> Status | None:
         """See `LoadBalancer.get_load_balancer`."""
-        return await self._call(
+        return await self._ask(
             "get_load_balancer",
             lambda cloud: _balancer(cloud).get_load_balancer(self._cluster_name, service),
+            answers.status_or_none,
+            subject=service.uid,
         )
 
     async def ensure(self, service: Service, nodes: Sequence[Node]) -> Status:
         """See `LoadBalancer.ensure_load_balancer`."""
-
-        async def invoke(cloud: Cloud) -> Status:
-            answer: object = await _balancer(cloud).ensure_load_balancer(
-                self._cluster_name, service, nodes
-            )
-            # A forgotten `return` must not empty the Service's status.
-            if not isinstance(answer, Status):
-                raise errors.Internal(f"ensure_load_balancer answered {answer!r}, not a Status")
-            return answer
-
-        return await self._call("ensure_load_balancer", invoke)
+        return await self._ask(
+            "ensure_load_balancer",
+            lambda cloud: _balancer(cloud).ensure_load_balancer(self._cluster_name, service, nodes),
+            answers.status,
+            subject=service.uid,
+        )
 
     async def update(self, service: Service, nodes: Sequence[Node]) -> None:
         """See `LoadBalancer.update_load_balancer`."""
-        await self._call(
+        await self._ask(
             "update_load_balancer",
             lambda cloud: _balancer(cloud).update_load_balancer(self._cluster_name, service, nodes),
+            answers.nothing,
+            subject=service.uid,
         )
 
     async def ensure_deleted(self, service: Service) -> None:
         """See `LoadBalancer.ensure_load_balancer_deleted`."""
-        await self._call(
+        await self._ask(
             "ensure_load_balancer_deleted",
             lambda cloud: _balancer(cloud).ensure_load_balancer_deleted(
                 self._cluster_name, service
             ),
+            answers.nothing,
+            subject=service.uid,
         )
 
     async def list(self) -> Sequence[LoadBalancerRecord]:
         """See `LoadBalancerDigests.list_load_balancers`."""
-
-        async def invoke(cloud: Cloud) -> Sequence[LoadBalancerRecord]:
-            answer: object = await _digests(cloud).list_load_balancers(self._cluster_name)
-            if not isinstance(answer, Sequence):
-                raise errors.Internal(f"list_load_balancers answered {answer!r}, not a sequence")
-            return answer
-
-        return await self._call("list_load_balancers", invoke)
-
-    async def _call(self, operation: str, invoke: Callable[[Cloud], Awaitable[T]]) -> T:
-        return await self._guard.call(operation, invoke, observer=self._observer)
+        return await self._ask(
+            "list_load_balancers",
+            lambda cloud: _digests(cloud).list_load_balancers(self._cluster_name),
+            answers.balancers,
+        )
 
     @staticmethod
     def _computed(compute: Callable[[], str]) -> str:

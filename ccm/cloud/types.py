@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,6 +10,34 @@ from types import MappingProxyType
 from typing import Literal
 
 from ccm.model import NodeAddress
+
+OPERATIONS = frozenset(
+    {
+        "create_route",
+        "delete_route",
+        "ensure_load_balancer",
+        "ensure_load_balancer_deleted",
+        "get_load_balancer",
+        "get_zone_by_node_name",
+        "get_zone_by_provider_id",
+        "instance_exists",
+        "instance_exists_by_provider_id",
+        "instance_id",
+        "instance_metadata",
+        "instance_shutdown",
+        "instance_shutdown_by_provider_id",
+        "instance_state",
+        "instance_type",
+        "instance_type_by_provider_id",
+        "list_instances",
+        "list_load_balancers",
+        "list_routes",
+        "node_addresses",
+        "node_addresses_by_provider_id",
+        "update_load_balancer",
+    }
+)
+"""The methods of the interfaces that the daemon calls under a deadline."""
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -180,12 +209,26 @@ class Limits:
     """What a provider says about its own calls; everything is optional.
 
     Attributes:
-        deadlines_s: operation -> seconds a call may take, in place of the default. Operations
-            are the method names of the interfaces.
+        deadlines_s: operation -> seconds a call may take, in place of the default; the
+            operations are `OPERATIONS`.
         rate: total rate of calls; None = no limit.
         concurrent_routes: most calls about routes at once (the Go reference's fixed number).
+
+    Raises:
+        ValueError: an operation that does not exist, or a deadline that is no time.
     """
 
     deadlines_s: Mapping[str, float] = field(default_factory=dict)
     rate: Rate | None = None
     concurrent_routes: int = 200
+
+    def __post_init__(self) -> None:
+        strangers = sorted(map(str, self.deadlines_s.keys() - OPERATIONS))
+        if strangers:
+            raise ValueError(
+                f"deadlines_s names {', '.join(strangers)}; operations are: "
+                f"{', '.join(sorted(OPERATIONS))}"
+            )
+        for operation, seconds in self.deadlines_s.items():
+            if not 0 < seconds < math.inf:
+                raise ValueError(f"deadlines_s[{operation!r}] is {seconds}; it must be above 0")

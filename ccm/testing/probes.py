@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import pytest
 
 from ccm.cloud.errors import CloudError, Unimplemented
-from ccm.cloud.guarded import Guarded, NodeCalls, Observer
+from ccm.cloud.guarded import Guarded, Observer
 from ccm.cloud.interface import Cloud, InstanceStates, Inventory
 from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.node_calls import NodeCalls
 from ccm.cloud.types import InstanceMetadata, InstanceState, Power
 from ccm.model import Node
 from ccm.testing.builders import node as build_node
@@ -128,6 +129,7 @@ class _Unguarded(Guarded):
         operation: str,  # noqa: ARG002
         invoke: Callable[[Cloud], Awaitable[T]],
         *,
+        subject: str = "",  # noqa: ARG002
         observer: Observer | None = None,  # noqa: ARG002
     ) -> T:
         return await invoke(self.cloud)

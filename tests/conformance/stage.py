@@ -20,9 +20,10 @@ import msgspec
 
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.guarded import Guarded
 from ccm.cloud.inventory import SharedInventory
 from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.node_calls import NodeCalls
 from ccm.controllers.node import controller as node_controller
 from ccm.controllers.node.controller import NodeController
 from ccm.controllers.nodelifecycle import controller as lifecycle_controller

@@ -163,3 +163,58 @@ def test_retry_after_never_lies_in_the_past(given: float, kept: float) -> None:
 def test_retry_after_is_a_time(given: float) -> None:
     with pytest.raises(ValueError, match="number of seconds"):
         RetryAfter("wait", seconds=given)
+
+
+def test_an_error_without_a_message_still_says_what_it_is() -> None:
+    assert str(Unavailable()) == str(Unavailable("")) == "Unavailable"
+    assert str(RetryAfter("", seconds=1)) == "RetryAfter"
+
+
+def test_an_error_that_cannot_show_itself_is_named() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise AttributeError("no attribute 'text'")
+
+    assert str(normalized(Mute())) == "Mute"
+
+
+def test_a_group_says_what_its_members_say() -> None:
+    group = ExceptionGroup(
+        "3 tasks", [ValueError("v"), ExceptionGroup("inner", [KeyError("k")]), Unavailable("u")]
+    )
+
+    found = normalized(group)
+
+    assert type(found) is Internal
+    assert str(found) == "3 tasks: ValueError: v; inner: KeyError: 'k'; u"
+    assert found.__cause__ is group
+
+
+@pytest.mark.parametrize(
+    ("members", "kind"),
+    [
+        ([Unavailable("a")], Unavailable),
+        ([Unavailable("a"), Unavailable("b")], Unavailable),
+        ([TimeoutError(), ExceptionGroup("g", [TimeoutError()])], DeadlineExceeded),
+        ([ImplementedElsewhere("a")], ImplementedElsewhere),
+        ([Unavailable("a"), TimeoutError()], Internal),
+        ([ImplementedElsewhere("a"), Unavailable("b")], Internal),
+        ([RetryAfter("a", seconds=1), Unavailable("b")], Internal),
+        ([NotFound("a")], Internal),
+        ([DiskNotFound("a")], Internal),
+    ],
+)
+def test_a_group_is_of_the_class_its_members_agree_on(
+    members: list[Exception], kind: type[CloudError]
+) -> None:
+    """Never an absence, and never "leave it alone" while something else failed."""
+    assert type(normalized(ExceptionGroup("g", members))) is kind
+
+
+def test_a_group_that_asks_for_time_gets_the_longest() -> None:
+    group = ExceptionGroup("g", [RetryAfter("a", seconds=3), RetryAfter("b", seconds=7)])
+
+    found = normalized(group)
+
+    assert isinstance(found, RetryAfter)
+    assert found.seconds == 7

@@ -17,9 +17,10 @@ from ccm.cloud import (
     errors,
 )
 from ccm.cloud import inventory as inventory_module
-from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.guarded import Guarded
 from ccm.cloud.inventory import PAUSE_S, SharedInventory
 from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
+from ccm.cloud.node_calls import NodeCalls
 from ccm.model import Node
 from ccm.testing.builders import node
 from ccm.testing.clock import FakeClock

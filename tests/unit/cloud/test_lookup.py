@@ -21,8 +21,9 @@ from ccm.cloud import (
     Zone,
     address,
 )
-from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.guarded import Guarded
 from ccm.cloud.lookup import GONE, RUNNING, SHUTDOWN, InstanceLookup
+from ccm.cloud.node_calls import NodeCalls
 from ccm.testing.builders import node
 from ccm.testing.fakes import FakeCloud, FakeStateCloud
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -111,6 +113,50 @@ async def test_a_forgotten_return_is_a_fault_and_no_answer() -> None:
         await guarded.ensure(WEB, ())
     with pytest.raises(errors.Internal, match="answered None"):
         await guarded.list()
+
+
+@pytest.mark.parametrize("answer", [False, "", [], ["x"], "lb-1"])
+@pytest.mark.asyncio
+async def test_an_answer_of_another_kind_is_a_fault(answer: object) -> None:
+    """Above all no absence: that would end a deletion with the load balancer still there."""
+    balancers = Listed()
+    balancers.answer = answer
+    guarded = calls(balancers)
+
+    with pytest.raises(errors.Internal, match=r"get_load_balancer answered .*, not a Status"):
+        await guarded.get(WEB)
+    with pytest.raises(errors.Internal, match="ensure_load_balancer answered"):
+        await guarded.ensure(WEB, ())
+    if answer != []:
+        with pytest.raises(errors.Internal, match="list_load_balancers answered"):
+            await guarded.list()
+
+
+@pytest.mark.asyncio
+async def test_calls_about_one_service_do_not_overlap_with_one_that_never_ends() -> None:
+    never = asyncio.Event()
+
+    class Hanging(Balancers):
+        async def ensure_load_balancer(self, *_: Any) -> Any:
+            while not never.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await never.wait()
+
+    hanging = Hanging()
+    cloud = Cloud(name="fake", load_balancer=cast("LoadBalancer", hanging))
+    guarded = ServiceCalls(Guarded(cloud, deadline_s=0.01), cluster_name="c1")
+    other = Service(metadata=ObjectMeta(name="web", uid="v"))
+    with pytest.raises(errors.DeadlineExceeded):
+        await guarded.ensure(WEB, ())
+
+    for late in (guarded.get(WEB), guarded.update(WEB, ()), guarded.ensure_deleted(WEB)):
+        with pytest.raises(errors.Aborted):
+            await late
+    assert hanging.log == []
+    await guarded.ensure_deleted(other)
+    assert [asked[0] for asked in hanging.log] == ["delete"]
+
+    never.set()
 
 
 @pytest.mark.asyncio

@@ -12,8 +12,9 @@ import pytest
 from ccm.base import metrics
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.errors import Unavailable
-from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.guarded import Guarded
 from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.node_calls import NodeCalls
 from ccm.controllers.node.controller import WRITE_ATTEMPTS, NodeController, Settings
 from ccm.kube.errors import Conflict, Missing
 from ccm.model import Node, ObjectReference

@@ -11,8 +11,9 @@ from structlog.testing import capture_logs
 
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.errors import CloudError, Unauthenticated, Unavailable
-from ccm.cloud.guarded import Guarded, NodeCalls
+from ccm.cloud.guarded import Guarded
 from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.node_calls import NodeCalls
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
 from ccm.model import Node, ObjectReference
 from ccm.testing.builders import node as build
