@@ -1,0 +1,168 @@
+"""Answers admission reviews over HTTP, as the Go reference does.
+
+`POST /<name>` with exactly `Content-Type: application/json` and a body that holds a request is
+answered with 200 and the decision; what cannot be understood with 400, and a webhook that fails
+with 500. Nobody is authenticated: an API server's call carries nothing that would prove it.
+
+Beyond the reference, nothing a caller does makes us hold much memory or wait for ever: a body
+has a limit (413), so has the time to send it (408), to wait for a free place (503) and to
+decide (500), which the `timeout` that an API server announces shortens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from ccm.base import log, metrics, redact
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.durations import parse_duration
+from ccm.serving import admission
+from ccm.serving.admission import Webhook
+
+JSON = "application/json"
+
+_BUCKETS = (0.25, 0.5, 0.7, 1, 1.5, 3, 5, 10)
+"""Buckets of the Go reference."""
+
+_REQUESTS = metrics.counter(
+    "cloud_provider_webhook_request_total",
+    "[ALPHA] Number of HTTP requests to webhooks, by status code and webhook.",
+    ["code", "webhook"],
+)
+_DURATION = metrics.histogram(
+    "cloud_provider_webhook_request_duration_seconds",
+    "[ALPHA] Time to answer an HTTP request to a webhook.",
+    ["code", "webhook"],
+    buckets=_BUCKETS,
+)
+_DENIALS = metrics.counter("ccm_webhook_denials", "Writes that a webhook refused.", ["webhook"])
+_USUAL_CODES = (200, 400, 500)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a caller may cost.
+
+    Attributes:
+        body_bytes: longest body. A review holds an object twice, and an API server takes
+            none above 3 MiB.
+        timeout_s: longest time for one request; the default of an API server's own patience.
+        at_once: requests whose bodies are held at one time; others wait.
+    """
+
+    body_bytes: int = 7 * 1024 * 1024
+    timeout_s: float = 10.0
+    at_once: int = 32
+
+
+class _Refusal(Exception):
+    """A request that is not answered with a review."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Webhooks:
+    """Serves webhooks by their paths; `handle` is what a listener calls.
+
+    Args:
+        webhooks: those that are on; their names differ.
+        limits: what a caller may cost.
+        clock: measures how long answers take.
+    """
+
+    def __init__(
+        self, webhooks: Sequence[Webhook], *, limits: Limits | None = None, clock: Clock = SYSTEM
+    ) -> None:
+        self._by_path = {webhook.path: webhook for webhook in webhooks}
+        self._limits = limits or Limits()
+        self._places = asyncio.Semaphore(self._limits.at_once)
+        self._clock = clock
+        self._log = log.logger("webhook")
+        for webhook in webhooks:
+            _DENIALS.labels(webhook.name)
+            for code in _USUAL_CODES:
+                _REQUESTS.labels(str(code), webhook.name)
+
+    async def handle(self, request: web.BaseRequest) -> web.Response:
+        """Answer one HTTP request; never raises but for a lost connection."""
+        webhook = self._by_path.get(request.path)
+        if webhook is None:
+            return web.Response(status=404, text="404 page not found\n")
+        if request.method != "POST":
+            return web.Response(status=405, text="use POST\n", headers={"Allow": "POST"})
+        since = self._clock.monotonic()
+        response = await self._answer(webhook, request)
+        # Deviation: the reference counts only 400 and 500.
+        labels = (str(response.status), webhook.name)
+        _REQUESTS.labels(*labels).inc()
+        _DURATION.labels(*labels).observe(self._clock.monotonic() - since)
+        return response
+
+    async def _answer(self, webhook: Webhook, request: web.BaseRequest) -> web.Response:
+        given_s = self._patience_s(request)
+        try:
+            body = await self._review(webhook, request, asyncio.timeout(given_s))
+        except _Refusal as refusal:
+            return web.Response(status=refusal.status, text=f"{refusal}\n")
+        return web.Response(body=body, content_type=JSON)
+
+    def _patience_s(self, request: web.BaseRequest) -> float:
+        """How long the request may take: as the caller says in `timeout`, up to our limit."""
+        try:
+            asked_s = parse_duration(request.query.get("timeout", "")).total_seconds()
+        except ValueError:
+            asked_s = math.inf
+        return min(asked_s, self._limits.timeout_s) if asked_s > 0 else self._limits.timeout_s
+
+    async def _review(
+        self, webhook: Webhook, request: web.BaseRequest, deadline: asyncio.Timeout
+    ) -> bytes:
+        late = _Refusal(503, "too many requests at once")
+        try:
+            async with deadline, self._places:
+                late = _Refusal(408, "the body did not arrive in time")
+                asked = _understood(await self._body(request))
+                late = _Refusal(500, f"webhook {webhook.name} did not decide in time")
+                return await self._decided(webhook, asked)
+        except TimeoutError:
+            if late.status >= 500:
+                self._log.warning("webhook is too slow", webhook=webhook.name, error=str(late))
+            raise late from None
+
+    async def _body(self, request: web.BaseRequest) -> bytes:
+        if request.headers.get("Content-Type", "") != JSON:
+            raise _Refusal(400, f"Content-Type must be {JSON}")
+        body = bytearray()
+        async for chunk in request.content.iter_any():
+            body += chunk
+            if len(body) > self._limits.body_bytes:
+                raise _Refusal(413, f"body is longer than {self._limits.body_bytes} bytes")
+        if not body:
+            raise _Refusal(400, "body is empty")
+        return bytes(body)
+
+    async def _decided(self, webhook: Webhook, asked: admission.Request) -> bytes:
+        try:
+            answer = await webhook.handle(asked)
+            encoded = admission.encode(asked, answer)
+        except Exception as error:
+            self._log.error("webhook failed", webhook=webhook.name, exc_info=error)
+            text = redact.words(f"webhook {webhook.name} failed: {error}")
+            raise _Refusal(500, text) from error
+        if not answer.allowed:
+            _DENIALS.labels(webhook.name).inc()
+        return encoded
+
+
+def _understood(body: bytes) -> admission.Request:
+    try:
+        return admission.decode(body)
+    except admission.Malformed as error:
+        raise _Refusal(400, str(error)) from error

@@ -1,0 +1,270 @@
+"""The webhook server: status codes, limits and metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import RawTestServer
+
+from ccm.base import metrics
+from ccm.serving import admission, webhook
+
+JSON = {"Content-Type": "application/json"}
+REVIEW = {
+    "apiVersion": "admission.k8s.io/v1",
+    "kind": "AdmissionReview",
+    "request": {"uid": "u-1", "operation": "CREATE"},
+}
+BODY = json.dumps(REVIEW).encode()
+MALFORMED = json.dumps({**REVIEW, "request": None}).encode()
+
+Ask = Callable[..., Coroutine[Any, Any, tuple[int, str]]]
+
+
+async def allow(request: admission.Request) -> admission.Answer:
+    return admission.ALLOWED
+
+
+async def deny(request: admission.Request) -> admission.Answer:
+    return admission.Answer(allowed=False, message="no")
+
+
+async def fail(request: admission.Request) -> admission.Answer:
+    raise RuntimeError("stumbled")
+
+
+async def no_answer(request: admission.Request) -> Any:
+    return None
+
+
+class Gate:
+    """A handler that waits until it is opened."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.inside = 0
+        self.most = 0
+
+    async def __call__(self, request: admission.Request) -> admission.Answer:
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        await self.open.wait()
+        self.inside -= 1
+        return admission.ALLOWED
+
+
+@asynccontextmanager
+async def serving(
+    *handlers: admission.Handler, limits: webhook.Limits | None = None, name: str = "test-hook"
+) -> AsyncIterator[Ask]:
+    """A server; a function that posts to the first webhook: status and body."""
+    hooks = [
+        admission.Webhook(name=name if not number else f"{name}-{number}", handle=handler)
+        for number, handler in enumerate(handlers)
+    ]
+    server = RawTestServer(webhook.Webhooks(hooks, limits=limits).handle)
+    async with server, aiohttp.ClientSession() as session:
+
+        async def ask(
+            body: Any = BODY, path: str = f"/{name}", method: str = "POST", **how: Any
+        ) -> tuple[int, str]:
+            url = server.make_url(path)
+            how = {"headers": JSON, **how}
+            async with session.request(method, url, data=body, **how) as response:
+                return response.status, await response.text()
+
+        yield ask
+
+
+def counted(name: str, code: str, *, metric: str = "request_total") -> float:
+    labels = {"code": code, "webhook": name}
+    found = metrics.REGISTRY.get_sample_value(f"cloud_provider_webhook_{metric}", labels)
+    return 0.0 if found is None else found
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("webhook-serve-01")
+async def test_a_request_is_answered_with_its_uid() -> None:
+    async with serving(allow) as ask:
+        status, text = await ask()
+
+    assert status == 200
+    assert json.loads(text) == {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "response": {"uid": "u-1", "allowed": True},
+    }
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("webhook-serve-01")
+async def test_a_refusal_is_an_answer_too() -> None:
+    name = "denying"
+    async with serving(deny, name=name) as ask:
+        status, text = await ask()
+
+    assert status == 200
+    assert json.loads(text)["response"]["status"]["message"] == "no"
+    denials = metrics.REGISTRY.get_sample_value("ccm_webhook_denials_total", {"webhook": name})
+    assert denials == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("webhook-serve-02")
+@pytest.mark.parametrize(
+    ("body", "headers", "message"),
+    [
+        (BODY, {"Content-Type": "application/json; charset=utf-8"}, "Content-Type"),
+        (BODY, {"Content-Type": "text/plain"}, "Content-Type"),
+        (b"", JSON, "empty"),
+        (b"{", JSON, "no AdmissionReview"),
+        (MALFORMED, JSON, "has no request"),
+    ],
+    ids=["a parameter", "another type", "empty", "no JSON", "no request"],
+)
+async def test_what_is_not_understood_is_the_callers_fault(
+    body: bytes, headers: dict[str, str], message: str
+) -> None:
+    async with serving(allow) as ask:
+        status, text = await ask(body, headers=headers)
+
+    assert status == 400
+    assert message in text
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("webhook-serve-03")
+@pytest.mark.parametrize("handler", [fail, no_answer])
+async def test_a_webhook_that_fails_is_our_fault(handler: admission.Handler) -> None:
+    async with serving(handler) as ask:
+        status, text = await ask()
+
+    assert status == 500
+    assert "webhook test-hook failed" in text
+
+
+@pytest.mark.asyncio
+async def test_other_paths_and_methods() -> None:
+    async with serving(allow, deny) as ask:
+        assert (await ask(path="/other"))[0] == 404
+        assert (await ask(path="/test-hook/"))[0] == 404
+        assert (await ask(method="GET"))[0] == 405
+        assert (await ask(path="/test-hook-1"))[0] == 200
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("webhook-metrics-01")
+async def test_every_answer_is_counted_and_measured() -> None:
+    name = "counting"
+    async with serving(allow, name=name) as ask:
+        assert counted(name, "500") == 0
+        await ask()
+        await ask()
+        await ask(b"")
+
+    assert counted(name, "200") == 2
+    assert counted(name, "400") == 1
+    assert counted(name, "200", metric="request_duration_seconds_count") == 2
+    assert counted(name, "400", metric="request_duration_seconds_count") == 1
+
+
+@pytest.mark.row("webhook-metrics-01")
+def test_the_buckets_are_the_references() -> None:
+    webhook._DURATION.labels("200", "buckets").observe(0.1)
+    lines = metrics.exposition().decode().splitlines()
+
+    buckets = [line for line in lines if "_bucket{" in line and 'webhook="buckets"' in line]
+    found = [line.split('le="')[1].split('"')[0] for line in buckets]
+
+    assert found == ["0.25", "0.5", "0.7", "1.0", "1.5", "3.0", "5.0", "10.0", "+Inf"]
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("webhook-limits-01")
+async def test_a_body_may_not_be_endless() -> None:
+    async with serving(allow, limits=webhook.Limits(body_bytes=len(BODY))) as ask:
+        assert (await ask())[0] == 200
+        assert (await ask(BODY + b" "))[0] == 413
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("webhook-limits-01")
+async def test_a_caller_may_not_send_for_ever() -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        yield BODY[:10]
+        await asyncio.sleep(0.5)
+        yield BODY[10:]
+
+    async with serving(allow, limits=webhook.Limits(timeout_s=0.05)) as ask:
+        status, text = await ask(slowly())
+
+    assert status == 408
+    assert "in time" in text
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("webhook-limits-01")
+async def test_a_webhook_may_not_think_for_longer_than_the_caller_waits() -> None:
+    gate = Gate()
+    async with serving(gate) as ask:
+        status, text = await ask(path="/test-hook?timeout=50ms")
+
+    assert status == 500
+    assert "did not decide in time" in text
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("asked", ["1h", "-1s", "0s", "soon", ""])
+async def test_a_caller_cannot_buy_more_time(asked: str) -> None:
+    gate = Gate()
+    async with serving(gate, limits=webhook.Limits(timeout_s=0.05)) as ask:
+        assert (await ask(path=f"/test-hook?timeout={asked}"))[0] == 500
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("webhook-limits-01")
+async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
+    gate = Gate()
+    async with serving(gate, limits=webhook.Limits(at_once=2)) as ask:
+        asked = [asyncio.get_running_loop().create_task(ask()) for _ in range(6)]
+        while gate.inside < 2:
+            await asyncio.sleep(0.01)
+        gate.open.set()
+        answers = await asyncio.gather(*asked)
+
+    assert [status for status, _ in answers] == [200] * 6
+    assert gate.most == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("webhook-limits-01")
+async def test_who_waits_for_too_long_is_told() -> None:
+    gate = Gate()
+    async with serving(gate, limits=webhook.Limits(at_once=1)) as ask:
+        first = asyncio.get_running_loop().create_task(ask())
+        while not gate.inside:
+            await asyncio.sleep(0.01)
+        status, text = await ask(path="/test-hook?timeout=50ms")
+        gate.open.set()
+
+        assert (status, text) == (503, "too many requests at once\n")
+        assert (await first)[0] == 200
+
+
+@pytest.mark.asyncio
+async def test_a_lost_caller_leaves_no_place_taken() -> None:
+    gate = Gate()
+    async with serving(gate, limits=webhook.Limits(at_once=1)) as ask:
+        lost = asyncio.get_running_loop().create_task(ask())
+        while not gate.inside:
+            await asyncio.sleep(0.01)
+        lost.cancel()
+        gate.open.set()
+
+        assert (await ask())[0] == 200
