@@ -98,9 +98,9 @@ def soak(arguments: list[str]) -> None:
 
 
 def envtest_assets(_arguments: list[str]) -> None:
-    """Get the real kube-apiserver, etcd and kubectl that tests use."""
+    """Get the real kube-apiserver, etcd, kubectl and helm that tests use."""
     prepare()
-    step("kube-apiserver, etcd and kubectl", [str(PYTHON), "-m", "tests.envtest.assets"])
+    step("kube-apiserver, etcd, kubectl and helm", [str(PYTHON), "-m", "tests.envtest.assets"])
 
 
 def lock(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Get the real kube-apiserver, etcd and kubectl that tests run against.
+"""Get the real kube-apiserver, etcd, kubectl and helm that tests run against.
 
 `python -m tests.envtest.assets` builds them from the sources that `go.mod`
 beside this file pins, with the Go toolchain, into a cache folder. It takes a
@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-PROGRAMS = ("etcd", "kube-apiserver", "kubectl")
+PROGRAMS = ("etcd", "helm", "kube-apiserver", "kubectl")
 """What the folder holds when it is complete."""
 
 _HERE = Path(__file__).parent
@@ -144,7 +144,10 @@ def _require_go(folder: Path) -> None:
         f"                           the server archive (folder kubernetes/server/bin)\n"
         f"  etcd                     etcd {_pinned('go.etcd.io/etcd/server/v3')}: from its release "
         f"page, the archive for your machine\n"
-        f"Put the three files into one folder, make them executable, and name that folder in\n"
+        f"  helm                     Helm {_pinned('helm.sh/helm/v4')}: from its release page, the "
+        f"archive for your\n"
+        f"                           machine\n"
+        f"Put the four files into one folder, make them executable, and name that folder in\n"
         f"KUBEBUILDER_ASSETS, for example: export KUBEBUILDER_ASSETS={folder}"
     )
 

@@ -8,13 +8,13 @@ import pytest
 
 from tests.envtest import assets
 
-# A `go` that checks nothing, writes the three programs and counts its builds.
+# A `go` that checks nothing, writes the programs and counts its builds.
 GO = """#!/bin/sh
 if [ "$1" = list ]; then echo example; exit 0; fi
 echo build >> "{calls}"
 [ -z "{trouble}" ] || exit 1
 while [ "$1" != -o ]; do shift; done
-for name in server kube-apiserver kubectl; do echo "$name" > "$2/$name"; done
+for name in server helm kube-apiserver kubectl; do echo "$name" > "$2/$name"; done
 """
 
 
@@ -77,7 +77,7 @@ def test_a_given_folder_wins_and_is_never_built_into(
     (given / "etcd").touch()
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(given))
     assert assets.main() == 1
-    assert "no kube-apiserver, kubectl" in capsys.readouterr().err
+    assert "no helm, kube-apiserver, kubectl" in capsys.readouterr().err
     for name in assets.PROGRAMS:
         (given / name).touch()
     assert assets.main() == 0
