@@ -1,0 +1,295 @@
+"""A crowd: many nodes and many Services at once, and what a daemon does about them.
+
+Calls are counted twice, as the daemon logs them and as they reach the simulated cloud, and
+`Work.check` holds one against the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import msgspec
+
+from ccm.app import names as app_names
+from ccm.cloud import default_load_balancer_name
+from ccm.model import Service, names
+from providers.sim import traffic, world_balancers
+from tests.faults import Exchange, Match
+from tests.scenario import harness
+from tests.scenario.harness import Daemon, Stage, wait_for
+
+SERVICES = "/api/v1/namespaces/default/services"
+SERVICE_WRITE = Match(write=True, path=f"^{SERVICES}")
+
+FLAGS: Mapping[str, str] = {
+    "controllers": ",".join(
+        each.name for each in (app_names.NODE, app_names.NODE_LIFECYCLE, app_names.SERVICE)
+    ),
+    "concurrent-service-syncs": "32",
+    "concurrent-node-syncs": "64",
+    "kube-api-qps": "10000",
+    "kube-api-burst": "20000",
+    # The usual periods: what is counted is what the crowd costs, not the passing of time.
+    "leader-elect-lease-duration": "60s",
+    "leader-elect-renew-deadline": "40s",
+    "leader-elect-retry-period": "2s",
+    "node-monitor-period": "5s",
+    "node-status-update-frequency": "5m",
+    "inventory-max-age": "10s",
+}
+"""A daemon with raised limits."""
+
+PATIENCE_S = 240.0
+"""How long a crowd may take on a busy machine."""
+
+_AT_ONCE = 32
+_LOOK_S = 0.5
+
+
+async def in_parallel(work: Sequence[Callable[[], Awaitable[Any]]]) -> None:
+    """Do all of it, a handful at once."""
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(do: Callable[[], Awaitable[Any]]) -> None:
+        async with slots:
+            await do()
+
+    await asyncio.gather(*(one(do) for do in work))
+
+
+async def add_nodes(stage: Stage, hosts: Sequence[str]) -> None:
+    """Machines in the cloud, and their nodes as healthy kubelets register them."""
+    for host in hosts:
+        stage.machine(host)
+    ready = names.STATUS_TRUE
+    await in_parallel([partial(stage.cluster.register, host, ready=ready) for host in hosts])
+
+
+def web(name: str, **spec: Any) -> dict[str, Any]:
+    """A Service of type LoadBalancer."""
+    ports = [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"type": "LoadBalancer", "ports": ports, "selector": {"app": name}, **spec},
+    }
+
+
+async def create(stage: Stage, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Create a Service; what it is then."""
+    async with stage.cluster._session.post(SERVICES, json=body) as response:
+        assert response.status == 201, await response.text()
+        return dict(await response.json())
+
+
+async def add_services(stage: Stage, services: Sequence[str]) -> None:
+    """Services that want a load balancer each."""
+    await in_parallel([partial(create, stage, web(name)) for name in services])
+
+
+async def edit(stage: Stage, name: str, patch: Mapping[str, Any]) -> None:
+    """Merge-patch a Service."""
+    await stage.cluster.patch(f"{SERVICES}/{name}", patch, kind="merge")
+
+
+async def objects(stage: Stage) -> dict[str, Any]:
+    """All nodes and Services as they are, by path."""
+    return {
+        f"{path}/{each['metadata']['name']}": each
+        for path in (harness.NODES, SERVICES)
+        for each in await stage.cluster.items(path)
+    }
+
+
+async def balancer_of(stage: Stage, name: str) -> world_balancers.Balancer:
+    """A Service's load balancer in the cloud."""
+    service = await stage.cluster.get(f"{SERVICES}/{name}")
+    assert service is not None
+    return balancers(stage)[balancer_name(service)]
+
+
+def named(prefix: str, count: int) -> list[str]:
+    """So many names."""
+    return [f"{prefix}-{number:04}" for number in range(count)]
+
+
+def balancers(stage: Stage) -> dict[str, world_balancers.Balancer]:
+    """What the cloud holds, by name."""
+    return {each.name: each for each in stage.cloud.worlds.balancers.list()}
+
+
+def with_latency(stage: Stage, seconds: float) -> None:
+    """Every call to the cloud takes so long from now on."""
+    settings: traffic.Settings = stage.cloud.settings
+    stage.cloud.change_settings(msgspec.structs.replace(settings, latency_s=seconds))
+
+
+async def settled(stage: Stage, *, services: int, members: int) -> None:
+    """Wait until every Service shows the address of a load balancer with all members."""
+
+    async def unsettled() -> list[str]:
+        held = balancers(stage)
+        found = [] if len(held) == services else [f"{len(held)} load balancers"]
+        found += [name for name, one in held.items() if len(one.members) != members]
+        return found or [
+            service["metadata"]["name"]
+            for service in await stage.cluster.items(SERVICES)
+            if service["spec"]["type"] == "LoadBalancer" and not shows_address(service, held)
+        ]
+
+    deadline = time.monotonic() + PATIENCE_S
+    while left := await unsettled():
+        assert time.monotonic() < deadline, f"{len(left)} not settled: {left[:5]} ..."
+        await asyncio.sleep(_LOOK_S)
+
+
+def shows_address(service: Mapping[str, Any], held: Mapping[str, world_balancers.Balancer]) -> bool:
+    """Whether the status has the addresses of the Service's own load balancer."""
+    balancer = held.get(balancer_name(service))
+    shown = [entry.get("ip") for entry in ingress(service)]
+    return balancer is not None and shown == [each.ip for each in balancer.ingress]
+
+
+def balancer_name(service: Mapping[str, Any]) -> str:
+    """The name of a Service's load balancer."""
+    return default_load_balancer_name(msgspec.convert(service, Service))
+
+
+def ingress(service: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The addresses that a Service shows."""
+    return list(service["status"].get("loadBalancer", {}).get("ingress") or ())
+
+
+async def listed(work: Work) -> None:
+    """Wait until a daemon that starts has asked for all load balancers."""
+
+    async def asked() -> bool:
+        return work.calls["list_balancers"] > 0
+
+    await wait_for(asked, "a listing of load balancers", within_s=PATIENCE_S)
+
+
+async def quiet(stage: Stage, *, for_s: float = 2.0) -> None:
+    """Wait until neither the cloud nor the API server is asked for anything by a daemon.
+
+    Watches and the Lease apart: they are never quiet.
+    """
+
+    async def pause() -> bool:
+        before = _asked(stage)
+        await asyncio.sleep(for_s)
+        return _asked(stage) == before
+
+    await wait_for(pause, f"quiet for {for_s} s", within_s=PATIENCE_S)
+
+
+def _asked(stage: Stage) -> int:
+    return len(stage.calls()) + len(writes(stage))
+
+
+def writes(stage: Stage) -> list[Exchange]:
+    """What daemons wrote, their Lease and the events about it apart."""
+    return [
+        exchange
+        for exchange in stage.writes(Match(write=True))
+        if "/leases" not in exchange.path and b'"Lease"' not in exchange.body
+    ]
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """What one daemon did since `begin`; take it when all is quiet."""
+
+    stage: Stage
+    daemon: Daemon
+    first_call: int
+    first_write: int
+    first_line: int
+
+    @classmethod
+    def begin(cls, stage: Stage, daemon: Daemon, *, whole: bool = False) -> Self:
+        """Count from now on; `whole`: from the daemon's first line of log."""
+        return cls(
+            stage=stage,
+            daemon=daemon,
+            first_call=len(stage.calls()),
+            first_write=len(writes(stage)),
+            first_line=0 if whole else len(daemon.lines()),
+        )
+
+    def lines(self, message: str) -> list[dict[str, Any]]:
+        """Its log lines of this message."""
+        return [line for line in self.daemon.lines()[self.first_line :] if line["msg"] == message]
+
+    @property
+    def ensures(self) -> Counter[str]:
+        """Ensures that worked, by Service."""
+        return Counter(line["service"] for line in self.lines("load balancer ensured"))
+
+    @property
+    def updates(self) -> Counter[str]:
+        """Changes of the members alone, by Service."""
+        return Counter(line["service"] for line in self.lines("members changed"))
+
+    @property
+    def bursts(self) -> int:
+        """Bursts of changes of nodes that made load balancers change their members."""
+        return len(self.lines("nodes changed"))
+
+    @property
+    def calls(self) -> Counter[str]:
+        """Calls that reached the cloud, by operation; `find_balancer` looks one up by name."""
+        return Counter(
+            "find_balancer" if "name=" in call.path and "balancers" in call.path else call.operation
+            for call in self.stage.calls()[self.first_call :]
+        )
+
+    @property
+    def writes(self) -> Counter[str]:
+        """Writes by resource."""
+        found = writes(self.stage)[self.first_write :]
+        return Counter(_resource(exchange.path) for exchange in found)
+
+    def check(self) -> None:
+        """The log tells the truth, and no burst had a Service's members changed twice.
+
+        An ensure and a change of members begin with one look at the load balancer, so any
+        that failed, or was not logged, is a look too many.
+        """
+        assert self.calls["find_balancer"] == self.ensures.total() + self.updates.total()
+        bursts = 0
+        so_far: Counter[str] = Counter()
+        for line in self.daemon.lines()[self.first_line :]:
+            bursts += line["msg"] == "nodes changed"
+            if line["msg"] == "members changed":
+                so_far[line["service"]] += 1
+                assert so_far[line["service"]] <= bursts, line
+
+    def report(self) -> dict[str, Any]:
+        """The figures, for whoever reads the output of a test."""
+        return {
+            "ensures": self.ensures.total(),
+            "ensures_per_service": max(self.ensures.values(), default=0),
+            "bursts": self.bursts,
+            "updates": self.updates.total(),
+            "updates_per_service": max(self.updates.values(), default=0),
+            "calls": dict(self.calls),
+            "calls_total": self.calls.total(),
+            "writes": dict(self.writes),
+        }
+
+
+def _resource(path: str) -> str:
+    known = ("nodes", "services", "events")
+    return next(
+        (name for name, segment in itertools.product(known, path.split("/")) if name == segment),
+        path,
+    )

@@ -1,0 +1,139 @@
+"""The daemon starts on a settled cluster: what it spares, and what it does not overlook."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+
+from providers.sim import world_balancers
+from tests.scenario import crowd
+from tests.scenario.crowd import Work
+from tests.scenario.harness import Daemon, Stage
+
+SERVICES = 100
+MOST_CALLS = 10
+"""Calls to the cloud that a start on a settled cluster may make."""
+
+EDITS: Sequence[dict[str, Any]] = (
+    {"spec": {"ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 8443}]}},
+    {"spec": {"loadBalancerSourceRanges": ["192.0.2.0/24"]}},
+    {"spec": {"sessionAffinity": "ClientIP"}},
+    {"spec": {"externalTrafficPolicy": "Local"}},
+    {"metadata": {"annotations": {"load-balancer.sim.cloud/size": "large"}}},
+)
+"""What people change at Services; each asks for another load balancer."""
+
+
+def alterations(one: world_balancers.Balancer) -> Sequence[world_balancers.Interference]:
+    """What others may do to a load balancer in the cloud."""
+    listener = world_balancers.Listener(protocol="TCP", port=8080, target_port=1)
+    check = world_balancers.HealthCheck(port=1)
+    return (
+        world_balancers.Interference(members=one.members[1:]),
+        world_balancers.Interference(members=(*one.members, "10.250.0.1")),
+        world_balancers.Interference(listeners=(*one.listeners, listener)),
+        world_balancers.Interference(source_ranges=("198.51.100.0/24",)),
+        world_balancers.Interference(health_check=check),
+    )
+
+
+async def settle(stage: Stage, services: Sequence[str], *, nodes: int) -> None:
+    """A daemon settles a crowd, and is stopped."""
+    daemon = await stage.start_leading(flags=crowd.FLAGS)
+    await crowd.add_nodes(stage, crowd.named("host", nodes))
+    await crowd.add_services(stage, services)
+    await crowd.settled(stage, services=len(services), members=nodes)
+    await crowd.quiet(stage)
+    assert await daemon.stop() == 0
+
+
+async def started(stage: Stage, *, quiet_s: float) -> tuple[Daemon, Work]:
+    """Start a daemon and wait until it has done nothing for so long."""
+    calls, writes = len(stage.calls()), len(crowd.writes(stage))
+    daemon = await stage.start_leading(flags=crowd.FLAGS)
+    work = Work(stage=stage, daemon=daemon, first_call=calls, first_write=writes, first_line=0)
+    await crowd.listed(work)
+    await crowd.quiet(stage, for_s=quiet_s)
+    return daemon, work
+
+
+async def restart(stage: Stage, *, nodes: int, quiet_s: float) -> None:
+    """Restart on a settled cluster; then with changes made while no daemon ran."""
+    services = crowd.named("web", SERVICES)
+    await settle(stage, services, nodes=nodes)
+    before = await crowd.objects(stage)
+
+    daemon, work = await started(stage, quiet_s=quiet_s)
+
+    print("restart:", json.dumps(work.report()))
+    work.check()
+    assert work.ensures == {}
+    assert work.updates == {}
+    assert work.writes == {}
+    assert work.calls.total() <= MOST_CALLS
+    assert await crowd.objects(stage) == before
+    assert await daemon.stop() == 0
+
+    edited, altered = services[:10], services[10:20]
+    await crowd.in_parallel(
+        [
+            partial(crowd.edit, stage, name, EDITS[number % len(EDITS)])
+            for number, name in enumerate(edited)
+        ]
+    )
+    await alter(stage, altered)
+    held = crowd.balancers(stage)
+
+    daemon, work = await started(stage, quiet_s=quiet_s)
+
+    print("restart after changes:", json.dumps(work.report()))
+    work.check()
+    assert work.ensures == dict.fromkeys([f"default/{name}" for name in (*edited, *altered)], 1)
+    assert work.updates == {}
+    assert work.writes["nodes"] == 0
+    # One was removed in the cloud, and the new one has another address.
+    assert work.writes["services"] == 1
+    await crowd.settled(stage, services=SERVICES, members=nodes)
+    spared = [await crowd.balancer_of(stage, name) for name in services[20:]]
+    assert spared == [held[each.name] for each in spared]
+    assert await daemon.stop() == 0
+
+    daemon, work = await started(stage, quiet_s=quiet_s)
+
+    print("restart once more:", json.dumps(work.report()))
+    assert work.ensures == {}
+    assert work.writes == {}
+    assert await daemon.stop() == 0
+
+
+async def alter(stage: Stage, services: Sequence[str]) -> None:
+    """Alter the load balancers of these Services in the cloud; that of the last is removed."""
+    held = stage.cloud.worlds.balancers
+    for number, name in enumerate(services):
+        one = await crowd.balancer_of(stage, name)
+        if name == services[-1]:
+            # The cloud gives no address twice, so the next one has another.
+            held.remove(one.id)
+        else:
+            choices = alterations(one)
+            held.interfere(one.id, choices[number % len(choices)])
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-scale-02", "service-scale-03")
+async def test_a_start_ensures_what_differs_and_nothing_else(stage: Stage) -> None:
+    """On both servers, with a tenth of the nodes."""
+    await restart(stage, nodes=100, quiet_s=1.5)
+
+
+@pytest.mark.soak
+@pytest.mark.asyncio
+@pytest.mark.parametrize("api_server", ["real"], indirect=True)
+@pytest.mark.row("service-scale-02", "service-scale-03")
+async def test_a_start_on_a_thousand_nodes(stage: Stage) -> None:
+    """On the real server, at full size."""
+    await restart(stage, nodes=1000, quiet_s=5.0)
