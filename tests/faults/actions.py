@@ -135,6 +135,24 @@ class Call(Action):
 
 
 @dataclass(frozen=True, slots=True)
+class Fell(Action):
+    """Call `strike`, which ends the client at once, and let nothing go on after that.
+
+    Before: the server never sees the request. When it took effect: the answer is lost.
+    """
+
+    strike: Callable[[], None]
+    at: Point = field(default=Point.BEFORE, kw_only=True)
+
+    async def reach(self, point: Point, exchange: Exchange) -> None:
+        if point is not self.at:
+            return
+        self.strike()
+        if point is not Point.ANSWERED:
+            raise Dropped(reset=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Respond(Action):
     """Answer in the server's place; a body that is not bytes is sent as JSON."""
 

@@ -238,6 +238,35 @@ async def test_hold_waits_for_the_event(
     assert (await asking)["value"] == "plain"
 
 
+@pytest.mark.parametrize(
+    ("at", "asked", "answered"),
+    [
+        (faults.Point.BEFORE, False, False),
+        (faults.Point.TOOK_EFFECT, True, False),
+        (faults.Point.ANSWERED, True, True),
+    ],
+)
+async def test_a_client_falls_and_nothing_goes_on(
+    client: aiohttp.ClientSession,
+    proxy: faults.FaultProxy,
+    upstream: Upstream,
+    at: faults.Point,
+    asked: bool,
+    answered: bool,
+) -> None:
+    fallen: list[list[str]] = []
+    proxy.on(ANY, faults.Fell(lambda: fallen.append(list(upstream.asked)), at=at))
+    if answered:
+        await get(client)
+    else:
+        with dropped():
+            await get(client)
+    expected = ["GET /a"] if asked else []
+    assert upstream.asked == expected
+    # The blow came at that very moment, once.
+    assert fallen == [expected]
+
+
 async def test_respond_answers_in_the_servers_place(
     client: aiohttp.ClientSession, proxy: faults.FaultProxy, upstream: Upstream
 ) -> None:
