@@ -32,6 +32,7 @@ _DURATIONS = (
     "load-balancer-nodes-quiet-period",
     "load-balancer-drift-check-period",
     "log-flush-frequency",
+    "shutdown-grace-period",
     "authentication-token-webhook-cache-ttl",
     "authorization-webhook-cache-authorized-ttl",
     "authorization-webhook-cache-unauthorized-ttl",

@@ -2,29 +2,28 @@
 
 Start: credentials, transport, provider (retried until its cloud answers), leader
 election; on leadership caches, events, controllers.
-Stop, on SIGTERM or SIGINT: controllers, caches, Lease released, provider closed, events
-flushed, transport closed. On a lost Lease: everything is cancelled at once, exit 1; what
-has not ended by the time a successor may lead is ended by force.
+Stop, on SIGTERM or SIGINT: changes under way come to their end, for as long as the grace period
+lasts; then controllers, caches; events flushed, Lease released, provider closed, transport
+closed. On a lost Lease: everything is cancelled at once, exit 1; what has not ended by the time
+a successor may lead is ended by force.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
-import signal
 import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import ccm
-from ccm.app import controllers, metrics, migration, names, reload, sources
+from ccm.app import controllers, metrics, migration, names, reload, sources, stopping
 from ccm.app.accounts import Accounts
+from ccm.app.careful import CarefulGuard
 from ccm.app.clients import EVENTS, INFORMERS, Clients, user_agent
 from ccm.app.documents import DocumentError
-from ccm.app.events import Events
+from ccm.app.events import HURRIED_FLUSH_S, Events
 from ccm.app.informers import ProviderInformers
 from ccm.app.options import PROGRAM, Options
 from ccm.app.provider import Misconfigured, context, opened, opened_once
@@ -32,6 +31,7 @@ from ccm.app.tenant import Tenant
 from ccm.base import log
 from ccm.base.backoff import jittered
 from ccm.base.clock import SYSTEM, Clock
+from ccm.base.drain import Drain
 from ccm.base.lastresort import LastResort
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import TokenBucket
@@ -103,17 +103,23 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
             followed=reload.Followed(since=since, sources=[wire] if options.kubeconfig else []),
             clock=clock,
         )
-        with _stop_signals() as stop:
+        with stopping.signals() as stop:
             work = spawn(daemon.run(), name="daemon")
             told = spawn(stop.wait(), name="stop-signal")
+            flushing = spawn(_keep_flushing(options, clock), name="log-flush")
             try:
                 await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
-                if work.done():
-                    return work.result()
-                logger.info("stopping")
-                return EXIT_OK
+                if not work.done():
+                    logger.info("stopping")
+                    await stopping.wind_down(
+                        work,
+                        drain=daemon.drain,
+                        grace_s=options.shutdown_grace_period.total_seconds(),
+                        last_resort=daemon.last_resort,
+                    )
+                return work.result() if work.done() else EXIT_OK
             finally:
-                await cancel_and_join(told, work)
+                await cancel_and_join(told, work, flushing)
                 daemon.let_go(EXIT_OK if stop.is_set() else EXIT_LOST_LEASE)
                 if stop.is_set() and not work.cancelled() and work.exception() is not None:
                     logger.error("stopping did not go well", exc_info=work.exception())
@@ -155,6 +161,7 @@ class Daemon:
         self._clock = clock
         self._log = log.logger("daemon")
         self._events = Events(clients.named(EVENTS), clock)
+        self.drain = Drain(clock)
         self.last_resort = LastResort()
 
     async def run(self) -> int:
@@ -271,6 +278,7 @@ class Daemon:
             ),
             recorder=self._events.recorder(COMPONENT_MANAGER),
             on_lost=self._lost,
+            before_release=lambda: self._events.flush(HURRIED_FLUSH_S),
             clock=self._clock,
         )
 
@@ -278,11 +286,13 @@ class Daemon:
         """A successor may lead soon; nothing of ours may run then, not even a thread."""
         options = self._options
         self._events.abandon()
+        log.flush()
         left = options.leader_elect_lease_duration - options.leader_elect_renew_deadline
         self.last_resort.arm(left.total_seconds(), EXIT_LOST_LEASE)
 
     async def _lead(self, guard: Guarded) -> None:
         """Everything that only the leader does, until cancelled."""
+        self.drain.govern()
         informers = Informers(
             self._clients.named(INFORMERS),
             resync_s=self._options.min_resync_period.total_seconds(),
@@ -333,7 +343,7 @@ class Daemon:
         options = self._options
         rate = options.cloud_rate
         limiter = TokenBucket(qps=rate[0], burst=rate[1], clock=self._clock) if rate else None
-        self._guarded = Guarded(
+        self._guarded = CarefulGuard(
             cloud,
             deadline_s=options.cloud_call_timeout.total_seconds() or None,
             limiter=limiter,
@@ -387,6 +397,12 @@ def migration_plan(options: Options) -> migration.Plan | None:
     return plan
 
 
+async def _keep_flushing(options: Options, clock: Clock) -> None:
+    period_s = options.log_flush_frequency.total_seconds()
+    if period_s > 0:
+        await log.flush_every(period_s, clock)
+
+
 async def _run(controller: names.Controller, work: controllers.Work) -> None:
     with metrics.running(controller.metric):
         await work()
@@ -397,24 +413,3 @@ async def _settle(informers: Informers) -> None:
     await until_synced(informers, who="daemon")
     gc.collect()
     gc.freeze()
-
-
-@contextmanager
-def _stop_signals() -> Iterator[asyncio.Event]:
-    """An event that SIGTERM or SIGINT sets; a second signal ends the process at once."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    watched = (signal.SIGTERM, signal.SIGINT)
-
-    def told() -> None:
-        if stop.is_set():
-            os._exit(EXIT_CONFIGURATION)
-        stop.set()
-
-    for number in watched:
-        loop.add_signal_handler(number, told)
-    try:
-        yield stop
-    finally:
-        for number in watched:
-            loop.remove_signal_handler(number)

@@ -32,6 +32,7 @@ NODE_LIFECYCLE = flags.Section(names.NODE_LIFECYCLE.name)
 SERVICE = flags.Section(names.SERVICE.name)
 LOAD_BALANCERS = flags.Section("load balancers", ours=True)
 PROVIDER_CALLS = flags.Section("provider calls", ours=True)
+STOPPING = flags.Section("stopping", ours=True)
 FILE = flags.Section("configuration file", ours=True)
 MISC = flags.Section("misc")
 GLOBAL = flags.Section("global")
@@ -45,6 +46,7 @@ SECTIONS = (
     SERVICE,
     LOAD_BALANCERS,
     PROVIDER_CALLS,
+    STOPPING,
     FILE,
     serving_options.WEBHOOK,
     serving_options.WEBHOOK_SERVING,
@@ -320,6 +322,14 @@ class Options(serving_options.ServingOptions):
         timedelta(seconds=4),
         "How old a listing of all instances may be when controllers share it. Shorter than "
         "--node-monitor-period, so that each pass sees a new one. 0 means never to reuse one.",
+    )
+
+    shutdown_grace_period: timedelta = STOPPING.flag(
+        values.DURATION,
+        timedelta(seconds=20),
+        "How long changes under way may still take after SIGTERM or SIGINT; then they are cut. "
+        "Nothing new is begun, and what only asks is cut at once. Leave 10s of the pod's "
+        "terminationGracePeriodSeconds, 30s by default, for the rest. 0 cuts everything at once.",
     )
 
     config: str = FILE.flag(

@@ -46,7 +46,7 @@ authorization-always-allow-paths=[/healthz,/readyz,/livez]
 master= kubeconfig= logging-format=text log-flush-frequency=5s v=0 vmodule=
 log-text-split-stream=false log-json-split-stream=false log-text-info-buffer-size=0
 log-json-info-buffer-size=0 version=false help=false
-config= write-config-to=
+config= write-config-to= shutdown-grace-period=20s
 """
 
 WORKING = """
@@ -62,7 +62,7 @@ logging-format v version help allow-untagged-cloud cloud-call-timeout cloud-api-
 cloud-api-burst inventory-max-age concurrent-service-syncs load-balancer-classes
 load-balancer-nodes-quiet-period load-balancer-nodes-longest-wait
 load-balancer-drift-check-period load-balancer-drift-check-budget route-reconciliation-period
-cluster-cidr configure-cloud-routes
+cluster-cidr configure-cloud-routes shutdown-grace-period
 """
 
 OURS = {
@@ -77,7 +77,7 @@ OURS = {
     "load-balancer-drift-check-budget",
 }
 
-OURS |= {"config", "write-config-to"}
+OURS |= {"config", "write-config-to", "shutdown-grace-period"}
 
 ACCEPTED_TOGETHER: list[tuple[str, Any]] = [
     ("--allocate-node-cidrs=true", True),
@@ -169,6 +169,7 @@ def test_the_order_of_sections() -> None:
         "service-lb-controller",
         "load balancers",
         "provider calls",
+        "stopping",
         "configuration file",
         "webhook",
         "webhook serving",
