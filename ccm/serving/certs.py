@@ -1,0 +1,278 @@
+"""Where a server's certificates come from: given files, a directory, or made in memory.
+
+A `Source` is read at start and again whenever the server looks whether anything changed; two
+readings are compared as values. `Files` reads what is given; `Directory` makes a pair there
+if there is none; `Memory` makes one and renews it before it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import Any, Protocol
+
+from ccm.base.clock import SYSTEM, Clock
+
+LIFETIME = timedelta(days=365)
+"""How long a certificate of our own is valid (client-go, util/cert)."""
+
+RENEW_BEFORE = timedelta(days=30)
+"""A certificate in memory is replaced this long before its end."""
+
+_CHILD_TIMEOUT_S = 60.0
+
+
+class CertificateError(Exception):
+    """A certificate or key cannot be used; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """A certificate chain and its private key, both PEM."""
+
+    chain: bytes
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Whom a certificate of our own is for.
+
+    Attributes:
+        dns: host names.
+        addresses: IP addresses.
+    """
+
+    dns: tuple[str, ...] = ("localhost",)
+    addresses: tuple[str, ...] = ("127.0.0.1",)
+
+    @classmethod
+    def serving(cls, address: IPv4Address | IPv6Address) -> Subject:
+        """For a server on this address: localhost, and the address if it is one alone."""
+        if address.is_unspecified:
+            both = ("127.0.0.1", "::1") if address.version == 6 else ("127.0.0.1",)
+            return cls(addresses=both)
+        return cls(addresses=tuple(dict.fromkeys(["127.0.0.1", str(address)])))
+
+
+class Source(Protocol):
+    """Where one pair comes from."""
+
+    async def read(self) -> Pair:
+        """The pair as it is now.
+
+        Raises:
+            CertificateError: there is none that can be read.
+        """
+        ...
+
+
+class Files:
+    """A pair in two given files.
+
+    Args:
+        chain: path of the PEM chain, the server's own certificate first.
+        key: path of its PEM key.
+    """
+
+    def __init__(self, chain: Path, key: Path) -> None:
+        self._chain = chain
+        self._key = key
+
+    async def read(self) -> Pair:
+        """Read both files; `CertificateError` if one cannot be read."""
+        return await asyncio.to_thread(_read, self._chain, self._key)
+
+
+class Directory:
+    """A pair in a directory, made there when it cannot be read.
+
+    Args:
+        folder: the directory; made if it is missing.
+        name: of the files `<name>.crt` and `<name>.key`.
+        subject: whom a new certificate is for.
+        clock: where time comes from.
+    """
+
+    def __init__(self, folder: Path, name: str, subject: Subject, *, clock: Clock = SYSTEM) -> None:
+        self._chain = folder / f"{name}.crt"
+        self._key = folder / f"{name}.key"
+        self._subject = subject
+        self._clock = clock
+
+    async def read(self) -> Pair:
+        """Read the pair, or make it; `CertificateError` if it can be neither."""
+        try:
+            return await asyncio.to_thread(_read, self._chain, self._key)
+        except CertificateError:
+            pair = await mint(self._subject, now=self._clock.now())
+        await asyncio.to_thread(self._write, pair)
+        return pair
+
+    def _write(self, pair: Pair) -> None:
+        try:
+            self._chain.parent.mkdir(parents=True, exist_ok=True)
+            # The key first: who follows the chain's file finds both in place.
+            _replace(self._key, pair.key, 0o600)
+            _replace(self._chain, pair.chain, 0o644)
+        except OSError as error:
+            raise CertificateError(f"a new certificate cannot be kept: {error}") from error
+
+
+class Memory:
+    """A pair that lives in this process only.
+
+    Args:
+        subject: whom it is for.
+        clock: where time comes from.
+    """
+
+    def __init__(self, subject: Subject, *, clock: Clock = SYSTEM) -> None:
+        self._subject = subject
+        self._clock = clock
+        self._pair: Pair | None = None
+        self._renew_at: datetime | None = None
+
+    async def read(self) -> Pair:
+        """The pair; a new one the first time and towards its end."""
+        now = self._clock.now()
+        if self._pair is None or self._renew_at is None or now >= self._renew_at:
+            self._pair = await mint(self._subject, now=now)
+            self._renew_at = now + LIFETIME - RENEW_BEFORE
+        return self._pair
+
+
+async def mint(subject: Subject, *, now: datetime, lifetime: timedelta = LIFETIME) -> Pair:
+    """Make a pair that vouches for itself; takes a fraction of a second.
+
+    Raises:
+        CertificateError: it cannot be made.
+    """
+    wanted = {
+        "name": (*subject.dns, *subject.addresses)[0],
+        "dns": subject.dns,
+        "addresses": subject.addresses,
+        "now": now.isoformat(),
+        "lifetime_s": lifetime.total_seconds(),
+    }
+    made = await asyncio.to_thread(_child, {"mint": wanted})
+    return Pair(chain=made["chain"].encode(), key=made["key"].encode())
+
+
+async def names_in(pair: Pair) -> tuple[str, ...]:
+    """The host names and addresses that a certificate carries.
+
+    Raises:
+        CertificateError: it is no certificate.
+    """
+    answer = await asyncio.to_thread(_child, {"names": pair.chain.decode(errors="replace")})
+    return tuple(answer["names"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A certificate for some host names only.
+
+    Attributes:
+        source: where it comes from.
+        names: host names it serves, `*.` prefixes allowed; empty: those it carries.
+    """
+
+    source: Source
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """All certificates of a server, read.
+
+    Attributes:
+        main: for every name that no other is for.
+        named: (names, pair) in order of preference.
+    """
+
+    main: Pair
+    named: tuple[tuple[tuple[str, ...], Pair], ...] = ()
+
+    def for_name(self, name: str) -> Pair:
+        """The pair for the host name a caller asks for; an exact name beats a wildcard."""
+        wanted = name.lower().rstrip(".")
+        parent = "*." + wanted.partition(".")[2]
+        for candidate in (wanted, parent):
+            for names, pair in self.named:
+                if candidate in names:
+                    return pair
+        return self.main
+
+
+class Certificates:
+    """All certificates of one server.
+
+    Args:
+        main: where the certificate comes from that every name without its own gets.
+        named: those for some names only, in order of preference.
+    """
+
+    def __init__(self, main: Source, named: Sequence[Named] = ()) -> None:
+        self._main = main
+        self._named = tuple(named)
+        self._carried: dict[bytes, tuple[str, ...]] = {}
+
+    async def read(self) -> Loaded:
+        """Read all; `CertificateError` if one cannot be read."""
+        named = []
+        for entry in self._named:
+            pair = await entry.source.read()
+            names = entry.names or await self._names_in(pair)
+            named.append((tuple(name.lower().rstrip(".") for name in names), pair))
+        return Loaded(main=await self._main.read(), named=tuple(named))
+
+    async def _names_in(self, pair: Pair) -> tuple[str, ...]:
+        if pair.chain not in self._carried:
+            self._carried = {**self._carried, pair.chain: await names_in(pair)}
+        return self._carried[pair.chain]
+
+
+def _read(chain: Path, key: Path) -> Pair:
+    try:
+        return Pair(chain=chain.read_bytes(), key=key.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CertificateError(f"certificate cannot be read: {error}") from error
+
+
+def _replace(path: Path, content: bytes, mode: int) -> None:
+    new = path.with_name(path.name + ".new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    new.replace(path)
+
+
+def _child(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What the process that knows certificates answers; blocking."""
+    command = [sys.executable, "-m", "ccm.serving.minting"]
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            command,
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            check=True,
+            timeout=_CHILD_TIMEOUT_S,
+        )
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise CertificateError(f"certificate cannot be made: {last}") from error
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise CertificateError(f"certificate cannot be made: {error}") from error
+    if "error" in answer:
+        raise CertificateError(answer["error"])
+    return answer

@@ -1,0 +1,253 @@
+"""Bytes to requests and answers back; the only door to aiohttp.
+
+A `Server` hands each request to one coroutine. It bounds what a caller may cost: size of the
+header and of the body, time until the header is there, idle time of a connection. It speaks
+HTTP/1.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response as _Response
+from aiohttp.web_server import Server as _Server
+from multidict import CIMultiDict, CIMultiDictProxy, MultiMapping
+
+from ccm.base import log
+
+MAX_HEADER = 1 << 20
+"""Bytes of a request's header (Go, net/http)."""
+
+MAX_BODY = 3 << 20
+"""Bytes of a request's body (k8s.io/apiserver)."""
+
+IDLE_S = 90.0
+"""How long a connection may stay without a request (k8s.io/apiserver, secure serving)."""
+
+HEADER_S = 32.0
+"""How long a new caller may take for the header of its request (the same)."""
+
+HANDSHAKE_S = 10.0
+"""How long TLS may take (Go, net/http)."""
+
+CLOSE_S = 2.0
+"""How long requests under way may take when the server stops."""
+
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """The far end of a connection.
+
+    Attributes:
+        address: `host:port`.
+        certificate: what its certificate says, as `ssl.SSLSocket.getpeercert` tells it; it
+            was verified. None: it showed none.
+        chain: the verified chain in DER, the caller's own first.
+    """
+
+    address: str = ""
+    certificate: Mapping[str, object] | None = None
+    chain: tuple[bytes, ...] = ()
+
+
+class BadBody(Exception):
+    """The body of a request cannot be had; `status` is what the caller is told."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What somebody asks.
+
+    Attributes:
+        method: HTTP method.
+        path: decoded, without the query.
+        query: parameters in their order.
+        headers: by name, any case.
+        caller: who sent it, as far as the connection tells.
+        read: reads the whole body; `BadBody` if it cannot.
+    """
+
+    method: str
+    path: str
+    query: MultiMapping[str]
+    headers: CIMultiDictProxy[str]
+    caller: Caller
+    read: Callable[[], Awaitable[bytes]] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What somebody gets."""
+
+    status: int = 200
+    body: bytes = b""
+    content_type: str = TEXT
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def text(body: str, status: int = 200, *headers: tuple[str, str]) -> Response:
+    """A plain text that no browser takes for anything else."""
+    return Response(
+        status=status,
+        body=body.encode(),
+        headers=(("X-Content-Type-Options", "nosniff"), *headers),
+    )
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Server:
+    """Answers on one port.
+
+    Args:
+        handler: answers a request; an exception becomes a 500 without a detail.
+        context: TLS; None: plain HTTP.
+        max_body: bytes of a request's body.
+        header_s: how long a new caller may take for its header.
+        idle_s: how long a connection may stay without a request.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        *,
+        context: ssl.SSLContext | None = None,
+        max_body: int = MAX_BODY,
+        header_s: float = HEADER_S,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self._handler = handler
+        self._context = context
+        self._max_body = max_body
+        self._header_s = header_s
+        self._idle_s = idle_s
+        self._log = log.logger("serving")
+        self._http: _Server | None = None
+        self._listening: asyncio.Server | None = None
+        self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
+
+    async def start(self, listener: socket.socket) -> None:
+        """Answer whoever calls on a port that is open; it is closed with the server."""
+        loop = asyncio.get_running_loop()
+        self._http = _Server(
+            self._handle,
+            keepalive_timeout=self._idle_s,
+            max_line_size=MAX_HEADER,
+            max_field_size=MAX_HEADER,
+            max_headers=1024,
+            lingering_time=0.0,
+            access_log=None,
+            logger=_QUIET,
+        )
+        self._listening = await loop.create_server(
+            self._connection,
+            sock=listener,
+            ssl=self._context,
+            ssl_handshake_timeout=HANDSHAKE_S if self._context else None,
+            ssl_shutdown_timeout=CLOSE_S if self._context else None,
+        )
+
+    async def close(self) -> None:
+        """Take no more requests, let those under way end, close every connection."""
+        if self._listening is not None:
+            self._listening.close()
+        for timer in self._silent.values():
+            timer.cancel()
+        self._silent.clear()
+        if self._http is not None:
+            self._http.pre_shutdown()
+            await self._http.shutdown(CLOSE_S)
+        if self._listening is not None:
+            await self._listening.wait_closed()
+
+    def _connection(self) -> RequestHandler:
+        assert self._http is not None
+        made = self._http()
+        loop = asyncio.get_running_loop()
+        self._silent[made] = loop.call_later(self._header_s, self._give_up, made)
+        return made
+
+    def _give_up(self, connection: RequestHandler) -> None:
+        if self._silent.pop(connection, None) is not None:
+            connection.force_close()
+
+    async def _handle(self, request: BaseRequest) -> _Response:
+        timer = self._silent.pop(request.protocol, None)
+        if timer is not None:
+            timer.cancel()
+        answer = await self._answer(request)
+        headers = CIMultiDict(answer.headers)
+        headers["Content-Type"] = answer.content_type
+        return _Response(status=answer.status, body=answer.body, headers=headers)
+
+    async def _answer(self, request: BaseRequest) -> Response:
+        try:
+            return await self._handler(self._read(request))
+        except BadBody as error:
+            return text(f"{error}\n", error.status)
+        except Exception as error:  # noqa: BLE001 - one request must not end the server
+            self._log.error("request made us stumble", path=request.path, exc_info=error)
+            return text("internal server error\n", 500)
+
+    def _read(self, request: BaseRequest) -> Request:
+        async def body() -> bytes:
+            found = bytearray()
+            try:
+                async for chunk in request.content.iter_any():
+                    found += chunk
+                    if len(found) > self._max_body:
+                        raise BadBody(413, "request body too large")
+            except (HttpProcessingError, OSError, asyncio.IncompleteReadError) as error:
+                raise BadBody(400, "request body cannot be read") from error
+            return bytes(found)
+
+        return Request(
+            method=request.method,
+            path=request.path,
+            query=request.query,
+            headers=request.headers,
+            caller=_caller(request),
+            read=body,
+        )
+
+
+def _caller(request: BaseRequest) -> Caller:
+    transport = request.transport
+    peer = transport.get_extra_info("peername") if transport is not None else None
+    address = f"{peer[0]}:{peer[1]}" if peer else ""
+    secured = transport.get_extra_info("ssl_object") if transport is not None else None
+    if secured is None or not (found := secured.getpeercert()):
+        return Caller(address=address)
+    return Caller(address=address, certificate=found, chain=_chain(secured))
+
+
+def _chain(secured: ssl.SSLObject) -> tuple[bytes, ...]:
+    """The verified chain; public only from Python 3.13 on."""
+    public = getattr(secured, "get_verified_chain", None)
+    if public is not None:
+        return tuple(public())
+    inner = secured._sslobj  # type: ignore[attr-defined]  # noqa: SLF001
+    found = inner.get_verified_chain() or ()
+    return tuple(ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in found)
+
+
+_QUIET = logging.getLogger("ccm.serving.http")
+"""What aiohttp says about callers' broken requests; nobody listens."""
+_QUIET.addHandler(logging.NullHandler())
+_QUIET.propagate = False

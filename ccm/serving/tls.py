@@ -1,0 +1,310 @@
+"""TLS of a server: what it accepts, and the context made of it.
+
+`policy` reads versions, cipher suites and groups by the names that Go uses. `Keeper` owns
+the context of a running server: it reads certificates and authorities again and again, and
+a new connection gets what was read last.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from ccm.base import log
+from ccm.base.clock import SYSTEM, Clock
+from ccm.serving.certs import CertificateError, Certificates, Loaded, Pair
+
+CHECK_S = 60.0
+"""How often files are looked at (k8s.io/apiserver, dynamic certificates)."""
+
+VERSIONS = {
+    "VersionTLS10": ssl.TLSVersion.TLSv1,
+    "VersionTLS11": ssl.TLSVersion.TLSv1_1,
+    "VersionTLS12": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS13": ssl.TLSVersion.TLSv1_3,
+}
+
+SUITES_TLS13 = frozenset(
+    {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
+)
+"""Suites of TLS 1.3; may be named, but are always on, as in Go."""
+
+SUITES = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256": "ECDHE-ECDSA-AES128-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256": "ECDHE-RSA-AES128-SHA256",
+    "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256": "AES128-SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+}
+"""Suites up to TLS 1.2: the name that IANA and Go use -> OpenSSL's (RFC 5246, 5289, 7905).
+
+Go also knows some with 3DES and RC4; OpenSSL 3 no longer has them.
+"""
+
+GROUPS = {
+    23: "prime256v1",
+    24: "secp384r1",
+    25: "secp521r1",
+    29: "X25519",
+}
+"""Key exchange groups: TLS number -> OpenSSL's name (RFC 8446, 4.2.7)."""
+
+
+class TlsError(ValueError):
+    """A setting names something unknown; the message says what is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a server accepts.
+
+    Attributes:
+        minimum: lowest version.
+        suites: OpenSSL's names of the suites up to TLS 1.2; empty: the safe ones.
+        groups: OpenSSL's names of key exchange groups; empty: the usual ones.
+    """
+
+    minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    suites: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+def policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()) -> Policy:
+    """Read the settings as Go's components spell them; empty ones mean the defaults.
+
+    Raises:
+        TlsError: one is unknown.
+    """
+    if minimum and minimum not in VERSIONS:
+        raise TlsError(f"TLS version {minimum!r} is unknown; known are {', '.join(VERSIONS)}")
+    for name in suites:
+        if name not in SUITES and name not in SUITES_TLS13:
+            known = ", ".join(sorted([*SUITES, *SUITES_TLS13]))
+            raise TlsError(f"cipher suite {name!r} is unknown; known are {known}")
+    for number in groups:
+        if number not in GROUPS:
+            known = ", ".join(f"{number} ({name})" for number, name in GROUPS.items())
+            raise TlsError(f"key exchange group {number} is unknown; known are {known}")
+    old = tuple(dict.fromkeys(SUITES[name] for name in suites if name in SUITES))
+    lowest = VERSIONS[minimum] if minimum else ssl.TLSVersion.TLSv1_2
+    if suites and not old:
+        # Only suites of TLS 1.3 were named: no other version has one left to agree on.
+        lowest = ssl.TLSVersion.TLSv1_3
+    return Policy(
+        minimum=lowest,
+        suites=old,
+        groups=tuple(dict.fromkeys(GROUPS[number] for number in groups)),
+    )
+
+
+def build(rules: Policy, pair: Pair, authorities: bytes | None = None) -> ssl.SSLContext:
+    """A server's context; blocking for some milliseconds.
+
+    Args:
+        rules: what it accepts.
+        pair: its certificate.
+        authorities: who certifies callers, PEM; then a caller may show a certificate, and
+            need not. None: callers are not asked for one.
+
+    Raises:
+        CertificateError: the certificate, key or authorities cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _allow(context, rules)
+    # A resumed session would bring back a caller whose authority is trusted no more.
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    if rules.groups:
+        # Before Python 3.15 one group can be set: the rest would only have been allowed too.
+        context.set_ecdh_curve(rules.groups[0])
+    if authorities is not None:
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        try:
+            context.load_verify_locations(cadata=authorities.decode("ascii", errors="replace"))
+        except (ssl.SSLError, ValueError) as error:
+            raise CertificateError(f"client authorities cannot be used: {error}") from error
+    _load(context, pair)
+    return context
+
+
+def _allow(context: ssl.SSLContext, rules: Policy) -> None:
+    outdated = rules.minimum < ssl.TLSVersion.TLSv1_2
+    with warnings.catch_warnings():
+        # Who asks for an outdated version by its name knows that it is.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = rules.minimum
+    if rules.suites or outdated:
+        level = ["@SECLEVEL=0"] if outdated else []
+        context.set_ciphers(":".join([*(rules.suites or ("DEFAULT",)), *level]))
+
+
+class _Current(ssl.SSLContext):
+    """Stands for the newest context: each new connection is made of that."""
+
+    newest: Callable[[], ssl.SSLContext]
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        return self.newest().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+
+
+class Keeper:
+    """Keeps the TLS context of a running server up to date.
+
+    Args:
+        rules: what the server accepts.
+        certificates: where its certificates come from.
+        clock: where time comes from.
+    """
+
+    def __init__(self, rules: Policy, certificates: Certificates, *, clock: Clock = SYSTEM) -> None:
+        self._rules = rules
+        self._certificates = certificates
+        self._clock = clock
+        self._log = log.logger("serving")
+        self._loaded: Loaded | None = None
+        self._authorities: bytes | None = None
+        self._newest: ssl.SSLContext | None = None
+        self._refused: Loaded | None = None
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """For the listener; once made it follows every change. `start` comes first."""
+        standing = _Current(ssl.PROTOCOL_TLS_SERVER)
+        standing.newest = self._current
+        return standing
+
+    async def start(self) -> None:
+        """Read the certificates for the first time.
+
+        Raises:
+            CertificateError: they cannot be used.
+        """
+        self._adopt(await self._certificates.read())
+
+    def trust(self, authorities: bytes | None) -> None:
+        """From now on believe client certificates of these authorities (PEM) alone.
+
+        None: callers are not asked for a certificate.
+
+        Raises:
+            CertificateError: they cannot be used; the old ones stay.
+        """
+        if authorities == self._authorities and self._newest is not None:
+            return
+        before, self._authorities = self._authorities, authorities
+        if self._loaded is None:
+            return
+        try:
+            self._newest = self._contexts(self._loaded)
+        except CertificateError:
+            self._authorities = before
+            raise
+
+    async def run(self) -> None:
+        """Follow the certificates until cancelled; unusable new ones are said once."""
+        said = ""
+        while True:
+            await self._clock.sleep(CHECK_S)
+            try:
+                await self.check()
+            except CertificateError as error:
+                if str(error) != said:
+                    self._log.warning(
+                        "changed certificate cannot be used, the old stays", error=str(error)
+                    )
+                said = str(error)
+            else:
+                said = ""
+
+    async def check(self) -> None:
+        """Read the certificates and use them if they changed.
+
+        Raises:
+            CertificateError: they cannot be used; the old ones stay.
+        """
+        found = await self._certificates.read()
+        if found != self._loaded:
+            self._adopt(found)
+            self._log.info("changed certificate is in use")
+
+    def _adopt(self, found: Loaded) -> None:
+        self._newest = self._contexts(found)
+        self._loaded = found
+
+    def _current(self) -> ssl.SSLContext:
+        assert self._newest is not None
+        return self._newest
+
+    def _contexts(self, found: Loaded) -> ssl.SSLContext:
+        main = build(self._rules, found.main, self._authorities)
+        others = {pair: build(self._rules, pair, self._authorities) for _names, pair in found.named}
+
+        def choose(
+            connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _context: ssl.SSLContext
+        ) -> None:
+            pair = found.for_name(name or "")
+            if pair in others:
+                connection.context = others[pair]
+
+        if others:
+            main.sni_callback = choose
+        return main
+
+
+def _load(context: ssl.SSLContext, pair: Pair) -> None:
+    """OpenSSL's binding takes files only; these two never touch a disk."""
+    try:
+        with _unnamed_file(pair.chain) as chain, _unnamed_file(pair.key) as key:
+            # An encrypted key must fail, not ask for a password on the terminal.
+            context.load_cert_chain(chain, key, password=_no_password)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise CertificateError(f"certificate cannot be used: {error}") from error
+
+
+@contextmanager
+def _unnamed_file(content: bytes) -> Iterator[str]:
+    """A path under which content can be read for a while."""
+    if not hasattr(os, "memfd_create"):
+        with tempfile.NamedTemporaryFile(prefix="ccm-tls-") as file:
+            file.write(content)
+            file.flush()
+            yield file.name
+        return
+    # A container's root file system may be read-only, and have no folder for such things.
+    with open(os.memfd_create("ccm-tls"), "wb") as file:
+        file.write(content)
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
+
+
+def _no_password() -> str:
+    raise ValueError("an encrypted private key is not supported")
