@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import ccm
-from ccm.cli import sandbox
+from ccm.cli import doctor, sandbox
 
 _DESCRIPTION = """\
 Tools around the cloud-controller-manager: try it, look into it, develop a provider.
@@ -28,6 +28,7 @@ _EPILOG = """\
 start here:
   ccm sandbox              a whole cluster to play with, on this machine, in seconds
   ccm sandbox --help       what it does and what you can do in it
+  ccm doctor --help        find out why a daemon does not work
 """
 
 INTERRUPTED = 130
@@ -59,4 +60,5 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ccm {ccm.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     sandbox.add(commands)
+    doctor.add(commands)
     return parser

@@ -1,0 +1,261 @@
+"""`ccm doctor`: the daemon's own flags and a few more, in; findings and an exit status, out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TextIO
+
+import msgspec
+
+if TYPE_CHECKING:
+    from ccm.app.flags import Flag
+    from ccm.app.options import Options
+    from ccm.doctor.case import Case
+    from ccm.doctor.examination import Check
+    from ccm.doctor.finding import Result
+
+SUMMARY = "look for what keeps the daemon from working, and say what to do about it"
+
+_INTRODUCTION = """\
+Looks at the API server, the permissions, the provider, the cloud and the nodes, in this order, and
+says of each what it found and what to do next. Nothing is ever written, neither to the cluster nor
+to the cloud.
+
+Usage: ccm doctor [-o table|json] [--timeout=DURATION] [--as=USER] [the daemon's own flags]
+
+Give it the flags of the daemon, for instance those of its Deployment. Without --kubeconfig and
+outside a cluster it uses $KUBECONFIG or ~/.kube/config, as kubectl does.
+
+examples:
+  ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml
+  ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml --controllers=*,-route -o json
+  ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml \\
+      --as=system:serviceaccount:kube-system:cloud-controller-manager
+
+exit status: 0 no failure, 1 a failure, 2 the command line is wrong
+
+"""
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+_UNSET = "none"
+_COLOURS = {"ok": "32", "warn": "33", "fail": "31;1", "skip": "2"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for.
+
+    Attributes:
+        options: the daemon's settings, those of its `--config` included.
+        output: `table` or `json`.
+        limit_s: longest time of one check, in seconds.
+        account: whose permissions are asked about; empty: our own.
+    """
+
+    options: Options
+    output: str = "table"
+    limit_s: float
+    account: str = ""
+
+
+def add(commands: Any) -> None:
+    """Describe the subcommand to the command line's parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "doctor",
+        help=SUMMARY,
+        add_help=False,
+        # The words are the daemon's, whose syntax is not argparse's.
+        prefix_chars="\0",
+    )
+    parser.add_argument("words", nargs=argparse.REMAINDER)
+    parser.set_defaults(run=lambda options: run(options.words))
+
+
+def own_flags() -> Mapping[str, Flag]:
+    """The flags that the daemon does not have."""
+    from ccm.app import flags, values
+    from ccm.doctor.case import LIMIT_S
+
+    return {
+        flag.name: flag
+        for flag in (
+            flags.Flag(
+                name="output",
+                section="doctor",
+                kind=values.STRING,
+                default="table",
+                text="table for people, json for programs.",
+                short="o",
+            ),
+            flags.Flag(
+                name="timeout",
+                section="doctor",
+                kind=values.DURATION,
+                default=timedelta(seconds=LIMIT_S),
+                text="Longest time that one check may take.",
+            ),
+            flags.Flag(
+                name="as",
+                section="doctor",
+                kind=values.STRING,
+                default="",
+                text="Ask about the permissions of this user, such as "
+                "system:serviceaccount:kube-system:cloud-controller-manager, instead of our own. "
+                "Needs the right to ask about others.",
+            ),
+        )
+    }
+
+
+def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
+    """Run the command; the exit status."""
+    from ccm.app.flags import UsageError
+
+    out = sys.stdout if out is None else out
+    try:
+        text = _help(words)
+        if text is not None:
+            out.write(text)
+            return EXIT_OK
+        wanted = read(words)
+    except UsageError as error:
+        sys.stderr.write(f"ccm doctor: {error}\n")
+        return EXIT_USAGE
+    return asyncio.run(_examine(wanted, out))
+
+
+def read(words: Sequence[str]) -> Wanted:
+    """Turn the words behind `ccm doctor` into what is wanted.
+
+    Raises:
+        UsageError: they cannot be used; every fault is named.
+    """
+    from ccm.app import checks, config, flags
+    from ccm.app.options import FLAGS, Options
+
+    own = own_flags()
+    parsed = flags.parse({**FLAGS, **own}, words)
+    given = {name: value for name, value in parsed.values.items() if name not in own}
+    faults = [f"{word!r} is no flag" for word in parsed.arguments]
+    output = parsed.values.get("output", own["output"].default)
+    if output not in ("table", "json"):
+        faults.append(f"--output={output}: must be table or json")
+    limit: timedelta = parsed.values.get("timeout", own["timeout"].default)
+    if limit <= timedelta(0):
+        faults.append("--timeout must be longer than 0s")
+    options = config.effective(
+        Options(
+            **{name.replace("-", "_"): value for name, value in given.items()},
+            explicit=frozenset(given),
+        )
+    )
+    # A missing provider is found by the examination, whose other checks are made all the same.
+    faults += checks.faults(replace(options, cloud_provider=options.cloud_provider or _UNSET))
+    if faults:
+        raise flags.UsageError(faults)
+    return Wanted(
+        options=options,
+        output=output,
+        limit_s=limit.total_seconds(),
+        account=parsed.values.get("as", ""),
+    )
+
+
+def _help(words: Sequence[str]) -> str | None:
+    if not {"-h", "--help"} & set(words):
+        return None
+    from ccm.app import flags
+    from ccm.app.options import FLAGS, SECTIONS
+
+    section = flags.Section("doctor", ours=True)
+    every = {**own_flags(), **FLAGS}
+    return _INTRODUCTION + flags.explain(every, (section, *SECTIONS))
+
+
+async def _examine(wanted: Wanted, out: TextIO) -> int:
+    from ccm.base.clock import SYSTEM
+    from ccm.doctor import finding
+    from ccm.doctor.case import Case
+
+    case = Case(
+        options=wanted.options,
+        environ=os.environ,
+        clock=SYSTEM,
+        account=wanted.account,
+        limit_s=wanted.limit_s,
+    )
+    with _logging(wanted.options.v):
+        results = await examine(case, wanted.output, out)
+    if wanted.output == "json":
+        text = msgspec.json.format(msgspec.json.encode(finding.document(results)), indent=2)
+        out.write(f"{text.decode()}\n")
+    else:
+        out.write(f"{finding.summary(results)}\n")
+    out.flush()
+    return EXIT_FAILED if finding.failed(results) else EXIT_OK
+
+
+async def examine(case: Case, output: str, out: TextIO) -> list[Result]:
+    """Make all checks, and show each as it comes where people read."""
+    from ccm.doctor import examination
+
+    progress = _Progress(sys.stderr)
+    results = []
+    async with contextlib.aclosing(examination.examine(case, progress.start)) as coming:
+        async for result in coming:
+            progress.clear()
+            results.append(result)
+            if output == "table":
+                _show(result, out)
+    return results
+
+
+class _Progress:
+    """Says on a terminal what is being looked at, on one line that is written over."""
+
+    def __init__(self, screen: TextIO) -> None:
+        self._screen = screen if screen.isatty() else None
+
+    def start(self, check: Check) -> None:
+        if self._screen is not None:
+            self._screen.write(f"...   {check.name}: {check.title}")
+            self._screen.flush()
+
+    def clear(self) -> None:
+        if self._screen is not None:
+            self._screen.write("\r\x1b[K")
+            self._screen.flush()
+
+
+def _show(result: Result, out: TextIO) -> None:
+    from ccm.doctor import finding
+
+    first, *others = finding.text(result)
+    if out.isatty() and "NO_COLOR" not in os.environ:
+        word, rest = first[:4], first[4:]
+        first = f"\x1b[{_COLOURS[result.finding.verdict.value]}m{word}\x1b[0m{rest}"
+    out.writelines(f"{line}\n" for line in (first, *others))
+    out.flush()
+
+
+@contextlib.contextmanager
+def _logging(verbosity: int) -> Iterator[None]:
+    """Our findings say it all; the log is for those who ask for it by -v."""
+    from ccm.base import log
+
+    with open(os.devnull, "wb", buffering=0) as nowhere:
+        log.setup(verbosity=verbosity, stream=None if verbosity else nowhere)
+        try:
+            yield
+        finally:
+            log.setup()

@@ -1,0 +1,197 @@
+"""The order of all checks, what each of them builds on, and how long it may take.
+
+A check whose base is missing is not made, and says so: one cause, one failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ccm.base import redact
+from ccm.doctor import leases, nodes, provider, reach, rights, services
+from ccm.doctor.case import Case
+from ccm.doctor.finding import Finding, Result, fail, skip, warn
+from ccm.kube import errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: for people and programs; never changed.
+        title: what it looks at, for people who wait.
+        make: makes it.
+        needs: checks without which it cannot be made.
+    """
+
+    name: str
+    title: str
+    make: Callable[[Case], Awaitable[Finding]]
+    needs: tuple[str, ...] = ()
+
+
+CHECKS = (
+    Check(name="kubeconfig", title="how to reach the API server", make=reach.kubeconfig),
+    Check(
+        name="server",
+        title="whether the API server answers",
+        make=reach.server,
+        needs=("kubeconfig",),
+    ),
+    Check(name="identity", title="who we are there", make=reach.identity, needs=("server",)),
+    Check(name="clock", title="whether clocks agree", make=reach.clock, needs=("identity",)),
+    Check(
+        name="permissions",
+        title="what the daemon may do",
+        make=rights.permissions,
+        needs=("identity",),
+    ),
+    Check(name="lease", title="who leads", make=leases.lease, needs=("identity",)),
+    Check(name="managers", title="who else manages", make=leases.managers, needs=("identity",)),
+    Check(name="provider", title="the provider", make=provider.provider),
+    Check(
+        name="cloud-config",
+        title="the provider's configuration",
+        make=provider.cloud_config,
+        needs=("provider",),
+    ),
+    Check(
+        name="cluster-id",
+        title="how the cloud knows the cluster",
+        make=provider.cluster_id,
+        needs=("cloud-config",),
+    ),
+    Check(
+        name="cloud",
+        title="whether the cloud answers",
+        make=provider.cloud,
+        needs=("cloud-config",),
+    ),
+    Check(
+        name="controllers",
+        title="which controllers work",
+        make=provider.controllers,
+        needs=("cloud-config",),
+    ),
+    Check(name="kubelets", title="how nodes registered", make=nodes.kubelets, needs=("identity",)),
+    Check(
+        name="provider-ids",
+        title="whose the nodes are",
+        make=nodes.provider_ids,
+        needs=("identity", "cloud-config"),
+    ),
+    Check(
+        name="instances",
+        title="the nodes' instances",
+        make=nodes.instances,
+        needs=("identity", "cloud"),
+    ),
+    Check(name="taints", title="nodes that wait", make=nodes.taints, needs=("identity",)),
+    Check(
+        name="pod-cidrs",
+        title="the nodes' Pod ranges",
+        make=nodes.pod_cidrs,
+        needs=("identity", "controllers"),
+    ),
+    Check(
+        name="services",
+        title="Services of nobody",
+        make=services.unclaimed,
+        needs=("identity", "cloud-config"),
+    ),
+)
+"""All of them, in order."""
+
+
+async def examine(case: Case, about_to: Callable[[Check], None]) -> AsyncGenerator[Result, None]:
+    """Make all checks, one after the other; what they opened is closed at the end.
+
+    Args:
+        case: what is examined.
+        about_to: told before each check.
+    """
+    try:
+        for check in CHECKS:
+            about_to(check)
+            yield await _timed(check, case)
+    finally:
+        fault = await _closed(case)
+    if fault is not None:
+        yield Result(check="end", finding=fault)
+
+
+async def _timed(check: Check, case: Case) -> Result:
+    started = case.clock.monotonic()
+    finding = _clean(await _make(check, case))
+    case.findings[check.name] = finding
+    return Result(check=check.name, finding=finding, seconds=case.clock.monotonic() - started)
+
+
+async def _closed(case: Case) -> Finding | None:
+    """Close what was opened; what went wrong then."""
+    try:
+        async with asyncio.timeout(case.limit_s):
+            await case.exits.aclose()
+    except Exception as error:  # noqa: BLE001 - a provider may fail in any way
+        return _clean(warn(f"the provider does not close well: {type(error).__name__}: {error}"))
+    return None
+
+
+async def _make(check: Check, case: Case) -> Finding:
+    lacking = [name for name in check.needs if not case.is_usable(name)]
+    if lacking:
+        return skip(f"not looked at without {' and '.join(lacking)}")
+    try:
+        async with asyncio.timeout(case.limit_s):
+            return await check.make(case)
+    except TimeoutError:
+        return fail(
+            f"not finished within {case.limit_s:g} s",
+            "see what is slow, or give it more time with --timeout",
+        )
+    except Exception as error:  # noqa: BLE001 - the other checks are made all the same
+        return _stumbled(error)
+
+
+def _stumbled(error: Exception) -> Finding:
+    """What a check could not foresee."""
+    causes = list(_leaves(error))
+    for cause in causes:
+        if isinstance(cause, errors.Forbidden):
+            return skip(f"not looked at: {cause}")
+        if isinstance(cause, errors.KubeError):
+            return fail(f"the API server does not answer as it should: {cause}", "try again")
+    cause = causes[0]
+    return fail(
+        f"the check itself failed: {type(cause).__name__}: {cause}",
+        "report this, it is a defect of this program or of the provider",
+    )
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _clean(finding: Finding) -> Finding:
+    """Without secrets, and each text on one line."""
+    return Finding(
+        verdict=finding.verdict,
+        found=_line(finding.found),
+        details=_lines(finding.details),
+        advice=_lines(finding.advice),
+    )
+
+
+def _lines(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(_line(text) for text in texts)
+
+
+def _line(text: str) -> str:
+    return " ".join(redact.words(text).split())

@@ -1,0 +1,213 @@
+"""Who leads: the daemon's Lease, and other cloud-controller-managers beside it.
+
+Two managers of one cloud that do not share a Lease fight over nodes and load balancers; two
+of different clouds that share one keep each other from working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ccm.doctor.case import Case
+from ccm.doctor.finding import Finding, fail, ok, some, warn
+from ccm.kube import errors
+from ccm.kube.resources import LEASES
+from ccm.model import times
+from ccm.model.lease import Lease
+from ccm.model.meta import ObjectMeta, Wire
+
+WORD = "cloud-controller-manager"
+"""What leases, images and programs of such managers have in their names."""
+
+_FLAG = "--cloud-provider"
+_EXTERNAL = "external"
+
+
+class _Container(Wire, frozen=True, kw_only=True):
+    image: str = ""
+    command: list[str] | None = None
+    args: list[str] | None = None
+
+    @property
+    def words(self) -> list[str]:
+        return [*(self.command or ()), *(self.args or ())]
+
+
+class _PodSpec(Wire, frozen=True, kw_only=True):
+    node_name: str = ""
+    host_network: bool = False
+    containers: list[_Container] | None = None
+
+
+class _PodStatus(Wire, frozen=True, kw_only=True):
+    phase: str = ""
+
+
+class _Pod(Wire, frozen=True, kw_only=True):
+    metadata: ObjectMeta
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+class _Pods(Wire, frozen=True, kw_only=True):
+    items: list[_Pod] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manager:
+    """A Pod that runs a cloud-controller-manager.
+
+    Attributes:
+        pod: its name.
+        host: the name that its process takes for its machine's.
+        image: of the container.
+        provider: its `--cloud-provider`; empty if it does not say.
+    """
+
+    pod: str
+    host: str
+    image: str
+    provider: str
+
+    def __str__(self) -> str:
+        said = f", {_FLAG}={self.provider}" if self.provider else ""
+        return f"Pod {self.pod} ({self.image}{said})"
+
+
+async def lease(case: Case) -> Finding:
+    """Read the Lease that replicas of the daemon compete for."""
+    options = case.options
+    if not options.leader_elect:
+        return warn(
+            "--leader-elect is false: nothing keeps two daemons from working at once",
+            "see that there is one replica only, and that it is stopped before its successor "
+            "starts (strategy Recreate)",
+        )
+    namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
+    try:
+        found = await case.client.resource(LEASES).get(name, namespace=namespace)
+    except errors.Missing:
+        return ok(f"{namespace}/{name} does not exist yet; the first daemon makes it")
+    except errors.Forbidden as error:
+        return warn(f"{namespace}/{name} may not be read", details=[str(error)])
+    holder = found.spec.holder_identity or ""
+    if not holder:
+        return ok(f"{namespace}/{name} is free")
+    silent_s = _silence_s(case, found)
+    duration_s = found.spec.lease_duration_seconds or 0
+    held = f"{namespace}/{name} is held by {holder}"
+    if silent_s is None or silent_s > duration_s:
+        since = "for an unknown time" if silent_s is None else f"for {silent_s:.0f} s"
+        return warn(
+            f"{held}, silent {since} (its lease lasts {duration_s} s)",
+            "start the daemon: it takes over by itself. If one runs, look at its log: it hangs, or "
+            "it cannot reach the API server",
+        )
+    return await _judge_holder(case, held, holder)
+
+
+async def managers(case: Case) -> Finding:
+    """Look for other cloud-controller-managers."""
+    options = case.options
+    namespace = options.leader_elect_resource_namespace
+    others = [
+        f"Lease {namespace}/{other.name}, held by {other.spec.holder_identity}"
+        for other in await _leases(case, namespace)
+        if WORD in other.name and other.name != options.leader_elect_resource_name
+        if other.spec.holder_identity and _is_fresh(case, other)
+    ]
+    pods = await _managers(case, namespace)
+    others += [
+        str(manager)
+        for manager in pods or ()
+        if manager.provider and manager.provider != options.cloud_provider
+    ]
+    if others:
+        return warn(
+            f"{len(others)} beside this daemon: {some(others)}",
+            "let only one of them look after each node: stop the other, or be sure that its nodes "
+            "have provider IDs of another cloud",
+        )
+    if pods is None:
+        return ok(f"no Lease of another one in {namespace}; its Pods may not be read")
+    return ok(f"no other cloud-controller-manager in {namespace}")
+
+
+async def _judge_holder(case: Case, held: str, holder: str) -> Finding:
+    pods = await _managers(case, case.options.leader_elect_resource_namespace)
+    host = holder.rpartition("_")[0] or holder
+    found = next((manager for manager in pods or () if manager.host == host), None)
+    if found is None:
+        why = "no Pod of a daemon fits to it" if pods is not None else "its Pods may not be read"
+        return warn(
+            f"{held}, and {why}",
+            "nothing, if that is this daemon on another machine: one works, the others wait. "
+            "If it is another program, give one of the two a Lease of its own with "
+            "--leader-elect-resource-name",
+        )
+    if found.provider not in ("", case.options.cloud_provider):
+        return fail(
+            f"{held}, which belongs to another cloud: {found}",
+            "give one of the two a Lease of its own with --leader-elect-resource-name, or stop one",
+        )
+    return ok(f"{held}: {found}")
+
+
+def _silence_s(case: Case, found: Lease) -> float | None:
+    """Seconds since the holder renewed, by the API server's clock; None: it never said."""
+    try:
+        renewed = times.parse_time(found.spec.renew_time or "")
+    except ValueError:
+        return None
+    return max(0.0, (case.clock.now() - renewed).total_seconds() + (case.skew_s or 0.0))
+
+
+def _is_fresh(case: Case, found: Lease) -> bool:
+    silent_s = _silence_s(case, found)
+    return silent_s is not None and silent_s <= (found.spec.lease_duration_seconds or 0)
+
+
+async def _leases(case: Case, namespace: str) -> Sequence[Lease]:
+    found: list[Lease] = []
+    try:
+        async for page in case.client.resource(LEASES).pages(namespace=namespace):
+            found += page.items
+    except errors.Forbidden:
+        return ()
+    return found
+
+
+async def _managers(case: Case, namespace: str) -> Sequence[Manager] | None:
+    """The managers that run as Pods of a namespace; None: we may not know."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    try:
+        answer = await case.client.raw("GET", path)
+    except (errors.Forbidden, errors.Missing):
+        return None
+    return list(_in_pods(msgspec.json.decode(answer, type=_Pods).items or ()))
+
+
+def _in_pods(pods: Sequence[_Pod]) -> Iterator[Manager]:
+    for pod in pods:
+        if pod.status.phase in ("Succeeded", "Failed"):
+            continue
+        host = pod.spec.node_name if pod.spec.host_network else pod.metadata.name
+        for container in pod.spec.containers or ():
+            provider = _provider(container.words)
+            known = any(WORD in word for word in (container.image, *container.words[:1]))
+            if known or provider not in ("", _EXTERNAL):
+                yield Manager(
+                    pod=pod.metadata.name, host=host, image=container.image, provider=provider
+                )
+
+
+def _provider(words: Sequence[str]) -> str:
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        if word.startswith(f"{_FLAG}="):
+            return word.removeprefix(f"{_FLAG}=")
+        if word == _FLAG:
+            return following
+    return ""

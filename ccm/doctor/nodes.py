@@ -1,0 +1,237 @@
+"""Nodes against the cloud: who is whose, who has no instance, and why nodes still wait."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ccm.app import names as controllers
+from ccm.base.tasks import bounded
+from ccm.cloud import errors
+from ccm.cloud.guarded import Guarded
+from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.node_calls import NodeCalls
+from ccm.cloud.provider_id import is_foreign
+from ccm.controllers.route import plan as route_plan
+from ccm.doctor import provider
+from ccm.doctor.case import Case
+from ccm.doctor.finding import Finding, count, fail, ok, some, warn
+from ccm.kube.errors import KubeError
+from ccm.kube.resources import EVENTS
+from ccm.model import Node, times
+from ccm.model.cidr import parse_cidr
+from ccm.model.node import is_uninitialized
+
+MOST_ASKED = 100
+"""Most nodes that are looked up one by one."""
+
+CONCURRENCY = 8
+"""Nodes that are looked up at once."""
+
+PATIENCE_S = 60.0
+"""How long a node may wait to be initialised before it is worth a word, in seconds."""
+
+_ALIKE = 0.7
+_WARNINGS = "involvedObject.kind=Node,type=Warning"
+
+
+async def kubelets(case: Case) -> Finding:
+    """Find nodes whose kubelets do not wait for a cloud."""
+    nodes = await case.nodes()
+    if not nodes:
+        return ok("there are no nodes yet")
+    bare = [node.name for node in nodes if not node.provider_id and not is_uninitialized(node)]
+    if bare:
+        return warn(
+            f"{len(bare)} of {count(len(nodes), 'node')} never waited for a cloud: {some(bare)}",
+            "start their kubelets with --cloud-provider=external, delete the Nodes, and let the "
+            "kubelets register them anew",
+        )
+    return ok(f"{count(len(nodes), 'node')}, all registered with --cloud-provider=external")
+
+
+async def provider_ids(case: Case) -> Finding:
+    """Find nodes of other clouds."""
+    nodes = await case.nodes()
+    strangers = [node for node in nodes if is_foreign(node.provider_id, _schemes(case))]
+    if strangers:
+        shown = [f"{node.name} ({node.provider_id})" for node in strangers]
+        return warn(
+            f"{len(strangers)} of {count(len(nodes), 'node')} belong to another cloud: "
+            f"{some(shown)}",
+            "nothing, if that is meant: this daemon leaves them alone. Else delete the Node and "
+            "let its kubelet register it anew, without --provider-id: the field cannot be changed",
+        )
+    return ok(f"no node belongs to another cloud (ours: {', '.join(_schemes(case))}://)")
+
+
+async def instances(case: Case) -> Finding:
+    """Look for the instance of each node, and the node of each instance."""
+    ours = [node for node in await case.nodes() if not is_foreign(node.provider_id, _schemes(case))]
+    if not ours:
+        return ok("there are no nodes to look for")
+    unlisted = [node for node in ours if not _is_listed(case, node)]
+    await _look_up(case, unlisted[:MOST_ASKED])
+    lonely = _lonely(case, ours)
+    if not case.without_instance:
+        looked = len(ours) - len(unlisted[MOST_ASKED:])
+        return ok(f"{count(looked, 'node')} looked for, each has its instance", *_told(lonely))
+    lost = list(case.without_instance)
+    verb = "has" if len(lost) == 1 else "have"
+    return fail(
+        f"{len(lost)} of {count(len(ours), 'node')} {verb} no instance: {some(lost)}",
+        "a node without provider ID is found by its name: give the instance the node's name, or "
+        "the kubelet the instance's with --hostname-override, and register it anew",
+        "a node with a provider ID whose instance is gone is deleted by the daemon once it is not "
+        "ready; nothing has to be done",
+        details=[
+            *(f"{name}: {why}" for name, why in case.without_instance.items()),
+            *_guesses(lost, lonely),
+            *_told(lonely),
+        ],
+    )
+
+
+async def taints(case: Case) -> Finding:
+    """Say why nodes still wait for their cloud."""
+    waiting = [node for node in await case.nodes() if is_uninitialized(node)]
+    if not waiting:
+        return ok("no node waits to be initialised")
+    told = await _warnings(case)
+    reasons = {node.name: _why(case, node, told) for node in waiting}
+    late = [node.name for node in waiting if _age_s(case, node) > PATIENCE_S]
+    found = f"{count(len(waiting), 'node')} still tainted as uninitialized: {some(list(reasons))}"
+    details = [f"{name}: {why}" for name, why in reasons.items()]
+    if not late:
+        return warn(f"{found} (new)", "wait a minute, and look again", details=details)
+    return fail(found, "remove the causes above; the daemon does the rest", details=details)
+
+
+async def pod_cidrs(case: Case) -> Finding:
+    """Compare the nodes' Pod ranges with the cluster's."""
+    if not provider.works(case, controllers.ROUTE):
+        return ok("no routes are wanted, so Pod ranges do not matter")
+    given = case.options.cluster_cidr
+    ranges = route_plan.parse_ranges(given)
+    nodes = await case.nodes()
+    outside = [
+        f"{node.name} ({cidr})"
+        for node in nodes
+        for cidr in node.spec.pod_cidrs or ()
+        if (network := parse_cidr(cidr)) is None or not route_plan.is_managed(network, ranges)
+    ]
+    bare = [node.name for node in nodes if route_plan.is_bare(node)]
+    if outside:
+        verb = "lies" if len(outside) == 1 else "lie"
+        return fail(
+            f"{count(len(outside), 'Pod range')} {verb} outside --cluster-cidr={given}: "
+            f"{some(outside)}",
+            "give --cluster-cidr the value that kube-controller-manager has; a node's range cannot "
+            "be changed, only the Node deleted and registered anew",
+        )
+    if bare:
+        return warn(
+            f"{len(bare)} of {count(len(nodes), 'node')} have no Pod range, and so no route: "
+            f"{some(bare)}",
+            "run kube-controller-manager with --allocate-node-cidrs, or do without routes by "
+            "--configure-cloud-routes=false",
+        )
+    return ok(f"{count(len(nodes), 'node')}, all Pod ranges within --cluster-cidr={given}")
+
+
+def _schemes(case: Case) -> Sequence[str]:
+    return tuple(case.cloud.provider_schemes)
+
+
+def _is_listed(case: Case, node: Node) -> bool:
+    if case.listing is None:
+        return False
+    if node.provider_id:
+        return any(one.metadata.provider_id == node.provider_id for one in case.listing.instances)
+    return any(one.name == node.name for one in case.listing.instances)
+
+
+async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
+    """Ask about single nodes: an absence in a listing is never believed."""
+    lookup = InstanceLookup(NodeCalls(Guarded(case.cloud, clock=case.clock)))
+
+    async def look(node: Node) -> None:
+        try:
+            if (await lookup.state(node)).exists:
+                return
+            why = f"{node.provider_id} is gone" if node.provider_id else "none has its name"
+        except errors.NotFound as error:
+            why = str(error)
+        except errors.CloudError as error:
+            why = f"the cloud says: {error}"
+        case.without_instance[node.name] = why
+
+    await bounded(nodes, look, limit=CONCURRENCY, name="instances")
+
+
+def _lonely(case: Case, nodes: Sequence[Node]) -> Sequence[str]:
+    """Names of the instances that no node belongs to."""
+    if case.listing is None:
+        return ()
+    ids = {node.provider_id for node in nodes}
+    by_name = {node.name for node in nodes if not node.provider_id}
+    return [
+        one.name
+        for one in case.listing.instances
+        if one.metadata.provider_id not in ids and one.name not in by_name
+    ]
+
+
+def _told(lonely: Sequence[str]) -> Sequence[str]:
+    if not lonely:
+        return ()
+    return (f"{count(len(lonely), 'instance')} without a node: {some(lonely)}",)
+
+
+def _guesses(lost: Sequence[str], lonely: Sequence[str]) -> Iterator[str]:
+    """Instances that look like the nodes that have none: a domain too much, another spelling."""
+    by_label = {name.partition(".")[0].lower(): name for name in lonely}
+    for name in lost:
+        label = name.partition(".")[0].lower()
+        near = difflib.get_close_matches(label, by_label, n=1, cutoff=_ALIKE)
+        if near:
+            yield f"{name} may be the instance {by_label[near[0]]}"
+
+
+def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:
+    if case.is_usable("provider-ids") and is_foreign(node.provider_id, _schemes(case)):
+        return f"its provider ID {node.provider_id} is of another cloud, whose manager is to do it"
+    if node.name in case.without_instance:
+        return f"it has no instance: {case.without_instance[node.name]}"
+    for check in ("permissions", "cloud-config", "cloud"):
+        finding = case.findings.get(check)
+        if finding is not None and not finding.is_usable:
+            return f"the daemon cannot do it, see {check}"
+    if node.name in told:
+        return f"the daemon says: {told[node.name]}"
+    lease = case.findings.get("lease")
+    if lease is not None and "is held by" not in lease.found:
+        return "no daemon works"
+    return "unknown; look at the daemon's log"
+
+
+async def _warnings(case: Case) -> Mapping[str, str]:
+    """The last warning about each node; none where we may not read them."""
+    found: dict[str, tuple[str, str]] = {}
+    try:
+        async for page in case.client.resource(EVENTS).pages(field_selector=_WARNINGS):
+            for event in page.items:
+                when = event.last_timestamp or event.metadata.creation_timestamp or ""
+                name = event.involved_object.name
+                found[name] = max(found.get(name, ("", "")), (when, event.message))
+    except KubeError:
+        return {}
+    return {name: message for name, (_, message) in found.items()}
+
+
+def _age_s(case: Case, node: Node) -> float:
+    created = node.metadata.creation_timestamp
+    if created is None:
+        return 0.0
+    now = case.clock.now()
+    return (now - times.parse_time(created)).total_seconds() + (case.skew_s or 0.0)

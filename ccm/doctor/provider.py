@@ -1,0 +1,245 @@
+"""Whether the provider can be opened with its configuration, and its cloud answers.
+
+Only questions are put to the cloud. Towards the cluster the provider gets clients that refuse
+to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ccm.app import names
+from ccm.app.provider import Misconfigured, context, opened_once
+from ccm.cloud import errors, registry
+from ccm.cloud.config import ApiClient, ConfigError
+from ccm.cloud.guarded import Guarded
+from ccm.cloud.interface import Cloud
+from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.node_calls import NodeCalls
+from ccm.controllers.route import plan as route_plan
+from ccm.doctor.case import Case
+from ccm.doctor.finding import Finding, count, fail, ok, some, warn
+from ccm.kube.client import Client
+
+_SAFE = ("GET", "HEAD")
+
+
+class ReadOnlyClients:
+    """API clients for a provider that is only looked at."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def client(self, name: str) -> ApiClient:
+        """A client that refuses to write, whatever its name."""
+        del name
+        return _ReadOnly(self._client)
+
+
+class _ReadOnly:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        if method.upper() not in _SAFE:
+            raise errors.FailedPrecondition(
+                f"the provider wants to {method} {path}; nothing is written during an examination"
+            )
+        return await self._client.raw(
+            method, path, query=query, body=body, content_type=content_type
+        )
+
+
+async def provider(case: Case) -> Finding:
+    """Import the provider."""
+    name = case.options.cloud_provider
+    if not name:
+        known = ", ".join(sorted(registry.available())) or "none"
+        return fail(
+            f"--cloud-provider is not given; installed: {known}",
+            "give the daemon's flags to this command too",
+        )
+    try:
+        case.opener = registry.load(name)
+    except registry.ProviderError as error:
+        return fail(
+            str(error),
+            "install the package of the provider beside the daemon; `ccm providers` lists them",
+        )
+    entry = registry.available()[name]
+    origin = f", {entry.dist.name} {entry.dist.version}" if entry.dist else ""
+    return ok(f"{name} ({entry.value}{origin})")
+
+
+async def cloud_config(case: Case) -> Finding:
+    """Open the provider, which reads its configuration."""
+    name, file = case.options.cloud_provider, case.options.cloud_config
+    shown = file or "no --cloud-config"
+    try:
+        given = context(
+            file=file,
+            cluster_name=case.options.cluster_name,
+            clients=ReadOnlyClients(case.client) if case.is_usable("kubeconfig") else None,
+            clock=case.clock,
+        )
+        case.cloud = await case.exits.enter_async_context(opened_once(name, case.opener, given))
+    except Misconfigured as error:
+        return _refused(error, name, shown)
+    except TimeoutError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a provider may fail in any way
+        fault = errors.normalized(error)
+        return fail(
+            f"the provider cannot be opened: {_kind(fault)}: {fault}", *_advice(fault, name)
+        )
+    return ok(f"{shown} is accepted; the provider offers {some(list(offers(case.cloud)))}")
+
+
+async def cluster_id(case: Case) -> Finding:
+    """Ask whether the cloud's objects can be told from those of other clusters."""
+    if case.cloud.has_cluster_id:
+        return ok(f"the provider marks what is ours; --cluster-name={case.options.cluster_name}")
+    advice = "configure a cluster ID at the provider"
+    found = "the provider cannot tell this cluster's objects from those of others"
+    if case.options.allow_untagged_cloud:
+        return warn(f"{found}, and --allow-untagged-cloud lets it run all the same", advice)
+    return fail(found, f"{advice}, or pass --allow-untagged-cloud")
+
+
+async def cloud(case: Case) -> Finding:
+    """Make one call that needs credentials and changes nothing."""
+    calls = NodeCalls(Guarded(case.cloud, clock=case.clock))
+    name = case.options.cloud_provider
+    try:
+        if case.cloud.inventory is not None:
+            case.listing = await calls.list_instances()
+            return ok(f"the cloud answers: {count(len(case.listing.instances), 'instance')}")
+        if case.cloud.instances is None and case.cloud.instances_v1 is None:
+            return warn("the provider offers no instances, so there is nothing to ask for")
+        nodes = await case.nodes() if case.is_usable("identity") else ()
+        if not nodes:
+            return warn("not asked: this provider lists nothing, and there is no node to ask about")
+        state = await InstanceLookup(calls).state(nodes[0])
+        verb = "exists" if state.exists else "does not exist"
+        return ok(f"the cloud answers: the instance of {nodes[0].name} {verb}")
+    except (errors.NotFound, errors.Unimplemented, errors.InvalidArgument) as error:
+        return ok(f"the cloud answers: {error}")
+    except errors.CloudError as error:
+        return fail(f"{_kind(error)}: {error}", *_advice(error, name))
+
+
+async def controllers(case: Case) -> Finding:
+    """Say which controllers this provider and these flags let start."""
+    working, absent, wrong = [], [], []
+    for controller in names.enabled(case.options.controllers):
+        lacking, fault = _lacking(case, controller), _wrong_setting(case, controller)
+        if lacking:
+            absent.append(f"{controller.name} is left out: {lacking}")
+        elif fault:
+            wrong.append(f"{controller.name} cannot start: {fault}")
+        else:
+            working.append(controller.name)
+    if wrong:
+        return fail(
+            "; ".join(wrong),
+            "set --cluster-cidr to the range of the cluster's Pods, or do without routes by "
+            "--configure-cloud-routes=false",
+            details=absent,
+        )
+    if not working:
+        return fail(
+            "none would work with these flags",
+            "see --controllers, and what the provider offers",
+            details=absent,
+        )
+    return ok(", ".join(working), *absent)
+
+
+def works(case: Case, controller: names.Controller) -> bool:
+    """Whether a controller would run with this provider and these flags."""
+    return controller in names.enabled(case.options.controllers) and not (
+        _lacking(case, controller) or _wrong_setting(case, controller)
+    )
+
+
+def offers(cloud: Cloud) -> Iterator[str]:
+    """What the provider can do, in words."""
+    for field, words in OFFERS.items():
+        if getattr(cloud, field) is not None:
+            yield words
+
+
+OFFERS: Mapping[str, str] = {
+    "instances": "instances",
+    "instances_v1": "instances (v1)",
+    "zones": "zones",
+    "inventory": "bulk listing",
+    "load_balancer": "load balancers",
+    "routes": "routes",
+    "machines": "machines",
+}
+"""Field of `Cloud` -> what people call it."""
+
+
+def _lacking(case: Case, controller: names.Controller) -> str:
+    """Why a controller is not wanted or not possible; empty if it is both."""
+    cloud = case.cloud
+    if controller is names.SERVICE:
+        return "" if cloud.load_balancer is not None else "the provider offers no load balancers"
+    if controller is names.ROUTE:
+        if not case.options.configure_cloud_routes:
+            return "--configure-cloud-routes is false"
+        return "" if cloud.routes is not None else "the provider offers no routes"
+    found = cloud.instances is not None or cloud.instances_v1 is not None
+    return "" if found else "the provider offers no instances"
+
+
+def _wrong_setting(case: Case, controller: names.Controller) -> str:
+    """Which flag keeps a controller from starting; empty if none does."""
+    if controller is not names.ROUTE:
+        return ""
+    try:
+        route_plan.parse_ranges(case.options.cluster_cidr)
+    except ValueError as error:
+        return f"--cluster-cidr {error}"
+    return ""
+
+
+def _refused(error: Misconfigured, name: str, shown: str) -> Finding:
+    advice = f"correct it; `ccm providers {name}` shows what the provider reads"
+    if isinstance(error.__cause__, ConfigError):
+        faults = error.__cause__.faults
+        return fail(f"{shown}: {faults[0]}", advice, details=faults[1:])
+    return fail(str(error), advice)
+
+
+def _kind(error: errors.CloudError) -> str:
+    if isinstance(error, errors.Unauthenticated):
+        return "the cloud does not accept the credentials"
+    if isinstance(error, errors.PermissionDenied):
+        return "the cloud accepts the credentials, but does not let them do this"
+    if isinstance(error, errors.Unavailable | errors.DeadlineExceeded):
+        return "the cloud does not answer"
+    return "the cloud answers with a fault"
+
+
+def _advice(error: errors.CloudError, name: str) -> Iterator[str]:
+    if isinstance(error, errors.Unauthenticated):
+        yield f"put valid credentials into --cloud-config; `ccm providers {name}` shows where"
+    elif isinstance(error, errors.PermissionDenied):
+        yield "give the account at the cloud the right to read instances"
+    elif isinstance(error, errors.Unavailable | errors.DeadlineExceeded):
+        yield (
+            "check the address in --cloud-config, the network and DNS from here to the cloud, and "
+            "the cloud's status page; the daemon itself waits and tries again"
+        )
+    else:
+        yield "look at the cloud's status page, and ask the author of the provider"

@@ -1,0 +1,199 @@
+"""Where the API server is, whether it answers, who we are to it, and whose clock is right."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import msgspec
+
+from ccm.app.clients import user_agent
+from ccm.doctor.case import Case, User
+from ccm.doctor.finding import Finding, fail, ok, warn
+from ccm.kube import config, errors
+from ccm.kube.client import Client
+from ccm.kube.transport import Transport
+from ccm.model import times
+from ccm.model.meta import ObjectMeta, Wire
+
+PROGRAM = "ccm-doctor"
+"""What the API server's logs call us."""
+
+ANONYMOUS = "system:anonymous"
+"""Who one is without credentials (Kubernetes)."""
+
+SKEW_S = 5.0
+"""Seconds that clocks may differ before it is worth a word; times have whole seconds."""
+
+WORST_SKEW_S = 60.0
+"""From here on, in seconds, tokens and certificates of now may count as not valid yet."""
+
+_WORDS: dict[errors.Trouble, tuple[str, str]] = {
+    "refused": (
+        "nothing listens there, or no way leads there",
+        "check the address and port, the firewall, and that the API server runs",
+    ),
+    "reset": (
+        "the connection was cut",
+        "look for a proxy or a firewall in between, and at the API server's log",
+    ),
+    "timeout": (
+        "no answer in time",
+        "check the address, and that no firewall drops what is sent there",
+    ),
+    "silent": ("no answer in time", "check that no firewall drops what is sent there"),
+    "garbage": (
+        "what answers there speaks no HTTP",
+        "check the port, and whether the URL must begin with https://",
+    ),
+}
+
+
+class _Version(Wire, frozen=True, kw_only=True):
+    git_version: str = ""
+
+
+class _Status(Wire, frozen=True, kw_only=True):
+    user_info: User = User()
+
+
+class _Review(Wire, frozen=True, kw_only=True):
+    metadata: ObjectMeta = ObjectMeta()
+    status: _Status = _Status()
+
+
+async def kubeconfig(case: Case) -> Finding:
+    """Read how to reach the API server."""
+    given, hint = _file(case)
+    try:
+        case.cluster = await asyncio.to_thread(
+            config.load,
+            given,
+            case.options.master,
+            environ=case.environ,
+            service_account=case.service_account,
+        )
+    except config.ConfigError as error:
+        return fail(
+            str(error),
+            "correct it, or give another file with --kubeconfig; inside a Pod leave the flag out",
+        )
+    wire = Transport(case.cluster, user_agent=user_agent(PROGRAM), clock=case.clock)
+    case.client = Client(await case.exits.enter_async_context(wire), timeout_s=case.limit_s)
+    return ok(f"{case.cluster.source}{hint}: {case.cluster.server}")
+
+
+async def server(case: Case) -> Finding:
+    """Ask for the API server's version."""
+    where = case.cluster.server
+    try:
+        answer = await case.client.raw("GET", "/version", retry=False)
+        version = msgspec.json.decode(answer, type=_Version).git_version
+    except errors.Unreachable as error:
+        return _unreachable(where, error)
+    except (errors.Unauthorized, errors.Forbidden):
+        return ok(f"{where} answers, but tells its version only to those it knows")
+    except (errors.ApiError, *errors.UNDECODABLE) as error:
+        return fail(
+            f"what answers at {where} is no Kubernetes API server",
+            "check the URL, its port, and its path where there is a proxy",
+            details=[str(error)],
+        )
+    return ok(f"{where} answers, Kubernetes {version or 'of an unknown version'}")
+
+
+async def identity(case: Case) -> Finding:
+    """Ask the API server who we are."""
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await case.client.raw("POST", path, body=msgspec.json.encode(body))
+    except errors.Unauthorized as error:
+        return fail(
+            "the API server does not accept our credentials",
+            "get a new token or certificate for the user of the kubeconfig; of a Pod, check that "
+            "its ServiceAccount still exists",
+            details=[str(error)],
+        )
+    except (errors.Missing, errors.Forbidden):
+        return warn(
+            "the API server does not say who we are (Kubernetes does so from 1.28 on)",
+            "nothing, if the permissions below are complete",
+        )
+    review = msgspec.json.decode(answer, type=_Review)
+    case.user = review.status.user_info
+    _measure(case, review.metadata.creation_timestamp)
+    if case.user.username == ANONYMOUS:
+        return fail(
+            f"the API server takes us for {ANONYMOUS}: we sent no credentials",
+            "give the user of the kubeconfig a token or a client certificate",
+        )
+    groups = f" (groups {', '.join(case.user.groups)})" if case.user.groups else ""
+    return ok(f"{case.user.username}{groups}")
+
+
+async def clock(case: Case) -> Finding:
+    """Compare our clock with the API server's."""
+    if case.skew_s is None:
+        return warn(
+            "the API server does not tell its time",
+            "see that NTP runs on the machines of the control plane and on this one",
+        )
+    apart = abs(case.skew_s)
+    if apart <= SKEW_S:
+        return ok("the API server's clock and ours agree")
+    words = f"our clock is {apart:.0f} s {'behind' if case.skew_s > 0 else 'ahead of'} "
+    judge = warn if apart < WORST_SKEW_S else fail
+    return judge(
+        f"{words}the API server's",
+        "set both by NTP; with clocks apart, tokens and certificates count as expired or not "
+        "valid yet, and times in events mislead",
+    )
+
+
+def _file(case: Case) -> tuple[str, str]:
+    """The kubeconfig that counts, and how it was found if nobody gave it."""
+    options, environ = case.options, case.environ
+    if options.kubeconfig or options.master or environ.get("KUBERNETES_SERVICE_HOST"):
+        return options.kubeconfig, ""
+    if environ.get("KUBECONFIG"):
+        return environ["KUBECONFIG"], ", from $KUBECONFIG"
+    home = Path(environ.get("HOME", "/")) / ".kube" / "config"
+    return (str(home), ", as kubectl does") if home.exists() else ("", "")
+
+
+def _measure(case: Case, told: str | None) -> None:
+    """Note how far the server's clock is ahead; it tells whole seconds, rounded down."""
+    if told is not None:
+        case.skew_s = (times.parse_time(told) - case.clock.now()).total_seconds() + 0.5
+
+
+def _unreachable(where: str, error: errors.Unreachable) -> Finding:
+    if error.kind == "tls":
+        return _untrusted(where, error)
+    if error.kind == "credentials":
+        return fail(
+            "no credentials to send", "repair what the kubeconfig names", details=[str(error)]
+        )
+    words, advice = _WORDS[error.kind]
+    return fail(f"{where}: {words}", advice, details=[str(error)])
+
+
+def _untrusted(where: str, error: errors.Unreachable) -> Finding:
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return fail(
+            f"{where}: its certificate is not trusted: {cause.verify_message}",
+            "let certificate-authority(-data) of the kubeconfig be the authority that signed it; "
+            "set tls-server-name if the server is reached by another name than its certificate has",
+            details=[str(error)],
+        )
+    reason = getattr(cause, "reason", None) or "the handshake failed"
+    return fail(
+        f"{where}: no TLS connection: {reason}",
+        "check that the port speaks TLS, and that the client certificate is of this cluster",
+        details=[str(error)],
+    )

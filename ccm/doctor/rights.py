@@ -1,0 +1,121 @@
+"""Whether the API server lets the daemon do what it has to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from ccm.app.accounts import NAMESPACE as ACCOUNTS_NAMESPACE
+from ccm.base.tasks import bounded
+from ccm.doctor.case import Case
+from ccm.doctor.finding import Finding, fail, ok, some, warn
+from ccm.doctor.needs import Need, needs
+from ccm.kube import errors
+from ccm.model.meta import Wire
+
+CONCURRENCY = 8
+"""Questions asked at once."""
+
+_PREFIX = "system:serviceaccount:"
+_PATH = "/apis/authorization.k8s.io/v1"
+
+
+class _Status(Wire, frozen=True, kw_only=True):
+    allowed: bool = False
+    reason: str = ""
+
+
+class _Review(Wire, frozen=True, kw_only=True):
+    status: _Status = _Status()
+
+
+async def permissions(case: Case) -> Finding:
+    """Ask about every verb that the daemon needs with these flags."""
+    wanted = needs(case.options)
+    missing: list[Need] = []
+    refusals: list[str] = []
+
+    async def ask(need: Need) -> None:
+        try:
+            if not await _allowed(case, need):
+                missing.append(need)
+        except errors.Forbidden as error:
+            refusals.append(str(error))
+
+    await bounded(wanted, ask, limit=CONCURRENCY, name="permissions")
+    who = case.account or case.user.username or "the user of the kubeconfig"
+    if missing:
+        return _missing(sorted(missing, key=wanted.index), len(wanted), who)
+    if refusals:
+        return _not_told(case, refusals[0])
+    return ok(f"all {len(wanted)} that the daemon needs are granted to {who}")
+
+
+def _missing(missing: list[Need], wanted: int, who: str) -> Finding:
+    verb = "is" if len(missing) == 1 else "are"
+    return fail(
+        f"{len(missing)} of {wanted} {verb} missing: {some([str(need) for need in missing])}",
+        f"apply manifests/rbac.yaml, or grant this to {_grantees(missing, who)}",
+        details=[
+            f"{need}: for {' and '.join(need.users)}"
+            + (f", as {_account(need.account)}" if need.account else "")
+            for need in missing
+        ],
+    )
+
+
+async def _allowed(case: Case, need: Need) -> bool:
+    subject = _account(need.account) if need.account else case.account
+    plural = "subjectaccessreviews" if subject else "selfsubjectaccessreviews"
+    spec: dict[str, object] = {"resourceAttributes": _attributes(need)}
+    if subject:
+        spec |= {"user": subject, "groups": _groups(subject)}
+    body = msgspec.json.encode({"spec": spec})
+    answer = await case.client.raw("POST", f"{_PATH}/{plural}", body=body)
+    return msgspec.json.decode(answer, type=_Review).status.allowed
+
+
+def _attributes(need: Need) -> Mapping[str, str]:
+    resource, _, subresource = need.resource.partition("/")
+    given = {
+        "verb": need.verb,
+        "group": need.group,
+        "resource": resource,
+        "subresource": subresource,
+        "namespace": need.namespace,
+        "name": need.name,
+    }
+    return {key: value for key, value in given.items() if value}
+
+
+def _account(name: str) -> str:
+    return f"{_PREFIX}{ACCOUNTS_NAMESPACE}:{name}"
+
+
+def _groups(subject: str) -> list[str]:
+    """The groups that Kubernetes puts a user into by itself."""
+    groups = ["system:authenticated"]
+    if subject.startswith(_PREFIX):
+        namespace = subject.removeprefix(_PREFIX).partition(":")[0]
+        groups += ["system:serviceaccounts", f"system:serviceaccounts:{namespace}"]
+    return groups
+
+
+def _grantees(missing: list[Need], who: str) -> str:
+    found = dict.fromkeys(_account(need.account) if need.account else who for need in missing)
+    return some(list(found))
+
+
+def _not_told(case: Case, refusal: str) -> Finding:
+    if case.account or case.options.use_service_account_credentials:
+        return warn(
+            "we may not ask about the permissions of others",
+            "run this as an administrator, or in the daemon's own name without --as",
+            details=[refusal],
+        )
+    return fail(
+        "we may not even ask what we may do",
+        "bind system:basic-user to system:authenticated, as Kubernetes does by default",
+        details=[refusal],
+    )
