@@ -77,7 +77,7 @@ def faults(
     options: Options,
     *,
     controllers: Collection[str] | None = None,
-    webhooks: Collection[str] = (),
+    webhooks: Collection[str] = names.WEBHOOKS,
 ) -> list[str]:
     """One sentence for each setting that makes no sense.
 

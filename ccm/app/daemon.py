@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import ccm
-from ccm.app import controllers, metrics, migration, names, reload, sources, stopping
+from ccm.app import controllers, metrics, migration, names, reload, sources, stopping, webhooks
 from ccm.app.accounts import Accounts
 from ccm.app.careful import CarefulGuard
 from ccm.app.clients import EVENTS, INFORMERS, Clients, user_agent
@@ -228,7 +228,7 @@ class Daemon:
         return EXIT_OK
 
     async def _follow(self, guard: Guarded) -> None:
-        """Follow all files, and the provider itself; ends only by an exception."""
+        """Follow files and the provider, serve webhooks; ends only by an exception."""
         options, name = self._options, self._options.cloud_provider
         found = [*self._followed.sources]
         if options.config:
@@ -254,6 +254,8 @@ class Daemon:
         async with Group() as group:
             group.start(reloader.run(), name="reload")
             group.start(self._tenant.until_crash(), name="provider-watch")
+            serving = webhooks.serve(options, lambda: guard.cloud, clock=self._clock)
+            group.start(serving, name="webhooks")
 
     async def _accept(self, cloud: Cloud) -> None:
         """The last word on a new provider before it is used."""

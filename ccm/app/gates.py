@@ -73,7 +73,7 @@ KNOWN = (
     ),
 )
 
-EFFECTIVE = frozenset({LOGGING_ALPHA, REQUEST_HEADER_UID, WATCH_ROUTES})
+EFFECTIVE = frozenset({LOGGING_ALPHA, REQUEST_HEADER_UID, WATCH_ROUTES, WEBHOOK})
 """The gates that change something in this version."""
 
 _GROUPS = frozenset({"AllAlpha", "AllBeta"})

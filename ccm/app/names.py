@@ -1,4 +1,4 @@
-"""Controllers by name, and what a `--controllers` list means.
+"""Controllers and webhooks by name, and what a `--controllers` or `--webhooks` list means.
 
 A canonical name, an alias, a client name and a metric name are promises: none is
 ever changed or removed. All of them are the Go reference's own. An alias is
@@ -77,6 +77,13 @@ OFF_BY_DEFAULT: frozenset[str] = frozenset()
 def canonical(name: str) -> str:
     """The canonical name of a controller that is given by any of its names."""
     return ALIASES.get(name, name)
+
+
+SERVICE_ANNOTATIONS = "service-annotations"
+"""The webhook that checks the annotations of Services."""
+
+WEBHOOKS = (SERVICE_ANNOTATIONS,)
+"""What `--webhooks` can name. A promise too: it is part of the URL that people register."""
 
 
 def resolve(requested: Iterable[str], *, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:

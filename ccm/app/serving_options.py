@@ -13,10 +13,10 @@ from ipaddress import IPv4Address
 from ccm.app import flags, values
 
 _SERVER_LATER = "the HTTPS server comes in a later version"
-_WEBHOOKS_LATER = "webhooks come in a later version"
+_NO_HTTP2 = "this server speaks HTTP/1.1 only"
 
-WEBHOOK = flags.Section("webhook", accepted=_WEBHOOKS_LATER)
-WEBHOOK_SERVING = flags.Section("webhook serving", accepted=_WEBHOOKS_LATER)
+WEBHOOK = flags.Section("webhook")
+WEBHOOK_SERVING = flags.Section("webhook serving")
 SECURE_SERVING = flags.Section("secure serving", accepted=_SERVER_LATER)
 AUTHENTICATION = flags.Section("authentication", accepted=_SERVER_LATER)
 AUTHORIZATION = flags.Section("authorization", accepted=_SERVER_LATER)
@@ -32,7 +32,9 @@ class ServingOptions:
     webhooks: tuple[str, ...] = WEBHOOK.flag(
         values.STRINGS,
         (),
-        "Webhooks to serve: names, -name to leave one out, * for all. Empty serves none.",
+        "Webhooks to serve: names, -name to leave one out, * for all. Empty serves none. Needs "
+        "the feature gate CloudControllerManagerWebhook. There is one: service-annotations "
+        "refuses a Service whose annotations the cloud provider does not understand.",
     )
 
     webhook_bind_address: values.Address = WEBHOOK_SERVING.flag(
@@ -47,7 +49,7 @@ class ServingOptions:
         unit="port",
     )
     webhook_disable_http2_serving: bool = WEBHOOK_SERVING.flag(
-        values.BOOL, False, "Serve webhooks over HTTP/1.1 only."
+        values.BOOL, False, "Serve webhooks over HTTP/1.1 only.", accepted=_NO_HTTP2
     )
     webhook_cert_dir: str = WEBHOOK_SERVING.flag(
         values.STRING,

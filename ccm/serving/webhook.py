@@ -5,8 +5,9 @@ answered with 200 and the decision; what cannot be understood with 400, and a we
 with 500. Nobody is authenticated: an API server's call carries nothing that would prove it.
 
 Beyond the reference, nothing a caller does makes us hold much memory or wait for ever: a body
-has a limit (413), so has the time to send it (408), to wait for a free place (503) and to
-decide (500), which the `timeout` that an API server announces shortens.
+has a limit (413, `MAX_BODY`, kept by the server), so has the time to send it (408), to wait for
+a free place (503) and to decide (500), which the `timeout` that an API server announces
+shortens.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aiohttp import web
-
 from ccm.base import log, metrics, redact
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.durations import parse_duration
-from ccm.serving import admission
+from ccm.serving import admission, http
 from ccm.serving.admission import Webhook
 
-JSON = "application/json"
+MAX_BODY = 7 << 20
+"""Bytes of a body. A review holds an object twice, and an API server takes none above 3 MiB."""
 
 _BUCKETS = (0.25, 0.5, 0.7, 1, 1.5, 3, 5, 10)
 """Buckets of the Go reference."""
@@ -49,13 +49,10 @@ class Limits:
     """What a caller may cost.
 
     Attributes:
-        body_bytes: longest body. A review holds an object twice, and an API server takes
-            none above 3 MiB.
         timeout_s: longest time for one request; the default of an API server's own patience.
         at_once: requests whose bodies are held at one time; others wait.
     """
 
-    body_bytes: int = 7 * 1024 * 1024
     timeout_s: float = 10.0
     at_once: int = 32
 
@@ -69,7 +66,7 @@ class _Refusal(Exception):
 
 
 class Webhooks:
-    """Serves webhooks by their paths; `handle` is what a listener calls.
+    """Serves webhooks by their paths; `handle` is what a server calls.
 
     Args:
         webhooks: those that are on; their names differ.
@@ -90,13 +87,13 @@ class Webhooks:
             for code in _USUAL_CODES:
                 _REQUESTS.labels(str(code), webhook.name)
 
-    async def handle(self, request: web.BaseRequest) -> web.Response:
-        """Answer one HTTP request; never raises but for a lost connection."""
+    async def handle(self, request: http.Request) -> http.Response:
+        """Answer one HTTP request."""
         webhook = self._by_path.get(request.path)
         if webhook is None:
-            return web.Response(status=404, text="404 page not found\n")
+            return http.text("404 page not found\n", 404)
         if request.method != "POST":
-            return web.Response(status=405, text="use POST\n", headers={"Allow": "POST"})
+            return http.text("use POST\n", 405, ("Allow", "POST"))
         since = self._clock.monotonic()
         response = await self._answer(webhook, request)
         # Deviation: the reference counts only 400 and 500.
@@ -105,15 +102,15 @@ class Webhooks:
         _DURATION.labels(*labels).observe(self._clock.monotonic() - since)
         return response
 
-    async def _answer(self, webhook: Webhook, request: web.BaseRequest) -> web.Response:
+    async def _answer(self, webhook: Webhook, request: http.Request) -> http.Response:
         given_s = self._patience_s(request)
         try:
             body = await self._review(webhook, request, asyncio.timeout(given_s))
-        except _Refusal as refusal:
-            return web.Response(status=refusal.status, text=f"{refusal}\n")
-        return web.Response(body=body, content_type=JSON)
+        except (_Refusal, http.BadBody) as refusal:
+            return http.text(f"{refusal}\n", refusal.status)
+        return http.Response(body=body, content_type=http.JSON)
 
-    def _patience_s(self, request: web.BaseRequest) -> float:
+    def _patience_s(self, request: http.Request) -> float:
         """How long the request may take: as the caller says in `timeout`, up to our limit."""
         try:
             asked_s = parse_duration(request.query.get("timeout", "")).total_seconds()
@@ -122,31 +119,19 @@ class Webhooks:
         return min(asked_s, self._limits.timeout_s) if asked_s > 0 else self._limits.timeout_s
 
     async def _review(
-        self, webhook: Webhook, request: web.BaseRequest, deadline: asyncio.Timeout
+        self, webhook: Webhook, request: http.Request, deadline: asyncio.Timeout
     ) -> bytes:
         late = _Refusal(503, "too many requests at once")
         try:
             async with deadline, self._places:
                 late = _Refusal(408, "the body did not arrive in time")
-                asked = _understood(await self._body(request))
+                asked = await _understood(request)
                 late = _Refusal(500, f"webhook {webhook.name} did not decide in time")
                 return await self._decided(webhook, asked)
         except TimeoutError:
             if late.status >= 500:
                 self._log.warning("webhook is too slow", webhook=webhook.name, error=str(late))
             raise late from None
-
-    async def _body(self, request: web.BaseRequest) -> bytes:
-        if request.headers.get("Content-Type", "") != JSON:
-            raise _Refusal(400, f"Content-Type must be {JSON}")
-        body = bytearray()
-        async for chunk in request.content.iter_any():
-            body += chunk
-            if len(body) > self._limits.body_bytes:
-                raise _Refusal(413, f"body is longer than {self._limits.body_bytes} bytes")
-        if not body:
-            raise _Refusal(400, "body is empty")
-        return bytes(body)
 
     async def _decided(self, webhook: Webhook, asked: admission.Request) -> bytes:
         try:
@@ -161,7 +146,12 @@ class Webhooks:
         return encoded
 
 
-def _understood(body: bytes) -> admission.Request:
+async def _understood(request: http.Request) -> admission.Request:
+    if request.headers.get("Content-Type", "") != http.JSON:
+        raise _Refusal(400, f"Content-Type must be {http.JSON}")
+    body = await request.read()
+    if not body:
+        raise _Refusal(400, "body is empty")
     try:
         return admission.decode(body)
     except admission.Malformed as error:

@@ -47,6 +47,5 @@ def test_notices() -> None:
     """A gate set by name is told about unless it does something."""
     assert gates.notices({"AllAlpha": True, gates.LOGGING_ALPHA: True}) == []
     assert gates.notices({gates.WEBHOOK: True, gates.CONTEXTUAL_LOGGING: False}) == [
-        "feature gate CloudControllerManagerWebhook has no effect in this version",
         "feature gate ContextualLogging has no effect in this version",
     ]

@@ -63,6 +63,9 @@ cloud-api-burst inventory-max-age concurrent-service-syncs load-balancer-classes
 load-balancer-nodes-quiet-period load-balancer-nodes-longest-wait
 load-balancer-drift-check-period load-balancer-drift-check-budget route-reconciliation-period
 cluster-cidr configure-cloud-routes shutdown-grace-period
+webhooks webhook-bind-address webhook-secure-port webhook-cert-dir webhook-tls-cert-file
+webhook-tls-private-key-file webhook-tls-min-version webhook-tls-cipher-suites
+webhook-tls-curve-preferences webhook-tls-sni-cert-key
 """
 
 OURS = {

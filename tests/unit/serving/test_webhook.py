@@ -6,14 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from ipaddress import IPv4Address
 from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp.test_utils import RawTestServer
 
 from ccm.base import metrics
-from ccm.serving import admission, webhook
+from ccm.serving import admission, http, listener, webhook
 
 JSON = {"Content-Type": "application/json"}
 REVIEW = {
@@ -61,25 +61,33 @@ class Gate:
 
 @asynccontextmanager
 async def serving(
-    *handlers: admission.Handler, limits: webhook.Limits | None = None, name: str = "test-hook"
+    *handlers: admission.Handler,
+    limits: webhook.Limits | None = None,
+    max_body: int = webhook.MAX_BODY,
+    name: str = "test-hook",
 ) -> AsyncIterator[Ask]:
     """A server; a function that posts to the first webhook: status and body."""
     hooks = [
         admission.Webhook(name=name if not number else f"{name}-{number}", handle=handler)
         for number, handler in enumerate(handlers)
     ]
-    server = RawTestServer(webhook.Webhooks(hooks, limits=limits).handle)
-    async with server, aiohttp.ClientSession() as session:
+    opened = listener.bind(listener.Endpoint(address=IPv4Address("127.0.0.1"), port=0))
+    url = f"http://127.0.0.1:{opened.getsockname()[1]}"
+    server = http.Server(webhook.Webhooks(hooks, limits=limits).handle, max_body=max_body)
+    await server.start(opened)
+    async with aiohttp.ClientSession(url) as session:
 
         async def ask(
             body: Any = BODY, path: str = f"/{name}", method: str = "POST", **how: Any
         ) -> tuple[int, str]:
-            url = server.make_url(path)
             how = {"headers": JSON, **how}
-            async with session.request(method, url, data=body, **how) as response:
+            async with session.request(method, path, data=body, **how) as response:
                 return response.status, await response.text()
 
-        yield ask
+        try:
+            yield ask
+        finally:
+            await server.close()
 
 
 def counted(name: str, code: str, *, metric: str = "request_total") -> float:
@@ -188,7 +196,7 @@ def test_the_buckets_are_the_references() -> None:
 @pytest.mark.asyncio
 @pytest.mark.row("webhook-limits-01")
 async def test_a_body_may_not_be_endless() -> None:
-    async with serving(allow, limits=webhook.Limits(body_bytes=len(BODY))) as ask:
+    async with serving(allow, max_body=len(BODY)) as ask:
         assert (await ask())[0] == 200
         assert (await ask(BODY + b" "))[0] == 413
 

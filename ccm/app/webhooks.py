@@ -1,0 +1,140 @@
+"""The admission webhooks: which there are, and their server, from the flags.
+
+`service-annotations` checks the annotations of Services against the schema that the provider
+declares as `Cloud.service_annotation_schema`; that is how a provider has a say at admission. A
+further webhook is a name in `names.WEBHOOKS` and a maker here.
+
+The server runs on standbys too, from the moment the provider is open. Until then, and when it
+is gone, an API server that was told `failurePolicy: Ignore` stores what it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ccm.app import gates, names
+from ccm.app.options import Options
+from ccm.app.provider import Misconfigured
+from ccm.base import log
+from ccm.base.clock import SYSTEM, Clock
+from ccm.cloud.interface import Cloud
+from ccm.controllers.service import plan
+from ccm.model import Service
+from ccm.serving import certs, http, listener, tls, webhook
+from ccm.serving.admission import Handler, Webhook
+from ccm.serving.admission_annotations import Schema, ServiceAnnotations
+
+PAIR_NAME = "cloud-controller-manager-webhook"
+"""Name of the certificate's files in `--webhook-cert-dir`, as in the Go reference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What webhooks are made of.
+
+    Attributes:
+        options: the flags.
+        cloud: what the provider offers now.
+    """
+
+    options: Options
+    cloud: Callable[[], Cloud]
+
+
+def enabled(options: Options) -> tuple[str, ...]:
+    """The webhooks to serve; none without the gate, or without a port.
+
+    `Deviation:` the Go reference opens the port without the gate, and then answers nobody.
+    """
+    on = gates.build(options.feature_gates).enabled(gates.WEBHOOK) and options.webhook_secure_port
+    if not on:
+        return ()
+    return tuple(name for name in names.WEBHOOKS if names.is_enabled(name, options.webhooks))
+
+
+async def serve(options: Options, cloud: Callable[[], Cloud], *, clock: Clock = SYSTEM) -> None:
+    """Serve the webhooks that are on until cancelled; return at once if none is.
+
+    Raises:
+        Misconfigured: the port cannot be opened, or a certificate not be used.
+    """
+    parts = Parts(options=options, cloud=cloud)
+    hooks = [Webhook(name=name, handle=_MAKERS[name](parts)) for name in enabled(options)]
+    if not hooks:
+        return
+    keeper = _keeper(options, clock)
+    endpoint = listener.Endpoint(
+        address=options.webhook_bind_address, port=options.webhook_secure_port
+    )
+    server = http.Server(
+        webhook.Webhooks(hooks, clock=clock).handle,
+        context=keeper.context,
+        max_body=webhook.MAX_BODY,
+    )
+    try:
+        await _start(server, keeper, endpoint)
+        log.logger("webhook").info(
+            "serving webhooks", address=str(endpoint), webhooks=[hook.name for hook in hooks]
+        )
+        await keeper.run()
+    finally:
+        await server.close()
+
+
+async def _start(server: http.Server, keeper: tls.Keeper, endpoint: listener.Endpoint) -> None:
+    try:
+        await keeper.start()
+        await server.start(listener.bind(endpoint))
+    except (listener.ListenError, certs.CertificateError) as error:
+        raise Misconfigured(f"webhook server: {error}") from error
+
+
+def _keeper(options: Options, clock: Clock) -> tls.Keeper:
+    try:
+        rules = tls.policy(
+            options.webhook_tls_min_version,
+            options.webhook_tls_cipher_suites,
+            options.webhook_tls_curve_preferences,
+        )
+    except tls.TlsError as error:
+        raise Misconfigured(f"webhook server: {error}") from error
+    named = [
+        certs.Named(source=_files(entry.cert_file, entry.key_file), names=entry.names)
+        for entry in options.webhook_tls_sni_cert_key
+    ]
+    return tls.Keeper(rules, certs.Certificates(_main(options, clock), named), clock=clock)
+
+
+def _main(options: Options, clock: Clock) -> certs.Source:
+    if options.webhook_tls_cert_file:
+        return _files(options.webhook_tls_cert_file, options.webhook_tls_private_key_file)
+    subject = certs.Subject.serving(options.webhook_bind_address)
+    if options.webhook_cert_dir:
+        return certs.Directory(Path(options.webhook_cert_dir), PAIR_NAME, subject, clock=clock)
+    return certs.Memory(subject, clock=clock)
+
+
+def _files(chain: str, key: str) -> certs.Source:
+    return certs.Files(Path(chain), Path(key))
+
+
+def _service_annotations(parts: Parts) -> Handler:
+    classes = frozenset(parts.options.load_balancer_classes)
+
+    def schema() -> Schema:
+        cloud = parts.cloud()
+        return Schema(
+            rules=cloud.service_annotation_schema, prefixes=cloud.service_annotations or ()
+        )
+
+    def concerns(service: Service) -> bool:
+        return plan.wants_balancer(service, classes)
+
+    return ServiceAnnotations(schema, concerns)
+
+
+_MAKERS: Mapping[str, Callable[[Parts], Handler]] = {
+    names.SERVICE_ANNOTATIONS: _service_annotations,
+}
