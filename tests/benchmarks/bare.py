@@ -7,11 +7,13 @@ status patch, node patch, event, as the daemon sends them. Prints one JSON line.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import ssl
 import sys
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -30,74 +32,133 @@ class Answer(msgspec.Struct):
     metadata: Meta
 
 
-async def main(server: str, token: str, ca_file: str) -> None:
-    """Send everything and report."""
-    decoder = msgspec.json.Decoder(Answer)
+class Api:
+    """Sends requests to the API server and knows nothing about them."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+        self._events: list[asyncio.Task[None]] = []
+
+    async def send(self, method: str, path: str, kind: str, body: Any) -> bytes:
+        """One request; the body of its answer.
+
+        Raises:
+            RuntimeError: the server refused it.
+        """
+        async with self._session.request(
+            method,
+            path,
+            data=msgspec.json.encode(body),
+            headers={"Content-Type": kind},
+        ) as response:
+            answer = await response.read()
+            if response.status >= 300:
+                raise RuntimeError(f"{method} {path}: {response.status} {answer[:300]!r}")
+            return answer
+
+    async def patch(self, path: str, body: Any) -> bytes:
+        """A strategic merge patch."""
+        return await self.send("PATCH", path, "application/strategic-merge-patch+json", body)
+
+    def event(self, body: Any) -> None:
+        """Send an event; nobody waits for it but `drain`."""
+
+        async def post() -> None:
+            path = "/api/v1/namespaces/default/events"
+            await self.send("POST", path, "application/json", body)
+
+        self._events.append(asyncio.create_task(post()))
+
+    async def drain(self) -> None:
+        """Wait for all events."""
+        await asyncio.gather(*self._events)
+
+
+@contextlib.asynccontextmanager
+async def connect(server: str, token: str, ca_file: str) -> AsyncIterator[Api]:
+    """A connection to the API server."""
     context = ssl.create_default_context(cafile=ca_file)
     headers = {"Authorization": f"Bearer {token}"}
     connector = aiohttp.TCPConnector(limit=0, ssl=context)
-    queue: asyncio.Queue[tuple[str, str] | None] = asyncio.Queue()
     async with aiohttp.ClientSession(
         server, headers=headers, connector=connector, cookie_jar=aiohttp.DummyCookieJar()
     ) as session:
+        yield Api(session)
 
-        async def send(method: str, path: str, kind: str, body: Any) -> bytes:
-            async with session.request(
-                method,
-                path,
-                data=msgspec.json.encode(body),
-                headers={"Content-Type": kind},
-            ) as response:
-                answer = await response.read()
-                if response.status >= 300:
-                    raise RuntimeError(f"{method} {path}: {response.status} {answer[:300]!r}")
-                return answer
 
-        async def event(name: str, uid: str) -> None:
-            await send(
-                "POST", "/api/v1/namespaces/default/events", "application/json", _event(name, uid)
-            )
+async def lines() -> AsyncIterator[list[str]]:
+    """The words of each line of standard input, after saying that we are ready."""
+    print("ready", flush=True)
+    reader = asyncio.StreamReader(limit=2**20)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        yield line.decode().split()
 
-        events: list[asyncio.Task[None]] = []
 
-        async def work() -> None:
-            while (item := await queue.get()) is not None:
-                name, uid = item
-                smp = "application/strategic-merge-patch+json"
-                raw = await send("PATCH", f"/api/v1/nodes/{name}/status", smp, _status(name, uid))
-                version = decoder.decode(raw).metadata.resourceVersion
-                decoder.decode(
-                    await send("PATCH", f"/api/v1/nodes/{name}", smp, _node(name, version))
-                )
-                events.append(asyncio.create_task(event(name, uid)))
-            await queue.put(None)
+class Nodes:
+    """The writes of an initialisation, for every node that is put in."""
 
-        loop = asyncio.get_running_loop()
-        workers = [asyncio.create_task(work()) for _ in range(WORKERS)]
-        print("ready", flush=True)
-        reader = asyncio.StreamReader(limit=2**20)
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-        before = usage(os.getpid())
-        started = time.time()
-        while line := await reader.readline():
-            name, uid = line.decode().split()
-            queue.put_nowait((name, uid))
-        queue.put_nowait(None)
-        await asyncio.gather(*workers)
-        ended = time.time()
-        await asyncio.gather(*events)
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._queue: asyncio.Queue[tuple[str, str] | None] = asyncio.Queue()
+        self._workers = [asyncio.create_task(self._work()) for _ in range(WORKERS)]
+
+    def put(self, name: str, uid: str) -> None:
+        """One more node."""
+        self._queue.put_nowait((name, uid))
+
+    async def finish(self) -> None:
+        """There are no more; wait for all of them."""
+        self._queue.put_nowait(None)
+        await asyncio.gather(*self._workers)
+
+    async def _work(self) -> None:
+        decoder = msgspec.json.Decoder(Answer)
+        while (item := await self._queue.get()) is not None:
+            name, uid = item
+            raw = await self._api.patch(f"/api/v1/nodes/{name}/status", _status(name, uid))
+            version = decoder.decode(raw).metadata.resourceVersion
+            decoder.decode(await self._api.patch(f"/api/v1/nodes/{name}", _node(name, version)))
+            self._api.event(_event(name, uid))
+        await self._queue.put(None)
+
+
+class Stopwatch:
+    """Figures of this process, from its making to `report`."""
+
+    def __init__(self) -> None:
+        self._before = usage(os.getpid())
+        self._started = time.time()
+        self._ended = 0.0
+
+    def stop(self) -> None:
+        """The work is done; events may still be under way."""
+        self._ended = time.time()
+
+    def report(self) -> None:
+        """Print the figures as one line of JSON."""
         after = usage(os.getpid())
-        print(
-            json.dumps(
-                {
-                    "started": started,
-                    "ended": ended,
-                    "cpu_s": round(after.cpu_s - before.cpu_s, 2),
-                    "peak_mib": round(after.peak_mib, 1),
-                }
-            ),
-            flush=True,
-        )
+        figures = {
+            "started": self._started,
+            "ended": self._ended,
+            "cpu_s": round(after.cpu_s - self._before.cpu_s, 2),
+            "peak_mib": round(after.peak_mib, 1),
+        }
+        print(json.dumps(figures), flush=True)
+
+
+async def main(server: str, token: str, ca_file: str) -> None:
+    """Send everything and report."""
+    async with connect(server, token, ca_file) as api:
+        nodes = Nodes(api)
+        watch = Stopwatch()
+        async for name, uid in lines():
+            nodes.put(name, uid)
+        await nodes.finish()
+        watch.stop()
+        await api.drain()
+        watch.report()
 
 
 def _status(name: str, uid: str) -> Any:

@@ -41,9 +41,7 @@ class World:
                 "type": "small",
                 "zone": "zone-1",
                 "region": "region-1",
-                "addresses": [
-                    {"kind": "private", "value": f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}"}
-                ],
+                "addresses": [{"kind": "private", "value": address(n)}],
             }
             for n, name in enumerate(names, 1)
         ]
@@ -115,6 +113,11 @@ class World:
                     name = reference.get("name", "")
                     found[name] = found.get(name, 0) + 1
         return found
+
+
+def address(number: int) -> str:
+    """The address of an instance, by its place among those added together, from 1."""
+    return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
 
 
 def _node(name: str, padding: bool) -> Any:

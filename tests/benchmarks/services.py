@@ -1,0 +1,236 @@
+"""A hundred Services and a thousand nodes at once, and one node more beside more Services."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.benchmarks import proc
+from tests.benchmarks.scenarios import TUNED
+from tests.benchmarks.world import World, address
+
+NODES = 1000
+SERVICES = 100
+LATECOMERS = 5
+FLAGS = (*TUNED, "--concurrent-service-syncs=32", "--configure-cloud-routes=false")
+PATH = "/api/v1/namespaces/default/services"
+PATIENCE_S = 300.0
+QUIET_S = 3.0
+
+OnObject = Callable[[str, str], None]
+
+
+async def services(world: World) -> dict[str, Any]:
+    """The crowd appears; beside a bare client that sends the same. Then latecomers."""
+    nodes = [f"node-{n:04d}" for n in range(NODES)]
+    webs = [f"web-{n:04d}" for n in range(SERVICES)]
+    latecomers = [f"late-{n:04d}" for n in range(2 * LATECOMERS)]
+    await world.add_instances([*nodes, *latecomers])
+    bare = await _bare(world, nodes, webs)
+    await remove_services(world)
+    await world.remove_nodes()
+    await world.cloud_calls()
+    kubeconfig = f"--kubeconfig={world.server.kubeconfig_path}"
+    cloud = (f"--cloud-config={world.cloud_config}", "--cloud-provider=sim")
+    with proc.daemon(world.folder / "services.log", kubeconfig, *cloud, *FLAGS) as daemon:
+        await asyncio.to_thread(daemon.wait_for, "became leader")
+        await asyncio.sleep(1)
+        ours = await _crowd(world, daemon, nodes, webs)
+        once = await _latecomers(world, daemon, latecomers[:LATECOMERS], SERVICES, NODES)
+        more = [f"more-{n:04d}" for n in range(SERVICES)]
+        await create_services(world, more)
+        members = NODES + LATECOMERS
+        await _settled(world, 2 * SERVICES, members)
+        twice = await _latecomers(world, daemon, latecomers[LATECOMERS:], 2 * SERVICES, members)
+        daemon.stop()
+    return {
+        "ours": ours,
+        "bare": bare,
+        "wall_ratio": round(ours["wall_s"] / bare["wall_s"], 2),
+        "cpu_ratio": round(ours["cpu_s"] / bare["cpu_s"], 2),
+        "rss_ratio": round(ours["peak_rss_mib"] / bare["peak_rss_mib"], 2),
+        "one_node_more": {
+            f"{SERVICES}_services": once,
+            f"{2 * SERVICES}_services": twice,
+            "cpu_ratio": round(twice["cpu_s_per_node"] / once["cpu_s_per_node"], 2),
+        },
+    }
+
+
+async def create_services(
+    world: World, names: Sequence[str], *, on_service: OnObject | None = None
+) -> float:
+    """Services of type LoadBalancer, 16 at once; the seconds that took."""
+    line = asyncio.Semaphore(16)
+    started = time.monotonic()
+
+    async def one(name: str) -> None:
+        ports = [{"protocol": "TCP", "port": 80}]
+        body = {"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "ports": ports}}
+        async with line, world.api.post(PATH, json=body) as response:
+            answer = await response.json()
+            if response.status != 201:
+                raise RuntimeError(str(answer))
+            if on_service is not None:
+                on_service(name, answer["metadata"]["uid"])
+
+    await asyncio.gather(*(one(name) for name in names))
+    return time.monotonic() - started
+
+
+async def remove_services(world: World) -> None:
+    """Delete all Services that want a load balancer, and all load balancers."""
+    for item in await _wanting(world):
+        path = f"{PATH}/{item['metadata']['name']}"
+        merge = {"Content-Type": "application/merge-patch+json"}
+        lifted = json.dumps({"metadata": {"finalizers": None}})
+        async with world.api.patch(path, data=lifted, headers=merge) as response:
+            response.raise_for_status()
+        async with world.api.delete(path) as response:
+            response.raise_for_status()
+    for balancer in await _balancers(world):
+        async with world.cloud.delete(f"/admin/balancers/{balancer['id']}") as response:
+            response.raise_for_status()
+
+
+async def _crowd(
+    world: World, daemon: proc.Daemon, nodes: list[str], webs: list[str]
+) -> dict[str, Any]:
+    await world.cloud_calls()
+    offset = world.audit.stat().st_size
+    before = proc.usage(daemon.pid)
+    started = time.time()
+    registered_s, created_s = await asyncio.gather(
+        world.register(nodes), create_services(world, webs)
+    )
+    await _settled(world, len(webs), len(nodes))
+    await asyncio.to_thread(daemon.wait_for, "node initialised", len(nodes), 300)
+    after = proc.usage(daemon.pid)
+    await asyncio.sleep(QUIET_S)
+    ensured, changed = daemon.lines("load balancer ensured"), daemon.lines("members changed")
+    done = [*ensured, *changed, *daemon.lines("node initialised")]
+    calls = await world.cloud_calls()
+    ensures = Counter(line["service"] for line in ensured)
+    updates = Counter(line["service"] for line in changed)
+    bursts = len(daemon.lines("nodes changed"))
+    # Each ensure and each update looks its load balancer up once: more looks are failures.
+    looks = calls.get("list_balancers", 0)
+    return {
+        "nodes": len(nodes),
+        "services": len(webs),
+        "without_address": sum(1 for item in await _wanting(world) if not _ingress(item)),
+        "ensures_per_service": max(ensures.values()),
+        "host_updates_per_service": max(updates.values(), default=0),
+        "bursts": bursts,
+        "failed_calls": looks - ensures.total() - updates.total(),
+        "wall_s": round(max(line["ts"] for line in done) / 1000 - started, 2),
+        "addresses_s": round(max(line["ts"] for line in ensured) / 1000 - started, 2),
+        "registered_s": round(registered_s, 2),
+        "created_s": round(created_s, 2),
+        "cpu_s": round(after.cpu_s - before.cpu_s, 2),
+        "peak_rss_mib": round(after.peak_mib, 1),
+        "api_writes": {
+            "nodes": sum(world.audited(offset, "patch", "nodes").values()),
+            "services": sum(world.audited(offset, "patch", "services").values()),
+            "events": sum(world.audited(offset, "create", "events").values()),
+        },
+        "cloud_calls": calls,
+    }
+
+
+async def _latecomers(
+    world: World, daemon: proc.Daemon, names: Sequence[str], webs: int, members: int
+) -> dict[str, Any]:
+    """What one node more costs, when all is quiet between two of them."""
+    await asyncio.sleep(QUIET_S)
+    before = proc.usage(daemon.pid)
+    seconds = []
+    for number, name in enumerate(names, 1):
+        started = time.monotonic()
+        await world.register([name])
+        await _settled(world, webs, members + number)
+        seconds.append(time.monotonic() - started)
+        await asyncio.sleep(1)
+    after = proc.usage(daemon.pid)
+    return {
+        "cpu_s_per_node": round((after.cpu_s - before.cpu_s) / len(names), 3),
+        "member_everywhere_s": round(sum(seconds) / len(seconds), 2),
+    }
+
+
+async def _settled(world: World, webs: int, members: int) -> None:
+    """Wait until there are so many load balancers with so many members, all shown."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        found = await _balancers(world)
+        if len(found) == webs and all(len(each["members"]) == members for each in found):
+            break
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(found)} load balancers of {webs}, or members are missing")
+        await asyncio.sleep(0.2)
+    while not all(map(_ingress, await _wanting(world))):
+        if time.monotonic() > deadline:
+            raise TimeoutError("Services without an address")
+        await asyncio.sleep(0.2)
+
+
+async def _balancers(world: World) -> list[dict[str, Any]]:
+    async with world.cloud.get("/admin/balancers?limit=500") as response:
+        response.raise_for_status()
+        return list((await response.json())["balancers"])
+
+
+async def _wanting(world: World) -> list[dict[str, Any]]:
+    async with world.api.get(PATH) as response:
+        items = (await response.json())["items"]
+    return [item for item in items if item["spec"]["type"] == "LoadBalancer"]
+
+
+def _ingress(service: dict[str, Any]) -> list[Any]:
+    return list(service["status"]["loadBalancer"].get("ingress") or ())
+
+
+async def _bare(world: World, nodes: list[str], webs: list[str]) -> dict[str, Any]:
+    cloud = yaml.safe_load(Path(world.cloud_config).read_text())
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.benchmarks.bare_services"),
+        *(world.server.url, world.server.token, str(world.server.ca_file)),
+        *(cloud["url"], cloud["token"]),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    stdin = process.stdin
+    await process.stdout.readline()
+    place = {name: number for number, name in enumerate(nodes, 1)}
+    started = time.time()
+    await asyncio.gather(
+        world.register(
+            nodes,
+            on_node=lambda name, uid: stdin.write(
+                f"node {name} {uid} {address(place[name])}\n".encode()
+            ),
+        ),
+        create_services(
+            world,
+            webs,
+            on_service=lambda name, uid: stdin.write(f"service {name} {uid}\n".encode()),
+        ),
+    )
+    stdin.close()
+    figures = json.loads(await asyncio.wait_for(process.stdout.readline(), 120))
+    await process.wait()
+    return {
+        "wall_s": round(figures["ended"] - started, 2),
+        "cpu_s": figures["cpu_s"],
+        "peak_rss_mib": figures["peak_mib"],
+    }
