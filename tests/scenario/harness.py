@@ -205,9 +205,18 @@ class Cluster:
             if condition["type"] == names.CONDITION_READY:
                 condition["status"] = ready
         node["spec"].update(spec)
-        async with self._session.post(NODES, json=node) as response:
+        return await self.create(NODES, node)
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object; what it is now."""
+        async with self._session.post(path, json=body) as response:
             assert response.status == 201, await response.text()
             return dict(await response.json())
+
+    async def delete(self, path: str) -> None:
+        """Delete an object."""
+        async with self._session.delete(path) as response:
+            assert response.status == 200, await response.text()
 
     async def node(self, name: str) -> dict[str, Any] | None:
         """A node; None when there is none."""
@@ -215,8 +224,7 @@ class Cluster:
 
     async def delete_node(self, name: str) -> None:
         """An administrator deletes a node."""
-        async with self._session.delete(f"{NODES}/{name}") as response:
-            assert response.status == 200, await response.text()
+        await self.delete(f"{NODES}/{name}")
 
     async def set_ready(self, name: str, status: str) -> None:
         """The kubelet, or who watches over it, turns the Ready condition."""
