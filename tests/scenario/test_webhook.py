@@ -1,0 +1,132 @@
+"""Service annotations checked at admission, at an API server that asks us."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ccm.app.webhooks import PAIR_NAME
+from ccm.sandbox import ports
+from providers.sim import service_annotations
+from tests import servers
+from tests.kubectl.tool import Kubectl
+from tests.scenario.harness import Daemon, Stage, wait_for
+
+MANIFEST = Path(__file__).parents[2] / "manifests" / "webhook.yaml"
+PREFIX = service_annotations.PREFIX
+SIZE, INTERNAL = service_annotations.SIZE.name, service_annotations.INTERNAL.name
+PATIENCE_S = 30.0
+"""An API server takes its time until it heeds a new registration."""
+
+
+class Person:
+    """Somebody with kubectl."""
+
+    def __init__(self, stage: Stage) -> None:
+        program = servers.require_assets() / "kubectl"
+        self._kubectl = Kubectl(program, stage.server.kubeconfig_path, stage.folder / "home")
+
+    async def does(self, *words: str, stdin: Any = None) -> tuple[int, str]:
+        """Exit status and output of one command."""
+        return await asyncio.to_thread(self._kubectl.run, *words, stdin=stdin)
+
+    async def writes(self, name: str, **annotations: str) -> tuple[int, str]:
+        """Create a Service; the names of annotations go without their prefix."""
+        return await self.does("create", "-f", "-", stdin=service(name, **annotations))
+
+
+def service(name: str, **annotations: str) -> dict[str, Any]:
+    found = {PREFIX + key.replace("_", "-"): text for key, text in annotations.items()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "namespace": "default", "annotations": found},
+        "spec": {"type": "LoadBalancer", "ports": [{"port": 80}]},
+    }
+
+
+async def start(stage: Stage, port: int) -> Daemon:
+    daemon = await stage.start_leading(
+        flags={
+            "feature-gates": "CloudControllerManagerWebhook=true",
+            "webhooks": "*",
+            "webhook-bind-address": "127.0.0.1",
+            "webhook-secure-port": str(port),
+            "webhook-cert-dir": str(stage.folder / "certs"),
+        }
+    )
+    await daemon.says("serving webhooks", within_s=PATIENCE_S)
+    return daemon
+
+
+@asynccontextmanager
+async def registered(stage: Stage, person: Person, port: int) -> AsyncIterator[None]:
+    """The shipped registration, but for where the webhook is found."""
+    documents = yaml.safe_load_all(MANIFEST.read_text())
+    [found] = [one for one in documents if one["kind"] == "ValidatingWebhookConfiguration"]
+    authority = (stage.folder / "certs" / f"{PAIR_NAME}.crt").read_bytes()
+    for one in found["webhooks"]:
+        one["clientConfig"] = {
+            "url": f"https://127.0.0.1:{port}{one['clientConfig']['service']['path']}",
+            "caBundle": base64.b64encode(authority).decode(),
+        }
+    kind = "validatingwebhookconfigurations"
+    status, said = await person.does("create", "-f", "-", stdin=found)
+    try:
+        assert status == 0, said
+        yield
+    finally:
+        await person.does("delete", kind, found["metadata"]["name"], "--ignore-not-found")
+
+
+@pytest.mark.envtest
+@pytest.mark.row("webhook-annotations-06")
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("api_server", ["real"], indirect=True)
+@pytest.mark.asyncio
+async def test_wrong_annotations_are_refused_while_the_daemon_lives(stage: Stage) -> None:
+    person, port = Person(stage), ports.pick_port()
+    assert (await person.writes("old", size="huge"))[0] == 0
+    daemon = await start(stage, port)
+
+    async with registered(stage, person, port):
+
+        async def refused() -> str:
+            """What kubectl says about a wrong Service; nothing if it is taken."""
+            status, said = await person.does(
+                *("create", "--dry-run=server", "-f", "-"),
+                stdin=service("web", size="huge", internal="maybe"),
+            )
+            return said if status else ""
+
+        said = await wait_for(refused, "a wrong Service is refused", within_s=PATIENCE_S)
+        assert "denied the request" in said
+        assert f"annotation {SIZE}: 'huge' is not understood; expected small or large" in said
+        assert f"annotation {INTERNAL}: 'maybe' is not understood; expected true or false" in said
+
+        status, said = await person.writes("good", size="large", sise="large")
+        assert status == 0
+        assert f"Warning: annotation {PREFIX}sise is unknown" in said
+        assert f"did you mean {SIZE}?" in said
+
+        # What was wrong before: it changes elsewhere, may not change for the worse, and goes.
+        status, said = await person.does("label", "service", "old", "a=b")
+        assert status == 0, said
+        status, said = await person.does(
+            "annotate", "--overwrite", "service", "old", f"{SIZE}=giant"
+        )
+        assert status != 0
+        assert "'giant' is not understood" in said
+        status, said = await person.does("delete", "service", "old", "good", "--timeout=30s")
+        assert status == 0, said
+
+        await daemon.kill()
+        status, said = await person.writes("after", size="huge")
+        assert status == 0, said
