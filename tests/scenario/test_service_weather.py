@@ -1,0 +1,437 @@
+"""Load balancers in bad weather: whatever fails once, the end is as if nothing had failed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm.app import names as app_names
+from ccm.model import names
+from providers.sim import world_balancers
+from tests import servers
+from tests.faults import Cut, Delay, Exchange, Match
+from tests.scenario import crowd, harness, weather
+from tests.scenario.crowd import SERVICES
+from tests.scenario.harness import Daemon, Stage, wait_for
+from tests.scenario.weather import Step, Strike, Weather
+
+FLAGS: Mapping[str, str] = {
+    "controllers": app_names.SERVICE.name,
+    "concurrent-service-syncs": "100",
+    "kube-api-qps": "-1",
+    "load-balancer-nodes-quiet-period": "200ms",
+    # A busy machine must not cost the lease.
+    "leader-elect-lease-duration": "60s",
+    "leader-elect-renew-deadline": "40s",
+    "leader-elect-retry-period": "2s",
+}
+
+PATIENCE_S = 45.0
+"""A failed Service is tried again after 5 s, then 10 s; a busy machine takes its time."""
+
+BALANCERS = "^/v1/balancers"
+FIND = Step(name="find", method="GET", path=f"{BALANCERS}$")
+ORDER = Step(name="order", method="POST", path=f"{BALANCERS}$")
+CHANGE = Step(name="change", method="PUT", path=f"{BALANCERS}/[^/]+$")
+MEMBERS = Step(name="members", method="PUT", path=f"{BALANCERS}/[^/]+/members$")
+DELETE = Step(name="delete", method="DELETE", path=f"{BALANCERS}/[^/]+$")
+
+STATUS = f"^{SERVICES}/[^/]+/status$"
+FINALIZER = Step(name="finalizer", method="PATCH", path=STATUS)
+SHOW = Step(name="status", method="PATCH", path=STATUS, nth=2)
+LET_GO = Step(name="let go", method="PATCH", path=STATUS)
+
+ONE_SERVER = pytest.mark.parametrize(
+    "api_server",
+    [
+        pytest.param(servers.BUILTIN),
+        pytest.param(servers.REAL, marks=[pytest.mark.envtest, pytest.mark.soak]),
+    ],
+    indirect=True,
+)
+"""For what hardly depends on the API server: the real one has its turn in the long runs."""
+
+CREATING, CHANGING, MOVING, DELETING = "creating", "changing", "moving", "deleting"
+
+CLOUD_STEPS: Mapping[str, Sequence[Step]] = {
+    CREATING: (FIND, ORDER, MEMBERS),
+    CHANGING: (FIND, CHANGE),
+    MOVING: (FIND, MEMBERS),
+    DELETING: (FIND, DELETE),
+}
+"""Every call to the cloud in a Service's life; moving is the change of its members."""
+
+API_STEPS: Mapping[str, Sequence[Step]] = {
+    CREATING: (FINALIZER, SHOW),
+    DELETING: (LET_GO,),
+}
+"""Every write to the API server, events apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One Service that suffers one fault in its life."""
+
+    phase: str
+    step: Step
+    kind: str
+    weather: Weather
+    on_api: bool = False
+    given: str = ""
+
+    @property
+    def name(self) -> str:
+        """The Service's name."""
+        if self.given:
+            return self.given
+        where = "api" if self.on_api else "cloud"
+        return f"{where}-{self.phase}-{self.step.name}-{self.kind}".replace(" ", "-")
+
+
+def cases(*phases: str) -> list[Case]:
+    """Each call of these phases with each fault on the way to the cloud."""
+    return [
+        Case(phase=phase, step=step, kind=kind, weather=fault)
+        for phase in phases
+        for step in CLOUD_STEPS[phase]
+        for kind, fault in weather.CLOUD.items()
+    ]
+
+
+def api_cases(faults: Mapping[str, Weather]) -> list[Case]:
+    """Each write with each fault on the way to the API server."""
+    return [
+        Case(phase=phase, step=step, kind=kind, weather=fault, on_api=True)
+        for phase, steps in API_STEPS.items()
+        for step in steps
+        for kind, fault in faults.items()
+    ]
+
+
+class Life:
+    """A Service from its creation to its end, and the fault that waits for it."""
+
+    def __init__(self, stage: Stage, case: Case) -> None:
+        self.case = case
+        self.balancer_name = ""
+        self._stage = stage
+        self._strike: Strike | None = None
+
+    async def run(self) -> None:
+        """All of it."""
+        for phase, act in (
+            (CREATING, self.create),
+            (CHANGING, self.change),
+            (DELETING, self.delete),
+        ):
+            await self.go_through(phase, act)
+
+    async def go_through(self, phase: str, act: Callable[[], Awaitable[None]]) -> None:
+        """One phase; if the fault waits for it, it must have come."""
+        if phase == self.case.phase and self.case.on_api:
+            self.arm()
+        await act()
+        if phase == self.case.phase:
+            assert self._strike is not None
+            assert self._strike.came, f"{self.case.name} was not struck"
+
+    def arm(self) -> None:
+        """Lie in wait."""
+        wire = self._stage.wire if self.case.on_api else self._stage.cloud_wire
+        about = self._is_about_service if self.case.on_api else self.is_about_balancer
+        self._strike = Strike(wire, self.case.step, about, self.case.weather)
+
+    async def create(self) -> None:
+        """It appears without a load balancer, so that the name of that is known, and wants one."""
+        kind = "LoadBalancer" if self.case.on_api else "ClusterIP"
+        made = await crowd.create(self._stage, crowd.web(self.case.name, type=kind))
+        self.balancer_name = crowd.balancer_name(made)
+        if not self.case.on_api:
+            self._arm_for(CREATING)
+            await crowd.edit(self._stage, self.case.name, {"spec": {"type": "LoadBalancer"}})
+        await self.served(80)
+
+    async def change(self) -> None:
+        """Another port."""
+        self._arm_for(CHANGING)
+        ports = [{"name": "http", "protocol": "TCP", "port": 81, "targetPort": 8080}]
+        await crowd.edit(self._stage, self.case.name, {"spec": {"ports": ports}})
+        await self.served(81)
+
+    async def delete(self) -> None:
+        """Its end."""
+        self._arm_for(DELETING)
+        await delete(self._stage, self.case.name)
+        await wait_for(self._gone, f"{self.case.name} is gone", within_s=PATIENCE_S)
+
+    async def served(self, port: int) -> None:
+        """Wait until everything is as it should be with this port."""
+
+        async def complete() -> bool:
+            service = await self._stage.cluster.get(f"{SERVICES}/{self.case.name}")
+            held = crowd.balancers(self._stage)
+            return (
+                service is not None
+                and names.FINALIZER_LOAD_BALANCER in service["metadata"].get("finalizers", ())
+                and crowd.shows_address(service, held)
+                and is_right(self._stage, held[self.balancer_name], port)
+            )
+
+        await wait_for(complete, f"{self.case.name} is served at {port}", within_s=PATIENCE_S)
+
+    async def _gone(self) -> bool:
+        service = await self._stage.cluster.get(f"{SERVICES}/{self.case.name}")
+        return service is None and self.balancer_name not in crowd.balancers(self._stage)
+
+    def _arm_for(self, phase: str) -> None:
+        if self.case.phase == phase and not self.case.on_api:
+            self.arm()
+
+    def _is_about_service(self, exchange: Exchange) -> bool:
+        return f"/{self.case.name}/" in f"{exchange.path}/"
+
+    def is_about_balancer(self, exchange: Exchange) -> bool:
+        """Whether a call to the cloud is about its load balancer."""
+        name, path = self.balancer_name, exchange.path.split("/")
+        if name in exchange.query_string or name.encode() in exchange.body:
+            return True
+        return len(path) > 3 and self._stage.cloud.worlds.name_of(path[3]) == name
+
+
+def is_right(stage: Stage, balancer: world_balancers.Balancer, port: int) -> bool:
+    """Whether a load balancer works, has this port alone, and every machine as a member."""
+    machines = [one.addresses[0].value for one in stage.cloud.world.snapshot()]
+    return (
+        balancer.state == "active"
+        and [listener.port for listener in balancer.listeners] == [port]
+        and sorted(balancer.members) == sorted(machines)
+    )
+
+
+async def add_node(stage: Stage, name: str) -> None:
+    """A machine, and its node as it is once initialised."""
+    machine = stage.machine(name)
+    await stage.cluster.register(
+        name, ready=names.STATUS_TRUE, providerID=f"sim://{machine.id}", taints=[]
+    )
+    address = {"type": names.ADDRESS_INTERNAL_IP, "address": machine.addresses[0].value}
+    await stage.cluster.patch(
+        f"{harness.NODES}/{name}/status", {"status": {"addresses": [address]}}
+    )
+
+
+async def delete(stage: Stage, name: str) -> None:
+    """Delete a Service."""
+    async with stage.cluster._session.delete(f"{SERVICES}/{name}") as response:
+        assert response.status in (200, 202), await response.text()
+
+
+async def begin(stage: Stage, *, timeout: str = weather.CLOUD_TIMEOUT) -> Daemon:
+    """Two nodes, and a daemon that leads; its provider waits so long for the cloud."""
+    stage.configure_cloud(timeout=timeout)
+    for name in ("host-0", "host-1"):
+        await add_node(stage, name)
+    daemon = await stage.start_leading(flags=FLAGS)
+    await wait_for(lambda: idle(stage), "the daemon watches Services", within_s=PATIENCE_S)
+    return daemon
+
+
+async def idle(stage: Stage) -> bool:
+    """Whether the daemon has seen what there is."""
+    return bool(stage.wire.requests(Match(path="^/api/v1/services$", stream=True)))
+
+
+def count(stage: Stage, operation: str, status: int) -> int:
+    """Calls of an operation that the cloud answered so."""
+    return sum(call.status == status for call in stage.calls(operation))
+
+
+async def warnings(stage: Stage, service: str) -> list[str]:
+    """The reasons of the Warning events about a Service."""
+    return [
+        event["reason"]
+        for event in await stage.cluster.events(service)
+        if event["type"] == names.WARNING
+    ]
+
+
+async def live(stage: Stage, chosen: Sequence[Case]) -> None:
+    """Let one Service for each case live its life, all of them at once."""
+    await begin(stage)
+    await asyncio.gather(*(Life(stage, case).run() for case in chosen))
+
+    await crowd.quiet(stage, for_s=0.5)
+    assert crowd.balancers(stage) == {}
+    # Nothing was ordered twice, not even where the answer to the order was lost.
+    assert count(stage, "create_balancer", 201) == len(chosen)
+    assert count(stage, "delete_balancer", 204) == len(chosen)
+
+
+@pytest.mark.asyncio
+async def test_each_call_of_a_services_life_fails_once(stage: Stage) -> None:
+    """Create, change and delete go on, with one load balancer per Service and none left."""
+    chosen = cases(CREATING, CHANGING, DELETING) + api_cases(weather.API)
+
+    await live(stage, chosen)
+
+    for case in chosen:
+        if case.kind == "throttled":
+            assert await warnings(stage, case.name) == [], case.name
+
+
+@pytest.mark.asyncio
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+async def test_each_write_is_not_answered_once(stage: Stage) -> None:
+    """As above, where the API server keeps the daemon waiting for as long as it will wait."""
+    await live(stage, api_cases(weather.API_SLOW))
+
+
+@pytest.mark.asyncio
+@ONE_SERVER
+async def test_each_call_of_a_change_of_members_fails_once(stage: Stage) -> None:
+    """A new node is a member everywhere, whatever failed for each of the load balancers."""
+    daemon = await begin(stage)
+    lives = [Life(stage, case) for case in cases(MOVING)]
+    await asyncio.gather(*(life.create() for life in lives))
+    for life in lives:
+        life.arm()
+
+    await add_node(stage, "host-2")
+    await asyncio.gather(*(life.served(80) for life in lives))
+
+    for life in lives:
+        await life.go_through(MOVING, _nothing)
+    await crowd.quiet(stage, for_s=0.5)
+    assert count(stage, "create_balancer", 201) == len(lives)
+    # What fails for one load balancer is repeated for that one alone.
+    assert len(daemon.lines("load balancer ensured")) == len(lives)
+    for life in lives:
+        moved = daemon.lines("members changed", service=f"default/{life.case.name}")
+        assert len(moved) == 1, life.case.name
+
+
+async def _nothing() -> None:
+    """The phase is over already."""
+
+
+@pytest.mark.asyncio
+@ONE_SERVER
+async def test_nodes_flap_during_a_slow_ensure(stage: Stage) -> None:
+    """The ensure is not repeated, and the members are those of the end."""
+    daemon = await begin(stage, timeout="20s")
+    quick, slow = served(stage, "quick"), served(stage, "slow")
+    await quick.create()
+    stage.cloud_wire.on(
+        Match(method="POST", path=ORDER.path, where=slow.is_about_balancer), Delay(2.0)
+    )
+    creating = asyncio.create_task(slow.create())
+    await stage.cloud_wire.wait_for(Match(method="POST", path=ORDER.path), count=2)
+
+    label = names.LABEL_EXCLUDE_BALANCERS
+    for round_ in range(6):
+        value = None if round_ % 2 else "true"
+        patch = {"metadata": {"labels": {label: value}}}
+        await stage.cluster.patch(f"{harness.NODES}/host-1", patch, kind="merge")
+        await stage.cluster.set_ready("host-0", names.STATUS_FALSE if value else names.STATUS_TRUE)
+        await asyncio.sleep(0.15)
+    await creating
+    await quick.served(80)
+    await crowd.quiet(stage, for_s=0.5)
+
+    await slow.served(80)
+    for name in ("quick", "slow"):
+        assert len(daemon.lines("load balancer ensured", service=f"default/{name}")) == 1
+    assert len(daemon.lines("members changed", service="default/quick")) <= len(
+        daemon.lines("nodes changed")
+    )
+
+
+@pytest.mark.asyncio
+@ONE_SERVER
+@pytest.mark.parametrize("way", ["in turn", "unseen", "by force during its ensure"])
+async def test_a_service_is_deleted_and_created_again(stage: Stage, way: str) -> None:
+    """A new Service under an old name has a load balancer of its own, and the old one is gone."""
+    await begin(stage)
+    first, second = served(stage, "web"), served(stage, "web")
+    if way == "by force during its ensure":
+        order = Match(method="POST", path=ORDER.path)
+        stage.cloud_wire.on(order, Delay(0.5), times=1)
+        made = await crowd.create(stage, crowd.web("web"))
+        first.balancer_name = crowd.balancer_name(made)
+        await stage.cloud_wire.wait_for(order)
+    else:
+        await first.create()
+
+    if way == "in turn":
+        await delete(stage, "web")
+    elif way == "unseen":
+        await stage.wire.down()
+        await delete_by_force(stage, "web")
+    else:
+        await delete_by_force(stage, "web")
+    second.balancer_name = crowd.balancer_name(await create_soon(stage, "web"))
+    await stage.wire.up()
+
+    await second.served(80)
+    await wait_for(lambda: holds(stage, second), "the old one is gone", within_s=PATIENCE_S)
+    await crowd.quiet(stage, for_s=0.5)
+    assert await holds(stage, second)
+    assert first.balancer_name != second.balancer_name
+
+
+@pytest.mark.asyncio
+@ONE_SERVER
+async def test_too_many_requests_everywhere(stage: Stage) -> None:
+    """Storms of 429 are sat out without a warning about any Service, and without a flood."""
+    await begin(stage)
+    stage.cloud.change_settings(msgspec.structs.replace(stage.cloud.settings, rate_limit=30.0))
+    storm = stage.wire.on(
+        Match(path=f"^{SERVICES}/", write=True),
+        harness.refusal(429, reason="TooManyRequests", Retry_After="1"),
+    )
+    lives = [served(stage, f"web-{number}") for number in range(20)]
+    creating = asyncio.gather(*(life.create() for life in lives))
+    await asyncio.sleep(2.5)
+    struck = len(storm.fired)
+    stage.wire.remove(storm)
+    await creating
+
+    assert len(lives) <= struck <= 4 * len(lives)
+    assert count(stage, "create_balancer", 201) == len(lives)
+    refused = sum(call.status == 429 for call in stage.calls())
+    assert refused > 0
+    for life in lives:
+        assert await warnings(stage, life.case.name) == []
+
+
+def served(stage: Stage, name: str) -> Life:
+    """A Service that no fault waits for."""
+    return Life(stage, Case(phase="", step=FIND, kind="", weather=Cut, given=name))
+
+
+async def delete_by_force(stage: Stage, name: str) -> None:
+    """Delete a Service although finalizers hold it."""
+    patch = {"metadata": {"finalizers": None}}
+    await stage.cluster.patch(f"{SERVICES}/{name}", patch, kind="merge")
+    await delete(stage, name)
+
+
+async def create_soon(stage: Stage, name: str) -> dict[str, Any]:
+    """Create a Service as soon as its name is free; what it is then."""
+
+    async def free() -> bool:
+        return await stage.cluster.get(f"{SERVICES}/{name}") is None
+
+    await wait_for(free, f"{name} is free", within_s=PATIENCE_S)
+    return await crowd.create(stage, crowd.web(name))
+
+
+async def holds(stage: Stage, life: Life) -> bool:
+    """Whether the cloud has this Service's load balancer and no other."""
+    return list(crowd.balancers(stage)) == [life.balancer_name]
