@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -288,6 +289,7 @@ class Stage:
         self.cloud_config = folder / "cloud.yaml"
         self.configure_cloud()
         self._exits = exits
+        self._numbers = itertools.count()
 
     @property
     def wire(self) -> FaultProxy:
@@ -315,7 +317,7 @@ class Stage:
         wire: FaultProxy | None = None,
     ) -> Daemon:
         """Start one more daemon, behind a wire of its own unless given one."""
-        name = f"daemon-{len(self.daemons)}"
+        name = f"daemon-{next(self._numbers)}"
         if kubeconfig is None:
             wire = wire or await self.new_wire()
             kubeconfig = self.folder / f"{name}.kubeconfig"
