@@ -1,0 +1,91 @@
+{{- define "ccm.labels" -}}
+app.kubernetes.io/name: cloud-controller-manager
+app.kubernetes.io/instance: {{ .Values.name }}
+{{- end -}}
+
+{{- define "ccm.subject" -}}
+- kind: ServiceAccount
+  name: {{ .Values.name }}
+  namespace: {{ .Release.Namespace }}
+{{- end -}}
+
+{{- define "ccm.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ .repository }}@{{ .digest }}
+{{- else -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secrets' names: ours where the chart makes them. */}}
+{{- define "ccm.cloudConfigSecret" -}}
+{{- with .Values.cloud.config -}}
+{{ .content | empty | ternary .existingSecret (printf "%s-cloud-config" $.Values.name) }}
+{{- end -}}
+{{- end -}}
+
+{{- define "ccm.credentialsSecret" -}}
+{{- with .Values.credentials -}}
+{{ .data | empty | ternary .existingSecret (printf "%s-credentials" $.Values.name) }}
+{{- end -}}
+{{- end -}}
+
+{{- define "ccm.lease" -}}
+{{ index .Values.extraArgs "leader-elect-resource-name" | default .Values.name }}
+{{- end -}}
+
+{{- define "ccm.leaseNamespace" -}}
+{{ index .Values.extraArgs "leader-elect-resource-namespace" | default "kube-system" }}
+{{- end -}}
+
+{{/* All flags, one a line. A release with a name of its own must not share the Lease. */}}
+{{- define "ccm.args" -}}
+- --cloud-provider={{ .Values.cloud.provider }}
+{{- if include "ccm.cloudConfigSecret" . }}
+- --cloud-config=/etc/ccm/{{ .Values.cloud.config.key }}
+{{- end }}
+{{- if and (ne .Values.name "cloud-controller-manager") (not (hasKey .Values.extraArgs "leader-elect-resource-name")) }}
+- --leader-elect-resource-name={{ include "ccm.lease" . }}
+{{- end }}
+{{- if ne (int .Values.securePort) 10258 }}
+- --secure-port={{ .Values.securePort }}
+{{- end }}
+{{- if .Values.serviceAccountCredentials }}
+- --use-service-account-credentials=true
+{{- end }}
+{{- if .Values.webhook.enabled }}
+- --feature-gates=CloudControllerManagerWebhook=true
+- --webhooks={{ join "," .Values.webhook.names }}
+- --webhook-secure-port={{ .Values.webhook.port }}
+- --webhook-tls-cert-file=/etc/ccm-webhook/tls.crt
+- --webhook-tls-private-key-file=/etc/ccm-webhook/tls.key
+{{- end }}
+{{- range $name, $value := .Values.extraArgs }}
+- {{ printf "--%s=%v" $name $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* What a schema cannot say. */}}
+{{- define "ccm.check" -}}
+{{- with .Values.webhook -}}
+{{- if and .enabled (not .tlsSecret) -}}
+{{- fail "webhook.tlsSecret: the webhook is on and needs a Secret with its certificate" -}}
+{{- end -}}
+{{- if and .enabled (not .caCertificate) (not .annotations) -}}
+{{- fail "webhook.caCertificate: the API server must know who signed the webhook's certificate; or set webhook.annotations for what fills it in" -}}
+{{- end -}}
+{{- if and .enabled (eq (int .port) (int $.Values.securePort)) -}}
+{{- fail "webhook.port: must differ from securePort" -}}
+{{- end -}}
+{{- end -}}
+{{- range list "cloud-provider" "cloud-config" "secure-port" "use-service-account-credentials" -}}
+{{- if hasKey $.Values.extraArgs . -}}
+{{- fail (printf "extraArgs.%s: this flag has a value of its own" .) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.webhook.enabled (hasKey .Values.extraArgs "feature-gates") -}}
+{{- fail "extraArgs.feature-gates: the webhook sets this flag" -}}
+{{- end -}}
+{{- end -}}
