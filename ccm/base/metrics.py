@@ -31,9 +31,13 @@ __all__ = [
     "exposition",
     "gauge",
     "histogram",
+    "plain_counter",
 ]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Of what `exposition` returns."""
 
 REGISTRY = CollectorRegistry()
 ProcessCollector(registry=REGISTRY)
@@ -61,6 +65,16 @@ def gauge(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
     return Gauge(name, help_text, labels, registry=REGISTRY)
 
 
+def plain_counter(name: str, help_text: str, labels: Sequence[str] = ()) -> Gauge:
+    """Declare a counter whose name lacks `_total`, as some of the Go components' do.
+
+    prometheus-client knows no such counter: this is a gauge that is only ever raised, and
+    that `exposition` calls by its right type.
+    """
+    _PLAIN_COUNTERS.add(name)
+    return gauge(name, help_text, labels)
+
+
 def histogram(
     name: str, help_text: str, labels: Sequence[str] = (), *, buckets: Iterable[float]
 ) -> Histogram:
@@ -70,4 +84,11 @@ def histogram(
 
 def exposition() -> bytes:
     """All metrics in the Prometheus text format."""
-    return generate_latest(REGISTRY)
+    text = generate_latest(REGISTRY)
+    for name in _PLAIN_COUNTERS:
+        kind = f"# TYPE {name} "
+        text = text.replace(f"{kind}gauge\n".encode(), f"{kind}counter\n".encode(), 1)
+    return text
+
+
+_PLAIN_COUNTERS: set[str] = set()

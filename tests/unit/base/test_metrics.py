@@ -49,6 +49,16 @@ def test_a_gauge_goes_up_and_down() -> None:
     assert lines(name) == [f"{name} 2.0"]
 
 
+def test_a_counter_may_do_without_its_suffix() -> None:
+    name = fresh_name()
+
+    metrics.plain_counter(name, "help", ["result"]).labels("good").inc()
+
+    text = metrics.exposition().decode()
+    assert lines(name) == [f'{name}{{result="good"}} 1.0']
+    assert f"# TYPE {name} counter\n" in text
+
+
 def test_exponential_borders_are_multiplied_step_by_step() -> None:
     borders = metrics.exponential_buckets(0.001, 2, 15)
 

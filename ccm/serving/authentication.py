@@ -1,0 +1,243 @@
+"""Finds out who asks: by a trusted proxy's headers, a client certificate, or a bearer token.
+
+Each way says who it is, that it knows nothing, or that what it was shown is wrong. The first
+that knows decides; where none does, one wrong proof is enough for 401, and no proof at all
+makes the caller anonymous. Counterpart: k8s.io/apiserver, authentication.
+
+Deviation: a certificate that no trusted authority has signed ends the TLS handshake, where
+the Go reference answers 401 [conformance serving-tls-05].
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+from urllib.parse import unquote
+
+from ccm.base import log, metrics
+from ccm.base.clock import SYSTEM, Clock
+from ccm.serving.http import Request
+from ccm.serving.identity import ANONYMOUS, Authorities, User, common_name, user_of
+from ccm.serving.remembered import Remembered
+
+_BUCKETS = metrics.exponential_buckets(0.001, 2, 15)
+
+_users = metrics.plain_counter(
+    "authenticated_user_requests",
+    "[ALPHA] Counter of authenticated requests broken out by username.",
+    ["username"],
+)
+_attempts = metrics.plain_counter(
+    "authentication_attempts", "[ALPHA] Counter of authenticated attempts.", ["result"]
+)
+_duration = metrics.histogram(
+    "authentication_duration_seconds",
+    "[ALPHA] Authentication duration in seconds broken out by result.",
+    ["result"],
+    buckets=_BUCKETS,
+)
+
+_KNOWN_NAMES = frozenset(
+    {"admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default"}
+)
+"""User names that the metric tells apart (k8s.io/apiserver, endpoints/filters)."""
+
+
+class ReviewFailed(Exception):
+    """The API server gave no answer about a caller; the message says why."""
+
+
+class Unauthorized(Exception):
+    """The caller showed something, and it is wrong; the message is for our log alone."""
+
+
+class TokenReviewer(Protocol):
+    """Who knows the owner of a token: the API server."""
+
+    async def review_token(self, token: str) -> User | None:
+        """The owner; None if it is no good token.
+
+        Raises:
+            ReviewFailed: there is no answer.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proxies:
+    """Whose word about their own callers is believed.
+
+    Attributes:
+        authorities: who certifies such proxies.
+        names: common names of them; empty: everyone who is certified.
+        user_headers: the first that is there names the user.
+        uid_headers: the first that is there gives the UID.
+        group_headers: all of them name groups.
+        extra_prefixes: beginnings of the headers with further facts.
+    """
+
+    authorities: Authorities = field(default_factory=Authorities)
+    names: tuple[str, ...] = ()
+    user_headers: tuple[str, ...] = ()
+    uid_headers: tuple[str, ...] = ()
+    group_headers: tuple[str, ...] = ()
+    extra_prefixes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """Whom we believe besides the API server; may change while the process runs.
+
+    Attributes:
+        clients: who certifies callers.
+        proxies: whose word about callers is believed.
+    """
+
+    clients: Authorities = field(default_factory=Authorities)
+    proxies: Proxies = field(default_factory=Proxies)
+
+    @property
+    def pem(self) -> bytes | None:
+        """All authorities together, for TLS; None without any."""
+        both = (self.clients.pem, self.proxies.authorities.pem)
+        return b"\n".join(pem for pem in both if pem) or None
+
+
+class Authenticator:
+    """Tells who asks.
+
+    Args:
+        reviewer: knows tokens; None: every token is wrong.
+        token_ttl_s: how long an answer about a token is remembered.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self, reviewer: TokenReviewer | None, *, token_ttl_s: float, clock: Clock = SYSTEM
+    ) -> None:
+        self.trust = Trust()
+        self._reviewer = reviewer
+        self._clock = clock
+        self._log = log.logger("serving")
+        self._salt = secrets.token_bytes(32)
+        self._in_flight: dict[bytes, str] = {}
+        self._tokens: Remembered[bytes, User | None] = Remembered(
+            self._review, lambda _answer: token_ttl_s, clock=clock
+        )
+        for result in ("success", "failure", "error"):
+            _attempts.labels(result)
+
+    async def identify(self, request: Request) -> User:
+        """Who sent a request.
+
+        Raises:
+            Unauthorized: what it shows is wrong.
+        """
+        started = self._clock.monotonic()
+        result = "error"
+        try:
+            user = await self._identify(request)
+            result = "success"
+        except Unauthorized as error:
+            self._log.debug("caller is refused", error=str(error), client=request.caller.address)
+            raise
+        finally:
+            _attempts.labels(result).inc()
+            _duration.labels(result).observe(self._clock.monotonic() - started)
+        _users.labels(_compressed(user.name)).inc()
+        return user
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        await self._tokens.close()
+
+    async def _identify(self, request: Request) -> User:
+        wrong: list[str] = []
+        for way in (self._by_proxy, self._by_certificate, self._by_token):
+            try:
+                user = await way(request)
+            except Unauthorized as error:
+                wrong.append(str(error))
+            else:
+                if user is not None:
+                    return user.authenticated()
+        if wrong:
+            raise Unauthorized("; ".join(wrong))
+        return ANONYMOUS
+
+    async def _by_proxy(self, request: Request) -> User | None:
+        proxies, caller = self.trust.proxies, request.caller
+        if not proxies.authorities.members or caller.certificate is None:
+            return None
+        if not proxies.authorities.vouch_for(caller):
+            raise Unauthorized("the certificate is not a trusted proxy's")
+        if proxies.names and common_name(caller.certificate) not in proxies.names:
+            raise Unauthorized("the certificate's common name is not a trusted proxy's")
+        return _told_by_proxy(proxies, request)
+
+    async def _by_certificate(self, request: Request) -> User | None:
+        caller = request.caller
+        if caller.certificate is None or not self.trust.clients.members:
+            return None
+        if not self.trust.clients.vouch_for(caller):
+            raise Unauthorized("the certificate is signed by an unknown authority")
+        return user_of(caller.certificate)
+
+    async def _by_token(self, request: Request) -> User | None:
+        scheme, _, rest = request.headers.get("Authorization", "").strip().partition(" ")
+        token = rest.partition(" ")[0]
+        if scheme.lower() != "bearer" or not token:
+            return None
+        # The token itself is kept no longer than the question takes.
+        key = hmac.digest(self._salt, token.encode(errors="replace"), hashlib.sha256)
+        self._in_flight[key] = token
+        try:
+            user = await self._tokens.get(key)
+        except ReviewFailed as error:
+            raise Unauthorized(f"the token could not be reviewed: {error}") from error
+        finally:
+            self._in_flight.pop(key, None)
+        if user is None:
+            raise Unauthorized("the token is wrong")
+        return user
+
+    async def _review(self, key: bytes) -> User | None:
+        token = self._in_flight.get(key)
+        if token is None or self._reviewer is None:
+            return None
+        return await self._reviewer.review_token(token)
+
+
+def _told_by_proxy(proxies: Proxies, request: Request) -> User | None:
+    name = _first(request, proxies.user_headers)
+    if not name:
+        return None
+    groups = [
+        value for header in proxies.group_headers for value in request.headers.getall(header, ())
+    ]
+    extra: dict[str, tuple[str, ...]] = {}
+    for header, value in request.headers.items():
+        for prefix in proxies.extra_prefixes:
+            if header.lower().startswith(prefix.lower()):
+                key = unquote(header[len(prefix) :].lower())
+                extra[key] = (*extra.get(key, ()), value)
+    return User(
+        name=name,
+        uid=_first(request, proxies.uid_headers),
+        groups=tuple(groups),
+        extra=tuple(extra.items()),
+    )
+
+
+def _first(request: Request, headers: Sequence[str]) -> str:
+    return next((found for name in headers if (found := request.headers.get(name))), "")
+
+
+def _compressed(name: str) -> str:
+    if name in _KNOWN_NAMES:
+        return name
+    return "email_id" if "@" in name else "other"
