@@ -23,6 +23,7 @@ _POSITIVE_DURATIONS = (
     "node-monitor-period",
     "node-status-update-frequency",
     "route-reconciliation-period",
+    "route-safety-period",
 )
 _DURATIONS = (
     "min-resync-period",
@@ -31,6 +32,8 @@ _DURATIONS = (
     "inventory-max-age",
     "load-balancer-nodes-quiet-period",
     "load-balancer-drift-check-period",
+    "route-shortest-interval",
+    "route-grace-period",
     "log-flush-frequency",
     "shutdown-grace-period",
     "authentication-token-webhook-cache-ttl",
@@ -146,6 +149,13 @@ def _load_balancers(options: Options) -> Iterator[str]:
         yield _fault(options, "load-balancer-classes", "a class cannot be empty or white space")
 
 
+def _routes(options: Options) -> Iterator[str]:
+    if timedelta(0) < options.route_safety_period < options.route_shortest_interval:
+        yield _fault(
+            options, "route-safety-period", "cannot be shorter than --route-shortest-interval"
+        )
+
+
 def _election(options: Options) -> Iterator[str]:
     if not options.leader_elect:
         return
@@ -250,6 +260,7 @@ _CHECKS: tuple[Callable[[Options], Iterator[str]], ...] = (
     _workers,
     _durations,
     _load_balancers,
+    _routes,
     _election,
     _ports,
     _certificates,

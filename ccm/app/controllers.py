@@ -157,6 +157,10 @@ def _route(parts: Parts) -> Work:
         settings=route.Settings(
             concurrency=parts.guard.cloud.limits.concurrent_routes,
             period_s=None if on_changes else period_s,
+            interval_s=options.route_shortest_interval.total_seconds(),
+            safety_s=options.route_safety_period.total_seconds(),
+            grace_s=options.route_grace_period.total_seconds(),
+            keep_foreign_reason=options.route_keep_foreign_conditions,
         ),
         clock=parts.clock,
     ).run

@@ -31,6 +31,7 @@ NODE = flags.Section(names.NODE.name)
 NODE_LIFECYCLE = flags.Section(names.NODE_LIFECYCLE.name)
 SERVICE = flags.Section(names.SERVICE.name)
 LOAD_BALANCERS = flags.Section("load balancers", ours=True)
+ROUTES = flags.Section("routes", ours=True)
 PROVIDER_CALLS = flags.Section("provider calls", ours=True)
 STOPPING = flags.Section("stopping", ours=True)
 FILE = flags.Section("configuration file", ours=True)
@@ -45,6 +46,7 @@ SECTIONS = (
     NODE_LIFECYCLE,
     SERVICE,
     LOAD_BALANCERS,
+    ROUTES,
     PROVIDER_CALLS,
     STOPPING,
     FILE,
@@ -296,6 +298,33 @@ class Options(serving_options.ServingOptions):
         "Most load balancers that one such look sets right; the rest waits for the next. Where the "
         "provider cannot list, so many are ensured without looking, in turn.",
         unit="services",
+    )
+
+    route_shortest_interval: timedelta = ROUTES.flag(
+        values.DURATION,
+        timedelta(seconds=10),
+        "Shortest time between two comparisons of nodes and routes that changes of nodes cause. "
+        "0 means that every burst of changes has its own. Without effect where "
+        "CloudControllerManagerWatchBasedRoutesReconciliation is off.",
+    )
+    route_safety_period: timedelta = ROUTES.flag(
+        values.DURATION,
+        timedelta(minutes=10),
+        "Longest time without a comparison, stretched by up to half: it finds routes that somebody "
+        "changed in the cloud. Without effect where "
+        "CloudControllerManagerWatchBasedRoutesReconciliation is off.",
+    )
+    route_grace_period: timedelta = ROUTES.flag(
+        values.DURATION,
+        timedelta(minutes=1),
+        "How long a node that has no pod range keeps the routes it has: it may have been created "
+        "anew and get its range in a moment. 0 means that its routes are deleted at once.",
+    )
+    route_keep_foreign_conditions: bool = ROUTES.flag(
+        values.BOOL,
+        False,
+        "Leave a NetworkUnavailable condition alone that somebody else wrote, such as a network "
+        "plugin, if its status is right. Off, it is written anew with this daemon's reason.",
     )
 
     cloud_call_timeout: timedelta = PROVIDER_CALLS.flag(

@@ -26,7 +26,8 @@ configure-cloud-routes=true node-sync-period=0s feature-gates=
 concurrent-node-syncs=1 concurrent-node-status-updates=0 concurrent-node-lifecycle-syncs=16
 concurrent-service-syncs=1 load-balancer-classes=[] load-balancer-nodes-quiet-period=1s
 load-balancer-nodes-longest-wait=10s load-balancer-drift-check-period=0s
-load-balancer-drift-check-budget=10 node-status-update-frequency=5m0s
+load-balancer-drift-check-budget=10 route-shortest-interval=10s route-safety-period=10m0s
+route-grace-period=1m0s route-keep-foreign-conditions=false node-status-update-frequency=5m0s
 cloud-call-timeout=0s cloud-api-qps=0 cloud-api-burst=0 inventory-max-age=4s
 webhooks=[] webhook-bind-address=0.0.0.0 webhook-secure-port=10260
 webhook-disable-http2-serving=false webhook-cert-dir= webhook-tls-cert-file=
@@ -62,7 +63,8 @@ logging-format v version help allow-untagged-cloud cloud-call-timeout cloud-api-
 cloud-api-burst inventory-max-age concurrent-service-syncs load-balancer-classes
 load-balancer-nodes-quiet-period load-balancer-nodes-longest-wait
 load-balancer-drift-check-period load-balancer-drift-check-budget route-reconciliation-period
-cluster-cidr configure-cloud-routes shutdown-grace-period
+cluster-cidr configure-cloud-routes route-shortest-interval route-safety-period
+route-grace-period route-keep-foreign-conditions shutdown-grace-period
 webhooks webhook-bind-address webhook-secure-port webhook-cert-dir webhook-tls-cert-file
 webhook-tls-private-key-file webhook-tls-min-version webhook-tls-cipher-suites
 webhook-tls-curve-preferences webhook-tls-sni-cert-key
@@ -78,6 +80,10 @@ OURS = {
     "load-balancer-nodes-longest-wait",
     "load-balancer-drift-check-period",
     "load-balancer-drift-check-budget",
+    "route-shortest-interval",
+    "route-safety-period",
+    "route-grace-period",
+    "route-keep-foreign-conditions",
 }
 
 OURS |= {"config", "write-config-to", "shutdown-grace-period"}
@@ -171,6 +177,7 @@ def test_the_order_of_sections() -> None:
         "cloud-node-lifecycle-controller",
         "service-lb-controller",
         "load balancers",
+        "routes",
         "provider calls",
         "stopping",
         "configuration file",

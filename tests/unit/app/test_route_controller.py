@@ -12,7 +12,7 @@ from ccm.base.clock import SYSTEM
 from ccm.cloud.guarded import Guarded
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Limits
-from ccm.controllers.route.controller import RouteController
+from ccm.controllers.route.controller import RouteController, Settings
 from ccm.testing.fakes import FakeCloud
 
 POLLING = "--feature-gates=CloudControllerManagerWatchBasedRoutesReconciliation=false"
@@ -83,3 +83,28 @@ def test_it_watches_unless_the_gate_is_off() -> None:
 
     assert (watching._settings.period_s, watching._settings.concurrency) == (None, 3)
     assert (polling._settings.period_s, polling._settings.concurrency) == (7.0, 200)
+
+
+def test_its_own_flags_reach_it() -> None:
+    settings = of(
+        parts(
+            "--cluster-cidr=10.0.0.0/8",
+            "--route-shortest-interval=3s",
+            "--route-safety-period=4m",
+            "--route-grace-period=0",
+            "--route-keep-foreign-conditions",
+            cloud=cloud(),
+        )
+    )._settings
+
+    assert (settings.interval_s, settings.safety_s, settings.grace_s) == (3.0, 240.0, 0.0)
+    assert settings.keep_foreign_reason
+
+
+def test_its_own_flags_have_its_own_defaults() -> None:
+    given = of(parts("--cluster-cidr=10.0.0.0/8", cloud=cloud()))._settings
+    own = Settings()
+
+    assert (given.interval_s, given.safety_s, given.grace_s, given.keep_foreign_reason) == (
+        (own.interval_s, own.safety_s, own.grace_s, own.keep_foreign_reason)
+    )
