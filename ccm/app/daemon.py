@@ -32,6 +32,7 @@ from ccm.base import log
 from ccm.base.backoff import jittered
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.drain import Drain
+from ccm.base.files import Signature
 from ccm.base.lastresort import LastResort
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import TokenBucket
@@ -153,6 +154,7 @@ class Daemon:
         self._opener = opener
         self._plan = plan
         self._followed = followed
+        self._provider_files: dict[Path, Signature] = {}
         self._tenant = Tenant(clock)
         self._informers: ProviderInformers | None = None
         self._nodes: Informer[Node] | None = None
@@ -170,7 +172,7 @@ class Daemon:
         async with self._events:
             try:
                 cloud = await self._tenant.enter(
-                    lambda: opened(name, self._opener, given, clock=self._clock)
+                    lambda: opened(name, self._opener, given, anew=self._context, clock=self._clock)
                 )
                 self._check_cluster_id(cloud)
                 return await self._serve(self._guard(cloud))
@@ -192,6 +194,7 @@ class Daemon:
             cluster_name=self._options.cluster_name,
             clients=self._clients,
             clock=self._clock,
+            followed=self._provider_files,
         )
 
     async def _serve(self, guard: Guarded) -> int:
@@ -241,6 +244,7 @@ class Daemon:
                     tenant=self._tenant,
                     guard=guard,
                     accept=self._accept,
+                    followed=self._provider_files,
                 )
             )
         about = ObjectReference(

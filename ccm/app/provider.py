@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from ccm.base import log
 from ccm.base.backoff import Exponential, Streak
 from ccm.base.clock import SYSTEM, Clock
+from ccm.base.files import Signature
 from ccm.cloud.config import ClientBuilder, ConfigError, Context
 from ccm.cloud.errors import normalized
 from ccm.cloud.interface import Cloud
@@ -48,29 +49,51 @@ def read_config(file: str) -> bytes:
 
 
 def context(
-    *, file: str, cluster_name: str, clients: ClientBuilder | None, clock: Clock = SYSTEM
+    *,
+    file: str,
+    cluster_name: str,
+    clients: ClientBuilder | None,
+    clock: Clock = SYSTEM,
+    followed: dict[Path, Signature] | None = None,
 ) -> Context:
-    """What the provider is opened with. Raises Misconfigured."""
+    """What the provider is opened with; `followed` takes the files it follows.
+
+    Raises:
+        Misconfigured: the file cannot be read.
+    """
     return Context(
         config=read_config(file),
         source=file or "--cloud-config (not given)",
         cluster_name=cluster_name,
         clients=clients,
         clock=clock,
+        followed={} if followed is None else followed,
     )
 
 
 @asynccontextmanager
 async def opened(
-    name: str, opener: Opener, given: Context, *, clock: Clock = SYSTEM
+    name: str,
+    opener: Opener,
+    given: Context,
+    *,
+    anew: Callable[[], Context] | None = None,
+    clock: Clock = SYSTEM,
 ) -> AsyncIterator[Cloud]:
     """The open provider.
+
+    Args:
+        name: of the provider.
+        opener: opens it.
+        given: what the first attempt is made with.
+        anew: reads that again for each further attempt; None = the same again.
+        clock: where time comes from.
 
     Raises:
         Misconfigured: the provider refuses its configuration.
     """
     async with AsyncExitStack() as stack:
-        yield await _open(stack, name, opener, given, clock)
+        yield await _open(stack, name, opener, given, anew or (lambda: given), clock)
 
 
 @asynccontextmanager
@@ -86,7 +109,12 @@ async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterato
 
 
 async def _open(
-    stack: AsyncExitStack, name: str, opener: Opener, given: Context, clock: Clock
+    stack: AsyncExitStack,
+    name: str,
+    opener: Opener,
+    given: Context,
+    anew: Callable[[], Context],
+    clock: Clock,
 ) -> Cloud:
     logger = log.logger("provider", provider=name)
     streak = Streak(policy=OPEN_BACK_OFF, rng=random.Random())
@@ -100,6 +128,7 @@ async def _open(
             level = logger.warning if streak.failures == 1 else logger.debug
             level("provider cannot be opened, retrying", error=str(normalized(error)))
             await clock.sleep(delay)
+            given = anew()
         else:
             if streak.failures:
                 logger.info("provider opened at last", attempt=streak.failures + 1)

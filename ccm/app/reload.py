@@ -1,15 +1,15 @@
 """Follows files while the process runs: a new version is tried before the old is let go.
 
-Each file has a source that tries its new content. One that cannot be used leaves everything as
-it was, and is said once, as an event, a metric and a log line; it is tried again now and then,
-because what was wrong may be the other side, and at once when the file changes again.
+Each file has a source that tries its new content, and that may name more files which its
+content depends on. One that cannot be used leaves everything as it was, and is said once, as an
+event, a metric and a log line; it is tried again now and then, because what was wrong may be the
+other side, and at once when a file changes again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from typing import Protocol
 
 from ccm.base import log, metrics, redact
 from ccm.base.clock import SYSTEM, Clock
+from ccm.base.files import Signature, signature
 from ccm.base.tasks import Group
 from ccm.kube.events import EventRecorder
 from ccm.model.meta import ObjectReference
@@ -27,13 +28,14 @@ CHECK_S = 1.0
 RETRY_S = 30.0
 """Pause between two tries of the same content."""
 
+GONE_LOOKS = 30
+"""In how many looks a file may be missing, as while it is exchanged, until that is a fault."""
+
 _OUTCOMES = metrics.counter(
     "ccm_config_reloads",
     "Files that changed while the process ran, and whether their new content is in use.",
     ["file", "outcome"],
 )
-
-Signature = tuple[int, int, int] | None
 
 
 class Refused(Exception):
@@ -56,6 +58,13 @@ class Source(Protocol):
 
     path: Path
     """Where it is."""
+
+    @property
+    def more(self) -> Mapping[Path, Signature]:
+        """Other files that count as a part of it, and what they looked like before they were
+        last read; changes with what is in use.
+        """
+        ...
 
     async def use(self) -> str:
         """Try the file's content of now and use it; what has changed, in words.
@@ -102,7 +111,11 @@ class Reloader:
         self._clock = clock
         self._log = log.logger("reload")
         self._used = {
-            source.name: since.get(source.path, signature(source.path)) for source in sources
+            source.name: {
+                source.path: since.get(source.path, signature(source.path)),
+                **source.more,
+            }
+            for source in sources
         }
         for source in sources:
             for outcome in ("success", "failure"):
@@ -116,16 +129,19 @@ class Reloader:
 
     async def _follow(self, source: Source) -> None:
         seen = used = self._used[source.name]
+        alike = 0
         retry_at: float | None = None
         while True:
             await self._clock.sleep(CHECK_S)
-            before, seen = seen, await asyncio.to_thread(signature, source.path)
-            settled = seen == before and seen is not None
+            before, seen = seen, await asyncio.to_thread(_look, used)
+            alike = alike + 1 if seen == before else 0
+            settled = alike >= (GONE_LOOKS if None in seen.values() else 1)
             due = retry_at is not None and self._clock.monotonic() >= retry_at
             if settled and (seen != used or due):
                 again = await self._use(source, said=seen == used)
                 retry_at = self._clock.monotonic() + RETRY_S if again else None
-                used = seen
+                used = {source.path: seen[source.path], **source.more}
+                seen = {**used, **{path: seen[path] for path in used if path in seen}}
 
     async def _use(self, source: Source, *, said: bool) -> bool:
         """Try the content; whether the same content is worth another try."""
@@ -167,10 +183,5 @@ def signatures(*files: str) -> Mapping[Path, Signature]:
     return {Path(file): signature(Path(file)) for file in files if file}
 
 
-def signature(path: Path) -> Signature:
-    """What tells one version of a file from another; None if it cannot be looked at."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+def _look(paths: Iterable[Path]) -> dict[Path, Signature]:
+    return {path: signature(path) for path in paths}

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from ccm.app import checks, config
 from ccm.app.flags import UsageError
@@ -15,6 +16,7 @@ from ccm.app.reload import Refused
 from ccm.app.tenant import Opening, Tenant
 from ccm.base import log
 from ccm.base.clock import SYSTEM, Clock
+from ccm.base.files import Signature
 from ccm.cloud import errors as cloud_errors
 from ccm.cloud.guarded import Guarded
 from ccm.cloud.interface import Cloud
@@ -24,6 +26,8 @@ from ccm.kube import errors as kube_errors
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 from ccm.model import Node
+
+NO_MORE: Mapping[Path, Signature] = MappingProxyType({})
 
 LIVE = frozenset({"v", "vmodule"})
 """Settings of the configuration file that are taken over while the process runs."""
@@ -38,6 +42,7 @@ class CloudConfig:
         tenant: the provider in use.
         guard: the controllers' handle to it.
         accept: has the last word on a new provider.
+        followed: the files that the provider follows; `opening` brings it up to date.
     """
 
     name = "cloud-config"
@@ -50,8 +55,10 @@ class CloudConfig:
         tenant: Tenant,
         guard: Guarded,
         accept: Callable[[Cloud], Awaitable[None]],
+        followed: dict[Path, Signature],
     ) -> None:
         self.path = path
+        self.more = followed
         self._opening = opening
         self._tenant = tenant
         self._guard = guard
@@ -59,13 +66,23 @@ class CloudConfig:
 
     async def use(self) -> str:
         """Exchange the provider. Raises Refused."""
+        before = dict(self.more)
+        self.more.clear()
+        try:
+            await self._exchange()
+        except Refused:
+            # The old provider stays, and what the new one lacks may come.
+            self.more.update({**before, **self.more})
+            raise
+        return "the provider was opened anew"
+
+    async def _exchange(self) -> None:
         try:
             await self._tenant.exchange(self._opening, self._guard, self._accept)
         except Misconfigured as error:
             raise Refused(str(error)) from error
         except Exception as error:
             raise Refused(str(cloud_errors.normalized(error)), final=False) from error
-        return "the provider was opened anew"
 
 
 async def answers(cloud: Cloud, node: Node | None) -> None:
@@ -108,6 +125,7 @@ class Kubeconfig:
         clock: Clock = SYSTEM,
     ) -> None:
         self.path = path
+        self.more = NO_MORE
         self._wire = wire
         self._master = master
         self._environ = environ
@@ -149,6 +167,7 @@ class Configuration:
 
     def __init__(self, given: Options) -> None:
         self.path = Path(given.config)
+        self.more = NO_MORE
         self._given = given
         self._now = given
 

@@ -13,12 +13,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 import yaml
 
-from ccm.base import redact
+from ccm.base import files, redact
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.durations import parse_duration
 
@@ -168,6 +169,7 @@ class Context:
         cluster_name: `--cluster-name`.
         clients: makes API clients; None where there is no cluster, as in contract tests.
         clock: the clock to use, so that tests own time.
+        followed: the files that the provider named to `follow`, and what they looked like then.
     """
 
     config: bytes = b""
@@ -175,6 +177,34 @@ class Context:
     cluster_name: str = "kubernetes"
     clients: ClientBuilder | None = None
     clock: Clock = field(default=SYSTEM)
+    followed: dict[Path, files.Signature] = field(default_factory=dict, repr=False, compare=False)
+
+    def follow(self, file: str | Path) -> Path:
+        """Open the provider anew when that file changes, as when the cloud-config does.
+
+        For credentials and certificates that the cloud-config names; call it before the file is
+        read. What the provider holds when it is opened anew is tried with a first call before
+        the old is let go, so that a broken file changes nothing.
+        """
+        path = Path(file)
+        self.followed[path] = files.signature(path)
+        return path
+
+    def secret_file(self, file: str | Path) -> str:
+        """The text of such a file, which the log never shows, white space around it left out.
+
+        Raises:
+            ConfigError: it cannot be read, or is empty.
+        """
+        try:
+            text = self.follow(file).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+            raise ConfigError(f"{file} cannot be read: {reason}") from error
+        if not text:
+            raise ConfigError(f"{file} is empty")
+        redact.know(text)
+        return text
 
     def yaml(self) -> Fields:
         """The configuration as a YAML mapping. Raises ConfigError."""

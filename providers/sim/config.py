@@ -2,7 +2,8 @@
 
 ```yaml
 url: http://127.0.0.1:40123   # required; printed by `python -m providers.sim`
-token: secret                 # required; the bearer token, printed with the URL
+token: secret                 # the bearer token, printed with the URL
+token_file: /etc/sim/token    # a file with the token instead; followed when it changes
 timeout: 30s                  # one request, from connecting to the last byte; default 30s
 connect_timeout: 5s           # getting a connection; default 5s
 ```
@@ -52,12 +53,25 @@ def read(context: cloud.Context) -> Config:
         fields.faults.append(f"url is {url!r}; it must look like http://host:port")
     found = Config(
         url=url.rstrip("/"),
-        token=fields.text("token", required=True),
+        token=_token(context, fields),
         timeout=fields.duration("timeout", TIMEOUT),
         connect_timeout=fields.duration("connect_timeout", CONNECT_TIMEOUT),
     )
     fields.done()
     return found
+
+
+def _token(context: cloud.Context, fields: cloud.Fields) -> str:
+    token, file = fields.text("token"), fields.text("token_file")
+    if bool(token) == bool(file):
+        wrong = "given beside token_file" if token else "missing, and so is token_file"
+        fields.faults.append(f"token is {wrong}; one of the two is required")
+    elif file:
+        try:
+            return context.secret_file(file)
+        except cloud.ConfigError as error:
+            fields.faults.extend(f"token_file: {fault}" for fault in error.faults)
+    return token
 
 
 def _is_http(url: str) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from ccm.app import reload
-from ccm.app.reload import Refused, Reloader, signature
+from ccm.app.reload import Refused, Reloader
 from ccm.base import metrics
+from ccm.base.files import Signature, signature
 from ccm.base.tasks import cancel_and_join, spawn
 
 WAIT_S = 5.0
@@ -24,10 +25,11 @@ class File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.more: Mapping[Path, Signature] = {}
         self.tries: list[str] = []
 
     async def use(self) -> str:
-        content = self.path.read_text()
+        content = self.path.read_text() if self.path.exists() else "wrong"
         self.tries.append(content)
         if content == "crash":
             raise ZeroDivisionError
@@ -126,6 +128,43 @@ async def test_a_file_that_is_gone_for_a_while_is_no_change(file: File) -> None:
         await asyncio.sleep(0.1)
 
     assert file.tries == []
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_stays_away_is_a_fault(
+    file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "GONE_LOOKS", 3)
+    async with following(file) as told:
+        file.path.unlink()
+        await until(lambda: bool(told))
+        file.path.write_text("two")
+        await until(lambda: len(told) == 2)
+
+    assert file.tries == ["wrong", "two"]
+
+
+@pytest.mark.asyncio
+async def test_a_file_that_the_content_names_is_a_part_of_it(file: File) -> None:
+    """Also one that is named only after the first change, and no longer after the second."""
+    key, later = file.path.with_name("key"), file.path.with_name("later")
+    for path in (key, later):
+        path.write_text("one")
+    file.more = {key: signature(key)}
+    async with following(file):
+        file.more = {later: signature(later)}
+        key.write_text("changed")
+        await until(lambda: len(file.tries) == 1)
+        await asyncio.sleep(0.05)
+        later.write_text("changed")
+        await until(lambda: len(file.tries) == 2)
+        file.more = {}
+        file.path.write_text("two")
+        await until(lambda: len(file.tries) == 3)
+        later.write_text("changed again")
+        await asyncio.sleep(0.1)
+
+    assert file.tries == ["one", "one", "two"]
 
 
 @pytest.mark.asyncio

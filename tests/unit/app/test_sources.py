@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,9 @@ from ccm.app.provider import Misconfigured
 from ccm.app.reload import Refused
 from ccm.app.tenant import Tenant
 from ccm.base import log
+from ccm.base.files import Signature
 from ccm.cloud import errors
+from ccm.cloud.config import Context
 from ccm.cloud.guarded import Guarded
 from ccm.cloud.interface import Cloud
 from ccm.kube.credentials import Fixed, bearer
@@ -99,7 +101,9 @@ async def test_a_provider_that_does_not_open_is_refused(
 
     tenant = Tenant()
     guard = Guarded(await tenant.enter(good))
-    source = sources.CloudConfig(tmp_path, bad, tenant=tenant, guard=guard, accept=accept)
+    source = sources.CloudConfig(
+        tmp_path, bad, tenant=tenant, guard=guard, accept=accept, followed={}
+    )
 
     with pytest.raises(Refused) as caught:
         await source.use()
@@ -177,3 +181,37 @@ async def test_a_kubeconfig_for_another_server_needs_a_restart(
 @pytest.mark.asyncio
 async def test_a_cloud_that_lists_nothing_is_asked_about_no_node() -> None:
     await sources.answers(Cloud(name="empty"), None)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("works", "followed"), [(True, {"new"}), (False, {"old", "new"})], ids=["used", "refused"]
+)
+async def test_the_files_of_the_provider_in_use_are_followed(
+    tmp_path: Path, works: bool, followed: set[str]
+) -> None:
+    """And those of one that was refused, because they may be what has to be corrected."""
+    files: dict[Path, Signature] = {Path("old"): None}
+    given = Context(followed=files)
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Cloud]:
+        given.follow("new")
+        if not works:
+            raise errors.Unavailable("down")
+        yield Cloud(name="paper")
+
+    async def accept(_: Cloud) -> None:
+        pass
+
+    tenant = Tenant()
+    guard = Guarded(Cloud(name="first"))
+    source = sources.CloudConfig(
+        tmp_path, opening, tenant=tenant, guard=guard, accept=accept, followed=files
+    )
+
+    with nullcontext() if works else pytest.raises(Refused):
+        await source.use()
+
+    assert {str(path) for path in source.more} == followed
+    await tenant.leave()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.base import redact
+from ccm.base import files, redact
 from ccm.cloud import ConfigError, Context, Fields
 
 SECOND = timedelta(seconds=1)
@@ -271,3 +272,31 @@ def test_the_log_never_shows_what_was_read_as_a_secret(
     value = read(Fields(values))
 
     assert (redact.words(value) == value) is shown
+
+
+def test_a_secret_file_is_read_followed_and_never_logged(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("  hush-hush\n")
+    context = Context()
+
+    assert context.secret_file(str(file)) == "hush-hush"
+    assert context.followed == {file: files.signature(file)}
+    assert "hush-hush" not in redact.words("the token is hush-hush")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "cannot be read: No such file"), (b" ", "is empty"), (b"\xff", "not text in UTF-8")],
+)
+def test_a_secret_file_that_cannot_be_used_is_followed_too(
+    tmp_path: Path, content: bytes | None, words: str
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+    context = Context()
+
+    with pytest.raises(ConfigError, match=words):
+        context.secret_file(file)
+
+    assert set(context.followed) == {file}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +53,25 @@ def test_what_is_no_mapping_is_refused(text: str) -> None:
 
 def test_the_token_is_never_shown() -> None:
     assert "secret" not in repr(read("url: http://x\ntoken: secret"))
+
+
+def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("t\n")
+    context = cloud.Context(config=f"url: http://x\ntoken_file: {file}".encode())
+
+    assert config.read(context).token == "t"
+    assert set(context.followed) == {file}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("token: t\ntoken_file: f", "token is given beside token_file"),
+        ("timeout: 1s", "token is missing, and so is token_file"),
+        ("token_file: /does/not/exist", "token_file: /does/not/exist cannot be read"),
+    ],
+)
+def test_the_token_is_given_once_and_readable(text: str, words: str) -> None:
+    with pytest.raises(cloud.ConfigError, match=words):
+        read(f"url: http://x\n{text}")
