@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import ccm
-from ccm.cli import doctor, sandbox
+from ccm.cli import completion, doctor, providers, sandbox
 
 _DESCRIPTION = """\
 Tools around the cloud-controller-manager: try it, look into it, develop a provider.
@@ -60,5 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"ccm {ccm.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     sandbox.add(commands)
+    providers.add(commands)
     doctor.add(commands)
+    completion.add(commands, parser)
     return parser

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ccm.doctor.examination import Check
     from ccm.doctor.finding import Result
 
+NAME = "doctor"
+
 SUMMARY = "look for what keeps the daemon from working, and say what to do about it"
 
 _INTRODUCTION = """\
@@ -71,7 +73,7 @@ class Wanted:
 def add(commands: Any) -> None:
     """Describe the subcommand to the command line's parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "doctor",
+        NAME,
         help=SUMMARY,
         add_help=False,
         # The words are the daemon's, whose syntax is not argparse's.

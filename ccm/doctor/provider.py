@@ -13,10 +13,10 @@ from ccm.app.provider import Misconfigured, context, opened_once
 from ccm.cloud import errors, registry
 from ccm.cloud.config import ApiClient, ConfigError
 from ccm.cloud.guarded import Guarded
-from ccm.cloud.interface import Cloud
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.node_calls import NodeCalls
 from ccm.controllers.route import plan as route_plan
+from ccm.doctor import catalogue
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn
 from ccm.kube.client import Client
@@ -100,7 +100,7 @@ async def cloud_config(case: Case) -> Finding:
         return fail(
             f"the provider cannot be opened: {_kind(fault)}: {fault}", *_advice(fault, name)
         )
-    return ok(f"{shown} is accepted; the provider offers {some(list(offers(case.cloud)))}")
+    return ok(f"{shown} is accepted; the provider offers {some(catalogue.offers(case.cloud))}")
 
 
 async def cluster_id(case: Case) -> Finding:
@@ -168,25 +168,6 @@ def works(case: Case, controller: names.Controller) -> bool:
     return controller in names.enabled(case.options.controllers) and not (
         _lacking(case, controller) or _wrong_setting(case, controller)
     )
-
-
-def offers(cloud: Cloud) -> Iterator[str]:
-    """What the provider can do, in words."""
-    for field, words in OFFERS.items():
-        if getattr(cloud, field) is not None:
-            yield words
-
-
-OFFERS: Mapping[str, str] = {
-    "instances": "instances",
-    "instances_v1": "instances (v1)",
-    "zones": "zones",
-    "inventory": "bulk listing",
-    "load_balancer": "load balancers",
-    "routes": "routes",
-    "machines": "machines",
-}
-"""Field of `Cloud` -> what people call it."""
 
 
 def _lacking(case: Case, controller: names.Controller) -> str:
