@@ -1,0 +1,195 @@
+"""Pod routes in bad weather: whatever fails once, each node has its route in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from ccm.app import names as app_names
+from ccm.model import names
+from providers.sim import world, world_routes
+from tests import servers
+from tests.faults import Cut, Exchange, FaultProxy, Match
+from tests.scenario import crowd, harness, weather
+from tests.scenario.harness import Daemon, Stage, wait_for
+from tests.scenario.weather import Step, Strike, Weather
+
+FLAGS: Mapping[str, str] = {
+    "controllers": app_names.ROUTE.name,
+    "cluster-cidr": "10.244.0.0/16",
+    "route-shortest-interval": "500ms",
+    "kube-api-qps": "-1",
+    # A busy machine must not cost the lease.
+    "leader-elect-lease-duration": "60s",
+    "leader-elect-renew-deadline": "40s",
+    "leader-elect-retry-period": "2s",
+}
+
+PATIENCE_S = 45.0
+"""A failed route is tried again after a second, then two; a busy machine takes its time."""
+
+ROUTES = "^/v1/routes"
+LIST = Step(name="list", method="GET", path=f"{ROUTES}$")
+CREATE = Step(name="create", method="POST", path=f"{ROUTES}$")
+DELETE = Step(name="delete", method="DELETE", path=f"{ROUTES}/[^/]+$")
+CONDITION = Step(name="condition", method="PATCH", path=f"^{harness.NODES}/[^/]+/status$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One node that suffers one fault."""
+
+    number: int
+    step: Step
+    kind: str
+    weather: Weather
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return f"{self.step.name}-{self.kind}".replace(" ", "-")
+
+    @property
+    def cidr(self) -> str:
+        """The range of the node's pods."""
+        return f"10.244.{self.number}.0/24"
+
+
+def cases(*steps: tuple[Step, Mapping[str, Weather]]) -> list[Case]:
+    """Each call with each fault."""
+    pairs = [(step, kind, fault) for step, faults in steps for kind, fault in faults.items()]
+    return [
+        Case(number=number, step=step, kind=kind, weather=fault)
+        for number, (step, kind, fault) in enumerate(pairs)
+    ]
+
+
+class Stay:
+    """A node while it is in the cluster, and the fault that waits for it."""
+
+    def __init__(self, stage: Stage, case: Case) -> None:
+        self.case = case
+        self._stage = stage
+        self._machine: world.Instance | None = None
+        self._strike: Strike | None = None
+
+    async def enter(self) -> None:
+        """The node comes with a range, and gets its route."""
+        case = self.case
+        if case.step is CREATE:
+            self._arm(self._stage.cloud_wire, lambda one: case.cidr.encode() in one.body)
+        elif case.step is CONDITION:
+            self._arm(self._stage.wire, lambda one: f"/{case.name}/" in one.path)
+        self._machine = self._stage.machine(case.name)
+        await self._stage.cluster.register(
+            case.name, ready=names.STATUS_TRUE, podCIDR=case.cidr, podCIDRs=[case.cidr], taints=[]
+        )
+        await wait_for(self.is_routed, f"{case.name} has its route", within_s=PATIENCE_S)
+
+    async def leave(self) -> None:
+        """The node goes, and its route too."""
+        (route,) = (one.id for one in routes(self._stage) if one.destination == self.case.cidr)
+        if self.case.step is DELETE:
+            self._arm(self._stage.cloud_wire, lambda one: one.path.endswith(f"/{route}"))
+        await self._stage.cluster.delete_node(self.case.name)
+        await wait_for(self._is_unrouted, f"{self.case.name} has no route", within_s=PATIENCE_S)
+
+    def check(self) -> None:
+        """The fault has come."""
+        assert self._strike is None or self._strike.came, f"{self.case.name} was not struck"
+
+    async def is_routed(self) -> bool:
+        """Whether the cloud has the one route, to the right machine, and the node says so."""
+        assert self._machine is not None
+        targets = [one.target for one in routes(self._stage) if one.destination == self.case.cidr]
+        return targets == [self._machine.id] and await network_works(self._stage, self.case.name)
+
+    async def _is_unrouted(self) -> bool:
+        return all(one.destination != self.case.cidr for one in routes(self._stage))
+
+    def _arm(self, wire: FaultProxy, about: Callable[[Exchange], bool]) -> None:
+        self._strike = Strike(wire, self.case.step, about, self.case.weather)
+
+
+def routes(stage: Stage) -> Sequence[world_routes.Route]:
+    """What the cloud holds."""
+    return stage.cloud.worlds.routes.list()
+
+
+async def network_works(stage: Stage, name: str) -> bool:
+    """Whether the node's NetworkUnavailable condition is False."""
+    node = await stage.cluster.node(name)
+    conditions = node["status"]["conditions"] if node is not None else []
+    return any(
+        one["type"] == names.CONDITION_NETWORK_UNAVAILABLE and one["status"] == "False"
+        for one in conditions
+    )
+
+
+async def begin(stage: Stage, **flags: str) -> Daemon:
+    """A daemon that leads and has compared once."""
+    stage.configure_cloud(timeout=weather.CLOUD_TIMEOUT)
+    daemon = await stage.start_leading(flags={**FLAGS, **flags})
+    await stage.cloud_wire.wait_for(Match(method="GET", path=LIST.path), timeout_s=PATIENCE_S)
+    return daemon
+
+
+async def stay(stage: Stage, chosen: Sequence[Case]) -> None:
+    """Let one node for each case come and go, all of them at once."""
+    await begin(stage)
+    stays = [Stay(stage, case) for case in chosen]
+    await asyncio.gather(*(one.enter() for one in stays))
+    created = sum(call.status == 201 for call in stage.calls("create_route"))
+    assert created == len(stays), "a route was made twice"
+    await asyncio.gather(*(one.leave() for one in stays))
+
+    for one in stays:
+        one.check()
+    await crowd.quiet(stage, for_s=0.7)
+    assert list(routes(stage)) == []
+
+
+@pytest.mark.asyncio
+async def test_each_call_about_a_route_fails_once(stage: Stage) -> None:
+    """Every node gets its route and its condition, and every route goes with its node."""
+    await stay(
+        stage, cases((CREATE, weather.CLOUD), (DELETE, weather.CLOUD), (CONDITION, weather.API))
+    )
+
+
+@pytest.mark.asyncio
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+async def test_each_condition_is_not_answered_once(stage: Stage) -> None:
+    """As above, where the API server keeps the daemon waiting for as long as it will wait."""
+    await stay(stage, cases((CONDITION, weather.API_SLOW)))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "api_server",
+    [
+        pytest.param(servers.BUILTIN),
+        pytest.param(servers.REAL, marks=[pytest.mark.envtest, pytest.mark.soak]),
+    ],
+    indirect=True,
+)
+async def test_each_listing_fails_once(stage: Stage) -> None:
+    """Without a listing nothing is made and nothing deleted; after it all is as it should be."""
+    await begin(stage)
+    settled = Stay(stage, Case(number=200, step=LIST, kind="settled", weather=Cut))
+    await settled.enter()
+
+    for number, kind in enumerate(("500", "throttled", "no answer", "garbage")):
+        fault = weather.CLOUD[kind]
+        struck = Strike(stage.cloud_wire, LIST, lambda _: True, fault)
+        newcomer = Stay(stage, Case(number=number, step=LIST, kind=kind, weather=fault))
+        await newcomer.enter()
+        assert struck.came, kind
+        assert await settled.is_routed()
+
+    await crowd.quiet(stage, for_s=0.7)
+    assert stage.calls("delete_route") == []
