@@ -17,7 +17,7 @@ import os
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -89,12 +89,13 @@ class ApiServer(Protocol):
 class BuiltinServer:
     """The built-in API server as a process of its own, keeping its state in a folder."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, extra_args: Sequence[str] = ()) -> None:
         self.kubeconfig_path = data_dir / "kubeconfig"
         self.token = "builtin-admin"
         self.ca_file: Path | None = None
         self._port = ports.pick_port()
         self._data_dir = data_dir
+        self._extra_args = tuple(extra_args)
         self._child: process.Child | None = None
 
     @property
@@ -115,6 +116,7 @@ class BuiltinServer:
             [
                 *(sys.executable, "-m", _BUILTIN_MODULE, "--port", str(self._port)),
                 *("--data-dir", str(self._data_dir / "state"), "--token", self.token),
+                *self._extra_args,
             ],
             log=log,
         )

@@ -1,0 +1,344 @@
+"""Kills the daemon at each of its calls, starts it again, and holds the end to account.
+
+First each story is played without harm, and the calls that the daemon makes because of it
+are recorded: those to the API server and those to the cloud, but for watches, which are no
+call but a state, and the Lease, whose calls follow the clock. Then the story is played
+anew for each call and each point of it, and the daemon dies there. What the next daemon
+makes of it is judged once both wires are silent. That daemon serves in the next run, so
+each run costs one start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import aiohttp
+
+from ccm.app import names as app_names
+from ccm.sandbox import realserver
+from providers.sim import traffic
+from tests.faults import Exchange, FaultProxy, Fell, Match, Point
+from tests.scenario import harness
+from tests.scenario.crash_stories import Story
+from tests.scenario.crash_world import Play
+from tests.scenario.harness import Daemon, Stage
+
+POINTS_PER_CALL = len(Point)
+
+SETTLE_S = 40.0
+"""How long a daemon may take to set everything right."""
+
+STRUCK_S = 15.0
+"""How long the call may take to come at which the daemon dies."""
+
+_QUIET_S = 0.15
+_RECORDING_QUIET_S = 0.7
+_TRIES = 3
+"""How often a story is played until its call comes; changes may merge on a busy machine."""
+
+_POLL_S = 0.02
+
+_OF_ITS_OWN_TIME = re.compile(r"/leases(/|$)")
+_PERIODIC = Match(method="GET", path="^/v1/routes$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class CallId:
+    """A call of a story: of which kind, and the how manieth of these."""
+
+    wire: str
+    kind: str
+    nth: int
+
+    def __str__(self) -> str:
+        return f"{self.wire}: {self.kind} #{self.nth}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashPoint:
+    """Where the daemon dies."""
+
+    story: Story
+    call: CallId
+    point: Point
+
+    def __str__(self) -> str:
+        return f"{self.story.name}; {self.call}; dies when {self.point.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came of one point.
+
+    Attributes:
+        at: the point.
+        struck: whether the call came, and the daemon died at it.
+        leaks: what was wrong in the end.
+    """
+
+    at: CrashPoint
+    struck: bool
+    leaks: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        said = "; ".join(self.leaks) if self.struck else "the call never came"
+        return f"{self.at}: {said}"
+
+
+def points(story: Story, calls: Iterable[CallId]) -> list[CrashPoint]:
+    """All points of a story's calls."""
+    return [CrashPoint(story=story, call=call, point=point) for call in calls for point in Point]
+
+
+class Crashes:
+    """Plays stories before one API server and cloud, one after the other.
+
+    Args:
+        stage: no daemon of its own runs.
+        session: with the API server, as administrator.
+    """
+
+    def __init__(self, stage: Stage, session: aiohttp.ClientSession) -> None:
+        self._stage = stage
+        self._session = session
+        self._runs = 0
+        self._starts = 0
+        self._wire: FaultProxy | None = None
+        self._daemon: Daemon | None = None
+        self._flags: Mapping[str, str] = {}
+        self._play = Play(session, stage.cloud, 0)
+
+    async def open(self) -> None:
+        """Set up what is there in every run."""
+        self._wire = await self._stage.new_wire()
+        await self._play.add_standing()
+
+    async def record(self, story: Story) -> list[CallId]:
+        """Play a story without harm; the calls that its act caused."""
+        await self._set_the_scene(story)
+        self._forget_traffic()
+        await self._act(story)
+        await self._settled(quiet_s=_RECORDING_QUIET_S)
+        found: list[CallId] = []
+        for name, wire in self._wires.items():
+            seen: Counter[str] = Counter()
+            for exchange in filter(_counts, wire.log):
+                kind = self._kind(exchange)
+                if seen[kind] and _PERIODIC.covers(exchange):
+                    continue
+                seen[kind] += 1
+                found.append(CallId(wire=name, kind=kind, nth=seen[kind]))
+        await self._tidy_up()
+        return found
+
+    async def try_out(self, at: CrashPoint) -> Outcome:
+        """Play a story in which the daemon dies, and judge."""
+        outcome = Outcome(at=at, struck=False)
+        for _ in range(_TRIES):
+            outcome = await self._try_once(at)
+            if outcome.leaks:
+                print(f"LEAK {outcome}", *map(str, self._traffic()), sep="\n")
+                await self._start_over()
+            if outcome.struck:
+                break
+        return outcome
+
+    # --- one run ----------------------------------------------------------------------------
+
+    async def _try_once(self, at: CrashPoint) -> Outcome:
+        story, call = at.story, at.call
+        await self._set_the_scene(story)
+        self._forget_traffic()
+        struck = asyncio.Event()
+
+        def strike() -> None:
+            assert self._daemon is not None
+            self._daemon.signal(signal.SIGKILL)
+            struck.set()
+
+        is_meant = Match(where=lambda one: _counts(one) and self._kind(one) == call.kind)
+        wire = self._wires[call.wire]
+        rule = wire.on(is_meant, Fell(strike, at=at.point), nth=call.nth)
+        acting = asyncio.create_task(self._act(story))
+        try:
+            if await _comes(struck):
+                await self._bury()
+                await self._start(story)
+            wire.remove(rule)
+            await acting
+            leaks = await self._trouble()
+        finally:
+            acting.cancel()
+        return Outcome(at=at, struck=struck.is_set(), leaks=leaks)
+
+    async def _trouble(self) -> list[str]:
+        """Wait for the end; what is wrong in it, also after everything was tidied up."""
+        try:
+            await self._settled()
+            await self._tidy_up()
+        except AssertionError as error:
+            return [str(error)]
+        return []
+
+    async def _set_the_scene(self, story: Story) -> None:
+        """A daemon that works, and a scene that is settled."""
+        self._runs += 1
+        self._play = Play(self._session, self._stage.cloud, self._runs)
+        self._provision(0.0)
+        if self._flags != story.flags or self._daemon is None:
+            await self._bury()
+            await self._start(story)
+        await self._settled()
+        await story.scene(self._play)
+        await self._settled()
+        self._provision(story.provision_s)
+
+    async def _act(self, story: Story) -> None:
+        if story.asleep:
+            await self._bury()
+            self._forget_traffic()
+        await story.act(self._play)
+        if story.asleep:
+            await self._start(story)
+
+    async def _tidy_up(self) -> None:
+        self._provision(0.0)
+        await self._play.tidy()
+        await harness.wait_for(self._is_tidy, "all is tidied up", within_s=SETTLE_S)
+        await self._settled()
+
+    async def _start_over(self) -> None:
+        """After a leak: nothing of it may show in the next run."""
+        await self._bury()
+        await self._play.wipe()
+        await self._play.add_standing()
+
+    def _provision(self, seconds: float) -> None:
+        self._stage.cloud.change_settings(
+            traffic.Settings(transition_s=0.0, provision_s=seconds, linger_s=0.0)
+        )
+
+    # --- daemons ----------------------------------------------------------------------------
+
+    async def _start(self, story: Story) -> None:
+        assert self._wire is not None
+        name = f"crash-{self._starts}"
+        self._starts += 1
+        folder = self._stage.folder
+        kubeconfig = folder / "crash.kubeconfig"
+        server = self._stage.server
+        realserver.write_kubeconfig(kubeconfig, url=self._wire.url, token=server.token)
+        files = {"kubeconfig": str(kubeconfig), "cloud-config": str(self._stage.cloud_config)}
+        self._daemon = Daemon(
+            name,
+            harness.command_line({**harness.FLAGS, **story.flags, **files}),
+            folder / f"{name}.log",
+            {**os.environ, "PYTHONWARNINGS": "always"},
+        )
+        self._flags = story.flags
+        self._stage.daemons.append(self._daemon)
+
+    async def _bury(self) -> None:
+        """End the daemon, if one runs, and see that it said nothing strange."""
+        if self._daemon is None:
+            return
+        await self._daemon.kill()
+        assert self._daemon.surprises() == []
+        self._stage.daemons.remove(self._daemon)
+        self._daemon = None
+
+    # --- the wires --------------------------------------------------------------------------
+
+    @property
+    def _wires(self) -> dict[str, FaultProxy]:
+        assert self._wire is not None
+        return {"API server": self._wire, "cloud": self._stage.cloud_wire}
+
+    def _traffic(self) -> list[Exchange]:
+        found = [exchange for wire in self._wires.values() for exchange in wire.log]
+        return sorted(found, key=lambda exchange: exchange.started_s)
+
+    def _forget_traffic(self) -> None:
+        """Forget what is over; open watches tell that the daemon works."""
+        for wire in self._wires.values():
+            wire.log[:] = [one for one in wire.log if one.is_stream and one.ended_s is None]
+
+    def _kind(self, exchange: Exchange) -> str:
+        """What a call is, in words that are the same in every run of the story."""
+        path = re.sub(rf"-{self._play.number}\b", "", exchange.path)
+        path = re.sub(r"/events/.*", "/events/*", path)
+        path = re.sub(r"/(lb|r)-[0-9a-f]+\b", r"/\1-*", path)
+        if path.endswith("/events"):
+            path += f" {exchange.json()['reason']}"
+        keys = ",".join(sorted(exchange.query))
+        return f"{exchange.method} {path}" + (f"?{keys}" if keys else "")
+
+    async def _settled(self, *, quiet_s: float = _QUIET_S) -> None:
+        """Wait until the daemon watches, nothing is to complain about, and all is silent.
+
+        Raises:
+            AssertionError: something is wrong all the time.
+        """
+        deadline = time.monotonic() + SETTLE_S
+        since = asyncio.get_running_loop().time()
+        while True:
+            await self._silence(quiet_s, since, deadline)
+            found = await self._play.complaints()
+            if not found and self._is_silent(quiet_s, since):
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not settled: {found}")
+            await asyncio.sleep(_POLL_S)
+
+    async def _silence(self, quiet_s: float, since: float, deadline: float) -> None:
+        while not (self._watches() and self._is_silent(quiet_s, since)):
+            assert self._daemon is not None
+            assert self._daemon.exit_code is None, self._daemon.output
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never silent: {list(map(str, self._traffic()))}")
+            await asyncio.sleep(_POLL_S)
+
+    def _watches(self) -> bool:
+        """Whether the daemon watches what it works on."""
+        assert self._wire is not None
+        open_ = {
+            one.path.rpartition("/")[2]
+            for one in self._wire.log
+            if one.is_stream and one.ended_s is None and one.status == HTTPStatus.OK
+        }
+        wanted = {"nodes"}
+        if app_names.SERVICE.name in self._flags["controllers"]:
+            wanted.add("services")
+        return wanted <= open_
+
+    def _is_silent(self, quiet_s: float, since: float) -> bool:
+        horizon = asyncio.get_running_loop().time() - quiet_s
+        return since < horizon and all(
+            one.ended_s is not None and one.ended_s < horizon
+            for one in self._traffic()
+            if _counts(one) and not _PERIODIC.covers(one)
+        )
+
+    async def _is_tidy(self) -> bool:
+        return not await self._play.leftovers()
+
+
+async def _comes(struck: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(STRUCK_S):
+            await struck.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
+def _counts(exchange: Exchange) -> bool:
+    return not (exchange.is_stream or _OF_ITS_OWN_TIME.search(exchange.path))
