@@ -132,8 +132,15 @@ def with_latency(stage: Stage, seconds: float) -> None:
     stage.cloud.change_settings(msgspec.structs.replace(settings, latency_s=seconds))
 
 
-async def settled(stage: Stage, *, services: int, members: int) -> None:
-    """Wait until every Service shows the address of a load balancer with all members."""
+async def settled(stage: Stage, *, services: int, members: int, but: Sequence[str] = ()) -> None:
+    """Wait until every Service shows the address of a load balancer with all members.
+
+    Args:
+        stage: the stage.
+        services: how many want a load balancer.
+        members: how many each has.
+        but: names of Services that ask for one and shall not get it.
+    """
 
     async def unsettled() -> list[str]:
         held = balancers(stage)
@@ -142,7 +149,9 @@ async def settled(stage: Stage, *, services: int, members: int) -> None:
         return found or [
             service["metadata"]["name"]
             for service in await stage.cluster.items(SERVICES)
-            if service["spec"]["type"] == "LoadBalancer" and not shows_address(service, held)
+            if service["spec"]["type"] == "LoadBalancer"
+            and service["metadata"]["name"] not in but
+            and not shows_address(service, held)
         ]
 
     deadline = time.monotonic() + PATIENCE_S

@@ -124,16 +124,16 @@ async def alter(stage: Stage, services: Sequence[str]) -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("api_server", ["real"], indirect=True)
 @pytest.mark.row("service-scale-02", "service-scale-03")
 async def test_a_start_ensures_what_differs_and_nothing_else(stage: Stage) -> None:
-    """On both servers, with a tenth of the nodes."""
+    """On the real server, with a tenth of the nodes."""
     await restart(stage, nodes=100, quiet_s=1.5)
 
 
 @pytest.mark.soak
 @pytest.mark.asyncio
-@pytest.mark.parametrize("api_server", ["real"], indirect=True)
 @pytest.mark.row("service-scale-02", "service-scale-03")
 async def test_a_start_on_a_thousand_nodes(stage: Stage) -> None:
-    """On the real server, at full size."""
+    """On both servers, at full size."""
     await restart(stage, nodes=1000, quiet_s=5.0)

@@ -1,0 +1,318 @@
+"""From the Go reference to this daemon on a cluster with load balancers and routes, and back."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from ccm.model import names
+from ccm.sandbox import realserver
+from tests import servers
+from tests.scenario import crowd, harness, legacy
+from tests.scenario.crowd import Work
+from tests.scenario.harness import Stage
+from tests.scenario.legacy import F
+
+MEMBERS = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.6")
+OTHER_CLASS = "example.com/other"
+PORT = {"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}
+EXCLUDE, AUTOSCALER = names.LABEL_EXCLUDE_BALANCERS, names.TAINT_AUTOSCALER_DELETION
+
+SETTLED: Mapping[str, Mapping[str, Any]] = {
+    "plain": {},
+    "shared": {"finalizers": ["example.com/keep", F], "labels": {"team": "a"}},
+    "local": {"externalTrafficPolicy": "Local"},
+    "mixed": {"ports": [PORT, {"name": "dns", "protocol": "UDP", "port": 53}]},
+    "ranges": {"loadBalancerSourceRanges": ["192.0.2.0/24", "198.51.100.7/32"]},
+    "sticky": {"sessionAffinity": "ClientIP"},
+    "portless": {"allocateLoadBalancerNodePorts": False},
+    "hopeful": {"ipFamilyPolicy": "PreferDualStack"},
+    "wishful": {"loadBalancerIP": "198.18.0.77"},
+    "annotated": {
+        "annotations": {
+            "load-balancer.sim.cloud/internal": "true",
+            "load-balancer.sim.cloud/health-check-interval": "30s",
+            "example.com/owner": "somebody",
+        }
+    },
+}
+"""Services that the reference serves."""
+
+NONE_OF_OURS: Mapping[str, Mapping[str, Any]] = {
+    "inner": {"type": "ClusterIP"},
+    "ported": {"type": "NodePort"},
+    "alias": {"type": "ExternalName", "externalName": "www.example.com", "ports": []},
+    "classed": {"loadBalancerClass": OTHER_CLASS},
+}
+"""Services that it leaves alone."""
+
+
+async def settle_nodes(stage: Stage) -> None:
+    """Nodes of every kind that the reference leaves behind, with their routes."""
+    place, first = legacy.place_node, "10.244.1.0/24"
+    await place(stage, "plain", ips=["10.0.0.1"], ranges=[first])
+    await place(
+        stage,
+        "dual",
+        ips=["10.0.0.2", "fd00::2"],
+        ranges=["10.244.2.0/24", "fd00:244:0:2::/64"],
+    )
+    await place(stage, "included", ips=["10.0.0.3"], labels={EXCLUDE: "false"}, condition=None)
+    await place(stage, "excluded", ips=["10.0.0.4"], ranges=["10.244.4.0/24"], labels={EXCLUDE: ""})
+    leaving = {"key": AUTOSCALER, "value": "1", "effect": "NoSchedule"}
+    await place(stage, "leaving", ips=["10.0.0.5"], ranges=["10.244.5.0/24"], taints=[leaving])
+    await place(stage, "plugged", ips=["10.0.0.6"], condition=legacy.FROM_A_PLUGIN)
+    # Nobody's routes but the administrator's, and those of another cluster.
+    legacy.place_route(stage, "192.168.7.0/24", "10.0.0.1")
+    legacy.place_route(stage, "10.244.1.0/24", "10.0.0.9", cluster="another")
+
+
+async def started(stage: Stage) -> tuple[harness.Daemon, Work]:
+    """Start a daemon with all controllers, and wait until it has nothing left to do."""
+    calls, writes = len(stage.calls()), len(crowd.writes(stage))
+    daemon = await stage.start_leading(flags=legacy.FLAGS)
+    work = Work(stage=stage, daemon=daemon, first_call=calls, first_write=writes, first_line=0)
+    await crowd.listed(work)
+    await harness.wait_for(
+        lambda: routes_compared(work), "a listing of routes", within_s=crowd.PATIENCE_S
+    )
+    await crowd.quiet(stage)
+    return daemon, work
+
+
+async def routes_compared(work: Work) -> bool:
+    return work.calls["list_routes"] > 0
+
+
+def cloud_writes(work: Work) -> Counter[str]:
+    """What it changed in the cloud."""
+    reads = ("list_", "get_", "find_")
+    return Counter({name: n for name, n in work.calls.items() if not name.startswith(reads)})
+
+
+def patched(stage: Stage, kind: str) -> Counter[str]:
+    """Writes by the name of the object."""
+    path = re.compile(rf"/{kind}/([^/]+)(/status)?$")
+    found = [path.search(exchange.path) for exchange in crowd.writes(stage)]
+    return Counter(match[1] for match in found if match)
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("switch-over-03")
+async def test_a_settled_cluster_is_taken_over_without_a_write(stage: Stage) -> None:
+    await settle_nodes(stage)
+    for name, shape in SETTLED.items():
+        await legacy.settle_service(stage, name, MEMBERS, **shape)
+    for name, shape in NONE_OF_OURS.items():
+        await legacy.place_service(stage, name, finalizers=(), **shape)
+    # Served by its own controller, under the same finalizer.
+    await legacy.place_service(stage, "served", loadBalancerClass=OTHER_CLASS)
+    await legacy.show(stage, "served", [{"hostname": "lb.example.com"}])
+    before, cloud = await crowd.objects(stage), stage.cloud.worlds.snapshot()
+
+    daemon, work = await started(stage)
+
+    assert work.ensures == {}
+    assert cloud_writes(work) == {}
+    assert crowd.writes(stage) == []
+    assert await crowd.objects(stage) == before
+    assert stage.cloud.worlds.snapshot() == cloud
+    assert await daemon.stop() == 0
+
+
+@pytest_asyncio.fixture
+async def dual_stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    """A stage before a real API server that gives Services addresses of both families."""
+    ranges = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112"
+    async with (
+        realserver.open_real_apiserver(
+            servers.require_assets(), tmp_path / "server", extra_args=[ranges]
+        ) as server,
+        harness.open_stage(server, tmp_path) as stage,
+    ):
+        yield stage
+
+
+@pytest.mark.envtest
+@pytest.mark.asyncio
+@pytest.mark.row("switch-over-07")
+async def test_dual_stack_services_are_taken_over_without_a_write(dual_stage: Stage) -> None:
+    stage = dual_stage
+    await settle_nodes(stage)
+    both = sorted([*MEMBERS, "fd00::2"])
+    shapes: Mapping[str, tuple[Sequence[str], Mapping[str, Any]]] = {
+        "single": (MEMBERS, {}),
+        "preferring": (both, {"ipFamilyPolicy": "PreferDualStack"}),
+        "requiring": (both, {"ipFamilyPolicy": "RequireDualStack"}),
+        "sixth-first": (
+            both,
+            {"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6", "IPv4"]},
+        ),
+        "sixth": (["fd00::2"], {"ipFamilies": ["IPv6"]}),
+    }
+    for name, (members, shape) in shapes.items():
+        service = await legacy.settle_service(stage, name, members, **shape)
+        assert len(crowd.ingress(service)) == len(service["spec"]["ipFamilies"])
+    before, cloud = await crowd.objects(stage), stage.cloud.worlds.snapshot()
+
+    daemon, work = await started(stage)
+
+    assert work.ensures == {}
+    assert cloud_writes(work) == {}
+    assert crowd.writes(stage) == []
+    assert await crowd.objects(stage) == before
+    assert stage.cloud.worlds.snapshot() == cloud
+    assert await daemon.stop() == 0
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("switch-over-04")
+async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
+    stage: Stage,
+) -> None:
+    await settle_nodes(stage)
+    await legacy.settle_service(stage, "plain", MEMBERS)
+    # It ended before the status was written, before the call, and before the finalizer.
+    legacy.hold(stage, await legacy.place_service(stage, "statusless"), MEMBERS)
+    await legacy.place_service(stage, "unmade")
+    await legacy.place_service(stage, "untouched", finalizers=())
+    # Changed in the cloud, or by people, while nobody watched.
+    await legacy.settle_service(stage, "unmarked", MEMBERS, finalizers=())
+    await legacy.settle_service(stage, "short", MEMBERS[1:])
+    await legacy.settle_service(stage, "altered", MEMBERS)
+    await crowd.edit(stage, "altered", {"spec": {"sessionAffinity": "ClientIP"}})
+    # On the way out.
+    await legacy.settle_service(stage, "going", MEMBERS)
+    await legacy.delete_service(stage, "going")
+    await legacy.settle_service(stage, "retyped", MEMBERS)
+    await crowd.edit(stage, "retyped", {"spec": {"type": "ClusterIP"}})
+    await legacy.place_service(stage, "leftover", type="ClusterIP")
+    await legacy.place_service(stage, "held", finalizers=["example.com/keep"])
+    await legacy.delete_service(stage, "held")
+    await legacy.place_service(stage, "classed", loadBalancerClass=OTHER_CLASS)
+    await legacy.delete_service(stage, "classed")
+    # Routed, and not said; and a node whose route is missing.
+    await legacy.place_node(
+        stage,
+        "silent",
+        ips=["10.0.0.7"],
+        ranges=["10.244.7.0/24"],
+        condition=None,
+        labels={EXCLUDE: ""},
+    )
+
+    daemon, work = await started(stage)
+
+    assert work.ensures == dict.fromkeys(
+        [f"default/{name}" for name in ("unmade", "untouched", "short", "altered")], 1
+    )
+    assert patched(stage, "services") == {
+        "statusless": 1,
+        "unmade": 1,
+        "untouched": 2,
+        "unmarked": 1,
+        "going": 1,
+        "retyped": 1,
+        "leftover": 1,
+    }
+    assert patched(stage, "nodes") == {"silent": 1}
+    assert cloud_writes(work) == {
+        "create_balancer": 2,
+        "set_members": 3,
+        "change_balancer": 1,
+        "delete_balancer": 2,
+    }
+    found = await services_by_name(stage)
+    assert "going" not in found
+    for name in ("plain", "statusless", "unmade", "untouched", "unmarked", "short", "altered"):
+        assert crowd.shows_address(found[name], crowd.balancers(stage)), name
+        assert found[name]["metadata"]["finalizers"] == [F]
+    for name in ("retyped", "leftover"):
+        assert "finalizers" not in found[name]["metadata"]
+        assert found[name]["status"] == {"loadBalancer": {}}
+    assert found["held"]["metadata"]["finalizers"] == ["example.com/keep"]
+    assert found["classed"]["metadata"]["finalizers"] == [F]
+    assert await daemon.stop() == 0
+
+
+async def services_by_name(stage: Stage) -> dict[str, dict[str, Any]]:
+    """All but the one that stands for the API server."""
+    found = {each["metadata"]["name"]: each for each in await stage.cluster.items(crowd.SERVICES)}
+    found.pop("kubernetes", None)
+    return found
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("switch-over-05")
+async def test_what_we_settled_has_the_shapes_of_the_reference(stage: Stage) -> None:
+    """Nothing of ours is in its way: no field, label, annotation or finalizer but its own."""
+    hosts = {"alpha": "10.244.1.0/24", "beta": "10.244.2.0/24"}
+    machines = {name: stage.machine(name) for name in hosts}
+    registered = {
+        name: await stage.cluster.register(
+            name, ready=names.STATUS_TRUE, podCIDR=cidr, podCIDRs=[cidr]
+        )
+        for name, cidr in hosts.items()
+    }
+    given = {
+        name: await legacy.place_service(stage, name, **{"finalizers": (), **shape})
+        for name, shape in {**SETTLED, **NONE_OF_OURS}.items()
+    }
+    daemon = await stage.start_leading(flags=legacy.FLAGS)
+    await crowd.settled(stage, services=len(SETTLED), members=len(hosts), but=["classed"])
+    await harness.wait_for(lambda: all_routed(stage), "routes", within_s=crowd.PATIENCE_S)
+    # One leaves again, and one no longer wants a load balancer.
+    await legacy.delete_service(stage, "local")
+    await crowd.edit(stage, "mixed", {"spec": {"type": "ClusterIP"}})
+    given["mixed"] = (await services_by_name(stage))["mixed"]
+    await harness.wait_for(
+        lambda: holds(stage, len(SETTLED) - 2), "two leave", within_s=crowd.PATIENCE_S
+    )
+    await crowd.quiet(stage)
+    assert await daemon.stop() == 0
+
+    found = await services_by_name(stage)
+    assert found.keys() == given.keys() - {"local"}
+    served = SETTLED.keys() - {"local", "mixed"}
+    wanted = {name: list(SETTLED[name].get("finalizers", [F])) for name in served}
+    assert {name for name, service in found.items() if crowd.ingress(service)} == served
+    assert [
+        objection
+        for name, service in found.items()
+        for objection in legacy.objections(service, given[name], finalizers=wanted.get(name, ()))
+    ] == []
+    assert [
+        objection
+        for node in await stage.cluster.items(harness.NODES)
+        for objection in legacy.node_objections(
+            node, registered[node["metadata"]["name"]], machines[node["metadata"]["name"]]
+        )
+    ] == []
+    # Given up, so that another may lead at once.
+    lease = await stage.cluster.lease()
+    assert lease["holderIdentity"] == ""
+    known = {
+        *("holderIdentity", "leaseDurationSeconds", "acquireTime", "renewTime"),
+        "leaseTransitions",
+    }
+    assert set(lease) <= known
+
+
+async def all_routed(stage: Stage) -> bool:
+    """Whether every node has its NetworkUnavailable."""
+    wanted = names.CONDITION_NETWORK_UNAVAILABLE
+    return all(
+        any(each["type"] == wanted for each in node["status"]["conditions"])
+        for node in await stage.cluster.items(harness.NODES)
+    )
+
+
+async def holds(stage: Stage, count: int) -> bool:
+    """Whether the cloud has so many load balancers."""
+    return len(crowd.balancers(stage)) == count

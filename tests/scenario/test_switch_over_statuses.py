@@ -1,0 +1,141 @@
+"""Statuses of every shape that providers give, as the Go reference wrote them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from ccm.cloud import Ingress, PortStatus, Status, default_load_balancer_name
+from ccm.model import Service, names
+from ccm.testing.clock import FakeClock
+from tests import servers
+from tests.conformance.service.service_stage import ServiceStage, staged
+from tests.conformance.stage import eventually
+from tests.unit.controllers.service.world import FakeBalancers, FakeDigests
+
+F = names.FINALIZER_LOAD_BALANCER
+PORT = PortStatus(port=80, protocol="TCP")
+BROKEN = PortStatus(port=443, protocol="TCP", error="example.com/NoCertificate")
+
+STATUSES: Mapping[str, tuple[Ingress, ...]] = {
+    "ip": (Ingress(ip="192.0.2.1"),),
+    "virtual": (Ingress(ip="192.0.2.2", ip_mode="VIP"),),
+    "proxy": (Ingress(ip="192.0.2.3", ip_mode="Proxy"),),
+    "hostname": (Ingress(hostname="lb.example.com"),),
+    "both": (Ingress(ip="192.0.2.4", hostname="lb4.example.com"),),
+    "ports": (Ingress(ip="192.0.2.5", ports=(PORT,)),),
+    "broken": (Ingress(hostname="lb5.example.com", ports=(PORT, BROKEN)),),
+    "several": (Ingress(ip="192.0.2.7"), Ingress(ip="2001:db8::7"), Ingress(ip="192.0.2.6")),
+    "empty": (),
+}
+
+
+class Shaped(FakeBalancers):
+    """Load balancers with these statuses."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
+        self.statuses: dict[str, Status] = {}
+
+    def _status(self, name: str) -> Status:
+        return self.statuses[name]
+
+    def hold(self, service: Service, status: Status) -> None:
+        """The load balancer of a Service, as it asks for it, without members."""
+        name = default_load_balancer_name(service)
+        self.held[name] = ([msgspec.to_builtins(port) for port in service.ports], ())
+        self.statuses[name] = status
+
+
+class Listed(Shaped, FakeDigests):
+    """The same with a listing."""
+
+
+@pytest_asyncio.fixture
+async def services(api_server: servers.ApiServer) -> AsyncIterator[ServiceStage]:
+    """An empty API server behind a recording proxy."""
+    async with staged(api_server) as stage:
+        yield stage
+
+
+async def settle(stage: ServiceStage, cloud: Shaped) -> dict[str, Any]:
+    """The reference settles a Service of every status; the Services then."""
+    stage.balancers = cloud
+    for name, status in STATUSES.items():
+        service = await stage.create(name, metadata={"finalizers": [F]})
+        cloud.hold(msgspec.convert(service, Service), Status(ingress=status))
+        patch = {"status": {"loadBalancer": {"ingress": [wire(entry) for entry in status]}}}
+        await stage.change(patch, name, subresource="status")
+    return await stored(stage)
+
+
+def wire(entry: Ingress) -> dict[str, Any]:
+    """An address as the reference writes it: what is empty stays out."""
+    ports = [
+        {key: value for key, value in dataclasses.asdict(port).items() if value}
+        for port in entry.ports or ()
+    ]
+    fields = {"ip": entry.ip, "hostname": entry.hostname, "ipMode": entry.ip_mode, "ports": ports}
+    return {key: value for key, value in fields.items() if value}
+
+
+async def stored(stage: ServiceStage) -> dict[str, Any]:
+    return {name: await stage.stored(name) for name in STATUSES}
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("switch-over-06")
+async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
+    services: ServiceStage,
+) -> None:
+    before = await settle(services, Shaped(services.balancers.clock))
+
+    async with services.running(workers=4):
+        await services.calls(*["ensure"] * len(STATUSES))
+
+        said = [await services.reasons(name) for name in STATUSES]
+
+    assert services.writes() == []
+    assert await stored(services) == before
+    assert all(("Normal", "EnsuredLoadBalancer") in each for each in said)
+    # There are no nodes here, and the reference warns of that too.
+    warnings = {reason for each in said for kind, reason in each if kind == "Warning"}
+    assert warnings == {"UnAvailableLoadBalancer"}
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("switch-over-06")
+async def test_with_a_listing_none_is_ensured_nor_written(services: ServiceStage) -> None:
+    before = await settle(services, Listed(services.balancers.clock))
+
+    async with services.running(workers=4):
+        await services.calls("list")
+
+        assert [await services.reasons(name) for name in STATUSES] == [[]] * len(STATUSES)
+
+    assert services.writes() == []
+    assert await stored(services) == before
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("switch-over-06")
+async def test_another_status_is_written_once(services: ServiceStage) -> None:
+    """What the reference wrote is not taken for what it looks like."""
+    cloud = Listed(services.balancers.clock)
+    await settle(services, cloud)
+    proxy = Status(ingress=(Ingress(ip="192.0.2.1", ip_mode="Proxy"),))
+    service = msgspec.convert(await services.stored("ip"), Service)
+    cloud.hold(service, proxy)
+
+    async with services.running(workers=4):
+        await eventually(lambda: len(services.writes()) == 1)
+        await services.calls("list")
+
+    ((path, body),) = services.writes()
+    assert path == "PATCH /ip/status"
+    assert body["status"] == {"loadBalancer": {"ingress": [wire(proxy.ingress[0])]}}
