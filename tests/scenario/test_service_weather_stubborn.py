@@ -1,0 +1,180 @@
+"""A provider whose calls never return, whatever the daemon does about it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from ccm.model import names
+from tests import servers
+from tests.scenario import crowd, harness
+from tests.scenario.crowd import SERVICES
+from tests.scenario.harness import Daemon, Stage, wait_for
+from tests.scenario.test_service_weather import delete, warnings
+
+PROVIDER = '''
+"""A cloud that gives every Service an address, unless its name says how it hangs."""
+
+import asyncio
+import time
+
+from ccm import cloud
+
+
+class Balancers:
+    def __init__(self):
+        self._held = set()
+
+    def get_load_balancer_name(self, cluster_name, service):
+        return cloud.default_load_balancer_name(service)
+
+    async def get_load_balancer(self, cluster_name, service):
+        return cloud.Status() if service.uid in self._held else None
+
+    async def ensure_load_balancer(self, cluster_name, service, nodes):
+        if service.name.startswith("deaf"):
+            while True:
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    pass
+        if service.name.startswith("thread"):
+            await cloud.blocking(time.sleep, 3600)
+        if service.name.startswith("silent"):
+            await asyncio.sleep(3600)
+        self._held.add(service.uid)
+        return cloud.Status(ingress=[cloud.Ingress(ip="192.0.2.7")])
+
+    async def update_load_balancer(self, cluster_name, service, nodes):
+        return None
+
+    async def ensure_load_balancer_deleted(self, cluster_name, service):
+        self._held.discard(service.uid)
+
+
+@cloud.provider(sdk="1.0")
+async def open_cloud(context):
+    yield cloud.Cloud(name="stubborn", load_balancer=Balancers())
+'''
+
+ONE_WORKER = {
+    "cloud-provider": "stubborn",
+    "controllers": "service-lb-controller",
+    "concurrent-service-syncs": "1",
+    "cloud-call-timeout": "1s",
+    "shutdown-grace-period": "1s",
+    "leader-elect-lease-duration": "60s",
+    "leader-elect-renew-deadline": "40s",
+    "leader-elect-retry-period": "2s",
+}
+
+PATIENCE_S = 30.0
+STOP_S = 8.0
+"""Grace period, grace of the call, and what the process still does; a hang lasts an hour."""
+
+ONE_SERVER = pytest.mark.parametrize("api_server", [servers.BUILTIN], indirect=True)
+
+
+def install(folder: Path) -> dict[str, str]:
+    """Put the provider where a daemon finds it; the environment that daemon needs."""
+    site = folder / "site"
+    info = site / "ccm_stubborn-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "ccm_stubborn.py").write_text(PROVIDER)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ccm-stubborn\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ccm.providers]\nstubborn = ccm_stubborn:open_cloud\n")
+    return {"PYTHONPATH": str(site)}
+
+
+async def has_address(stage: Stage, name: str) -> bool:
+    """Whether a Service shows one."""
+    service = await stage.cluster.get(f"{SERVICES}/{name}")
+    return service is not None and bool(crowd.ingress(service))
+
+
+async def begin(stage: Stage, **flags: str) -> Daemon:
+    """A daemon with one worker for all Services."""
+    env = install(stage.folder)
+    return await stage.start_leading(flags={**ONE_WORKER, **flags}, env=env)
+
+
+@pytest.mark.asyncio
+@ONE_SERVER
+async def test_services_behind_one_that_hangs_are_served(stage: Stage) -> None:
+    """The one worker goes on; the Service that hangs is left alone, and says so."""
+    daemon = await begin(stage)
+    for name in ("deaf", "silent", "thread"):
+        await crowd.create(stage, crowd.web(name))
+    await stage.wire.wait_for(crowd.SERVICE_WRITE, count=3, timeout_s=PATIENCE_S)
+    await crowd.create(stage, crowd.web("fine"))
+
+    await wait_for(lambda: has_address(stage, "fine"), "fine is served", within_s=PATIENCE_S)
+    service = await stage.cluster.get(f"{SERVICES}/deaf")
+    assert service is not None
+    left = "cloud call does not end although it was cancelled, going on without it"
+    line = await daemon.says(left, subject=service["metadata"]["uid"], within_s=PATIENCE_S)
+    assert line["operation"] == "ensure_load_balancer"
+    for name in ("deaf", "silent", "thread"):
+        warned = partial(warnings, stage, name)
+        await wait_for(warned, f"{name} is warned", within_s=PATIENCE_S)
+
+    # It is not ensured a second time beside the first, nor deleted under its hands.
+    await delete(stage, "deaf")
+
+    async def refused() -> bool:
+        said = await stage.cluster.events("deaf", names.REASON_SYNC_BALANCER_FAILED)
+        return any("has not ended yet" in event["message"] for event in said)
+
+    await wait_for(refused, "deaf is not touched", within_s=PATIENCE_S)
+    assert await stage.cluster.get(f"{SERVICES}/deaf") is not None
+    assert len(daemon.lines(left, subject=service["metadata"]["uid"])) == 1
+
+    asked = time.monotonic()
+    daemon.signal(signal.SIGTERM)
+    assert await daemon.ended(within_s=PATIENCE_S) == 0
+    assert time.monotonic() - asked < STOP_S
+    await daemon.says("cloud calls do not end, leaving without them", calls=1)
+    assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
+
+
+@pytest.mark.asyncio
+@ONE_SERVER
+@pytest.mark.parametrize("kind", ["deaf", "thread", pytest.param("silent", marks=pytest.mark.soak)])
+async def test_stopping_during_a_call_that_hangs(stage: Stage, kind: str) -> None:
+    """The daemon gives the Lease back and ends in time, with the call still under way."""
+    daemon = await begin(stage, **{"cloud-call-timeout": "10m"})
+    await crowd.create(stage, crowd.web(kind))
+    await stage.wire.wait_for(crowd.SERVICE_WRITE, timeout_s=PATIENCE_S, answered=True)
+
+    asked = time.monotonic()
+    daemon.signal(signal.SIGTERM)
+    assert await daemon.ended(within_s=PATIENCE_S) == 0
+
+    assert time.monotonic() - asked < STOP_S
+    assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
+
+
+@pytest.mark.asyncio
+@ONE_SERVER
+async def test_losing_the_lease_during_a_call_that_hangs(stage: Stage) -> None:
+    """The process ends before a successor may lead."""
+    daemon = await begin(
+        stage,
+        **{
+            "cloud-call-timeout": "10m",
+            "leader-elect-lease-duration": "8s",
+            "leader-elect-renew-deadline": "5s",
+            "leader-elect-retry-period": "1s",
+        },
+    )
+    await crowd.create(stage, crowd.web("deaf"))
+    await stage.wire.wait_for(crowd.SERVICE_WRITE, timeout_s=PATIENCE_S, answered=True)
+
+    await stage.cluster.patch(harness.LEASE, {"spec": {"holderIdentity": "other"}}, kind="merge")
+
+    assert await daemon.ended(within_s=PATIENCE_S) == 1
+    assert len(daemon.lines("leaderelection lost")) == 1
