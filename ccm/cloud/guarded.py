@@ -7,6 +7,7 @@ be exchanged with `swap` while controllers run, because every call looks it up a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ccm.base import metrics
@@ -67,6 +68,21 @@ OUTCOMES: Mapping[type[errors.CloudError], str] = {
 }
 """Error class -> value of the metric label `outcome`; any other error is `error`."""
 
+_TROUBLES = (
+    errors.Unavailable,
+    errors.DeadlineExceeded,
+    errors.Unauthenticated,
+    errors.PermissionDenied,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """The cloud cannot be reached, or refuses us: so many calls in a row, the last so."""
+
+    calls: int
+    error: errors.CloudError
+
 
 class Guarded:
     """The controllers' handle to one cloud.
@@ -92,6 +108,12 @@ class Guarded:
         self._clock = clock
         self._limiter = self._limiter_for(cloud)
         self._calls = UnderWay()
+        self._trouble: Trouble | None = None
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """What keeps calls from being answered; None since the last answer of the cloud."""
+        return self._trouble
 
     @property
     def cloud(self) -> Cloud:
@@ -147,8 +169,10 @@ class Guarded:
         try:
             result = await self._calls.run(call)
             outcome = "success"
+            self._trouble = None
         except errors.CloudError as error:
             outcome = _outcome(error)
+            self._note(error)
             raise
         else:
             return result
@@ -157,6 +181,13 @@ class Guarded:
             _LATENCY.labels(provider, operation).observe(self._clock.monotonic() - started)
             if observer is not None:
                 observer(operation, outcome)
+
+    def _note(self, error: errors.CloudError) -> None:
+        if isinstance(error, _TROUBLES):
+            before = self._trouble.calls if self._trouble else 0
+            self._trouble = Trouble(calls=before + 1, error=error)
+        else:
+            self._trouble = None
 
     def _deadline_s(self, operation: str) -> float:
         if self._forced_deadline_s is not None:

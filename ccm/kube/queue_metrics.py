@@ -6,7 +6,7 @@ reads the metrics, from the start times kept here.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Generic, TypeVar
 
 from ccm.base import metrics
@@ -46,6 +46,12 @@ _longest = metrics.gauge(
 _retries = metrics.counter(
     "workqueue_retries_total", "Total number of retries handled by workqueue", ("name",)
 )
+
+
+def longest_running() -> Mapping[str, float]:
+    """Seconds of the longest work in progress, by queue."""
+    (family,) = _longest.collect()
+    return {sample.labels["name"]: sample.value for sample in family.samples}
 
 
 class QueueMetrics(Generic[K]):

@@ -124,9 +124,8 @@ class Authenticator:
         self._clock = clock
         self._log = log.logger("serving")
         self._salt = secrets.token_bytes(32)
-        self._in_flight: dict[bytes, str] = {}
         self._tokens: Remembered[bytes, User | None] = Remembered(
-            self._review, lambda _answer: token_ttl_s, clock=clock
+            lambda _answer: token_ttl_s, clock=clock
         )
         for result in ("success", "failure", "error"):
             _attempts.labels(result)
@@ -194,22 +193,16 @@ class Authenticator:
             return None
         # The token itself is kept no longer than the question takes.
         key = hmac.digest(self._salt, token.encode(errors="replace"), hashlib.sha256)
-        self._in_flight[key] = token
         try:
-            user = await self._tokens.get(key)
+            user = await self._tokens.get(key, lambda: self._review(token))
         except ReviewFailed as error:
             raise Unauthorized(f"the token could not be reviewed: {error}") from error
-        finally:
-            self._in_flight.pop(key, None)
         if user is None:
             raise Unauthorized("the token is wrong")
         return user
 
-    async def _review(self, key: bytes) -> User | None:
-        token = self._in_flight.get(key)
-        if token is None or self._reviewer is None:
-            return None
-        return await self._reviewer.review_token(token)
+    async def _review(self, token: str) -> User | None:
+        return None if self._reviewer is None else await self._reviewer.review_token(token)
 
 
 def _told_by_proxy(proxies: Proxies, request: Request) -> User | None:

@@ -13,7 +13,6 @@ from typing import Protocol
 
 from ccm.base import metrics
 from ccm.base.clock import SYSTEM, Clock
-from ccm.serving.authentication import ReviewFailed
 from ccm.serving.identity import MASTERS, User
 from ccm.serving.remembered import Remembered
 
@@ -107,7 +106,7 @@ class Authorizer:
         self._paths = paths
         self._clock = clock
         self._known: Remembered[Question, Decision] = Remembered(
-            self._ask, lambda found: allowed_ttl_s if found.allowed else denied_ttl_s, clock=clock
+            lambda found: allowed_ttl_s if found.allowed else denied_ttl_s, clock=clock
         )
 
     async def decide(self, question: Question) -> Decision:
@@ -133,11 +132,7 @@ class Authorizer:
     async def _decide(self, question: Question) -> Decision:
         if MASTERS in question.user.groups or question.path in self._paths:
             return Decision(allowed=True)
-        if self._reviewer is None:
+        reviewer = self._reviewer
+        if reviewer is None:
             return Decision(allowed=False)
-        return await self._known.get(question)
-
-    async def _ask(self, question: Question) -> Decision:
-        if self._reviewer is None:
-            raise ReviewFailed("nobody can be asked")
-        return await self._reviewer.review_access(question)
+        return await self._known.get(question, lambda: reviewer.review_access(question))

@@ -15,10 +15,9 @@ V = TypeVar("V")
 
 
 class Remembered(Generic[K, V]):
-    """Asks through a memory.
+    """A memory to ask through.
 
     Args:
-        ask: answers a question; its exceptions are passed on and not remembered.
         keep_s: how long an answer is good for, in seconds; 0: not at all.
         size: most answers kept; the one unused for longest is forgotten.
         clock: where time comes from.
@@ -26,28 +25,31 @@ class Remembered(Generic[K, V]):
 
     def __init__(
         self,
-        ask: Callable[[K], Awaitable[V]],
         keep_s: Callable[[V], float],
         *,
         size: int = 4096,
         clock: Clock,
     ) -> None:
-        self._ask = ask
         self._keep_s = keep_s
         self._size = size
         self._clock = clock
         self._known: OrderedDict[K, tuple[float, V]] = OrderedDict()
         self._asking: dict[K, asyncio.Task[V]] = {}
 
-    async def get(self, key: K) -> V:
-        """The answer, from memory while it is good."""
+    async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
+        """The answer, from memory while it is good.
+
+        Args:
+            key: stands for the question.
+            ask: finds the answer; its exceptions are passed on and not remembered.
+        """
         known = self._known.get(key)
         if known is not None and known[0] > self._clock.monotonic():
             self._known.move_to_end(key)
             return known[1]
         task = self._asking.get(key)
         if task is None:
-            task = spawn(self._learn(key), name="review")
+            task = spawn(self._learn(key, ask), name="review")
             self._asking[key] = task
         # A caller who leaves must not take the answer away from those who wait too.
         return await asyncio.shield(task)
@@ -56,9 +58,9 @@ class Remembered(Generic[K, V]):
         """Ask no more."""
         await cancel_and_join(*self._asking.values())
 
-    async def _learn(self, key: K) -> V:
+    async def _learn(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
         try:
-            answer = await self._ask(key)
+            answer = await ask()
             keep_s = self._keep_s(answer)
             if keep_s > 0:
                 self._known[key] = (self._clock.monotonic() + keep_s, answer)

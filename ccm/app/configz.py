@@ -1,0 +1,65 @@
+"""`/configz`: the settings in effect, as the reference's API shows them.
+
+Every field is there, also with its default, under the names of
+`CloudControllerManagerConfiguration`; durations are written as Go does.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from ccm.app import config, migration
+from ccm.app.options import FLAGS, Options
+from ccm.base.durations import format_duration
+from ccm.serving.http import JSON, Request, Response
+
+_GROUP = config.GROUP_VERSION.partition("/")[0]
+
+
+def document(options: Options) -> dict[str, Any]:
+    """The whole answer."""
+    found: dict[str, Any] = {"kind": config.KIND, "apiVersion": config.GROUP_VERSION}
+    for path in config.IDLE:
+        _put(found, path, "")
+    _put(found, "Generic.Port", 0)
+    _put(found, "Generic.Address", "0.0.0.0")  # noqa: S104 - a leftover that nobody reads
+    for path, name in config.FIELDS.items():
+        _put(found, path, _plain(options.get(name), is_list=FLAGS[name].kind.join is not None))
+    plan = options.leader_migration
+    if plan is not None:
+        _put(found, config.MIGRATION, migration.write(plan))
+    return {_GROUP: found}
+
+
+class Configz:
+    """The page.
+
+    Args:
+        options: the flags.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    async def page(self, _request: Request) -> Response:
+        """The settings in effect."""
+        return Response(body=json.dumps(document(self._options)).encode(), content_type=JSON)
+
+
+def _plain(value: Any, *, is_list: bool) -> Any:
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if is_list and isinstance(value, tuple):
+        return list(value) or None
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    return str(value)
+
+
+def _put(found: dict[str, Any], path: str, value: Any) -> None:
+    *parents, name = path.split(".")
+    for parent in parents:
+        found = found.setdefault(parent, {})
+    found[name] = value

@@ -1,0 +1,175 @@
+"""What is healthy: the checks behind `/healthz`, `/livez` and `/readyz`.
+
+`/livez` and `/healthz` fail only on what a restart cures: an event loop that is always late,
+a controller that ended, a worker that never comes back, a lease held without renewing it.
+`/readyz` also fails while the API server or the cloud cannot be reached, the caches are not
+complete, or nothing is heard of the cluster, and says why. A controller for which the
+provider lacks something, or that refuses its flags, is reported there and fails nothing:
+neither a restart nor patience changes that. A standby is ready when it reaches the API server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from ccm.app.reviews import Raw
+from ccm.app.vitals import LATE_S, Controller, Vitals
+from ccm.base.clock import SYSTEM, Clock
+from ccm.kube import errors, queue_metrics
+from ccm.kube.informer import Informer
+from ccm.serving.health import WELL, Check, Finding, wrong
+from ccm.serving.remembered import Remembered
+
+LATE_BEATS = 5
+"""The event loop is ill if so many beats in a row were late: one burst of work is no illness,
+and a loop that stands still answers no probe at all."""
+
+STUCK_S = 3600.0
+"""A worker that holds one key for so long will not come back: each call it makes ends by
+itself, the longest after a quarter of an hour."""
+
+SILENT_S = 900.0
+"""A cache that heard nothing for so long; a watch is opened anew after ten minutes at most."""
+
+LOST_S = 10.0
+"""How long the cluster may not be followed before it counts."""
+
+REFUSED_CALLS = 3
+"""So many calls in a row that the cloud did not answer are no accident."""
+
+ASKED_S = 2.0
+"""How long an answer of the API server about its own health is good for."""
+
+
+class Checks:
+    """The checks of now.
+
+    Args:
+        vitals: what they read.
+        api: asks the API server.
+        clock: where time comes from.
+    """
+
+    def __init__(self, vitals: Vitals, api: Raw, clock: Clock = SYSTEM) -> None:
+        self._vitals = vitals
+        self._api = api
+        self._clock = clock
+        self._asked: Remembered[None, Finding] = Remembered(lambda _found: ASKED_S, clock=clock)
+        self._alive = (
+            Check(name="ping", look=_now(lambda: WELL)),
+            Check(name="event-loop", look=_now(self._loop)),
+            Check(name="workers", look=_now(self._workers)),
+        )
+        self._able = (
+            Check(name="api-server", look=self._api_server),
+            Check(name="cloud", look=_now(self._cloud)),
+            Check(name="caches", look=_now(self._caches)),
+            Check(name="authentication", look=_now(self._authentication)),
+        )
+
+    def healthz(self) -> Sequence[Check]:
+        """Behind `/healthz`: the names the reference has, and what `/livez` has."""
+        return (*self._elections(), *self._alive, *self._controllers())
+
+    def livez(self) -> Sequence[Check]:
+        """Behind `/livez`: what a restart cures."""
+        return (*self._alive, *self._elections(), *self._controllers())
+
+    def readyz(self) -> Sequence[Check]:
+        """Behind `/readyz`: whether we can do our work."""
+        return (*self._alive, *self._elections(), *self._able, *self._controllers())
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        await self._asked.close()
+
+    def _elections(self) -> Sequence[Check]:
+        if not self._vitals.electors:
+            return ()
+        return (Check(name="leaderElection", look=_now(self._election)),)
+
+    def _controllers(self) -> Sequence[Check]:
+        def looking(controller: Controller) -> Callable[[], Finding]:
+            return lambda: _controller(controller)
+
+        return [
+            Check(name=name, look=_now(looking(controller)))
+            for name, controller in self._vitals.controllers.items()
+        ]
+
+    def _loop(self) -> Finding:
+        late = self._vitals.late_beats
+        if late < LATE_BEATS:
+            return WELL
+        return wrong(f"the event loop was late by more than {LATE_S:g}s {late} times in a row")
+
+    def _workers(self) -> Finding:
+        return _together(
+            f"{name} works on one key for {seconds:.0f}s" if seconds > STUCK_S else ""
+            for name, seconds in queue_metrics.longest_running().items()
+        )
+
+    def _election(self) -> Finding:
+        return _together(elector.check() or "" for elector in self._vitals.electors.values())
+
+    def _cloud(self) -> Finding:
+        vitals = self._vitals
+        if vitals.opening:
+            return wrong(vitals.opening)
+        trouble = vitals.guard.trouble if vitals.guard is not None else None
+        if trouble is None or trouble.calls < REFUSED_CALLS:
+            return WELL
+        return wrong(f"{trouble.calls} calls in a row failed, the last one: {trouble.error}")
+
+    def _caches(self) -> Finding:
+        informers = self._vitals.informers
+        if informers is None:
+            return Finding(detail="none, standing by")
+        return _together(self._cache(informer) for informer in informers.all)
+
+    def _cache(self, informer: Informer[Any]) -> str:
+        now, what = self._clock.monotonic(), informer.resource
+        since = informer.trouble_since
+        if since is not None and now - since > LOST_S:
+            return f"{what} cannot be followed for {now - since:.0f}s"
+        if not informer.has_synced:
+            return f"{what} are not complete yet"
+        contact = informer.last_contact
+        if contact is not None and now - contact > SILENT_S:
+            return f"nothing is heard of {what} for {now - contact:.0f}s"
+        return ""
+
+    def _authentication(self) -> Finding:
+        # Callers are refused meanwhile, which is no reason to keep the daemon from its work.
+        return Finding(detail=self._vitals.waiting())
+
+    async def _api_server(self) -> Finding:
+        return await self._asked.get(None, self._ask_api_server)
+
+    async def _ask_api_server(self) -> Finding:
+        try:
+            await self._api.raw("GET", "/readyz", retry=False)
+        except (errors.Forbidden, errors.Missing):
+            return Finding(detail="reached")  # it answers, and that is all we asked for
+        except errors.KubeError as error:
+            return wrong(str(error))
+        return WELL
+
+
+def _now(look: Callable[[], Finding]) -> Callable[[], Awaitable[Finding]]:
+    async def found() -> Finding:
+        return look()
+
+    return found
+
+
+def _together(troubles: Iterable[str]) -> Finding:
+    found = [trouble for trouble in troubles if trouble]
+    return wrong("; ".join(found)) if found else WELL
+
+
+def _controller(controller: Controller) -> Finding:
+    if controller.ended:
+        return wrong("it ended although nobody told it to")
+    return Finding(detail=controller.note)

@@ -1,0 +1,172 @@
+"""Asks the API server about callers of our own HTTPS server: who they are, what they may.
+
+A TokenReview tells the owner of a token, a SubjectAccessReview whether somebody may have a
+path. An attempt that got no answer is repeated after a growing pause, and all attempts
+together have a limit. Counterpart: k8s.io/apiserver, its webhook authenticator and authorizer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from ccm.base import metrics
+from ccm.base.backoff import Exponential
+from ccm.base.clock import SYSTEM, Clock
+from ccm.base.throttle import TokenBucket
+from ccm.kube import errors
+from ccm.kube.client import Client
+from ccm.kube.transport import Transport
+from ccm.serving.authentication import ReviewFailed
+from ccm.serving.authorization import Decision, Question
+from ccm.serving.identity import User
+
+TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - a path
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+QPS, BURST = 200.0, 400
+"""Rate of the clients that ask (k8s.io/apiserver, server/options)."""
+
+LIMIT_S = 10.0
+"""Longest time for one question, repetitions included (the same)."""
+
+TRIES = 5
+_PAUSES = Exponential(base_s=0.5, factor=1.5, cap_s=5.0, jitter=0.2)
+"""Of one question (the same)."""
+
+_SECONDS = (0.25, 0.5, 0.7, 1, 1.5, 3, 5, 10)
+
+
+class _Counted:
+    """The metrics of one kind of question."""
+
+    def __init__(self, name: str, words: str) -> None:
+        self._total = metrics.counter(
+            f"apiserver_delegated_{name}_request_total",
+            f"[ALPHA] Number of HTTP requests for {words} partitioned by status code.",
+            ["code"],
+        )
+        self._seconds = metrics.histogram(
+            f"apiserver_delegated_{name}_request_duration_seconds",
+            f"[ALPHA] Latency of HTTP requests for {words} in seconds. Broken down by status code.",
+            ["code"],
+            buckets=_SECONDS,
+        )
+
+    def observe(self, code: str, seconds: float) -> None:
+        self._total.labels(code).inc()
+        self._seconds.labels(code).observe(seconds)
+
+
+_AUTHN = _Counted("authn", "delegated authentication")
+_AUTHZ = _Counted("authz", "delegated authorization")
+
+
+class Raw(Protocol):
+    """What is needed of an API client."""
+
+    async def raw(
+        self, method: str, path: str, *, body: bytes | None = None, retry: bool = True
+    ) -> bytes:
+        """Send a request; raises `ccm.kube.errors`."""
+        ...
+
+
+class Reviews:
+    """Asks one API server.
+
+    Args:
+        client: sends the questions.
+        clock: where time comes from.
+        rng: where jitter comes from.
+    """
+
+    def __init__(
+        self, client: Raw, *, clock: Clock = SYSTEM, rng: random.Random | None = None
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._rng = rng or random.Random()
+
+    async def review_token(self, token: str) -> User | None:
+        """The owner of a token; None if it is wrong. Raises ReviewFailed."""
+        review = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenReview",
+            "spec": {"token": token},
+        }
+        status = await self._ask(TOKEN_REVIEWS, review, _AUTHN)
+        if not status.get("authenticated"):
+            return None
+        user = status.get("user") or {}
+        return User(
+            name=user.get("username", ""),
+            uid=user.get("uid", ""),
+            groups=tuple(user.get("groups") or ()),
+            extra=tuple((key, tuple(value)) for key, value in (user.get("extra") or {}).items()),
+        )
+
+    async def review_access(self, question: Question) -> Decision:
+        """Whether somebody may have a path. Raises ReviewFailed."""
+        user = question.user
+        spec: dict[str, Any] = {
+            "user": user.name,
+            "groups": user.groups,
+            "extra": {key: list(value) for key, value in user.extra},
+            "nonResourceAttributes": {"path": question.path, "verb": question.verb},
+        }
+        if user.uid:
+            spec["uid"] = user.uid
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
+        }
+        status = await self._ask(ACCESS_REVIEWS, review, _AUTHZ)
+        allowed = bool(status.get("allowed")) and not status.get("denied")
+        return Decision(allowed=allowed, reason=status.get("reason", ""))
+
+    async def _ask(self, path: str, review: Any, counted: _Counted) -> dict[str, Any]:
+        body = msgspec.json.encode(review)
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                answer = await self._repeated(lambda: self._once(path, body, counted))
+            status: dict[str, Any] = msgspec.json.decode(answer)["status"]
+        except errors.KubeError as error:
+            raise ReviewFailed(str(error)) from error
+        except TimeoutError as error:
+            raise ReviewFailed("the API server does not answer in time") from error
+        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+            raise ReviewFailed("the API server's answer makes no sense") from error
+        return status
+
+    async def _repeated(self, attempt: Callable[[], Awaitable[bytes]]) -> bytes:
+        for number in range(TRIES - 1):
+            try:
+                return await attempt()
+            except (errors.Unreachable, errors.ServerError, errors.TooMany):
+                await self._clock.sleep(_PAUSES.delay(number, self._rng))
+        return await attempt()
+
+    async def _once(self, path: str, body: bytes, counted: _Counted) -> bytes:
+        started = self._clock.monotonic()
+        code = "<error>"
+        try:
+            answer = await self._client.raw("POST", path, body=body, retry=False)
+            code = "201"
+        except errors.ApiError as error:
+            code = str(error.status)
+            raise
+        finally:
+            counted.observe(code, self._clock.monotonic() - started)
+        return answer
+
+
+def client(transport: Transport, name: str, *, clock: Clock = SYSTEM) -> Client:
+    """The client for questions over one transport; it has a rate limit of its own."""
+    limiter = TokenBucket(qps=QPS, burst=BURST, clock=clock)
+    return Client(transport, name=name, limiter=limiter, timeout_s=LIMIT_S)

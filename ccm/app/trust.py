@@ -1,0 +1,172 @@
+"""Whom our HTTPS server believes: authorities from files and from the cluster, followed.
+
+The cluster keeps its own settings in a config map of kube-system; they stand in where a flag
+says nothing. It is read again every minute, and so are the files.
+Counterpart: k8s.io/apiserver, server/options (delegating authentication).
+
+Deviation: an API server that does not answer when we start is waited for, where the Go
+reference ends [conformance serving-lookup-03].
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ccm.app.options import Options
+from ccm.app.provider import Misconfigured
+from ccm.app.reviews import Raw
+from ccm.base import log
+from ccm.base.clock import SYSTEM, Clock
+from ccm.kube import errors
+from ccm.serving.authentication import Proxies, Trust
+from ccm.serving.certs import CertificateError
+from ccm.serving.identity import Authorities
+
+CONFIG_MAP = "extension-apiserver-authentication"
+PATH = f"/api/v1/namespaces/kube-system/configmaps/{CONFIG_MAP}"
+
+CHECK_S = 60.0
+"""How often files and the config map are read again (k8s.io/apiserver, dynamic certificates)."""
+
+RETRY_S = 5.0
+"""Pause between two tries while the config map was never read."""
+
+_HINT = (
+    "grant the role extension-apiserver-authentication-reader in kube-system, or pass "
+    "--authentication-tolerate-lookup-failure or --authentication-skip-lookup"
+)
+
+
+class Believed:
+    """Keeps what is believed up to date.
+
+    Args:
+        options: the flags.
+        client: reads the config map; None: only files count.
+        adopt: told whom to believe; `CertificateError` if that cannot be used.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        client: Raw | None,
+        adopt: Callable[[Trust], None],
+        *,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._options = options
+        self._client = None if options.authentication_skip_lookup else client
+        self._adopt = adopt
+        self._clock = clock
+        self._log = log.logger("serving")
+        self._looked_up = self._client is None
+        self._cluster: Mapping[str, str] = {}
+        self._used: Trust | None = None
+        self._said = ""
+
+    @property
+    def waiting(self) -> str:
+        """What is still waited for, in words; empty when nothing is."""
+        return "" if self._looked_up else f"config map {CONFIG_MAP} was not read yet"
+
+    async def start(self) -> None:
+        """Believe what the files say.
+
+        Raises:
+            Misconfigured: one cannot be used.
+        """
+        try:
+            await self._use()
+        except (OSError, ValueError, CertificateError) as error:
+            raise Misconfigured(f"client authorities: {error}") from error
+
+    async def run(self) -> None:
+        """Follow files and config map until cancelled.
+
+        Raises:
+            Misconfigured: the config map cannot be had, and nobody said that it need not.
+        """
+        while True:
+            await self._look_up()
+            try:
+                await self._use()
+                self._said = ""
+            except (OSError, ValueError, CertificateError) as error:
+                self._say("client authorities cannot be used, the old stay", str(error))
+            await self._clock.sleep(CHECK_S if self._looked_up else RETRY_S)
+
+    async def _look_up(self) -> None:
+        if self._client is None:
+            return
+        try:
+            answer = await self._client.raw("GET", PATH)
+            self._cluster = msgspec.json.decode(answer).get("data") or {}
+            self._looked_up = True
+        except (errors.Unreachable, errors.ServerError, errors.TooMany) as error:
+            self._say("cluster's authentication settings cannot be read, trying on", str(error))
+        except (errors.KubeError, msgspec.MsgspecError) as error:
+            if not self._looked_up and not self._options.authentication_tolerate_lookup_failure:
+                raise Misconfigured(
+                    f"config map {CONFIG_MAP} cannot be read: {error}; {_HINT}"
+                ) from error
+            self._looked_up = True
+            self._say(
+                "cluster's authentication settings cannot be read, callers may be taken for "
+                "anonymous",
+                str(error),
+            )
+
+    async def _use(self) -> None:
+        trust = Trust(clients=await self._clients(), proxies=await self._proxies())
+        if trust != self._used:
+            self._adopt(trust)
+            self._used = trust
+
+    async def _clients(self) -> Authorities:
+        file = self._options.client_ca_file
+        return await _authorities(file, self._cluster.get("client-ca-file", ""))
+
+    async def _proxies(self) -> Proxies:
+        options = self._options
+        if options.requestheader_client_ca_file:
+            return Proxies(
+                authorities=await _authorities(options.requestheader_client_ca_file, ""),
+                names=options.requestheader_allowed_names,
+                user_headers=options.requestheader_username_headers,
+                uid_headers=options.requestheader_uid_headers,
+                group_headers=options.requestheader_group_headers,
+                extra_prefixes=options.requestheader_extra_headers_prefix,
+            )
+        return Proxies(
+            authorities=await _authorities(
+                "", self._cluster.get("requestheader-client-ca-file", "")
+            ),
+            names=self._list("allowed-names"),
+            user_headers=self._list("username-headers"),
+            uid_headers=self._list("uid-headers"),
+            group_headers=self._list("group-headers"),
+            extra_prefixes=self._list("extra-headers-prefix"),
+        )
+
+    def _list(self, name: str) -> tuple[str, ...]:
+        text = self._cluster.get(f"requestheader-{name}", "")
+        found: Any = msgspec.json.decode(text, type=list[str]) if text else []
+        return tuple(found)
+
+    def _say(self, message: str, error: str) -> None:
+        if error != self._said:
+            self._log.v(0).info(message, error=error)
+        self._said = error
+
+
+async def _authorities(file: str, pem: str) -> Authorities:
+    """Those of a file, or else of a text; none if both are empty. Raises OSError, ValueError."""
+    if file:
+        return Authorities.of(await asyncio.to_thread(Path(file).read_bytes))
+    return Authorities.of(pem.encode()) if pem.strip() else Authorities()

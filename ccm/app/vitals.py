@@ -1,0 +1,111 @@
+"""The daemon's vital signs: it writes them down here while it runs, and `health` reads them.
+
+Nothing here decides what is healthy, and nothing waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ccm.base.clock import SYSTEM, Clock
+from ccm.cloud.guarded import Guarded
+from ccm.kube.informer import Informers
+from ccm.kube.leader import LeaderElector
+
+BEAT_S = 1.0
+LATE_S = 2.0
+"""An event loop that comes so much later than it was asked to is late."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Controller:
+    """A controller since we lead.
+
+    Attributes:
+        ended: it returned although nobody told it to.
+        note: why it does not run, if that is in order.
+    """
+
+    ended: bool = False
+    note: str = ""
+
+
+class Vitals:
+    """What the daemon knows about itself.
+
+    Attributes:
+        opening: why the provider is not open yet; empty once it is.
+        guard: the handle to the cloud, once the provider is open.
+        informers: the caches, while we lead.
+        waiting: what the HTTPS server still waits for, in words.
+        late_beats: how often in a row the event loop was late.
+
+    Args:
+        clock: where time comes from.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM) -> None:
+        self.opening = "the provider is not open yet"
+        self.guard: Guarded | None = None
+        self.informers: Informers | None = None
+        self.waiting: Callable[[], str] = str
+        self.late_beats = 0
+        self._clock = clock
+        self._electors: dict[str, LeaderElector] = {}
+        self._controllers: dict[str, Controller] = {}
+
+    @property
+    def electors(self) -> Mapping[str, LeaderElector]:
+        """Who competes, by the name of the lease."""
+        return MappingProxyType(self._electors)
+
+    @property
+    def controllers(self) -> Mapping[str, Controller]:
+        """Those that were started, or left out, since we lead."""
+        return MappingProxyType(self._controllers)
+
+    async def beat(self) -> None:
+        """Measure how late the event loop is, until cancelled."""
+        while True:
+            due = self._clock.monotonic() + BEAT_S
+            await self._clock.sleep(BEAT_S)
+            late = self._clock.monotonic() - due > LATE_S
+            self.late_beats = self.late_beats + 1 if late else 0
+
+    def elects(self, lease: str, elector: LeaderElector) -> LeaderElector:
+        """Somebody competes for a lease."""
+        self._electors[lease] = elector
+        return elector
+
+    def opened(self, guard: Guarded) -> None:
+        """The provider is open."""
+        self.opening = ""
+        self.guard = guard
+
+    def not_opened(self, error: Exception) -> None:
+        """An attempt to open the provider failed."""
+        self.opening = f"the provider cannot be opened: {error}"
+
+    @contextmanager
+    def leading(self, informers: Informers) -> Iterator[None]:
+        """We lead inside the block, with these caches."""
+        self.informers = informers
+        try:
+            yield
+        finally:
+            self.informers = None
+            self._controllers.clear()
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        """A controller runs inside the block; it is cancelled, or something is wrong."""
+        controller = self._controllers[name] = Controller()
+        yield
+        controller.ended = True
+
+    def left_out(self, name: str, why: str) -> None:
+        """A controller does not run, and that is in order."""
+        self._controllers[name] = Controller(note=f"not running: {why}")
