@@ -215,7 +215,11 @@ class Balancers:
     async def _must_be_deleted(self, service: Service) -> bool:
         if self._calls.cloud.always_ensure_deleted:
             return True
-        return await self._calls.get(service) is not None
+        try:
+            return await self._calls.get(service) is not None
+        except ImplementedElsewhere:
+            # Nothing of ours; as an error it would keep our finalizer there for ever.
+            return False
 
     async def _delete(self, service: Service, record: Record) -> None:
         try:

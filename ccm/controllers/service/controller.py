@@ -116,6 +116,7 @@ class ServiceController:
         self._to_verify: list[str] = []
         self._listing: Listing | None = None
         self._pass = _Pass(clock)
+        self._bursts, self._burst_members = 0, ""
         self._burst = Burst(
             self._nodes_changed,
             quiet_s=settings.quiet_s,
@@ -207,9 +208,17 @@ class ServiceController:
             await self._verify(service, record)
         prefixes = self._calls.cloud.service_annotations
         if record.ensured is None or plan.needs_ensure(record.ensured, service, prefixes):
+            bursts = self._bursts
             await self._balancers.ensure(service, record)
-            # The answer to a write of the finalizer is newer than what we came with.
+            # What others took away during the call, and our own write of the finalizer, are
+            # newer than what we came with.
+            cached = self._services.store.get(key)
+            if cached is not None and cached.uid == service.uid:
+                service = cached
             await self._balancers.restore(record.newest(service), record)
+            if bursts != self._bursts and record.members != self._burst_members:
+                # A burst ended when there was nothing yet that could be given its members.
+                self._queue.add(key, background=True)
             return DONE
         if record.members != self._members.fingerprint:
             await self._balancers.update(service, record)
@@ -315,6 +324,8 @@ class ServiceController:
     def _added(self, service: Service, initial: bool) -> None:
         self._note_class(service)
         if plan.needs_cleanup(service, self._settings.classes):
+            # Somebody may take the finalizer away before its turn comes.
+            self._records.setdefault(service.key, Record(given=service))
             self._queue.add(service.key)
         elif plan.wants_balancer(service, self._settings.classes):
             if not initial:
@@ -379,6 +390,7 @@ class ServiceController:
     def _nodes_changed(self) -> None:
         """A burst of changes is over: queue the Services whose members are others now."""
         fingerprint, now = self._members.fingerprint, self._clock.monotonic()
+        self._bursts, self._burst_members = self._bursts + 1, fingerprint
         due = [key for key, record in self._records.items() if record.is_due(fingerprint, now)]
         if due:
             members = len(self._members.all)

@@ -114,6 +114,42 @@ async def test_a_service_deleted_without_our_finalizer_but_with_another_loses_it
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-delete-02")
+async def test_a_service_that_loses_its_finalizer_while_it_waits_for_its_cleanup() -> None:
+    """It was there at the start, and vanishes while the only worker is busy with another."""
+    world = World()
+    world.service("a", type_="ClusterIP", finalizers=[F])
+    world.service("b", type_="ClusterIP", finalizers=[F])
+    world.balancers.held = {"auidb2": ((), ())}
+    world.balancers.slow.add("get")
+    async with world.running():
+        await world.pass_time(1)
+        assert world.balancers.calls == ["get"]
+
+        world.vanish("default/b")
+        world.balancers.release.set()
+        await world.pass_time(10)
+
+        assert world.balancers.held == {}
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-elsewhere-01")
+async def test_a_service_served_elsewhere_loses_our_finalizer_all_the_same() -> None:
+    """Whichever of the provider's calls says so."""
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.balancers.faults["get"] = ImplementedElsewhere("not ours")
+
+        world.delete()
+        await world.pass_time(10)
+
+        assert KEY not in world.objects
+
+
+@pytest.mark.asyncio
 @pytest.mark.row("service-uid-01")
 async def test_a_service_made_anew_under_its_name_has_the_old_balancer_removed_first() -> None:
     world = World()
@@ -152,6 +188,48 @@ async def test_what_somebody_took_away_comes_back(damage: str) -> None:
         assert world.address() == address
         assert world.balancers.log == []
         assert world.events == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("service-repair-01")
+@pytest.mark.parametrize("damage", ["finalizer", "status"])
+async def test_what_somebody_took_away_during_a_call_comes_back_after_it(damage: str) -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        address = world.address()
+        world.balancers.slow.add("ensure")
+        world.change(ports=[{"port": 81, "protocol": "TCP", "targetPort": 80}])
+        await world.pass_time(1)
+
+        if damage == "status":
+            world.wipe_status()
+        else:
+            world.meta(finalizers=None)
+        await world.pass_time(1)
+        world.balancers.release.set()
+        await world.pass_time(10)
+
+        assert world.finalizers() == [F]
+        assert world.address() == address
+
+
+@pytest.mark.asyncio
+async def test_a_service_made_anew_during_a_call_gets_nothing_of_the_old_one() -> None:
+    world = World()
+    async with world.running():
+        world.balancers.slow.add("ensure")
+        world.service()
+        await world.pass_time(1)
+        world.vanish()
+        world.service(uid="other", type_="ClusterIP")
+        await world.pass_time(1)
+        world.balancers.release.set()
+        await world.pass_time(100)
+
+        assert world.balancers.held == {}
+        assert (world.finalizers(), world.address()) == ([], "")
 
 
 @pytest.mark.asyncio

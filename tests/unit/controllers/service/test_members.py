@@ -292,6 +292,44 @@ async def test_flapping_nodes_during_a_slow_ensure_cost_one_update_after_it() ->
 
 
 @pytest.mark.asyncio
+async def test_a_node_that_comes_during_a_slow_ensure_is_a_member_after_it() -> None:
+    """Its burst ended during the call, and nothing else may happen for a long time."""
+    world = World()
+    world.node("n1")
+    world.balancers.slow.add("ensure")
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.node("n2")
+        await world.pass_time(5)
+        assert world.balancers.calls == ["ensure"]
+
+        world.balancers.release.set()
+        await world.pass_time(1000)
+
+        assert world.balancers.of("update") == [("web", ("n1", "n2"))]
+
+
+@pytest.mark.asyncio
+async def test_a_burst_that_outlasts_an_ensure_costs_one_update_at_its_end() -> None:
+    world = World()
+    world.node("n1")
+    world.balancers.slow.add("ensure")
+    async with world.running():
+        world.service()
+        await world.pass_time(5)
+        world.node("n2")
+        await world.pass_time(0.5)
+        world.balancers.release.set()
+        world.node("n3")
+        await world.pass_time(0.5)
+        world.node("n4")
+        await world.pass_time(1000)
+
+        assert world.balancers.of("update") == [("web", ("n1", "n2", "n3", "n4"))]
+
+
+@pytest.mark.asyncio
 @pytest.mark.row("service-slow-01")
 async def test_a_slow_update_never_takes_a_newer_node_away() -> None:
     world = World()
