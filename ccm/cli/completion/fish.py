@@ -42,9 +42,15 @@ def _option(program: str, condition: str, option: Option) -> str:
             parts.append("-r -F")
         case Value.ANY:
             parts.append("-x")
-        case Value.ONE | Value.LIST:
+        case Value.ONE:
             parts.append(f"-x -a {_quote(' '.join(option.words))}")
-        case Value.NONE | Value.OPTIONAL:
+        case Value.LIST:
+            joined = f"(__fish_append , {' '.join(option.words)})"
+            parts.append(f"-x -a {_quote(joined)}")
+        case Value.OPTIONAL:
+            # Without -x and -r the value is offered behind = only.
+            parts.append(f"-a {_quote(' '.join(option.words))}")
+        case Value.NONE:
             pass
     return _line(program, condition, " ".join(parts), option.help)
 

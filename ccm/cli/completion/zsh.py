@@ -58,22 +58,22 @@ def _command(one: Command) -> Iterator[str]:
 
 
 def _arguments(options: Sequence[Option], words: Sequence[str], *, indent: int) -> Iterator[str]:
+    """An `_arguments` call; without words nothing is said of them, or Tab would only list."""
     space = " " * indent
-    yield f"{space}_arguments -s \\"
-    for option in options:
-        yield from (f"{space}  {_quote(text)} \\" for text in _option(option))
-    rest = f"*:word:({' '.join(words)})" if words else "*: :"
-    yield f"{space}  {_quote(rest)}"
+    specs = [text for option in options for text in _option(option)]
+    if words:
+        specs.append(f"*:word:({' '.join(words)})")
+    yield " \\\n".join((f"{space}_arguments", *(f"{space}  {_quote(spec)}" for spec in specs)))
 
 
 def _option(option: Option) -> Iterator[str]:
     text = option.help.translate(_ESCAPES)
     if option.long:
         joint = {Value.NONE: "", Value.OPTIONAL: "=-"}.get(option.value, "=")
-        yield f"*{option.long}{joint}[{text}]{_value(option)}"
+        yield f"{option.long}{joint}[{text}]{_value(option)}"
     if option.short:
         joint = "" if option.value in (Value.NONE, Value.OPTIONAL) else "+"
-        yield f"*{option.short}{joint}[{text}]{_value(option) if joint else ''}"
+        yield f"{option.short}{joint}[{text}]{_value(option) if joint else ''}"
 
 
 _ESCAPES = str.maketrans({"[": r"\[", "]": r"\]", ":": r"\:", "\\": "\\\\"})

@@ -1,0 +1,151 @@
+"""Completion as a person at a keyboard has it, in the shells themselves."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ccm import cli
+from ccm.cli.completion import bash, fish, words, zsh
+
+DEADLINE_S = 30.0
+WRITERS = {"bash": bash.script, "zsh": zsh.script, "fish": fish.script}
+SET_UP = {
+    "bash": (["bash", "--norc", "--noprofile", "-i"], "source {script}"),
+    "zsh": (["zsh", "-f", "-i"], "autoload -U compinit; compinit -D; source {script}"),
+    "fish": (["fish", "--no-config"], "source {script}"),
+}
+
+# What is typed before Tab, and what the word is then.
+LINES = [
+    ("ccm doct", "doctor"),
+    ("ccm sandbox --onc", "--once"),
+    ("ccm providers si", "sim"),
+    ("ccm completion fi", "fish"),
+    ("ccm doctor --kubec", "--kubeconfig="),
+    ("ccm doctor --cloud-provider=s", "--cloud-provider=sim"),
+    ("ccm doctor --output=js", "--output=json"),
+    ("ccm doctor -o js", "json"),
+    ("cloud-controller-manager --cluster-ci", "--cluster-cidr="),
+    ("cloud-controller-manager --leader-elect=f", "--leader-elect=false"),
+    ("cloud-controller-manager --controllers=node", "--controllers=node-route-controller"),
+    (
+        "cloud-controller-manager --controllers=node-route-controller,serv",
+        "--controllers=node-route-controller,service-lb-controller",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A file with the script of each shell."""
+    folder = tmp_path_factory.mktemp("completion")
+    found = {}
+    for shell, write in WRITERS.items():
+        found[shell] = folder / f"ccm.{shell}"
+        found[shell].write_text(write(words.programs(cli.build_parser())))
+    return found
+
+
+def require(shell: str) -> None:
+    """Skip, with the reason in the report, where the shell is not installed."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed: its completion is not tried here")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_reads_the_script_without_a_word(shell: str, scripts: dict[str, Path]) -> None:
+    require(shell)
+
+    told = subprocess.run(
+        [shell, "-n", str(scripts[shell])], capture_output=True, text=True, check=True
+    )
+
+    assert (told.stdout, told.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_tab_completes(shell: str, scripts: dict[str, Path], tmp_path: Path) -> None:
+    """Typed on a terminal: the word that Tab makes of each line."""
+    require(shell)
+    terminal = Terminal(shell, scripts[shell], tmp_path)
+    try:
+        found = [(line, terminal.complete(line)) for line, _ in LINES]
+    finally:
+        terminal.close()
+
+    # zsh takes the = and the comma that it added away again where the line ends.
+    assert [(line, word.rstrip("=,")) for line, word in found] == [
+        (line, word.rstrip("=")) for line, word in LINES
+    ]
+
+
+def test_fish_completes(scripts: dict[str, Path]) -> None:
+    """fish tells what it would offer; the first column is the word."""
+    require("fish")
+    found = []
+    for line, expected in LINES:
+        told = subprocess.run(
+            ["fish", "--no-config", "-c", f"source {scripts['fish']}; complete -C '{line}'"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        offered = [row.partition("\t")[0] for row in told.stdout.splitlines()]
+        found.append((line, expected if expected.removesuffix("=") in offered else offered))
+
+    assert found == LINES
+
+
+class Terminal:
+    """A shell on a terminal, in which our programs print their last word."""
+
+    def __init__(self, shell: str, script: Path, folder: Path) -> None:
+        command, set_up = SET_UP[shell]
+        self._ours, theirs = pty.openpty()
+        environment = {**os.environ, "PS1": "", "TERM": "dumb", "HOME": str(folder)}
+        environment.pop("PROMPT_COMMAND", None)
+        self._child = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=folder,
+            start_new_session=True,
+        )  # fmt: skip
+        os.close(theirs)
+        # The quotes keep what is echoed from being taken for what is printed.
+        self._type(f"{set_up.format(script=script)}\n")
+        for name in ("ccm", "cloud-controller-manager"):
+            self._type(f"{name}() {{ for w; do :; done; echo 'GO''T'\"<$w>\"; }}\n")
+        self._type("ccm ready\n")
+        assert self._answer() == "ready"
+
+    def complete(self, line: str) -> str:
+        """The last word of the line after Tab."""
+        self._type(line + "\t\n")
+        return self._answer()
+
+    def close(self) -> None:
+        """End it."""
+        self._child.kill()
+        self._child.wait(timeout=DEADLINE_S)
+        os.close(self._ours)
+
+    def _type(self, text: str) -> None:
+        os.write(self._ours, text.encode())
+
+    def _answer(self) -> str:
+        said = b""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            if select.select([self._ours], [], [], 0.1)[0]:
+                said += os.read(self._ours, 65536)
+            start = said.find(b"GOT<")
+            end = said.find(b">", start)
+            if 0 <= start < end:
+                return said[start + 4 : end].decode()
+        raise AssertionError(f"no answer: {said!r}")
