@@ -1,0 +1,64 @@
+"""The TLS side of our two HTTPS servers, from the flags; their names differ by a prefix only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ccm.app.options import PROGRAM, Options
+from ccm.app.provider import Misconfigured
+from ccm.app.values import NamedCertificate
+from ccm.base.clock import SYSTEM, Clock
+from ccm.serving import certs, tls
+
+SERVER = ""
+WEBHOOKS = "webhook-"
+"""Prefixes of the flags of a server."""
+
+PAIR_NAMES = {SERVER: PROGRAM, WEBHOOKS: f"{PROGRAM}-webhook"}
+"""Names of a certificate's files in a `--cert-dir`, as in the Go reference."""
+
+
+def keeper(options: Options, prefix: str, clock: Clock = SYSTEM) -> tls.Keeper:
+    """Keeps the TLS context of a server.
+
+    Raises:
+        Misconfigured: a flag names a version, suite or group that is unknown.
+    """
+    get = _Flags(options, prefix)
+    try:
+        rules = tls.policy(
+            get("tls-min-version"), get("tls-cipher-suites"), get("tls-curve-preferences")
+        )
+    except tls.TlsError as error:
+        raise Misconfigured(f"--{prefix}tls-...: {error}") from error
+    named = list(_named(get("tls-sni-cert-key")))
+    return tls.Keeper(rules, certs.Certificates(_main(get, prefix, clock), named), clock=clock)
+
+
+class _Flags:
+    """The flags of one server by their common names."""
+
+    def __init__(self, options: Options, prefix: str) -> None:
+        self._options = options
+        self._prefix = prefix
+
+    def __call__(self, name: str) -> Any:
+        return self._options.get(self._prefix + name)
+
+
+def _main(get: _Flags, prefix: str, clock: Clock) -> certs.Source:
+    if get("tls-cert-file"):
+        return certs.Files(Path(get("tls-cert-file")), Path(get("tls-private-key-file")))
+    subject = certs.Subject.serving(get("bind-address"))
+    if get("cert-dir"):
+        name = PAIR_NAMES[prefix]
+        return certs.Directory(Path(get("cert-dir")), name, subject, clock=clock)
+    return certs.Memory(subject, clock=clock)
+
+
+def _named(entries: Iterable[NamedCertificate]) -> Iterable[certs.Named]:
+    for entry in entries:
+        source = certs.Files(Path(entry.cert_file), Path(entry.key_file))
+        yield certs.Named(source=source, names=entry.names)
