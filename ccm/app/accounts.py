@@ -27,7 +27,7 @@ class Accounts:
     def __init__(self, own: Transport, clock: Clock = SYSTEM) -> None:
         self._own = own
         self._clock = clock
-        self._wires: dict[str, tuple[Transport, str]] = {}
+        self._wires: dict[str, tuple[Transport, ServiceAccount]] = {}
         self._exits = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -52,5 +52,11 @@ class Accounts:
                 clock=self._clock,
             )
             self._exits.push_async_exit(wire)
-            self._wires[name] = wire, account.user
-        return self._wires[name]
+            self._wires[name] = wire, account
+        wire, account = self._wires[name]
+        return wire, account.user
+
+    def follow(self) -> None:
+        """Our own wire uses other TLS material now: so shall those of the accounts."""
+        for wire, account in self._wires.values():
+            wire.adopt(acting_as(self._own.config, account))

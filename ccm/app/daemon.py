@@ -73,8 +73,8 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
     since = reload.signatures(options.kubeconfig, options.cloud_config, options.config)
     try:
         opener = registry.load(options.cloud_provider)
-        cluster = await asyncio.to_thread(
-            kube_config.load, options.kubeconfig, options.master, environ=environ
+        cluster, parts = await asyncio.to_thread(
+            sources.read_cluster, options.kubeconfig, options.master, environ
         )
         plan = migration_plan(options)
     except kube_config.ConfigError as error:
@@ -94,14 +94,22 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
             accounts=accounts if options.use_service_account_credentials else None,
         )
         wire = sources.Kubeconfig(
-            Path(options.kubeconfig), transport, master=options.master, environ=environ, clock=clock
+            options.kubeconfig,
+            transport,
+            master=options.master,
+            environ=environ,
+            adopted=accounts.follow,
+            more=parts,
+            clock=clock,
         )
         daemon = Daemon(
             options,
             clients,
             opener,
             plan=plan,
-            followed=reload.Followed(since=since, sources=[wire] if options.kubeconfig else []),
+            followed=reload.Followed(
+                since=since, sources=[wire] if options.kubeconfig or not options.master else []
+            ),
             clock=clock,
         )
         with stopping.signals() as stop:

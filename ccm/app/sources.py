@@ -16,13 +16,14 @@ from ccm.app.reload import Refused
 from ccm.app.tenant import Opening, Tenant
 from ccm.base import log
 from ccm.base.clock import SYSTEM, Clock
-from ccm.base.files import Signature
+from ccm.base.files import Signature, signature
 from ccm.cloud import errors as cloud_errors
 from ccm.cloud.guarded import Guarded
 from ccm.cloud.interface import Cloud
 from ccm.cloud.node_calls import NodeCalls
 from ccm.kube import config as kube_config
 from ccm.kube import errors as kube_errors
+from ccm.kube import pinned
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 from ccm.model import Node
@@ -102,40 +103,64 @@ async def answers(cloud: Cloud, node: Node | None) -> None:
         return
 
 
+def read_cluster(
+    file: str, master: str, environ: Mapping[str, str]
+) -> tuple[kube_config.ClusterConfig, Mapping[Path, Signature]]:
+    """How to reach the API server, and the files that say so beside a kubeconfig; blocking.
+
+    Raises:
+        ConfigError: there is no way to know.
+    """
+    found = kube_config.load(file, master, environ=environ)
+    more = {path: signature(path) for path in pinned.files(found)}
+    # What cannot be read yet is left to follow its files by itself, and said by who needs it.
+    with suppress(OSError, ValueError):
+        found = pinned.pinned(found)
+    return found, MappingProxyType(more)
+
+
 class Kubeconfig:
     """How we reach the API server and as whom: new credentials take over.
 
+    The files that the kubeconfig names count as a part of it; inside a cluster those of the
+    service account are all there is.
+
     Args:
-        path: the file.
+        file: the kubeconfig; empty inside a cluster.
         wire: what is used now.
         master: `--master`.
         environ: for exec plugins.
+        adopted: called when the wire has other credentials.
+        more: the files named by what is used now, as they looked before they were read.
         clock: where time comes from.
     """
 
-    name = "kubeconfig"
-
     def __init__(
         self,
-        path: Path,
+        file: str,
         wire: Transport,
         *,
         master: str,
         environ: Mapping[str, str],
+        adopted: Callable[[], None] = lambda: None,
+        more: Mapping[Path, Signature] = NO_MORE,
         clock: Clock = SYSTEM,
     ) -> None:
-        self.path = path
-        self.more = NO_MORE
+        self.name = "kubeconfig" if file else "service-account"
+        self.path = Path(file) if file else kube_config.SERVICE_ACCOUNT / "token"
+        self.more = more
+        self._file = file
         self._wire = wire
         self._master = master
         self._environ = environ
+        self._adopted = adopted
         self._clock = clock
 
     async def use(self) -> str:
         """Try the credentials, then take them over. Raises Refused."""
         try:
-            found = await asyncio.to_thread(
-                kube_config.load, str(self.path), self._master, environ=self._environ
+            found, self.more = await asyncio.to_thread(
+                read_cluster, self._file, self._master, self._environ
             )
         except kube_config.ConfigError as error:
             raise Refused(str(error)) from error
@@ -146,6 +171,7 @@ class Kubeconfig:
         except kube_errors.KubeError as error:
             raise Refused(str(error), final=False) from error
         self._wire.adopt(found)
+        self._adopted()
         return "new credentials are in use"
 
     async def _try(self, found: kube_config.ClusterConfig) -> None:

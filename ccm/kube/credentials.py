@@ -115,6 +115,11 @@ class TokenFile:
         self._failing = False
         self._reading = asyncio.Lock()
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._path
+
     async def current(self) -> Credential:
         """The newest token known.
 

@@ -129,7 +129,7 @@ def write_kubeconfig(path: Path, server: str, token: str) -> None:
 async def use(server: Server, file: Path) -> tuple[str, list[str]]:
     """What the source says, and as whom the next request is sent."""
     async with connect(server.url, credentials=Fixed(bearer("old-token"))) as wire:
-        source = sources.Kubeconfig(file, wire, master="", environ={})
+        source = sources.Kubeconfig(str(file), wire, master="", environ={})
         try:
             said = await source.use()
         except Refused as refusal:
