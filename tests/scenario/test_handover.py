@@ -18,6 +18,7 @@ from tests.scenario import relay
 from tests.scenario.relay import Relay
 
 FULL_LENGTH = [pytest.mark.soak, pytest.mark.timeout(3000)]
+SHORT = [pytest.mark.timeout(300)]
 
 
 @pytest_asyncio.fixture
@@ -36,10 +37,9 @@ async def series(tmp_path: Path) -> AsyncIterator[Relay]:
 
 
 @pytest.mark.envtest
-@pytest.mark.timeout(300)
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
-    ("stops", "kills"), [pytest.param(5, 2), pytest.param(50, 20, marks=FULL_LENGTH)]
+    ("stops", "kills"), [pytest.param(5, 2, marks=SHORT), pytest.param(50, 20, marks=FULL_LENGTH)]
 )
 async def test_nobody_writes_outside_its_own_lease(
     series: Relay, tmp_path: Path, stops: int, kills: int
