@@ -11,7 +11,6 @@ each run costs one start.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import time
@@ -27,6 +26,7 @@ from ccm.sandbox import realserver
 from providers.sim import traffic
 from tests.faults import Exchange, FaultProxy, Fell, Match, Point
 from tests.scenario import harness
+from tests.scenario.crash_nursery import Nursery
 from tests.scenario.crash_stories import Story
 from tests.scenario.crash_world import Play
 from tests.scenario.harness import Daemon, Stage
@@ -104,10 +104,12 @@ class Crashes:
     Args:
         stage: no daemon of its own runs.
         session: with the API server, as administrator.
+        nursery: where daemons come from.
     """
 
-    def __init__(self, stage: Stage, session: aiohttp.ClientSession) -> None:
+    def __init__(self, stage: Stage, session: aiohttp.ClientSession, nursery: Nursery) -> None:
         self._stage = stage
+        self._nursery = nursery
         self._session = session
         self._runs = 0
         self._starts = 0
@@ -196,9 +198,10 @@ class Crashes:
         if self._flags != story.flags or self._daemon is None:
             await self._bury()
             await self._start(story)
-        await self._settled()
-        await story.scene(self._play)
-        await self._settled()
+            await self._settled()
+        if story.scene is not None:
+            await story.scene(self._play)
+            await self._settled()
         self._provision(story.provision_s)
 
     async def _act(self, story: Story) -> None:
@@ -237,12 +240,8 @@ class Crashes:
         server = self._stage.server
         realserver.write_kubeconfig(kubeconfig, url=self._wire.url, token=server.token)
         files = {"kubeconfig": str(kubeconfig), "cloud-config": str(self._stage.cloud_config)}
-        self._daemon = Daemon(
-            name,
-            harness.command_line({**harness.FLAGS, **story.flags, **files}),
-            folder / f"{name}.log",
-            {**os.environ, "PYTHONWARNINGS": "always"},
-        )
+        argv = harness.command_line({**harness.FLAGS, **story.flags, **files})
+        self._daemon = self._nursery.fork(name, argv, folder / f"{name}.log")
         self._flags = story.flags
         self._stage.daemons.append(self._daemon)
 

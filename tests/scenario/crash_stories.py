@@ -46,10 +46,6 @@ BOTH: Mapping[str, str] = {
 }
 
 
-async def _nothing(_: Play) -> None:
-    """There is no scene to set."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
     """One story.
@@ -57,7 +53,7 @@ class Story:
     Attributes:
         name: of the story.
         act: what people do, and the daemon's calls after it count.
-        scene: what they did before, which is settled.
+        scene: what they did before, which is settled; None = nothing.
         asleep: the daemon starts after the act.
         flags: what every daemon is started with.
         provision_s: how long the cloud takes for a new load balancer.
@@ -65,7 +61,7 @@ class Story:
 
     name: str
     act: Deed
-    scene: Deed = _nothing
+    scene: Deed | None = None
     asleep: bool = False
     flags: Mapping[str, str] = field(default_factory=lambda: SERVICES)
     provision_s: float = 0.0

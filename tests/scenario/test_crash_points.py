@@ -17,6 +17,7 @@ from ccm.sandbox import realserver
 from tests import servers
 from tests.scenario import crash, harness
 from tests.scenario.crash import Crashes, CrashPoint, Outcome
+from tests.scenario.crash_nursery import Nursery
 from tests.scenario.crash_stories import STORIES, Story
 
 LEAST_POINTS = 150
@@ -45,9 +46,10 @@ async def crashes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     try:
         await server.start()
         async with harness.open_stage(server, tmp_path) as stage, servers.connect(server) as admin:
-            ready = Crashes(stage, admin)
-            await ready.open()
-            yield ready
+            with Nursery() as nursery:
+                ready = Crashes(stage, admin, nursery)
+                await ready.open()
+                yield ready
     finally:
         await server.kill()
 
