@@ -218,7 +218,15 @@ class RouteController:
         self._listing_worked()
         # Changes that came during the listing are part of what is compared now.
         self._due = math.inf
-        self._carry_out(routes, busy)
+        try:
+            self._carry_out(routes, busy)
+        except Exception:
+            # The loop comes back, and must find something due.
+            self._due = now
+            raise
+        if self._left_alone and any(network not in self._busy for network in busy):
+            # Its call ended during the listing: nobody else asks for what waited for it.
+            self._compare_soon()
         self._compare_at(self._next(), forced=True)
         return DONE
 

@@ -405,6 +405,41 @@ async def test_what_was_created_during_a_listing_counts_as_there() -> None:
         assert ("a", "True", "NoRouteCreated") not in stage.api.conditions
 
 
+@pytest.mark.asyncio
+async def test_what_waited_for_a_call_that_ended_during_the_listing_is_done_soon() -> None:
+    """Nobody else would ask for a comparison before the safety pass."""
+    stage = Stage()
+    stage.cloud.routes = [Route(destination_cidr="10.120.0.0/24", target_node="x", name="r0")]
+    deletion = "delete x 10.120.0.0/24"
+    stage.cloud.slow.add(deletion)
+    async with stage.running():
+        stage.node("a", "10.120.0.0/24")
+        stage.cloud.slow.add("list")
+        await stage.clock.advance(11)
+        stage.cloud.open[deletion].set()
+        await stage.clock.advance(0)
+        stage.cloud.open["list"].set()
+        await stage.clock.advance(60)
+
+        assert stage.cloud.present() == {("a", "10.120.0.0/24")}
+
+
+@pytest.mark.asyncio
+async def test_a_comparison_that_meets_a_defect_is_tried_again() -> None:
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    broken: Any = Route(destination_cidr=None, target_node="a", name="r0")  # type: ignore[arg-type]
+    stage.cloud.routes = [broken]
+    async with stage.running():
+        await stage.clock.advance(1)
+        assert stage.cloud.changes() == []
+
+        stage.cloud.routes = []
+        await stage.clock.advance(60)
+
+        assert stage.cloud.present() == {("a", "10.120.0.0/24")}
+
+
 @pytest.mark.row("route-when-07")
 @pytest.mark.asyncio
 @pytest.mark.parametrize("limit", [1, 7, 200])
