@@ -7,9 +7,7 @@ reported in one message.
 
 from __future__ import annotations
 
-import configparser
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import yaml
 
 from ccm.base import files, redact
 from ccm.base.clock import SYSTEM, Clock
@@ -208,6 +205,9 @@ class Context:
 
     def yaml(self) -> Fields:
         """The configuration as a YAML mapping. Raises ConfigError."""
+        # Of the parsers only the one in use is loaded.
+        import yaml
+
         try:
             parsed = yaml.safe_load(self.config)
         except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -224,6 +224,8 @@ class Context:
 
     def toml(self) -> Fields:
         """The configuration as TOML. Raises ConfigError."""
+        import tomllib
+
         try:
             parsed = tomllib.loads(self.config.decode())
         except (ValueError, RecursionError) as error:
@@ -232,6 +234,8 @@ class Context:
 
     def ini(self) -> Mapping[str, Fields]:
         """The configuration as INI: section -> fields. Raises ConfigError."""
+        import configparser
+
         parser = configparser.ConfigParser(interpolation=None)
         try:
             parser.read_string(self.config.decode(), source=self.source)

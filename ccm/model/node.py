@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -92,6 +93,11 @@ class Node(KubeObject, frozen=True, kw_only=True):
     def reference(self) -> ObjectReference:
         """A reference for events, without a resourceVersion."""
         return ObjectReference(kind="Node", api_version="v1", name=self.name, uid=self.uid)
+
+
+def taints_value(taints: Sequence[Taint]) -> list[Any] | None:
+    """Taints as a patch wants them: the complete list, or null for none."""
+    return [msgspec.to_builtins(taint) for taint in taints] or None
 
 
 def is_uninitialized(node: Node) -> bool:

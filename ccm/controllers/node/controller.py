@@ -10,9 +10,8 @@ step and touches nothing else.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from ccm.base import log
 from ccm.base.backoff import Exponential, PerItem, jittered
@@ -33,6 +32,7 @@ from ccm.model.times import parse_time
 from ccm.runtime.loop import DONE, NOT_YET, Loop, Result
 from ccm.runtime.periodic import run_every
 from ccm.runtime.recorder import Recorder
+from ccm.runtime.requests import Reads
 from ccm.runtime.retry import Again
 from ccm.runtime.sync import until_synced
 
@@ -51,20 +51,6 @@ WRITE_PAUSE_S = 0.05
 
 SAME_EVENT_S = 60.0
 """Shortest time between two Warning events with one cause about one node."""
-
-
-class NodeApi(Protocol):
-    """The requests about nodes that this controller makes."""
-
-    async def get(self, name: str) -> Node:
-        """Read from the API server."""
-        ...
-
-    async def patch_strategic(
-        self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
-    ) -> Node:
-        """Strategic merge patch."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +86,7 @@ class NodeController:
         self,
         *,
         nodes: Informer[Node],
-        api: NodeApi,
+        api: Reads[Node],
         lookup: InstanceLookup,
         schemes: tuple[str, ...],
         events: Recorder,

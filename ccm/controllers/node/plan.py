@@ -20,9 +20,9 @@ import msgspec
 
 from ccm.cloud.provider_id import is_foreign
 from ccm.cloud.types import InstanceMetadata
-from ccm.model import Node, NodeAddress, Taint, labels, names
+from ccm.model import Node, NodeAddress, labels, names
 from ccm.model.ip import IP, parse_ip
-from ccm.model.node import is_uninitialized
+from ccm.model.node import is_uninitialized, taints_value
 
 Patch = Mapping[str, Any]
 
@@ -257,11 +257,6 @@ def needs_sync(old: Node | None, new: Node) -> bool:
         or old.labels != new.labels
         or old.annotations != new.annotations
     )
-
-
-def taints_value(taints: Sequence[Taint]) -> list[Any] | None:
-    """Taints as a patch wants them: the complete list, or null for none."""
-    return [msgspec.to_builtins(taint) for taint in taints] or None
 
 
 def _provided_ip(node: Node) -> str | None:

@@ -12,9 +12,7 @@ cache or listing, the node is judged as it is cached by then, and the DELETE car
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from ccm.base import log
 from ccm.base.backoff import Exponential
@@ -29,8 +27,10 @@ from ccm.kube.informer import Informer
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node, names
 from ccm.runtime.loop import DONE, Loop, Result
+from ccm.runtime.passes import Passes
 from ccm.runtime.pauses import Pauses
 from ccm.runtime.recorder import Recorder
+from ccm.runtime.requests import Deletes
 from ccm.runtime.retry import again
 from ccm.runtime.sync import until_synced
 
@@ -42,22 +42,6 @@ TAINT_ATTEMPTS = 5
 
 ERROR_BACK_OFF_CAP_S = 300.0
 """Longest pause before the cloud is asked again about a node it gave an error for."""
-
-
-class NodeApi(Protocol):
-    """The requests about nodes that this controller makes."""
-
-    async def get(self, name: str) -> Node:
-        """Read from the API server."""
-        ...
-
-    async def patch_strategic(self, name: str, patch: Mapping[str, Any]) -> Node:
-        """Strategic merge patch."""
-        ...
-
-    async def delete(self, name: str, *, uid: str | None = None) -> None:
-        """Delete, only if the object still has this UID."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +74,7 @@ class NodeLifecycleController:
         self,
         *,
         nodes: Informer[Node],
-        api: NodeApi,
+        api: Deletes[Node],
         lookup: InstanceLookup,
         schemes: tuple[str, ...],
         events: Recorder,
@@ -111,7 +95,7 @@ class NodeLifecycleController:
         )
         self._troubled = False
         self._held: dict[str, plan.Reason] = {}
-        self._pass = _Pass(clock)
+        self._pass = Passes(metrics.PASS_DURATION.observe, clock)
         self._queue: WorkQueue[str] = WorkQueue(QUEUE_NAME, clock=clock)
 
     async def run(self) -> None:
@@ -232,7 +216,7 @@ class NodeLifecycleController:
         while True:
             now = self._clock.monotonic()
             due = [name for name in self._suspects if not self._pauses.lasts(name, now)]
-            self._pass.started(due)
+            self._pass.started(due, joins=False)
             for name in due:
                 self._queue.add(name)
             await self._clock.sleep(self._settings.period_s)
@@ -283,26 +267,3 @@ class NodeLifecycleController:
 
     def _event(self, node: Node, kind: str, reason: str, message: str) -> None:
         self._events.event(node.reference, kind, reason, message)
-
-
-class _Pass:
-    """Measures how long it takes until every node of a pass was looked at."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._open: set[str] = set()
-        self._since = 0.0
-
-    def started(self, nodes: list[str]) -> None:
-        if self._open:
-            # The previous pass is still under way; its measurement goes on.
-            return
-        self._open = set(nodes)
-        self._since = self._clock.monotonic()
-
-    def finished(self, name: str) -> None:
-        if name not in self._open:
-            return
-        self._open.discard(name)
-        if not self._open:
-            metrics.PASS_DURATION.observe(self._clock.monotonic() - self._since)

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import msgspec
-
 from ccm.cloud.provider_id import is_foreign
 from ccm.cloud.types import InstanceState, Power
 from ccm.model import Node, Taint, names
-from ccm.model.node import has_shutdown_taint
+from ccm.model.node import has_shutdown_taint, taints_value
 
 SHUTDOWN_TAINT = Taint(key=names.TAINT_SHUTDOWN, effect=names.EFFECT_NO_SCHEDULE)
 
@@ -139,7 +137,7 @@ def _taints(node: Node, taints: list[Taint]) -> Patch:
     # Bound to the resourceVersion: the list is written whole and must not undo another's change.
     return {
         "metadata": {"resourceVersion": node.resource_version},
-        "spec": {"taints": [msgspec.to_builtins(taint) for taint in taints] or None},
+        "spec": {"taints": taints_value(taints)},
     }
 
 

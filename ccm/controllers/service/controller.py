@@ -33,6 +33,7 @@ from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node, Service, names
 from ccm.runtime.burst import Burst
 from ccm.runtime.loop import DONE, Loop, Result
+from ccm.runtime.passes import Passes
 from ccm.runtime.recorder import Recorder
 from ccm.runtime.retry import Again
 from ccm.runtime.sync import until_synced
@@ -115,7 +116,7 @@ class ServiceController:
         self._foreign: set[str] = set()
         self._to_verify: list[str] = []
         self._listing: Listing | None = None
-        self._pass = _Pass(clock)
+        self._pass = Passes(metrics.NODE_SYNC.observe, clock)
         self._bursts, self._burst_members = 0, ""
         self._burst = Burst(
             self._nodes_changed,
@@ -395,30 +396,6 @@ class ServiceController:
         if due:
             members = len(self._members.all)
             self._log.info("nodes changed", members=members, load_balancers=len(due))
-        self._pass.started(due)
+        self._pass.started(due, joins=True)
         for key in due:
             self._queue.add(key, background=True)
-
-
-class _Pass:
-    """Measures how long it takes until every Service was given its new members."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._open: set[str] = set()
-        self._since = 0.0
-
-    def started(self, keys: Collection[str]) -> None:
-        if self._open:
-            # The previous pass is still under way; its measurement goes on.
-            self._open.update(keys)
-            return
-        self._open = set(keys)
-        self._since = self._clock.monotonic()
-
-    def finished(self, key: str) -> None:
-        if key not in self._open:
-            return
-        self._open.discard(key)
-        if not self._open:
-            metrics.NODE_SYNC.observe(self._clock.monotonic() - self._since)

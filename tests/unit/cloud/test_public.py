@@ -61,7 +61,8 @@ def test_importing_the_sdk_loads_no_http_library() -> None:
     code = (
         "import sys, ccm.cloud; "
         "print(*sorted({m.partition('.')[0] for m in sys.modules}"
-        " & {'aiohttp', 'kubernetes', 'pytest', 'requests', 'urllib3'}))"
+        " & {'aiohttp', 'configparser', 'kubernetes', 'pytest', 'requests', 'tomllib', 'urllib3',"
+        " 'yaml'}))"
     )
 
     found = subprocess.run(
