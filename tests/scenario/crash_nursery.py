@@ -54,6 +54,14 @@ class Forked(process.Child):
             os.kill(self._pid, number)
 
 
+class ForkedDaemon(Daemon):
+    """The same with what it logged."""
+
+    def __init__(self, name: str, child: Forked) -> None:
+        self.name = name
+        self._child = child
+
+
 class Nursery:
     """Use as a context; at its end all its daemons end."""
 
@@ -77,14 +85,14 @@ class Nursery:
         with self._process:
             pass
 
-    def fork(self, name: str, argv: Sequence[str], log: Path) -> Daemon:
+    def fork(self, name: str, argv: Sequence[str], log: Path) -> ForkedDaemon:
         """Start a daemon with these arguments; its output is appended to `log`."""
         orders, answers = self._process.stdin, self._process.stdout
         assert orders is not None
         assert answers is not None
         orders.write(json.dumps({"argv": list(argv), "log": str(log)}) + "\n")
         orders.flush()
-        return Daemon(name, Forked(name, int(answers.readline()), log))
+        return ForkedDaemon(name, Forked(name, int(answers.readline()), log))
 
 
 def _serve(orders: IO[str], answers: IO[str]) -> None:
