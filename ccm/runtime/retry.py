@@ -76,7 +76,9 @@ def _kube(error: kube.KubeError) -> Again:
     if isinstance(error, kube.Invalid):
         return Again(retry=Retry.SLOW)
     if isinstance(error, kube.Forbidden):
-        return Again(retry=Retry.LONG)
+        # A starting API server refuses what it will allow once it has read its roles, so the
+        # first tries come soon; where a right is really missing, they become rare.
+        return Again(retry=Retry.BACK_OFF)
     if isinstance(error, kube.TooMany) and error.retry_after is not None:
         return Again(retry=Retry.AFTER, after_s=error.retry_after, event=False)
     # A conflict or an API server in trouble is nobody's mistake: no event about the object.

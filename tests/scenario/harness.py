@@ -32,6 +32,7 @@ from providers.sim import server as sim
 from providers.sim import traffic, world
 from tests import servers
 from tests.faults import Exchange, FaultProxy, Match, Respond
+from tests.manifests import account
 
 T = TypeVar("T")
 
@@ -63,6 +64,7 @@ FLAGS: Mapping[str, str] = {
     "inventory-max-age": "400ms",
     "concurrent-node-syncs": "4",
     "logging-format": "json",
+    "secure-port": "0",  # several daemons run at once
 }
 """What every daemon is started with, unless a scenario says otherwise."""
 
@@ -94,9 +96,9 @@ async def wait_for(
 class Daemon:
     """A daemon as a child process, and what it logged."""
 
-    def __init__(self, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+    def __init__(self, name: str, child: process.Child) -> None:
         self.name = name
-        self._child = process.Child([sys.executable, "-m", "ccm", *argv], log=log, env=env)
+        self._child = child
 
     @property
     def exit_code(self) -> int | None:
@@ -275,8 +277,12 @@ class Stage:
         service: sim.Service,
         cloud_proxy: FaultProxy,
         exits: contextlib.AsyncExitStack,
+        *,
+        token: str,
     ) -> None:
         self.server = server
+        self.token = token
+        """The daemons' bearer token at the API server."""
         self.folder = folder
         self.cluster = cluster
         self.cloud = service
@@ -321,14 +327,14 @@ class Stage:
         if kubeconfig is None:
             wire = wire or await self.new_wire()
             kubeconfig = self.folder / f"{name}.kubeconfig"
-            realserver.write_kubeconfig(kubeconfig, url=wire.url, token=self.server.token)
+            realserver.write_kubeconfig(kubeconfig, url=wire.url, token=self.token)
         files = {"kubeconfig": str(kubeconfig), "cloud-config": str(self.cloud_config)}
-        daemon = Daemon(
-            name,
-            command_line({**FLAGS, **files, **(flags or {})}),
-            self.folder / f"{name}.log",
-            {**os.environ, "PYTHONWARNINGS": "always", **(env or {})},
+        child = process.Child(
+            [sys.executable, "-m", "ccm", *command_line({**FLAGS, **files, **(flags or {})})],
+            log=self.folder / f"{name}.log",
+            env={**os.environ, "PYTHONWARNINGS": "always", **(env or {})},
         )
+        daemon = Daemon(name, child)
         self.daemons.append(daemon)
         return daemon
 
@@ -371,6 +377,19 @@ class Stage:
         """What no daemon may ever say; see `Daemon.surprises`."""
         return [line for daemon in self.daemons for line in daemon.surprises()]
 
+    def forbidden(self) -> list[str]:
+        """What the API server itself refused for want of rights.
+
+        A starting one refuses everybody until it has read its roles; what it granted to the
+        same daemons before or afterwards is therefore left out.
+        """
+        answers: dict[bool, set[str]] = {True: set(), False: set()}
+        for one in (each for wire in self.wires for each in wire.log):
+            if one.upstream_status is not None:
+                kind = f"{one.method} {one.path}{' (stream)' if one.is_stream else ''}"
+                answers[one.upstream_status == 403].add(kind)
+        return sorted(answers[True] - answers[False])
+
 
 @contextlib.asynccontextmanager
 async def open_stage(server: servers.ApiServer, folder: Path) -> AsyncIterator[Stage]:
@@ -380,10 +399,14 @@ async def open_stage(server: servers.ApiServer, folder: Path) -> AsyncIterator[S
         session = await exits.enter_async_context(servers.connect(server))
         url = await exits.enter_async_context(sim.serve(service))
         cloud_proxy = await exits.enter_async_context(FaultProxy(url))
-        stage = Stage(server, folder, Cluster(session), service, cloud_proxy, exits)
+        real = isinstance(server, realserver.RealServer)
+        token = await account.token(session) if real else server.token
+        cluster = Cluster(session)
+        stage = Stage(server, folder, cluster, service, cloud_proxy, exits, token=token)
         try:
             yield stage
             assert stage.surprises() == []
+            assert stage.forbidden() == []
         finally:
             await stage.strike()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests import servers
+from tests.manifests import account
 from tests.scenario import harness
 from tests.scenario.harness import Stage
 
@@ -16,6 +18,8 @@ USER = "system:serviceaccount:kube-system:node-controller"
 @pytest.mark.asyncio
 async def test_controllers_act_under_an_account_of_their_own(stage: Stage) -> None:
     """The account is made, its token works, and nodes are written in its name."""
+    async with servers.connect(stage.server) as administrator:
+        await account.grant_separate_accounts(administrator)
     daemon = await stage.start_leading(flags={"use-service-account-credentials": "true"})
     await stage.node("a")
 

@@ -46,7 +46,7 @@ async def test_a_wrong_token_becomes_right(stage: Stage) -> None:
     assert {exchange.status for exchange in refused} <= {401, None}
     # Every half second or slower the Lease, and now and then its watch.
     assert 2 <= len(refused) <= 12
-    token.write_text(stage.server.token)
+    token.write_text(stage.token)
     await stage.cluster.initialised("alpha")
 
     assert len(daemon.lines(REFUSED)) == 1

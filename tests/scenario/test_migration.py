@@ -11,7 +11,9 @@ import pytest
 from tests.scenario import harness
 from tests.scenario.harness import Stage, wait_for
 
-SHARED = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/shared"
+SHARED = (
+    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/cloud-provider-extraction-migration"
+)
 TERMS = {
     "leaseDurationSeconds": 3600,
     "leaseTransitions": 0,
@@ -25,7 +27,7 @@ def plan(folder: Path, component: str) -> dict[str, str]:
     file = folder / "migration.yaml"
     file.write_text(
         "apiVersion: controllermanager.config.k8s.io/v1\nkind: LeaderMigrationConfiguration\n"
-        "leaderName: shared\ncontrollerLeaders:\n"
+        "leaderName: cloud-provider-extraction-migration\ncontrollerLeaders:\n"
         f"- {{name: cloud-node-lifecycle, component: '{component}'}}\n"
     )
     return {"enable-leader-migration": "true", "leader-migration-config": str(file)}
@@ -54,7 +56,7 @@ async def test_a_migrated_controller_waits_for_the_shared_lease(stage: Stage) ->
     body = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": "shared", "namespace": "kube-system"},
+        "metadata": {"name": SHARED.rpartition("/")[2], "namespace": "kube-system"},
         "spec": {**TERMS, "holderIdentity": "the-other-manager"},
     }
     async with stage.cluster._session.post(SHARED.rpartition("/")[0], json=body) as response:

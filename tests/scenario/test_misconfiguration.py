@@ -133,7 +133,7 @@ async def test_nothing_is_touched_before_the_settings_are_right(stage: Stage) ->
         ({}, "url: 5\n"),
     ):
         given = {**flags_of(stage.folder, config), **flags}
-        realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.server.token)
+        realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.token)
         end = await run(harness.command_line(given), stage.folder)
         assert end.is_one_message, end
 

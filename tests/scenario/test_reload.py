@@ -79,14 +79,14 @@ async def test_a_cloud_config_that_is_no_yaml_changes_nothing(stage: Stage) -> N
 async def test_a_changed_kubeconfig_is_tried_first(stage: Stage) -> None:
     wire = await stage.new_wire()
     kubeconfig = stage.folder / "kubeconfig"
-    realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.server.token)
+    realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.token)
     daemon = await stage.start_leading(kubeconfig=kubeconfig)
 
     realserver.write_kubeconfig(kubeconfig, url=wire.url, token="wrong")
     await daemon.says(REFUSED, setting="kubeconfig")
     await stage.node("a")
     await stage.cluster.initialised("a")
-    realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.server.token)
+    realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.token)
     await daemon.says(USED, setting="kubeconfig")
     await stage.node("b")
     await stage.cluster.initialised("b")

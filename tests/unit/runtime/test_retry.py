@@ -35,7 +35,7 @@ class Special(cloud.ResourceExhausted):
             Again(retry=Retry.AFTER, after_s=7, event=False),
         ),
         (api(kube.Invalid, 422), Again(retry=Retry.SLOW)),
-        (api(kube.Forbidden, 403), Again(retry=Retry.LONG)),
+        (api(kube.Forbidden, 403), Again(retry=Retry.BACK_OFF)),
         (api(kube.Conflict, 409), Again(retry=Retry.BACK_OFF, event=False)),
         (api(kube.Missing, 404), Again(retry=Retry.BACK_OFF, event=False)),
         (api(kube.ServerError, 503), Again(retry=Retry.BACK_OFF, event=False, outage=True)),

@@ -1,0 +1,89 @@
+"""The daemon's own service account on a real API server, with the rights that are shipped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import aiohttp
+
+from tests.manifests import shipped
+from tests.manifests.shipped import Object, Right
+
+TOKEN_LIFE_S = 7200
+
+_IN_FORCE_S = 30.0
+_POLL_S = 0.05
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+async def token(session: aiohttp.ClientSession) -> str:
+    """A token of the account; account and rights are made where they are missing.
+
+    Args:
+        session: of an administrator.
+    """
+    await install(session, shipped.objects(*shipped.identity_files()))
+    path = shipped.collection("ServiceAccount", shipped.NAMESPACE) + f"/{shipped.NAME}/token"
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {"expirationSeconds": TOKEN_LIFE_S},
+    }
+    return str((await _post(session, path, body, good=(201,)))["status"]["token"])
+
+
+async def grant_separate_accounts(session: aiohttp.ClientSession) -> None:
+    """What `--use-service-account-credentials` needs in addition."""
+    await install(session, shipped.objects(shipped.SEPARATE_ACCOUNTS / "rbac.yaml"))
+
+
+async def install(session: aiohttp.ClientSession, objects: Sequence[Object]) -> None:
+    """Create objects that are missing, and wait until their rights are in force."""
+    news = [await _created(session, each) for each in objects]
+    if any(news):
+        await _in_force(session, shipped.rights(objects))
+
+
+async def _created(session: aiohttp.ClientSession, made: Object) -> bool:
+    path = shipped.collection(made["kind"], made["metadata"].get("namespace", ""))
+    answer: Object = await _post(session, path, made, good=(201, 409))
+    return str(answer["kind"]) != "Status"
+
+
+async def _in_force(session: aiohttp.ClientSession, rights: Iterable[Right]) -> None:
+    """The authorizer learns of new roles by a watch, a moment after they were made."""
+    deadline = time.monotonic() + _IN_FORCE_S
+    for right in rights:
+        while not await _allowed(session, right):
+            assert time.monotonic() < deadline, f"{right} is not in force"
+            await asyncio.sleep(_POLL_S)
+
+
+async def _allowed(session: aiohttp.ClientSession, right: Right) -> bool:
+    resource, _, subresource = right.resource.partition("/")
+    attributes = {
+        "group": right.group,
+        "resource": resource,
+        "subresource": subresource,
+        "verb": right.verb,
+        "namespace": right.namespace,
+        "name": right.names[0] if right.names else "",
+    }
+    body = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": shipped.USER, "resourceAttributes": attributes},
+    }
+    review: Object = await _post(session, _REVIEWS, body, good=(201,))
+    return bool(review["status"]["allowed"])
+
+
+async def _post(
+    session: aiohttp.ClientSession, path: str, body: Object, *, good: Sequence[int]
+) -> dict[str, Any]:
+    async with session.post(path, json=body) as response:
+        assert response.status in good, await response.text()
+        return dict(await response.json())

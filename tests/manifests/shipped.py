@@ -1,0 +1,174 @@
+"""The manifests as they are shipped: parsed, rendered, and the rights that they grant."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests import servers
+
+ROOT = Path(__file__).resolve().parents[2]
+MANIFESTS = ROOT / "manifests"
+CHART = MANIFESTS / "chart"
+SEPARATE_ACCOUNTS = MANIFESTS / "components" / "service-account-credentials"
+
+NAMESPACE = "kube-system"
+NAME = "cloud-controller-manager"
+USER = f"system:serviceaccount:{NAMESPACE}:{NAME}"
+
+Object = dict[str, Any]
+
+_RBAC = "rbac.authorization.k8s.io"
+_PLURALS = {
+    "ServiceAccount": "/api/v1/namespaces/{namespace}/serviceaccounts",
+    "Role": f"/apis/{_RBAC}/v1/namespaces/{{namespace}}/roles",
+    "RoleBinding": f"/apis/{_RBAC}/v1/namespaces/{{namespace}}/rolebindings",
+    "ClusterRole": f"/apis/{_RBAC}/v1/clusterroles",
+    "ClusterRoleBinding": f"/apis/{_RBAC}/v1/clusterrolebindings",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """One verb on one resource, as one role grants it.
+
+    Attributes:
+        role: kind and name of the role.
+        group: API group; empty is the core.
+        resource: plural, with a subresource after a slash.
+        verb: what is allowed.
+        names: of objects; empty means all.
+        namespace: of objects; empty means all.
+    """
+
+    role: str
+    group: str
+    resource: str
+    verb: str
+    names: tuple[str, ...] = ()
+    namespace: str = ""
+
+    def covers(self, entry: Mapping[str, Any]) -> bool:
+        """Whether a request of the audit log needs it."""
+        about = entry.get("objectRef", {})
+        resource = "/".join(filter(None, (about.get("resource"), about.get("subresource"))))
+        return (
+            (about.get("apiGroup", ""), resource, entry["verb"])
+            == (self.group, self.resource, self.verb)
+            and (not self.names or about.get("name") in self.names)
+            and self.namespace in ("", about.get("namespace"))
+        )
+
+
+def files(folder: Path = MANIFESTS) -> Sequence[Path]:
+    """The manifests outside of the chart, without what is for kustomize only."""
+    return sorted(
+        path
+        for path in folder.rglob("*.yaml")
+        if CHART not in path.parents and path.name != "kustomization.yaml"
+    )
+
+
+def parsed(text: str) -> list[Object]:
+    """The objects of a YAML stream."""
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def objects(*paths: Path) -> list[Object]:
+    """All objects of some files."""
+    return [each for path in paths for each in parsed(path.read_text())]
+
+
+def by_name(found: Iterable[Object]) -> dict[tuple[str, str, str], Object]:
+    """Objects by kind, namespace and name."""
+    keyed = {}
+    for each in found:
+        meta = each["metadata"]
+        key = (each["kind"], meta.get("namespace", ""), meta["name"])
+        assert key not in keyed, f"{key} is there twice"
+        keyed[key] = each
+    return keyed
+
+
+def only(found: Iterable[Object], kind: str) -> Object:
+    """The one object of a kind."""
+    (one,) = [each for each in found if each["kind"] == kind]
+    return one
+
+
+def rights(found: Iterable[Object]) -> Iterator[Right]:
+    """Every verb of every rule of all roles."""
+    for role in found:
+        if role["kind"] not in ("Role", "ClusterRole"):
+            continue
+        for rule in role["rules"]:
+            for group in rule.get("apiGroups", ()):
+                for resource in rule["resources"]:
+                    for verb in rule["verbs"]:
+                        yield Right(
+                            role=f"{role['kind']} {role['metadata']['name']}",
+                            group=group,
+                            resource=resource,
+                            verb=verb,
+                            names=tuple(rule.get("resourceNames", ())),
+                            namespace=role["metadata"].get("namespace", ""),
+                        )
+
+
+def bindings(found: Iterable[Object]) -> list[Object]:
+    """All bindings, of both kinds."""
+    return [each for each in found if each["kind"].endswith("RoleBinding")]
+
+
+def identity_files(*, separate_accounts: bool = False) -> list[Path]:
+    """Who the daemon is, and what it may do."""
+    base = [MANIFESTS / "serviceaccount.yaml", MANIFESTS / "rbac.yaml"]
+    return [*base, SEPARATE_ACCOUNTS / "rbac.yaml"] if separate_accounts else base
+
+
+def collection(kind: str, namespace: str) -> str:
+    """The path that objects of a kind are posted to."""
+    return _PLURALS[kind].format(namespace=namespace)
+
+
+def run(program: str, *words: str | Path, home: Path) -> tuple[int, str]:
+    """Run one of the real programs; its exit status and output (both streams)."""
+    done = subprocess.run(
+        [servers.require_assets() / program, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "HOME": str(home)},
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def rendered(home: Path, values: Mapping[str, Any] | None = None) -> str:
+    """What helm makes of the chart, with these values instead of its defaults."""
+    status, output = helm_template(home, values)
+    assert status == 0, output
+    return output
+
+
+def helm_template(home: Path, values: Mapping[str, Any] | None = None) -> tuple[int, str]:
+    """The exit status of `helm template` too."""
+    file = home / "values.yaml"
+    file.write_text(json.dumps(values or {}))
+    words = ("template", "release", CHART, "--namespace", NAMESPACE, "--values", file)
+    return run("helm", *words, home=home)
+
+
+def kustomized(home: Path, folder: Path = MANIFESTS) -> str:
+    """What kustomize makes of a folder."""
+    status, output = run("kubectl", "kustomize", folder, home=home)
+    assert status == 0, output
+    return output
