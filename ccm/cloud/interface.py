@@ -91,33 +91,54 @@ class Instances(Protocol):
     """Instances looked up by provider ID or by node name: the old interface.
 
     For providers ported from an older code base. Only what the node controllers call is
-    needed; they call by provider ID first and by name where that fails.
+    needed. Where there are two ways to ask, they ask by provider ID first, and by name after
+    any error; the error of the second counts. Whatever is raised while a node is initialised
+    keeps its taint, makes a Warning event and is tried again according to its class.
     """
 
     async def node_addresses(self, node_name: str) -> Sequence[NodeAddress]:
-        """Addresses by node name. Fallback when the lookup by provider ID failed."""
+        """Addresses by node name.
+
+        Called after `node_addresses_by_provider_id` raised anything. An empty answer leaves
+        the addresses of the node as they are. An error in the periodic pass is logged and
+        asked again in the next one.
+        """
         ...
 
     async def node_addresses_by_provider_id(self, provider_id: str) -> Sequence[NodeAddress]:
-        """Addresses by provider ID, at initialisation and in each periodic pass."""
+        """Addresses by provider ID.
+
+        Called once to initialise a node, and for each initialised node once per
+        `--node-status-update-frequency`. Any error leads to `node_addresses`.
+        """
         ...
 
     async def instance_id(self, node_name: str) -> str:
         """The cloud's ID of an instance, without scheme, for nodes without provider ID.
 
+        Called once to initialise such a node, and by the lifecycle controller in each look
+        at one that is not Ready.
+
         Raises:
             NotFound: no such instance, not even a stopped one; the lifecycle controller
-                then deletes the Node.
+                then deletes the Node, after asking a second time.
             Unimplemented: initialisation goes on without a provider ID.
         """
         ...
 
     async def instance_type(self, node_name: str) -> str:
-        """Instance type by node name. Fallback."""
+        """Instance type by node name.
+
+        Called after `instance_type_by_provider_id` raised anything. Empty = no label.
+        """
         ...
 
     async def instance_type_by_provider_id(self, provider_id: str) -> str:
-        """Instance type by provider ID, at initialisation."""
+        """Instance type by provider ID.
+
+        Called once to initialise a node. Empty = no label. Any error leads to
+        `instance_type`.
+        """
         ...
 
     async def add_ssh_key_to_all_instances(self, user: str, key: str) -> None:
@@ -129,30 +150,42 @@ class Instances(Protocol):
         ...
 
     async def instance_exists_by_provider_id(self, provider_id: str) -> bool:
-        """Whether the instance exists, stopped ones included; False deletes the Node.
+        """Whether the instance exists; True for a stopped one.
 
-        A `NotFound` raised here is an ordinary error: the node is kept.
+        Called as `InstancesV2.instance_exists` is, and False deletes the Node as there. An
+        error keeps the node and is asked again with back-off; `NotFound` is such an error
+        too, never an answer.
         """
         ...
 
     async def instance_shutdown_by_provider_id(self, provider_id: str) -> bool:
-        """Whether the instance is switched off; `Unimplemented` reads as no."""
+        """Whether the instance is switched off.
+
+        Called right after `instance_exists_by_provider_id` said True. True puts the
+        shutdown taint on the node. `Unimplemented` reads as no; any other error leaves the
+        node as it is.
+        """
         ...
 
 
 class Zones(Protocol):
-    """Zones for the old `Instances` interface."""
+    """Zones for the old `Instances` interface.
+
+    Called once to initialise a node, after its addresses and type are known. Either field
+    of the answer may be empty: no label then. An error of the second way keeps the node's
+    taint, makes a Warning event and is tried again according to its class.
+    """
 
     async def get_zone(self) -> Zone:
         """The zone of the machine we run on. The daemon never calls it."""
         ...
 
     async def get_zone_by_provider_id(self, provider_id: str) -> Zone:
-        """The zone of an instance, at initialisation."""
+        """The zone of an instance. Any error leads to `get_zone_by_node_name`."""
         ...
 
     async def get_zone_by_node_name(self, node_name: str) -> Zone:
-        """The same by node name. Fallback."""
+        """The same by node name, after the other way failed."""
         ...
 
 
@@ -181,8 +214,15 @@ class LoadBalancer(Protocol):
     the newest one known. The nodes are all that may be members: not being deleted, without
     the label `node.kubernetes.io/exclude-from-external-load-balancers` and without the
     taint `ToBeDeletedByClusterAutoscaler`; whether they are Ready is left to the load
-    balancer's own health checks. `RetryAfter` from any of the calls means "come back then"
-    and makes no event; `ImplementedElsewhere` leaves the Service to another controller.
+    balancer's own health checks.
+
+    `RetryAfter` from any of the calls means "come back then" and makes no event;
+    `ImplementedElsewhere` leaves the Service to another controller. Any other error makes a
+    Warning event about the Service and is tried again according to its class: what back-off
+    suits after 5 s, 10 s, ... 5 min, refused credentials and quotas after half a minute and
+    more, what somebody has to correct after ten minutes or as soon as the Service changes.
+    A call that does not end when it is cancelled keeps its Service from every further call
+    until it does.
     """
 
     async def get_load_balancer(self, cluster_name: str, service: Service) -> Status | None:
@@ -191,14 +231,18 @@ class LoadBalancer(Protocol):
         Called before a deletion (unless `Cloud.always_ensure_deleted`) and after a failed
         `update_load_balancer`. None ends the deletion without a further call, so answer None
         only on positive knowledge, and never raise `NotFound` instead: an error keeps the
-        Service and is tried again.
+        Service and is tried again. After a failed update None means that there was nothing
+        to update, which is no failure; an error here counts as "it is there".
         """
         ...
 
     def get_load_balancer_name(self, cluster_name: str, service: Service) -> str:
         """The name of the load balancer in the cloud; pure, no call.
 
-        Two Services never share one. `default_load_balancer_name` will do.
+        Called to find a Service in a listing of `LoadBalancerDigests`. Two Services never
+        share a name, not even two of the same name one after the other.
+        `default_load_balancer_name` will do. An error makes the Service count as different:
+        it is ensured.
         """
         ...
 
@@ -209,9 +253,14 @@ class LoadBalancer(Protocol):
 
         Called when a Service appears or changes, after a failed update of the members, and
         once per Service after a start (see `LoadBalancerDigests`). May be repeated at any
-        time; repeating it without a change changes nothing. `nodes` may be empty. Raise
-        `RetryAfter` while the cloud still works on it. The answer is written to the
-        Service's status.
+        time; repeating it without a change changes nothing. `nodes` may be empty. The answer
+        is written to the Service's status. Before the first call the Service has our
+        finalizer, so that whatever is made here will be removed.
+
+        Raises:
+            RetryAfter: the cloud still works on it; called again then.
+            InvalidArgument, FailedPrecondition: the Service asks for what cannot be had.
+            ImplementedElsewhere: not ours; the finalizer stays, the status is left alone.
         """
         ...
 
@@ -221,7 +270,13 @@ class LoadBalancer(Protocol):
         """Make exactly these nodes the members, change nothing else.
 
         Called once per Service for each burst of changes of the node set. An error is tried
-        again with back-off, in the end by `ensure_load_balancer`.
+        again according to its class, from the third one in a row by `ensure_load_balancer`;
+        the Warning event names the nodes.
+
+        Raises:
+            NotFound: there is no load balancer; `get_load_balancer` is asked whether that is
+                so.
+            RetryAfter: the cloud still works on it; called again then.
         """
         ...
 
@@ -229,8 +284,13 @@ class LoadBalancer(Protocol):
         """Remove it and every left-over of a half-made one; silent when nothing is there.
 
         Called when a Service is deleted or no longer wants a load balancer. Returning means
-        that nothing is left: the Service may vanish, and nobody will ask again. Never raise
-        `ImplementedElsewhere`.
+        that nothing is left: the Service may vanish, and nobody will ask again. Whatever is
+        raised keeps the Service, finalizer and all, and is tried again according to its
+        class; only `ImplementedElsewhere` counts as returning.
+
+        Raises:
+            RetryAfter: the cloud still works on it; called again then.
+            FailedPrecondition: something forbids it, such as protection from deletion.
         """
         ...
 
@@ -273,19 +333,47 @@ class LoadBalancerDigests(Protocol):
 class Routes(Protocol):
     """Routes to the pods of each node, for clusters without an overlay network.
 
-    Called by the route controller, at most `Limits.concurrent_routes` calls at once.
+    Called by the route controller, at most `Limits.concurrent_routes` calls that change
+    something at once, never two about overlapping ranges. It compares what is listed with
+    the Pod ranges of the nodes whenever nodes change, and now and then anyway.
+
+    `RetryAfter` means "come back then" and makes no event. Any other error pauses the one
+    route according to its class, 1 s, 2 s, ... 5 min where back-off suits; the comparison
+    after the pause decides anew, so a call is never repeated blindly.
     """
 
     async def list_routes(self, cluster_name: str) -> Sequence[Route]:
-        """All routes that the cloud manages for this cluster."""
+        """All routes that the cloud manages for this cluster, those that lead nowhere included.
+
+        Called for each comparison. Never a part of them: what is missing is created, and a
+        node none of whose ranges has a route is marked as without network. On an error
+        nothing is created, deleted or marked, and the listing is tried again after at most
+        a minute. Routes outside of `--cluster-cidr` are left alone.
+        """
         ...
 
     async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
-        """Create a route; `name_hint` may shape its name. May be repeated."""
+        """Create a route; `name_hint` may shape its name.
+
+        Called for a Pod range of a node that no listed route covers. It may be repeated
+        after an answer that was lost: a route that is there already is a success, if it
+        leads to the same node. The node's NetworkUnavailable condition follows from the
+        outcome.
+
+        Raises:
+            AlreadyExists: the range has a route that leads elsewhere.
+            FailedPrecondition: the node has no address to route to yet.
+            ResourceExhausted: the table is full.
+        """
         ...
 
     async def delete_route(self, cluster_name: str, route: Route) -> None:
-        """Delete a route as `list_routes` returned it; silent when it is gone."""
+        """Delete a route as `list_routes` returned it; silent when it is gone.
+
+        Called for a route whose node is gone or has other ranges, for a duplicate and for
+        one that leads nowhere. The cached node is looked at once more right before. What
+        needs the range is created only after this has returned.
+        """
         ...
 
 
