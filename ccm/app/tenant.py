@@ -22,6 +22,9 @@ from ccm.cloud.interface import Cloud
 DRAIN_S = 900.0
 """Longest time that calls of an old provider may still take; that of its longest call."""
 
+CLOSE_S = 30.0
+"""Longest time that a provider may take to close before it is cancelled."""
+
 _LOOK_S = 0.2
 
 Opening = Callable[[], AbstractAsyncContextManager[Cloud]]
@@ -41,12 +44,16 @@ class _Stay:
     leave: asyncio.Event
 
     async def end(self) -> None:
-        """Close it."""
+        """Close it; raises whatever closing raises, TimeoutError if it takes too long."""
         self.leave.set()
         try:
-            await asyncio.shield(self.task)
+            ended, _ = await asyncio.wait({self.task}, timeout=CLOSE_S)
         finally:
             await cancel_and_join(self.task)
+        if not ended:
+            raise TimeoutError(f"the provider did not close within {CLOSE_S:g} s")
+        if not self.task.cancelled():
+            self.task.result()
 
 
 class Tenant:
@@ -79,8 +86,10 @@ class Tenant:
         new = await _enter(opening)
         try:
             await accept(new.cloud)
+            if new.task.done():
+                raise _crash(new)
         except BaseException:
-            await new.end()
+            await self._close(new)
             raise
         old, self._stay = self._stay, new
         self._moved.set()
@@ -106,8 +115,7 @@ class Tenant:
             finally:
                 await cancel_and_join(moved)
             if stay is self._stay:
-                fault = None if stay.task.cancelled() else stay.task.exception()
-                raise Crashed(f"the provider ended by itself: {fault!r}") from fault
+                raise _crash(stay)
 
     async def leave(self) -> None:
         """Close the provider in use, and those that are not closed yet."""
@@ -116,7 +124,8 @@ class Tenant:
         try:
             await cancel_and_join(*self._leaving)
             for old in self._leaving.values():
-                await self._close(old)
+                if not old.task.done():
+                    await self._close(old)
         finally:
             if stay is not None:
                 await stay.end()
@@ -127,11 +136,19 @@ class Tenant:
             await self._clock.sleep(_LOOK_S)
         await self._close(old)
 
-    async def _close(self, old: _Stay) -> None:
+    async def _close(self, stay: _Stay) -> None:
+        """Close one that is not in use."""
         try:
-            await old.end()
+            await stay.end()
         except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-            self._log.warning("the old provider did not close well", error=str(error))
+            self._log.warning("a provider did not close well", error=str(error))
+
+
+def _crash(stay: _Stay) -> Crashed:
+    fault = None if stay.task.cancelled() else stay.task.exception()
+    found = Crashed(f"the provider ended by itself: {fault!r}")
+    found.__cause__ = fault
+    return found
 
 
 async def _enter(opening: Opening) -> _Stay:
@@ -141,9 +158,9 @@ async def _enter(opening: Opening) -> _Stay:
     try:
         waited: set[asyncio.Future[Any]] = {task, ready}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        if not ready.done():
-            await cancel_and_join(task)
+    except BaseException:
+        await cancel_and_join(task)
+        raise
     if not ready.done():
         task.result()
     return _Stay(cloud=ready.result(), task=task, leave=leave)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ccm.app import tenant as tenants
 from ccm.app.tenant import Crashed, Opening, Tenant
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.guarded import Guarded
@@ -151,3 +152,87 @@ async def test_a_provider_that_ends_by_itself_is_noticed() -> None:
         await watch
     with pytest.raises(ExceptionGroup):
         await tenant.leave()
+
+
+def closing(name: str, seconds: float = 0.0, fault: str = "") -> Opening:
+    """A provider that takes its time to close, or stumbles over it."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Cloud]:
+        yield Cloud(name=name)
+        await asyncio.sleep(seconds)
+        if fault:
+            raise OSError(fault)
+
+    return opened
+
+
+@pytest.mark.asyncio
+async def test_who_refuses_a_provider_is_heard_also_when_it_does_not_close_well() -> None:
+    house = House()
+    tenant, guard = await started(house)
+
+    with pytest.raises(ValueError, match="new"):
+        await tenant.exchange(closing("new", fault="no"), guard, refuse)
+
+    assert guard.cloud.name == "old"
+    await tenant.leave()
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_never_closes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenants, "CLOSE_S", 0.02)
+    house = House()
+    tenant, guard = await started(house)
+
+    with pytest.raises(ValueError, match="new"):
+        await tenant.exchange(closing("new", seconds=60), guard, refuse)
+    await tenant.exchange(closing("hanging", seconds=60), guard, fine)
+
+    with pytest.raises(TimeoutError, match="did not close"):
+        await tenant.leave()
+    assert house.open == []
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken() -> None:
+    house = House()
+    tenant, guard = await started(house)
+    end = asyncio.Event()
+
+    @asynccontextmanager
+    async def fragile() -> AsyncIterator[Cloud]:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fall())
+            yield Cloud(name="new")
+
+    async def fall() -> None:
+        await end.wait()
+        raise OSError("the pool is gone")
+
+    async def look(cloud: Cloud) -> None:
+        end.set()
+        await asyncio.sleep(0.01)
+
+    with pytest.raises(Crashed, match="ended by itself"):
+        await tenant.exchange(fragile, guard, look)
+
+    assert guard.cloud.name == "old"
+    await tenant.leave()
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_opens_as_we_are_cancelled_is_closed() -> None:
+    house = House()
+    tenant = Tenant()
+    before = asyncio.all_tasks()
+    entering = spawn(tenant.enter(house.opening("late")), name="enter")
+    while not house.open:
+        await asyncio.sleep(0)
+
+    entering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await entering
+
+    assert house.open == []
+    assert asyncio.all_tasks() == before
