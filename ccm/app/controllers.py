@@ -76,9 +76,14 @@ class Parts:
 
 
 def enabled(
-    parts: Parts, among: Collection[names.Controller] = names.CONTROLLERS
+    parts: Parts,
+    among: Collection[names.Controller] = names.CONTROLLERS,
+    left_out: Callable[[str, str], object] = lambda _name, _why: None,
 ) -> Iterator[tuple[names.Controller, Work]]:
-    """Those of some controllers that are turned on and that the provider can serve."""
+    """Those of some controllers that are turned on and that the provider can serve.
+
+    `left_out` is told (name, why) of those that are turned on and will not run.
+    """
     logger = log.logger("daemon")
     for controller in names.disabled(parts.options.controllers):
         if controller in among:
@@ -90,9 +95,11 @@ def enabled(
             work = _MAKERS[controller](parts)
         except (NotOffered, TurnedOff) as reason:
             logger.info("controller is skipped", controller=controller.name, error=str(reason))
+            left_out(controller.name, str(reason))
         except WrongSetting as fault:
             # The others can do their work; the Go reference ends the whole process here.
             logger.error("controller cannot start", controller=controller.name, error=str(fault))
+            left_out(controller.name, str(fault))
         else:
             yield controller, work
 

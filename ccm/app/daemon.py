@@ -27,7 +27,9 @@ from ccm.app.events import HURRIED_FLUSH_S, Events
 from ccm.app.informers import ProviderInformers
 from ccm.app.options import PROGRAM, Options
 from ccm.app.provider import Misconfigured, context, opened, opened_once
+from ccm.app.serving import Surroundings, serving
 from ccm.app.tenant import Tenant
+from ccm.app.vitals import Vitals
 from ccm.base import log
 from ccm.base.backoff import jittered
 from ccm.base.clock import SYSTEM, Clock
@@ -112,27 +114,39 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
             ),
             clock=clock,
         )
-        with stopping.signals() as stop:
-            work = spawn(daemon.run(), name="daemon")
-            told = spawn(stop.wait(), name="stop-signal")
-            flushing = spawn(_keep_flushing(options, clock), name="log-flush")
-            try:
-                await asyncio.wait({work, told}, return_when=asyncio.FIRST_COMPLETED)
-                if not work.done():
-                    logger.info("stopping")
-                    await stopping.wind_down(
-                        work,
-                        drain=daemon.drain,
-                        grace_s=options.shutdown_grace_period.total_seconds(),
-                        last_resort=daemon.last_resort,
-                    )
-                return work.result() if work.done() else EXIT_OK
-            finally:
-                await cancel_and_join(told, work, flushing)
-                daemon.let_go(EXIT_OK if stop.is_set() else EXIT_LOST_LEASE)
-                if stop.is_set() and not work.cancelled() and work.exception() is not None:
-                    logger.error("stopping did not go well", exc_info=work.exception())
-                logger.info("stopped", **metrics.summary())
+        around = Surroundings(
+            vitals=daemon.vitals, transport=transport, environ=environ, clock=clock
+        )
+        async with serving(options, around) as served:
+            return await _live(daemon, served, options, clock)
+
+
+async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options, clock: Clock) -> int:
+    """Run the daemon until it is told to stop, or its HTTPS server fails; the exit code."""
+    logger = log.logger("daemon")
+    with stopping.signals() as stop:
+        work = spawn(daemon.run(), name="daemon")
+        told = spawn(stop.wait(), name="stop-signal")
+        flushing = spawn(_keep_flushing(options, clock), name="log-flush")
+        try:
+            await asyncio.wait({work, told, served}, return_when=asyncio.FIRST_COMPLETED)
+            if served.done() and not work.done():
+                served.result()
+            if not work.done():
+                logger.info("stopping")
+                await stopping.wind_down(
+                    work,
+                    drain=daemon.drain,
+                    grace_s=options.shutdown_grace_period.total_seconds(),
+                    last_resort=daemon.last_resort,
+                )
+            return work.result() if work.done() else EXIT_OK
+        finally:
+            await cancel_and_join(told, work, flushing)
+            daemon.let_go(EXIT_OK if stop.is_set() else EXIT_LOST_LEASE)
+            if stop.is_set() and not work.cancelled() and work.exception() is not None:
+                logger.error("stopping did not go well", exc_info=work.exception())
+            logger.info("stopped", **metrics.summary())
 
 
 class Daemon:
@@ -173,6 +187,7 @@ class Daemon:
         self._events = Events(clients.named(EVENTS), clock)
         self.drain = Drain(clock)
         self.last_resort = LastResort()
+        self.vitals = Vitals(clock)
 
     async def run(self) -> int:
         """Open the provider, then lead when it is our turn; the exit code."""
@@ -180,7 +195,14 @@ class Daemon:
         async with self._events:
             try:
                 cloud = await self._tenant.enter(
-                    lambda: opened(name, self._opener, given, anew=self._context, clock=self._clock)
+                    lambda: opened(
+                        name,
+                        self._opener,
+                        given,
+                        anew=self._context,
+                        told=self.vitals.not_opened,
+                        clock=self._clock,
+                    )
                 )
                 self._check_cluster_id(cloud)
                 return await self._serve(self._guard(cloud))
@@ -280,7 +302,7 @@ class Daemon:
     def _elector(self, lease: str) -> LeaderElector:
         options = self._options
         renew_deadline_s = options.leader_elect_renew_deadline.total_seconds()
-        return LeaderElector(
+        elector = LeaderElector(
             self._clients.lease(renew_deadline_s).resource(LEASES),
             Terms(
                 namespace=options.leader_elect_resource_namespace,
@@ -295,6 +317,7 @@ class Daemon:
             before_release=lambda: self._events.flush(HURRIED_FLUSH_S),
             clock=self._clock,
         )
+        return self.vitals.elects(lease, elector)
 
     def _lost(self) -> None:
         """A successor may lead soon; nothing of ours may run then, not even a thread."""
@@ -326,6 +349,7 @@ class Daemon:
             inventory=inventory,
             clock=self._clock,
         )
+        self.vitals.informers = informers
         try:
             async with Group() as group:
                 group.start(informers.run(), name="informers")
@@ -334,6 +358,7 @@ class Daemon:
                     group.start(self._lead_migrated(parts, self._plan), name="migration")
                 await self._start(group, parts, migration.Runs.MAIN)
         finally:
+            self.vitals.stand_by()
             if inventory is not None:
                 await inventory.close()
 
@@ -349,9 +374,13 @@ class Daemon:
     async def _start(self, group: Group, parts: controllers.Parts, runs: migration.Runs) -> None:
         plan = self._plan or _NO_MIGRATION
         among = [entry for entry in names.CONTROLLERS if plan.of(entry.name) is runs]
-        for controller, work in controllers.enabled(parts, among):
-            group.start(_run(controller, work), name=controller.name)
+        for controller, work in controllers.enabled(parts, among, self.vitals.left_out):
+            group.start(self._run(controller, work), name=controller.name)
             await self._pause_between_starts()
+
+    async def _run(self, controller: names.Controller, work: controllers.Work) -> None:
+        with metrics.running(controller.metric), self.vitals.running(controller.name):
+            await work()
 
     def _guard(self, cloud: Cloud) -> Guarded:
         options = self._options
@@ -363,6 +392,7 @@ class Daemon:
             limiter=limiter,
             clock=self._clock,
         )
+        self.vitals.opened(self._guarded)
         return self._guarded
 
     def _inventory(self, guard: Guarded, nodes: Informer[Node]) -> SharedInventory | None:
@@ -415,11 +445,6 @@ async def _keep_flushing(options: Options, clock: Clock) -> None:
     period_s = options.log_flush_frequency.total_seconds()
     if period_s > 0:
         await log.flush_every(period_s, clock)
-
-
-async def _run(controller: names.Controller, work: controllers.Work) -> None:
-    with metrics.running(controller.metric):
-        await work()
 
 
 async def _settle(informers: Informers) -> None:

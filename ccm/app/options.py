@@ -24,7 +24,7 @@ from ccm.app import flags, gates, migration, names, serving_options, values
 
 PROGRAM = "cloud-controller-manager"
 
-DEBUGGING = flags.Section("debugging", accepted="debug endpoints come in a later version")
+DEBUGGING = flags.Section("debugging")
 LEADER_MIGRATION = flags.Section("leader-migration")
 GENERIC = flags.Section("generic")
 NODE = flags.Section(names.NODE.name)

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from ccm.base import log
@@ -78,6 +79,7 @@ async def opened(
     given: Context,
     *,
     anew: Callable[[], Context] | None = None,
+    told: Callable[[Exception], object] | None = None,
     clock: Clock = SYSTEM,
 ) -> AsyncIterator[Cloud]:
     """The open provider.
@@ -87,13 +89,15 @@ async def opened(
         opener: opens it.
         given: what the first attempt is made with.
         anew: reads that again for each further attempt; None = the same again.
+        told: of each attempt that failed.
         clock: where time comes from.
 
     Raises:
         Misconfigured: the provider refuses its configuration.
     """
     async with AsyncExitStack() as stack:
-        yield await _open(stack, name, opener, given, anew or (lambda: given), clock)
+        trying = _Trying(anew=anew or (lambda: given), told=told or (lambda _error: None))
+        yield await _open(stack, name, opener, given, trying, clock)
 
 
 @asynccontextmanager
@@ -108,12 +112,20 @@ async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterato
         yield await _attempt(stack, name, opener, given)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trying:
+    """What belongs to further attempts; see `opened`."""
+
+    anew: Callable[[], Context]
+    told: Callable[[Exception], object]
+
+
 async def _open(
     stack: AsyncExitStack,
     name: str,
     opener: Opener,
     given: Context,
-    anew: Callable[[], Context],
+    trying: _Trying,
     clock: Clock,
 ) -> Cloud:
     logger = log.logger("provider", provider=name)
@@ -127,8 +139,9 @@ async def _open(
             delay = streak.next(clock.monotonic())
             level = logger.warning if streak.failures == 1 else logger.debug
             level("provider cannot be opened, retrying", error=str(normalized(error)))
+            trying.told(normalized(error))
             await clock.sleep(delay)
-            given = anew()
+            given = trying.anew()
         else:
             if streak.failures:
                 logger.info("provider opened at last", attempt=streak.failures + 1)

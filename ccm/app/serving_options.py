@@ -12,14 +12,13 @@ from ipaddress import IPv4Address
 
 from ccm.app import flags, values
 
-_SERVER_LATER = "the HTTPS server comes in a later version"
 _NO_HTTP2 = "this server speaks HTTP/1.1 only"
 
 WEBHOOK = flags.Section("webhook")
 WEBHOOK_SERVING = flags.Section("webhook serving")
-SECURE_SERVING = flags.Section("secure serving", accepted=_SERVER_LATER)
-AUTHENTICATION = flags.Section("authentication", accepted=_SERVER_LATER)
-AUTHORIZATION = flags.Section("authorization", accepted=_SERVER_LATER)
+SECURE_SERVING = flags.Section("secure serving")
+AUTHENTICATION = flags.Section("authentication")
+AUTHORIZATION = flags.Section("authorization")
 
 _ANY = IPv4Address("0.0.0.0")  # noqa: S104 - the reference's default
 _CACHE = timedelta(seconds=10)
@@ -93,7 +92,9 @@ class ServingOptions:
         "Port of health checks and metrics, over HTTPS. 0 means no server at all.",
         unit="port",
     )
-    disable_http2_serving: bool = SECURE_SERVING.flag(values.BOOL, False, "Serve HTTP/1.1 only.")
+    disable_http2_serving: bool = SECURE_SERVING.flag(
+        values.BOOL, False, "Serve HTTP/1.1 only.", accepted=_NO_HTTP2
+    )
     cert_dir: str = SECURE_SERVING.flag(
         values.STRING,
         "",
@@ -115,7 +116,8 @@ class ServingOptions:
     tls_curve_preferences: tuple[int, ...] = SECURE_SERVING.flag(
         values.NUMBERS,
         (),
-        "Key exchange groups by their TLS numbers. Empty means the usual ones.",
+        "Key exchange groups by their TLS numbers: 23, 24, 25 or 29. Empty means the usual ones. "
+        "Before Python 3.15 the first counts and the others are left out.",
     )
     tls_min_version: str = SECURE_SERVING.flag(
         values.STRING,
@@ -132,6 +134,7 @@ class ServingOptions:
         0,
         "Requests that one HTTP/2 connection may have open at once. 0 means 100.",
         unit="streams",
+        accepted=_NO_HTTP2,
     )
     permit_port_sharing: bool = SECURE_SERVING.flag(
         values.BOOL, False, "Let several processes listen on one port (SO_REUSEPORT)."
@@ -140,6 +143,7 @@ class ServingOptions:
         values.BOOL,
         False,
         "Listen although old connections still hold the address (SO_REUSEADDR).",
+        accepted="it is always on, as in every Go program",
     )
 
     authentication_kubeconfig: str = AUTHENTICATION.flag(

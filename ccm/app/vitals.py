@@ -89,15 +89,10 @@ class Vitals:
         """An attempt to open the provider failed."""
         self.opening = f"the provider cannot be opened: {error}"
 
-    @contextmanager
-    def leading(self, informers: Informers) -> Iterator[None]:
-        """We lead inside the block, with these caches."""
-        self.informers = informers
-        try:
-            yield
-        finally:
-            self.informers = None
-            self._controllers.clear()
+    def stand_by(self) -> None:
+        """We lead no more: there are no caches, and no controller runs."""
+        self.informers = None
+        self._controllers.clear()
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:

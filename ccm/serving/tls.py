@@ -134,7 +134,9 @@ def build(rules: Policy, pair: Pair, authorities: bytes | None = None) -> ssl.SS
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
-    if rules.groups:
+    if rules.groups and hasattr(context, "set_groups"):
+        context.set_groups(":".join(rules.groups))
+    elif rules.groups:
         # Before Python 3.15 one group can be set: the rest would only have been allowed too.
         context.set_ecdh_curve(rules.groups[0])
     if authorities is not None:

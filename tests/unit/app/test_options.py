@@ -68,6 +68,14 @@ route-grace-period route-keep-foreign-conditions shutdown-grace-period
 webhooks webhook-bind-address webhook-secure-port webhook-cert-dir webhook-tls-cert-file
 webhook-tls-private-key-file webhook-tls-min-version webhook-tls-cipher-suites
 webhook-tls-curve-preferences webhook-tls-sni-cert-key
+profiling bind-address secure-port cert-dir tls-cert-file tls-private-key-file tls-cipher-suites
+tls-curve-preferences tls-min-version tls-sni-cert-key permit-port-sharing
+authentication-kubeconfig authentication-token-webhook-cache-ttl client-ca-file
+requestheader-username-headers requestheader-uid-headers requestheader-group-headers
+requestheader-extra-headers-prefix requestheader-client-ca-file requestheader-allowed-names
+authentication-skip-lookup authentication-tolerate-lookup-failure authorization-kubeconfig
+authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl
+authorization-always-allow-paths
 """
 
 OURS = {
@@ -311,16 +319,17 @@ def test_notices_tell_of_flags_without_effect() -> None:
     read = options.parse(
         [
             "--controllers=cloud-node",
-            "--profiling=true",
             "--secure-port=1",
-            "--secure-port=2",
+            "--disable-http2-serving=true",
+            "--contention-profiling",
+            "--contention-profiling",
             "-v2",
         ]
     )
 
     assert read.notices() == [
-        "--secure-port has no effect: the HTTPS server comes in a later version",
-        "--profiling has no effect: debug endpoints come in a later version",
+        "--disable-http2-serving has no effect: this server speaks HTTP/1.1 only",
+        "--contention-profiling has no effect: it belongs to the Go run time",
     ]
 
 

@@ -73,6 +73,7 @@ class Daemon:
 def running(tmp_path: Path, mood: str, *flags: str) -> Iterator[Daemon]:
     log = tmp_path / "log"
     argv = ("--cloud-provider=paper", "--master=http://127.0.0.1:1", "--logging-format=json")
+    argv = (*argv, "--secure-port=0")
     with log.open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-c", _DRIVER, mood, *argv, *flags], stdout=output, stderr=output

@@ -177,7 +177,7 @@ def quiet_logging() -> Iterator[None]:
 def run(wrong: Wrong, folder: Path) -> tuple[int, str]:
     """Exit code and messages of a daemon that gets this."""
     files = {"kubeconfig": KUBECONFIG, "cloud-config": CLOUD}
-    argv = ["--cloud-provider=sim", "--leader-elect=false"]
+    argv = ["--cloud-provider=sim", "--leader-elect=false", "--secure-port=0"]
     if wrong.where == "flags":
         argv.append(wrong.content)
     else:
