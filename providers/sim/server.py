@@ -62,6 +62,8 @@ class Service:
         settings: traffic.Settings | None = None,
     ) -> None:
         self.token = token or secrets.token_hex(16)
+        self.next_token = ""
+        """Accepted too, if any: while a token is exchanged for another, both are valid."""
         self.worlds = worlds.Worlds(clock, random.Random(seed))
         self.world = self.worlds.instances
         self.script = faults.Script(clock)
@@ -161,8 +163,9 @@ class Service:
         return tuple(word for word in words if word)
 
     def _check_token(self, request: web.Request) -> None:
-        given = request.headers.get(hdrs.AUTHORIZATION, "")
-        if not secrets.compare_digest(given.encode(), f"Bearer {self.token}".encode()):
+        given = request.headers.get(hdrs.AUTHORIZATION, "").encode()
+        valid = [f"Bearer {token}".encode() for token in (self.token, self.next_token) if token]
+        if not any(secrets.compare_digest(given, one) for one in valid):
             raise ApiError("unauthenticated", "the bearer token is missing or wrong")
 
     def _run(self, handler: operation.Handler, asked: operation.Asked) -> object:
