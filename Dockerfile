@@ -1,0 +1,36 @@
+# The daemon, with the simulated cloud as its only provider. An image with your own:
+#
+#   FROM ccm:0.1.0
+#   USER 0
+#   COPY ccm_rack-1.0.0-py3-none-any.whl /tmp/
+#   RUN pip --python /opt/ccm/bin/python install --no-cache-dir /tmp/*.whl
+#   USER 65532:65532
+#
+# No step depends on the machine: docker buildx build --platform linux/amd64,linux/arm64 .
+# To pin the base to the byte, name its digest too: --build-arg BASE=python:...@sha256:...
+ARG BASE=python:3.13.9-slim-trixie
+
+FROM ${BASE} AS build
+WORKDIR /src
+COPY requirements.lock ./
+# Everything that is locked, each file's hash checked; what follows installs from these files and
+# from nowhere else, so the daemon gets what it requires of them and no development tools.
+RUN pip download --quiet --no-cache-dir --require-hashes --only-binary=:all: \
+    --requirement requirements.lock --dest /wheels
+RUN python -m venv /build && python -m venv --without-pip /opt/ccm
+RUN /build/bin/pip install --quiet --no-index --find-links /wheels hatchling
+COPY pyproject.toml README.md LICENSE ./
+COPY ccm ccm
+COPY providers providers
+RUN /build/bin/python -m hatchling build -t wheel -d /dist
+RUN /build/bin/pip --python /opt/ccm/bin/python install --quiet \
+    --no-index --find-links /wheels --find-links /dist ccm
+
+FROM ${BASE}
+COPY --from=build /opt/ccm /opt/ccm
+ENV PATH=/opt/ccm/bin:${PATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# A number, so that a kubelet can tell that it is not root.
+USER 65532:65532
+WORKDIR /
+EXPOSE 10258 10260
+ENTRYPOINT ["/opt/ccm/bin/cloud-controller-manager"]

@@ -1,0 +1,251 @@
+"""The Dockerfile against the wheel: every path, user and command that it names is really there."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ccm.app.options import FLAGS
+from tests.manifests import shipped
+from tests.manifests.shipped import ROOT
+
+UV = Path(sys.executable).parent / "uv"
+PIP_OF_THE_BASE = ("python", "pip")
+"""Commands that every official Python image has."""
+
+slow = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One instruction.
+
+    Attributes:
+        stage: number of the build stage; -1 before the first.
+        word: the instruction, in capitals.
+        rest: its arguments, on one line.
+    """
+
+    stage: int
+    word: str
+    rest: str
+
+    @property
+    def words(self) -> list[str]:
+        """The arguments as a shell would split them."""
+        return shlex.split(self.rest)
+
+
+def steps() -> Iterator[Step]:
+    text = re.sub(r"^\s*#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    stage = -1
+    for line in re.sub(r"\\\n\s*", "", text).splitlines():
+        if line.strip():
+            word, _, rest = line.partition(" ")
+            stage += word == "FROM"
+            yield Step(stage=stage, word=word, rest=rest.strip())
+
+
+def found(word: str, stage: int | None = None) -> list[Step]:
+    return [one for one in steps() if one.word == word and stage in (None, one.stage)]
+
+
+def only(word: str, stage: int = 1) -> str:
+    (one,) = found(word, stage)
+    return one.rest
+
+
+def commands() -> list[list[str]]:
+    """What the build runs, as words."""
+    lines = [line for step in found("RUN") for line in step.rest.split("&&")]
+    return [shlex.split(line) for line in lines]
+
+
+def entry_point() -> Path:
+    command = only("ENTRYPOINT")
+    assert re.fullmatch(r'\["[^"]+"\]', command), "the exec form: signals reach the daemon"
+    return Path(command[2:-2])
+
+
+def test_two_stages_on_one_base_that_is_pinned() -> None:
+    (base,) = found("ARG")
+    name, _, image = base.rest.partition("=")
+
+    assert [one.rest for one in found("FROM")] == [f"${{{name}}} AS build", f"${{{name}}}"]
+    assert base.stage == -1
+    pinned = re.fullmatch(r"python:(\d+\.\d+)\.\d+-slim-\w+", image)
+    assert pinned
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"Programming Language :: Python :: {pinned[1]}" in project["classifiers"]
+
+
+def test_what_is_copied_is_there_and_is_let_through() -> None:
+    copied = {
+        source
+        for step in found("COPY")
+        if not step.rest.startswith("--from")
+        for source in step.words[:-1]
+    }
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    let_through = {line[1:] for line in ignored if line.startswith("!")}
+
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    assert "*" in ignored
+    assert let_through == copied
+
+
+def test_what_is_taken_from_the_first_stage_is_made_there() -> None:
+    (taken,) = [step.words for step in found("COPY", 1)]
+
+    assert taken == ["--from=build", "/opt/ccm", "/opt/ccm"]
+    assert ["python", "-m", "venv", "--without-pip", "/opt/ccm"] in commands()
+    assert entry_point().parent == Path("/opt/ccm/bin")
+    assert "PATH=/opt/ccm/bin:${PATH}" in only("ENV").split()
+
+
+def test_every_command_is_there_when_it_runs() -> None:
+    """A program is the base's own, or that of an environment made before."""
+    environments: set[str] = set()
+    for words in commands():
+        program = Path(words[0])
+        home = str(program.parent.parent)
+        assert words[0] in PIP_OF_THE_BASE or home in environments, words
+        if words[1:3] == ["-m", "venv"]:
+            environments.add(words[-1])
+    assert environments == {"/build", "/opt/ccm"}
+
+
+def test_every_file_that_a_command_reads_is_written_before() -> None:
+    written = {"/src", "requirements.lock"}
+    for words in commands():
+        options = dict(itertools.pairwise(words))
+        read = [options[name] for name in ("--requirement", "--python") if name in words]
+        read += [after for word, after in itertools.pairwise(words) if "find" in word]
+        assert [path for path in read if not is_below(path, written)] == [], words
+        written |= {options[name] for name in ("--dest", "-d") if name in words}
+        written |= {words[-1]} if "venv" in words else set()
+
+
+def is_below(path: str, folders: set[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def test_packages_come_from_the_lock_and_their_hashes_are_checked() -> None:
+    (fetch,) = [words for words in commands() if words[:2] == ["pip", "download"]]
+    installs = [words for words in commands() if "install" in words]
+
+    assert {"--require-hashes", "--only-binary=:all:", "requirements.lock"} <= set(fetch)
+    assert installs
+    assert all("--no-index" in words for words in installs)
+
+
+def test_no_step_depends_on_the_machine() -> None:
+    machine = re.compile(r"amd64|arm64|x86|aarch|TARGETARCH|dpkg|uname")
+
+    assert [step for step in steps() if machine.search(step.rest)] == []
+
+
+def test_the_user_is_a_number_and_the_deployments() -> None:
+    user, _, group = only("USER").partition(":")
+    deployment = shipped.only(shipped.objects(shipped.MANIFESTS / "deployment.yaml"), "Deployment")
+    context = deployment["spec"]["template"]["spec"]["securityContext"]
+
+    assert int(user) > 0
+    assert (int(user), int(group)) == (context["runAsUser"], context["runAsGroup"])
+    assert context["runAsNonRoot"] is True
+
+
+def test_the_ports_are_the_flags_defaults() -> None:
+    ports = [FLAGS["secure-port"].default, FLAGS["webhook-secure-port"].default]
+
+    assert [int(word) for word in only("EXPOSE").split()] == ports
+
+
+def test_nothing_is_mounted_over_the_program() -> None:
+    deployment = shipped.only(shipped.objects(shipped.MANIFESTS / "deployment.yaml"), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+
+    for mount in container["volumeMounts"]:
+        assert not entry_point().is_relative_to(mount["mountPath"])
+    assert "command" not in container
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty environment, where `/opt/ccm` would be, with the wheel and what it requires."""
+    folder = tmp_path_factory.mktemp("image")
+    build = (words for words in commands() if "hatchling" in words and "build" in words)
+    (words,) = build
+    options = words[words.index("hatchling") :]
+    run(sys.executable, "-m", *[str(folder / "dist") if w == "/dist" else w for w in options])
+    (wheel,) = (folder / "dist").glob("ccm-*.whl")
+    run(UV, "venv", "--quiet", "--python", sys.executable, folder / "ccm")
+    python = folder / "ccm" / "bin" / "python"
+    lock = ROOT / "requirements.lock"
+    run(UV, "pip", "install", "--quiet", "--python", python, "--constraints", lock, wheel)
+    return folder / "ccm"
+
+
+def run(*command: str | Path, env: Mapping[str, str] | None = None) -> str:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    ended = subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env={**clean, "UV_PYTHON_DOWNLOADS": "never", **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, f"{command}\n{ended.stdout}\n{ended.stderr}"
+    return ended.stdout
+
+
+class TestInstalled:
+    """Needs the index of packages, or a cache of it, as any installation does."""
+
+    pytestmark = slow
+
+    def test_the_entry_point_answers(self, installed: Path) -> None:
+        program = installed / entry_point().relative_to("/opt/ccm")
+
+        assert run(program, "--version").startswith("cloud-controller-manager ")
+        told = run(program, "--help")
+        (container,) = shipped.only(
+            shipped.objects(shipped.MANIFESTS / "deployment.yaml"), "Deployment"
+        )["spec"]["template"]["spec"]["containers"]
+        assert [arg for arg in container["args"] if arg.partition("=")[0] not in told] == []
+
+    def test_the_default_provider_is_there(self, installed: Path) -> None:
+        script = "from ccm.cloud import registry; print(*registry.available())"
+
+        assert "sim" in run(installed / "bin" / "python", "-P", "-c", script).split()
+
+    def test_nothing_needs_to_be_written_beside_it(self, installed: Path) -> None:
+        """The root file system is read-only: what is started there must not want to write."""
+        program = installed / "bin" / "cloud-controller-manager"
+        before = sorted(path for path in installed.rglob("*") if "__pycache__" not in path.parts)
+
+        run(program, "--version", env={"PYTHONDONTWRITEBYTECODE": "1", "HOME": "/nonexistent"})
+
+        after = sorted(path for path in installed.rglob("*") if "__pycache__" not in path.parts)
+        assert after == before
+
+    def test_everything_it_requires_is_locked(self, installed: Path) -> None:
+        lock = (ROOT / "requirements.lock").read_text()
+        locked = set(re.findall(r"^([a-z0-9-]+==[^ ;]+)", lock, re.MULTILINE))
+        frozen = run(UV, "pip", "freeze", "--python", installed / "bin" / "python").split("\n")
+
+        assert [
+            one for one in frozen if one and not one.startswith("ccm ") and one not in locked
+        ] == []
