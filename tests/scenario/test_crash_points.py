@@ -6,6 +6,7 @@ point, half of the stories before the one server and half before the other.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest_asyncio
 from ccm.sandbox import realserver
 from tests import servers
 from tests.scenario import crash, harness
-from tests.scenario.crash import Crashes, CrashPoint, Outcome
+from tests.scenario.crash import CallId, Crashes, Outcome
 from tests.scenario.crash_nursery import Nursery
 from tests.scenario.crash_stories import STORIES, Story
 
@@ -27,14 +28,12 @@ SLICE = 10
 RANGES = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112"
 
 
-@pytest_asyncio.fixture(
-    params=[
-        pytest.param(servers.BUILTIN),
-        pytest.param(servers.REAL, marks=pytest.mark.envtest),
-    ]
-)
+@pytest_asyncio.fixture
 async def crashes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Crashes]:
-    """Ready to play stories before a dual-stack API server of the test's own."""
+    """Ready to play stories before a dual-stack API server of the test's own.
+
+    Parametrized with the kind of server.
+    """
     server: servers.ApiServer
     if request.param == servers.REAL:
         server = realserver.RealServer(
@@ -54,50 +53,75 @@ async def crashes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         await server.kill()
 
 
-async def try_all(crashes: Crashes, chosen: Sequence[CrashPoint]) -> list[Outcome]:
-    outcomes = []
-    for at in chosen:
-        outcomes.append(await crashes.try_out(at))
-        print(".", end="", flush=True)
-    return outcomes
+async def try_stories(
+    crashes: Crashes, stories: Sequence[Story], *, every: int = 1
+) -> tuple[int, list[Outcome]]:
+    """Record the stories and try their points; the number of calls, and what came of it.
+
+    Args:
+        crashes: plays them.
+        stories: which.
+        every: try the first of so many points, all stories counted through.
+    """
+    calls: list[CallId] = []
+    outcomes: list[Outcome] = []
+    started = time.monotonic()
+    for story in stories:
+        recorded = await crashes.record(story)
+        assert recorded, story.name
+        offset = len(calls) * crash.POINTS_PER_CALL
+        chosen = [
+            at for n, at in enumerate(crash.points(story, recorded), offset) if n % every == 0
+        ]
+        calls += recorded
+        outcomes += [await crashes.try_out(at) for at in chosen]
+        print(
+            f"{story.name}: {len(recorded)} calls, {len(chosen)} points, "
+            f"{time.monotonic() - started:.0f} s so far",
+            flush=True,
+        )
+    leaks = sum(bool(one.leaks) for one in outcomes)
+    print(
+        f"crash points: {len(outcomes)} tried at {len(calls)} calls of {len(stories)} stories, "
+        f"{leaks} leaks, {sum(not one.struck for one in outcomes)} calls that never came"
+    )
+    return len(calls), outcomes
 
 
-def judge(outcomes: Sequence[Outcome]) -> None:
+def assert_sound(outcomes: Sequence[Outcome]) -> None:
+    """Nothing leaked, and the daemon did die at each point."""
     assert [str(one) for one in outcomes if one.leaks] == []
     assert [str(one) for one in outcomes if not one.struck] == []
 
 
-async def tell_and_try(
-    crashes: Crashes, stories: Sequence[Story], *, slice_: int = 1
-) -> tuple[int, list[Outcome]]:
-    """Record and try the stories; the number of calls, and what came of the points."""
-    calls, seen, outcomes = 0, 0, []
-    for story in stories:
-        started = time.monotonic()
-        recorded = await crashes.record(story)
-        calls += len(recorded)
-        all_points = crash.points(story, recorded)
-        chosen = [at for number, at in enumerate(all_points, seen) if number % slice_ == 0]
-        seen += len(all_points)
-        print(f"{story.name}: {len(recorded)} calls ", end="", flush=True)
-        tried = await try_all(crashes, chosen)
-        outcomes += tried
-        print(f" {len(tried)} points, {time.monotonic() - started:.1f} s", flush=True)
-    return calls, outcomes
+@pytest.mark.asyncio
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("crashes", "stories"),
+    [
+        pytest.param(servers.BUILTIN, STORIES[0::2], id=servers.BUILTIN),
+        pytest.param(servers.REAL, STORIES[1::2], id=servers.REAL, marks=pytest.mark.envtest),
+    ],
+    indirect=["crashes"],
+)
+async def test_every_tenth_crash_point(crashes: Crashes, stories: Sequence[Story]) -> None:
+    """The same tenth each time; each server plays half of the stories."""
+    calls, outcomes = await try_stories(crashes, stories, every=SLICE)
+    assert_sound(outcomes)
+    assert len(outcomes) == math.ceil(crash.POINTS_PER_CALL * calls / SLICE)
 
 
 @pytest.mark.asyncio
 @pytest.mark.soak
+@pytest.mark.parametrize(
+    "crashes",
+    [servers.BUILTIN, pytest.param(servers.REAL, marks=pytest.mark.envtest)],
+    indirect=True,
+)
 async def test_every_crash_point(crashes: Crashes) -> None:
-    """Every point of every call, at least `LEAST_POINTS`."""
-    started = time.monotonic()
-    calls, outcomes = await tell_and_try(crashes, STORIES)
-    leaks = sum(bool(one.leaks) for one in outcomes)
-    print(
-        f"crash points: {len(outcomes)} tried at {calls} calls of {len(STORIES)} stories, "
-        f"{leaks} leaks, {sum(not one.struck for one in outcomes)} calls that never came, "
-        f"{time.monotonic() - started:.0f} s"
-    )
-    judge(outcomes)
+    """Three points at every call, at least `LEAST_POINTS`."""
+    calls, outcomes = await try_stories(crashes, STORIES)
+    assert_sound(outcomes)
     assert len(outcomes) == crash.POINTS_PER_CALL * calls
     assert len(outcomes) >= LEAST_POINTS
