@@ -197,7 +197,8 @@ class ServiceController:
         if step is Step.SERVE:
             return await self._serve(key, service)
         if step is Step.REMOVE and (served or service.uid not in self._foreign):
-            record = self._records.setdefault(key, Record(given=service))
+            if record is None or record.finished:
+                record = self._records[key] = Record(given=service)
             await self._balancers.remove(service, record)
         return DONE
 
@@ -341,8 +342,12 @@ class ServiceController:
 
     def _updated(self, old: Service, new: Service) -> None:
         self._note_class(new)
-        if self._is_relevant(old, new, self._records.get(new.key)):
-            self._queue.add(new.key)
+        record = self._records.get(new.key)
+        if not self._is_relevant(old, new, record):
+            return
+        if record is not None:
+            record.unannounced = False
+        self._queue.add(new.key)
 
     def _deleted(self, service: Service) -> None:
         self._foreign.discard(service.uid)
@@ -355,7 +360,8 @@ class ServiceController:
         if old.uid != new.uid or wanted != wants:
             return True
         if plan.needs_cleanup(new, classes):
-            return record is None or record.served
+            # After our own removal the cache may lag; later than it, somebody put it there.
+            return record is None or record.served or record.newest(new) is new
         if not wants:
             return False
         if record is None or record.ensured is None:

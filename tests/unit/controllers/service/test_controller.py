@@ -76,6 +76,25 @@ async def test_a_service_of_another_type_loses_its_balancer_and_status() -> None
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-cleanup-01")
+async def test_our_finalizer_never_holds_a_service_for_ever_whoever_put_it_there() -> None:
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.change(type="ClusterIP")
+        await world.pass_time(1)
+        assert world.finalizers() == []
+
+        world.meta(finalizers=[F])
+        await world.pass_time(1)
+        assert world.finalizers() == []
+        world.meta(finalizers=[F], deletionTimestamp="2026-01-01T00:00:00Z")
+        await world.pass_time(1)
+        assert KEY not in world.objects
+
+
+@pytest.mark.asyncio
 @pytest.mark.row("service-delete-01")
 async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer() -> None:
     world = World()

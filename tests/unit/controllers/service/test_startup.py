@@ -218,6 +218,23 @@ async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -
 
 
 @pytest.mark.asyncio
+async def test_a_change_after_a_blind_look_that_failed_is_announced() -> None:
+    world = World()
+    async with world.running(drift_period_s=100):
+        world.service()
+        await world.pass_time(1)
+        world.balancers.faults["ensure"] = Internal("boom")
+        await world.pass_time(125)
+        world.balancers.faults.clear()
+        world.forget()
+
+        world.change(loadBalancerIP="192.0.2.9")
+        await world.pass_time(1)
+
+        assert world.reasons() == ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]
+
+
+@pytest.mark.asyncio
 async def test_a_drift_check_whose_listing_fails_changes_nothing() -> None:
     world = await settled(2)
 
