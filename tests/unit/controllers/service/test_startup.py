@@ -220,6 +220,7 @@ async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -
 @pytest.mark.asyncio
 async def test_a_change_after_a_blind_look_that_failed_is_announced() -> None:
     world = World()
+    world.node("n1")
     async with world.running(drift_period_s=100):
         world.service()
         await world.pass_time(1)
