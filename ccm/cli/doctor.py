@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
+from ccm.base.clock import SYSTEM, Clock
+
 if TYPE_CHECKING:
     from ccm.app.flags import Flag
     from ccm.app.options import Options
@@ -133,7 +135,7 @@ def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     except UsageError as error:
         sys.stderr.write(f"ccm doctor: {error}\n")
         return EXIT_USAGE
-    return asyncio.run(_examine(wanted, out))
+    return asyncio.run(answer(wanted, out))
 
 
 def read(words: Sequence[str]) -> Wanted:
@@ -184,20 +186,26 @@ def _help(words: Sequence[str]) -> str | None:
     return _INTRODUCTION + flags.explain(every, (section, *SECTIONS))
 
 
-async def _examine(wanted: Wanted, out: TextIO) -> int:
-    from ccm.base.clock import SYSTEM
+async def answer(
+    wanted: Wanted,
+    out: TextIO,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    clock: Clock = SYSTEM,
+) -> int:
+    """Make all checks and show what they found; the exit status."""
     from ccm.doctor import finding
     from ccm.doctor.case import Case
 
     case = Case(
         options=wanted.options,
-        environ=os.environ,
-        clock=SYSTEM,
+        environ=environ,
+        clock=clock,
         account=wanted.account,
         limit_s=wanted.limit_s,
     )
     with _logging(wanted.options.v):
-        results = await examine(case, wanted.output, out)
+        results = await _examine(case, wanted.output, out)
     if wanted.output == "json":
         text = msgspec.json.format(msgspec.json.encode(finding.document(results)), indent=2)
         out.write(f"{text.decode()}\n")
@@ -207,7 +215,7 @@ async def _examine(wanted: Wanted, out: TextIO) -> int:
     return EXIT_FAILED if finding.failed(results) else EXIT_OK
 
 
-async def examine(case: Case, output: str, out: TextIO) -> list[Result]:
+async def _examine(case: Case, output: str, out: TextIO) -> list[Result]:
     """Make all checks, and show each as it comes where people read."""
     from ccm.doctor import examination
 

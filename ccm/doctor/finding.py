@@ -130,3 +130,8 @@ def some(names: Sequence[str]) -> str:
 def count(number: int, one: str, more: str = "") -> str:
     """A number with its noun: `1 node`, `2 nodes`."""
     return f"{number} {one if number == 1 else more or one + 's'}"
+
+
+def which(number: int, whole: int, noun: str, one: str, more: str) -> str:
+    """`1 of 3 nodes has`, `2 of 3 nodes have`: a part of a whole, and its verb."""
+    return f"{number} of {count(whole, noun)} {one if number == 1 else more}"

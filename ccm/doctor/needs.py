@@ -5,14 +5,15 @@ The shipped RBAC holds these rules and no others, and a test compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ccm.app import names
+from ccm.app import names, trust
 from ccm.app.accounts import NAMESPACE as ACCOUNTS_NAMESPACE
 from ccm.app.options import Options
 
-_COORDINATION = "coordination.k8s.io"
+SYSTEM_NAMESPACE = "kube-system"
+"""Where Kubernetes keeps the config map that says whom extensions may believe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,77 +40,105 @@ class Need:
     users: tuple[str, ...] = ()
 
     def __str__(self) -> str:
+        which = f"/{self.name}" if self.name else ""
         where = f" in {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {self.resource}{where}"
+        return f"{self.verb} {self.resource}{which}{where}"
 
 
-def needs(options: Options) -> list[Need]:
-    """Everything that the daemon needs with these flags, each once, in a stable order."""
-    found: dict[tuple[str, ...], Need] = {}
-    for need in _all(options):
-        key = (need.group, need.resource, need.verb, need.namespace, need.name, need.account)
-        known = found.get(key)
-        users = (*(known.users if known else ()), *need.users)
-        found[key] = replace(need, users=tuple(dict.fromkeys(users)))
-    return list(found.values())
+def needs(options: Options, *, migrated: str = "", reviews: bool = False) -> list[Need]:
+    """Everything that the daemon needs with these flags, each once, in a stable order.
+
+    Args:
+        options: the flags.
+        migrated: name of the second lease, with leader migration; empty without.
+        reviews: whether it asks about the callers of its endpoints in its own name.
+    """
+    found: dict[Need, tuple[str, ...]] = {}
+    for users, need in _all(options, migrated, reviews):
+        found[need] = (*found.get(need, ()), users)
+    return [replace(need, users=tuple(dict.fromkeys(users))) for need, users in found.items()]
 
 
-def _all(options: Options) -> Iterator[Need]:
-    yield from _rules(("list", "watch"), "nodes", users=("every controller",))
-    yield from _rules(("create", "patch"), "events", users=("every controller",))
+def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, Need]]:
+    """Who needs it, and what."""
     for controller in names.enabled(options.controllers):
-        if controller is names.ROUTE and not options.configure_cloud_routes:
-            continue
-        account = controller.client if options.use_service_account_credentials else ""
-        for verbs, resource in _BY_CONTROLLER[controller]:
-            yield from _rules(verbs, resource, account=account, users=(controller.name,))
-    if names.SERVICE in names.enabled(options.controllers):
-        # The shared caches belong to the daemon itself, whoever reads them.
-        yield from _rules(("list", "watch"), "services", users=(names.SERVICE.name,))
+        if controller is not names.ROUTE or options.configure_cloud_routes:
+            yield from _controller(options, controller)
+    for verb in ("create", "patch"):
+        yield "events", Need(verb=verb, resource="events")
     if options.leader_elect:
-        yield from _rules(
-            ("get", "create", "update", "watch"),
-            "leases",
-            group=_COORDINATION,
-            namespace=options.leader_elect_resource_namespace,
-            users=("leader election",),
-        )
+        yield from _leases(options, migrated)
     if options.use_service_account_credentials:
-        yield from _accounts()
+        yield from _accounts(options)
+    if reviews:
+        yield from _reviews(options)
 
 
-_BY_CONTROLLER: dict[names.Controller, Sequence[tuple[Sequence[str], str]]] = {
-    names.NODE: ((("get", "patch"), "nodes"), (("patch",), "nodes/status")),
-    names.NODE_LIFECYCLE: ((("get", "patch", "delete"), "nodes"),),
-    names.SERVICE: ((("get",), "services"), (("patch",), "services/status")),
-    names.ROUTE: ((("patch",), "nodes/status"),),
+def _controller(options: Options, controller: names.Controller) -> Iterator[tuple[str, Need]]:
+    # The shared caches belong to the daemon itself, whoever acts for the controller.
+    for resource in _CACHES.get(controller, ("nodes",)):
+        for verb in ("list", "watch"):
+            yield controller.name, Need(verb=verb, resource=resource)
+    account = controller.client if options.use_service_account_credentials else ""
+    for verb, resource in _ACTS[controller]:
+        yield controller.name, Need(verb=verb, resource=resource, account=account)
+
+
+_CACHES: Mapping[names.Controller, Sequence[str]] = {names.SERVICE: ("nodes", "services")}
+"""What controllers follow; those that are not here follow nodes only."""
+
+_ACTS: Mapping[names.Controller, Sequence[tuple[str, str]]] = {
+    names.NODE: (("get", "nodes"), ("patch", "nodes"), ("patch", "nodes/status")),
+    names.NODE_LIFECYCLE: (("get", "nodes"), ("patch", "nodes"), ("delete", "nodes")),
+    names.SERVICE: (("get", "services"), ("patch", "services/status")),
+    names.ROUTE: (("patch", "nodes/status"),),
 }
-"""What each controller does beyond reading the shared caches."""
+"""What each controller does beyond following."""
 
 
-def _accounts() -> Iterator[Need]:
-    users = ("--use-service-account-credentials",)
-    yield from _rules(("create",), "serviceaccounts", namespace=ACCOUNTS_NAMESPACE, users=users)
-    yield from _rules(
-        ("create",), "serviceaccounts/token", namespace=ACCOUNTS_NAMESPACE, users=users
+def _leases(options: Options, migrated: str) -> Iterator[tuple[str, Need]]:
+    lease = Need(
+        verb="create",
+        resource="leases",
+        group="coordination.k8s.io",
+        namespace=options.leader_elect_resource_namespace,
     )
+    yield "leader election", lease
+    for user, name in (
+        ("leader election", options.leader_elect_resource_name),
+        ("leader migration", migrated),
+    ):
+        for verb in ("get", "update", "watch") if name else ():
+            yield user, replace(lease, verb=verb, name=name)
 
 
-def _rules(
-    verbs: Sequence[str],
-    resource: str,
-    *,
-    group: str = "",
-    namespace: str = "",
-    account: str = "",
-    users: tuple[str, ...],
-) -> Iterator[Need]:
-    for verb in verbs:
-        yield Need(
-            verb=verb,
-            resource=resource,
-            group=group,
-            namespace=namespace,
-            account=account,
-            users=users,
+def _accounts(options: Options) -> Iterator[tuple[str, Need]]:
+    user = "--use-service-account-credentials"
+    account = Need(verb="create", resource="serviceaccounts", namespace=ACCOUNTS_NAMESPACE)
+    yield user, account
+    for controller in names.enabled(options.controllers):
+        yield user, replace(account, resource="serviceaccounts/token", name=controller.client)
+
+
+def _reviews(options: Options) -> Iterator[tuple[str, Need]]:
+    if not options.secure_port:
+        return
+    user = "the HTTPS endpoints"
+    yield (
+        user,
+        Need(verb="create", resource="tokenreviews", group="authentication.k8s.io"),
+    )
+    yield (
+        user,
+        Need(verb="create", resource="subjectaccessreviews", group="authorization.k8s.io"),
+    )
+    if not options.authentication_skip_lookup:
+        yield (
+            user,
+            Need(
+                verb="get",
+                resource="configmaps",
+                namespace=SYSTEM_NAMESPACE,
+                name=trust.CONFIG_MAP,
+            ),
         )

@@ -15,7 +15,7 @@ from ccm.cloud.provider_id import is_foreign
 from ccm.controllers.route import plan as route_plan
 from ccm.doctor import provider
 from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, count, fail, ok, some, warn
+from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
 from ccm.kube.errors import KubeError
 from ccm.kube.resources import EVENTS
 from ccm.model import Node, times
@@ -43,7 +43,8 @@ async def kubelets(case: Case) -> Finding:
     bare = [node.name for node in nodes if not node.provider_id and not is_uninitialized(node)]
     if bare:
         return warn(
-            f"{len(bare)} of {count(len(nodes), 'node')} never waited for a cloud: {some(bare)}",
+            f"{which(len(bare), len(nodes), 'node', 'has', 'have')} never waited for a cloud: "
+            f"{some(bare)}",
             "start their kubelets with --cloud-provider=external, delete the Nodes, and let the "
             "kubelets register them anew",
         )
@@ -57,7 +58,7 @@ async def provider_ids(case: Case) -> Finding:
     if strangers:
         shown = [f"{node.name} ({node.provider_id})" for node in strangers]
         return warn(
-            f"{len(strangers)} of {count(len(nodes), 'node')} belong to another cloud: "
+            f"{which(len(strangers), len(nodes), 'node', 'belongs', 'belong')} to another cloud: "
             f"{some(shown)}",
             "nothing, if that is meant: this daemon leaves them alone. Else delete the Node and "
             "let its kubelet register it anew, without --provider-id: the field cannot be changed",
@@ -77,9 +78,8 @@ async def instances(case: Case) -> Finding:
         looked = len(ours) - len(unlisted[MOST_ASKED:])
         return ok(f"{count(looked, 'node')} looked for, each has its instance", *_told(lonely))
     lost = list(case.without_instance)
-    verb = "has" if len(lost) == 1 else "have"
     return fail(
-        f"{len(lost)} of {count(len(ours), 'node')} {verb} no instance: {some(lost)}",
+        f"{which(len(lost), len(ours), 'node', 'has', 'have')} no instance: {some(lost)}",
         "a node without provider ID is found by its name: give the instance the node's name, or "
         "the kubelet the instance's with --hostname-override, and register it anew",
         "a node with a provider ID whose instance is gone is deleted by the daemon once it is not "
@@ -131,7 +131,7 @@ async def pod_cidrs(case: Case) -> Finding:
         )
     if bare:
         return warn(
-            f"{len(bare)} of {count(len(nodes), 'node')} have no Pod range, and so no route: "
+            f"{which(len(bare), len(nodes), 'node', 'has', 'have')} no Pod range, and so no route: "
             f"{some(bare)}",
             "run kube-controller-manager with --allocate-node-cidrs, or do without routes by "
             "--configure-cloud-routes=false",

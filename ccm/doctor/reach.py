@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -184,19 +185,29 @@ def _unreachable(where: str, error: errors.Unreachable) -> Finding:
 
 
 def _untrusted(where: str, error: errors.Unreachable) -> Finding:
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ssl.SSLError):
-        cause = cause.__cause__ or cause.__context__
-    if isinstance(cause, ssl.SSLCertVerificationError):
+    causes = list(_causes(error))
+    message = next((text for each in causes if (text := _fact(each, "verify_message"))), "")
+    if message:
         return fail(
-            f"{where}: its certificate is not trusted: {cause.verify_message}",
+            f"{where}: its certificate is not trusted: {message}",
             "let certificate-authority(-data) of the kubeconfig be the authority that signed it; "
             "set tls-server-name if the server is reached by another name than its certificate has",
             details=[str(error)],
         )
-    reason = getattr(cause, "reason", None) or "the handshake failed"
+    reason = next((text for each in causes if (text := _fact(each, "reason"))), "")
     return fail(
-        f"{where}: no TLS connection: {reason}",
+        f"{where}: no TLS connection: {reason or 'the handshake failed'}",
         "check that the port speaks TLS, and that the client certificate is of this cluster",
         details=[str(error)],
     )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The HTTP library's errors, and behind them those of the TLS library, which know more."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _fact(error: BaseException, name: str) -> str:
+    return str(getattr(error, name, "") or "") if isinstance(error, ssl.SSLError) else ""

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 import msgspec
 
 from ccm.app.accounts import NAMESPACE as ACCOUNTS_NAMESPACE
+from ccm.app.daemon import migration_plan
+from ccm.app.documents import DocumentError
+from ccm.app.provider import Misconfigured
 from ccm.base.tasks import bounded
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, fail, ok, some, warn
@@ -16,6 +19,9 @@ from ccm.model.meta import Wire
 
 CONCURRENCY = 8
 """Questions asked at once."""
+
+IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+"""Every Pod has this variable (Kubernetes)."""
 
 _PREFIX = "system:serviceaccount:"
 _PATH = "/apis/authorization.k8s.io/v1"
@@ -32,7 +38,7 @@ class _Review(Wire, frozen=True, kw_only=True):
 
 async def permissions(case: Case) -> Finding:
     """Ask about every verb that the daemon needs with these flags."""
-    wanted = needs(case.options)
+    wanted = _wanted(case)
     missing: list[Need] = []
     refusals: list[str] = []
 
@@ -50,6 +56,18 @@ async def permissions(case: Case) -> Finding:
     if refusals:
         return _not_told(case, refusals[0])
     return ok(f"all {len(wanted)} that the daemon needs are granted to {who}")
+
+
+def _wanted(case: Case) -> list[Need]:
+    options = case.options
+    try:
+        plan = migration_plan(options)
+    except (DocumentError, Misconfigured):
+        plan = None  # the daemon says so when it starts
+    # In a Pod the daemon asks about its callers in its own name; elsewhere it is told in whose.
+    own = bool(case.account or case.environ.get(IN_CLUSTER))
+    own = own and not options.authentication_kubeconfig
+    return needs(options, migrated=plan.leader_name if plan else "", reviews=own)
 
 
 def _missing(missing: list[Need], wanted: int, who: str) -> Finding:
