@@ -99,7 +99,7 @@ def summary(results: Sequence[Result]) -> str:
     ):
         if counts[verdict]:
             parts.append(f"{counts[verdict]} {one if counts[verdict] == 1 else more}")
-    return f"{len(results)} checks: {', '.join(parts)}"
+    return f"{count(len(results), 'check')}: {', '.join(parts)}"
 
 
 def document(results: Sequence[Result]) -> Mapping[str, object]:

@@ -76,12 +76,13 @@ class _Fields(Fields):
         )
 
     def text(self, name: str, default: str = "", *, required: bool = False) -> str:
-        kind = "secret" if redact.is_secret(name) else "text"
-        self._note(name, kind, default, required=required)
+        if redact.is_secret(name):
+            return self.secret(name, default, required=required)
+        self._note(name, "text", default, required=required)
         return default
 
     def secret(self, name: str, default: str = "", *, required: bool = False) -> str:
-        self._note(name, "secret", default, required=required)
+        self._note(name, "secret", "", required=required)
         return default
 
     def integer(self, name: str, default: int, *, least: int | None = None) -> int:

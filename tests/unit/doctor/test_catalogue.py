@@ -1,0 +1,107 @@
+"""The installed providers and what they say about themselves."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from ccm import cloud
+from ccm.app.provider import Misconfigured
+from ccm.cloud import registry
+from ccm.doctor import catalogue
+from ccm.testing.memory import MemoryApi, MemoryProvider
+
+
+@cloud.provider(sdk="1.0")
+async def open_plain(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
+    """A provider without configuration, whose source says little."""
+    offered = MemoryProvider(MemoryApi())
+    facts = {"instances": offered, "inventory": offered} if context.cluster_name else {}
+    yield cloud.Cloud(name="plain", **facts)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`plain` works, `broken` does not."""
+    found = (
+        EntryPoint("plain", f"{__name__}:open_plain", registry.GROUP),
+        EntryPoint("broken", "no_such_module:open_cloud", registry.GROUP),
+    )
+
+    def entry_points(*, group: str) -> Iterable[EntryPoint]:
+        assert group == registry.GROUP
+        return found
+
+    for module in (registry, catalogue):
+        monkeypatch.setattr(module, "entry_points", entry_points)
+    monkeypatch.setattr(EntryPoint, "load", load)
+
+
+def load(entry: EntryPoint) -> object:
+    if entry.value.startswith("no_such_module"):
+        raise ModuleNotFoundError("No module named 'no_such_module'")
+    return open_plain
+
+
+def test_a_broken_provider_is_listed_with_the_reason(entries: None) -> None:
+    broken, plain = catalogue.installed()
+
+    assert (plain.name, plain.fault) == ("plain", "")
+    assert broken.name == "broken"
+    assert broken.fault.endswith("ModuleNotFoundError: No module named 'no_such_module'")
+    assert catalogue.plain(broken)["usable"] is False
+
+
+def test_ours_is_listed_with_its_distribution() -> None:
+    (sim,) = (one for one in catalogue.installed() if one.name == "sim")
+
+    assert (sim.package.partition(" ")[0], sim.target, sim.fault) == (
+        "ccm",
+        "providers.sim:open_cloud",
+        "",
+    )
+
+
+@pytest.mark.asyncio
+async def test_without_a_configuration_it_is_not_opened(entries: None) -> None:
+    told = await catalogue.describe("plain")
+
+    assert (told.opened, told.offers, told.form, told.settings) == (False, None, "", ())
+
+
+@pytest.mark.asyncio
+async def test_an_open_provider_says_what_it_offers(entries: None, tmp_path: Path) -> None:
+    file = tmp_path / "cloud.yaml"
+    file.write_text("")
+
+    told = await catalogue.describe("plain", cloud_config=str(file))
+
+    assert told.opened
+    assert told.offers is not None
+    assert list(told.offers)[:2] == ["instances", "bulk listing"]
+    assert catalogue.document(told)["offers"] == list(told.offers)
+
+
+@pytest.mark.asyncio
+async def test_the_simulated_cloud_describes_itself() -> None:
+    told = await catalogue.describe("sim")
+
+    assert told.about.startswith("The simulated cloud")
+    assert told.offers is not None
+    assert set(told.offers) == {"instances", "bulk listing", "load balancers", "routes"}
+    assert "url" in [one.name for one in told.settings if one.required]
+    assert [one.shown for one in told.annotations] == ["false", "small", "10s"]
+
+
+@pytest.mark.asyncio
+async def test_what_cannot_be_described_is_an_error(tmp_path: Path) -> None:
+    wrong = tmp_path / "cloud.yaml"
+    wrong.write_text("url: nowhere")
+
+    with pytest.raises(registry.ProviderError, match="did you mean 'sim'"):
+        await catalogue.describe("sin")
+    with pytest.raises(Misconfigured, match="url is 'nowhere'"):
+        await catalogue.describe("sim", cloud_config=str(wrong))

@@ -1,0 +1,145 @@
+"""The order of checks, and what becomes of one that cannot be made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from ccm.app.options import Options
+from ccm.base import redact
+from ccm.base.clock import SYSTEM
+from ccm.doctor import examination
+from ccm.doctor.case import Case
+from ccm.doctor.examination import Check
+from ccm.doctor.finding import Finding, Result, Verdict, fail, ok, warn
+from ccm.kube import errors
+
+pytestmark = pytest.mark.asyncio
+
+
+def case(limit_s: float = 5.0) -> Case:
+    return Case(options=Options(), environ={}, clock=SYSTEM, limit_s=limit_s)
+
+
+async def run(
+    monkeypatch: pytest.MonkeyPatch, *checks: Check, of: Case | None = None
+) -> list[Result]:
+    monkeypatch.setattr(examination, "CHECKS", checks)
+    told: list[str] = []
+    found = [
+        result
+        async for result in examination.examine(of or case(), lambda check: told.append(check.name))
+    ]
+    assert told == [check.name for check in checks]
+    return found
+
+
+def check(name: str, outcome: Finding | BaseException, *needs: str) -> Check:
+    async def make(_case: Case) -> Finding:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    return Check(name=name, title=name, make=make, needs=needs)
+
+
+def forbidden() -> errors.Forbidden:
+    return errors.Forbidden(status=403, reason="Forbidden", message="no nodes for you")
+
+
+async def test_every_check_builds_on_checks_before_it() -> None:
+    known: set[str] = set()
+    for each in examination.CHECKS:
+        assert set(each.needs) <= known, each.name
+        known.add(each.name)
+    assert len(known) == len(examination.CHECKS)
+
+
+async def test_what_builds_on_a_failure_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await run(
+        monkeypatch,
+        check("a", fail("broken")),
+        check("b", warn("odd")),
+        check("c", ok("never"), "a", "b"),
+        check("d", ok("made"), "b"),
+        check("e", ok("never"), "c"),
+    )
+
+    assert [result.finding.verdict for result in found] == [
+        Verdict.FAIL,
+        Verdict.WARN,
+        Verdict.SKIP,
+        Verdict.OK,
+        Verdict.SKIP,
+    ]
+    assert found[2].finding.found == "not looked at without a"
+
+
+async def test_a_check_that_breaks_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = await run(
+        monkeypatch,
+        check("a", ZeroDivisionError("by zero")),
+        check("b", ExceptionGroup("several", [forbidden()])),
+        check("c", errors.Unreachable("GET /x: no answer", kind="reset")),
+        check("d", ok("made")),
+    )
+
+    assert [(result.finding.verdict.value, result.finding.found) for result in found] == [
+        ("fail", "the check itself failed: ZeroDivisionError: by zero"),
+        ("skip", "not looked at: no nodes for you (403 Forbidden)"),
+        ("fail", "the API server does not answer as it should: GET /x: no answer"),
+        ("ok", "made"),
+    ]
+
+
+async def test_a_check_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(_case: Case) -> Finding:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    slow = Check(name="a", title="a", make=hang)
+
+    (result,) = await run(monkeypatch, slow, of=case(limit_s=0.05))
+
+    assert result.finding.found == "not finished within 0.05 s"
+
+
+async def test_what_was_opened_is_closed_and_its_end_is_judged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @asynccontextmanager
+    async def thing() -> AsyncIterator[None]:
+        yield
+        raise RuntimeError("stuck")
+
+    async def open_it(given: Case) -> Finding:
+        await given.exits.enter_async_context(thing())
+        return ok("open")
+
+    opener = Check(name="a", title="a", make=open_it)
+
+    monkeypatch.setattr(examination, "CHECKS", (opener,))
+    found = [result async for result in examination.examine(case(), lambda _check: None)]
+
+    assert [result.check for result in found] == ["a", "end"]
+    assert found[1].finding.found == "the provider does not close well: RuntimeError: stuck"
+
+
+async def test_secrets_are_taken_out_and_lines_stay_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    redact.know("hunter2-hunter2")
+    try:
+        (result,) = await run(
+            monkeypatch,
+            check("a", fail("pass\nhunter2-hunter2", "not hunter2-hunter2", details=["x\n y"])),
+        )
+    finally:
+        redact.forget("hunter2-hunter2")
+
+    assert result.finding == fail(f"pass {redact.MASK}", f"not {redact.MASK}", details=["x y"])

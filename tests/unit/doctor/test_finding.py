@@ -1,0 +1,66 @@
+"""Findings as people and programs read them."""
+
+from __future__ import annotations
+
+from ccm.doctor import finding
+from ccm.doctor.finding import Result, fail, ok, skip, warn
+
+
+def test_the_first_line_has_the_verdict_and_the_rest_is_indented() -> None:
+    result = Result(check="lease", finding=fail("gone", "look", "again", details=["more"]))
+
+    assert list(finding.text(result)) == [
+        "fail  lease: gone",
+        "      more",
+        "      next: look",
+        "      next: again",
+    ]
+
+
+def test_the_summary_counts_each_verdict_that_occurs() -> None:
+    results = [
+        Result(check="a", finding=ok("x")),
+        Result(check="b", finding=warn("x")),
+        Result(check="c", finding=fail("x")),
+        Result(check="d", finding=fail("x")),
+        Result(check="e", finding=skip("x")),
+    ]
+
+    assert finding.summary(results) == "5 checks: 1 ok, 1 warning, 2 failures, 1 not made"
+    assert finding.summary(results[:1]) == "1 check: 1 ok"
+
+
+def test_only_a_failure_is_unhealthy() -> None:
+    calm = [Result(check="a", finding=warn("x")), Result(check="b", finding=skip("x"))]
+
+    assert not finding.failed(calm)
+    assert finding.failed([*calm, Result(check="c", finding=fail("x"))])
+
+
+def test_programs_get_everything() -> None:
+    result = Result(check="a", finding=warn("x", "do", details=["y"]), seconds=0.12345)
+
+    assert finding.document([result]) == {
+        "healthy": True,
+        "checks": [
+            {
+                "check": "a",
+                "verdict": "warn",
+                "found": "x",
+                "details": ["y"],
+                "advice": ["do"],
+                "seconds": 0.123,
+            }
+        ],
+    }
+
+
+def test_many_names_are_counted() -> None:
+    names = [f"n{number}" for number in range(9)]
+
+    assert finding.some(names[:5]) == "n0, n1, n2, n3, n4"
+    assert finding.some(names) == "n0, n1, n2, n3, n4 and 4 more"
+    assert finding.count(1, "node") == "1 node"
+    assert finding.count(0, "node") == "0 nodes"
+    assert finding.which(1, 3, "node", "has", "have") == "1 of 3 nodes has"
+    assert finding.which(2, 2, "node", "has", "have") == "2 of 2 nodes have"
