@@ -1,0 +1,210 @@
+"""What the chart renders, next to the kustomize base; and the values it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import ccm
+from ccm.app import gates, names
+from ccm.app.options import FLAGS
+from tests.manifests import shipped
+from tests.manifests.shipped import CHART, Object
+from tests.manifests.variants import CERTIFICATE, EVERYTHING, VARIANTS, Values
+
+pytestmark = pytest.mark.envtest
+
+HOOK: Values = {"enabled": True, "tlsSecret": "t", "caCertificate": CERTIFICATE}
+
+
+def render(home: Path, values: Values | None = None) -> list[Object]:
+    return shipped.parsed(shipped.rendered(home, values))
+
+
+def container(objects: list[Object]) -> dict[str, Any]:
+    pod = shipped.only(objects, "Deployment")["spec"]["template"]["spec"]
+    (found,) = pod["containers"]
+    return dict(found)
+
+
+def test_helm_finds_no_fault(tmp_path: Path) -> None:
+    for name, values in VARIANTS.items():
+        file = tmp_path / f"{name}.yaml"
+        file.write_text(json.dumps(values))
+
+        status, output = shipped.run(
+            "helm", "lint", "--strict", CHART, "--values", file, home=tmp_path
+        )
+
+        assert status == 0, output
+        assert "[WARNING]" not in output
+
+
+def test_by_default_it_gives_the_objects_of_the_base(tmp_path: Path) -> None:
+    chart = shipped.by_name(render(tmp_path))
+    base = shipped.by_name(shipped.parsed(shipped.kustomized(tmp_path)))
+
+    assert chart == base
+
+
+def test_with_separate_accounts_it_gives_the_objects_of_the_component(tmp_path: Path) -> None:
+    overlay = overlay_with_component(tmp_path)
+    chart = shipped.by_name(render(tmp_path, {"serviceAccountCredentials": True}))
+
+    assert chart == shipped.by_name(shipped.parsed(shipped.kustomized(tmp_path, overlay)))
+
+
+def overlay_with_component(home: Path) -> Path:
+    """An overlay as people write it; kustomize wants paths without a way back to itself."""
+    folder = home / "overlay"
+    folder.mkdir()
+    up = Path("../" * len(folder.resolve().parts))
+    base, component = (
+        str(up / path.relative_to("/")) for path in (shipped.MANIFESTS, shipped.SEPARATE_ACCOUNTS)
+    )
+    content = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [base],
+        "components": [component],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    return folder
+
+
+def test_the_chart_has_the_versions_of_the_package() -> None:
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    base = container(shipped.objects(shipped.MANIFESTS / "deployment.yaml"))
+
+    assert (about["version"], about["appVersion"]) == (ccm.__version__, ccm.__version__)
+    assert base["image"] == f"ccm:{ccm.__version__}"
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_every_flag_is_one_of_the_daemon(tmp_path: Path, values: Values) -> None:
+    args = container(render(tmp_path, values))["args"]
+    found = {arg.removeprefix("--").partition("=")[0] for arg in args}
+
+    assert found <= FLAGS.keys()
+    assert len(found) == len(args)
+
+
+def test_two_releases_share_nothing(tmp_path: Path) -> None:
+    """Names, selectors and Leases differ; else two clouds in one cluster would wait for ever."""
+    ours = shipped.by_name(render(tmp_path))
+    theirs = shipped.by_name(render(tmp_path, {"name": "blue"}))
+
+    assert ours.keys().isdisjoint(theirs.keys())
+    assert "--leader-elect-resource-name=blue" in container(list(theirs.values()))["args"]
+    (lease,) = [
+        right
+        for right in shipped.rights(theirs.values())
+        if (right.resource, right.verb) == ("leases", "update")
+    ]
+    assert lease.names[0] == "blue"
+    labels = shipped.only(theirs.values(), "Deployment")["spec"]["selector"]["matchLabels"]
+    assert labels != shipped.only(ours.values(), "Deployment")["spec"]["selector"]["matchLabels"]
+
+
+def test_a_changed_credential_restarts_the_pods_and_a_changed_config_does_not(
+    tmp_path: Path,
+) -> None:
+    def template(**values: Any) -> Object:
+        found = shipped.only(render(tmp_path, values), "Deployment")
+        return dict(found["spec"]["template"]["metadata"])
+
+    def config(text: str) -> Object:
+        return {"provider": "sim", "config": {"content": text}}
+
+    assert template(credentials={"data": {"A": "1"}}) != template(credentials={"data": {"A": "2"}})
+    assert template(cloud=config("a: 1")) == template(cloud=config("a: 2"))
+
+
+def test_the_webhook_is_wired_to_the_daemon(tmp_path: Path) -> None:
+    objects = render(tmp_path, EVERYTHING)
+    hooks = shipped.only(objects, "ValidatingWebhookConfiguration")["webhooks"]
+    (service,) = [one for one in objects if one["metadata"]["name"] == "blue-webhook"]
+    (port,) = service["spec"]["ports"]
+    ports = {one["name"]: one["containerPort"] for one in container(objects)["ports"]}
+    args = container(objects)["args"]
+
+    assert [hook["clientConfig"]["service"]["path"] for hook in hooks] == [
+        f"/{name}" for name in names.WEBHOOKS
+    ]
+    assert {hook["failurePolicy"] for hook in hooks} == {"Ignore"}
+    assert {hook["clientConfig"]["service"]["name"] for hook in hooks} == {"blue-webhook"}
+    assert f"--webhook-secure-port={ports[port['targetPort']]}" in args
+    assert f"--feature-gates={gates.WEBHOOK}=true" in args
+
+
+def test_the_monitor_finds_the_service(tmp_path: Path) -> None:
+    objects = render(tmp_path, EVERYTHING)
+    monitor = shipped.only(objects, "ServiceMonitor")["spec"]
+    wanted = monitor["selector"]["matchLabels"].items()
+    (endpoint,) = monitor["endpoints"]
+
+    (service,) = [
+        one
+        for one in objects
+        if one["kind"] == "Service" and wanted <= one["metadata"]["labels"].items()
+    ]
+    assert endpoint["port"] in [one["name"] for one in service["spec"]["ports"]]
+    pod = shipped.only(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= pod.items()
+
+
+REFUSED: Mapping[str, tuple[Values, str]] = {
+    "a text for a number": ({"replicas": "two"}, "/replicas"),
+    "a name that is not there": ({"replica": 2}, "replica"),
+    "a name further down": ({"cloud": {"provider": "sim", "config": {"contents": ""}}}, "contents"),
+    "a port too high": ({"securePort": 70000}, "/securePort"),
+    "no provider": ({"cloud": {"provider": "", "config": {}}}, "/cloud/provider"),
+    "dashes before a flag": ({"extraArgs": {"--v": 4}}, "/extraArgs"),
+    "a list for a flag": ({"extraArgs": {"controllers": ["*"]}}, "/extraArgs/controllers"),
+    "a flag with a value of its own": (
+        {"extraArgs": {"cloud-provider": "x"}},
+        "extraArgs.cloud-provider: this flag has a value of its own",
+    ),
+    "a unit that is none": ({"resources": {"limits": {"memory": "1 GB"}}}, "/resources/limits"),
+    "a policy that is none": ({"image": {"repository": "x", "pullPolicy": "No"}}, "pullPolicy"),
+    "a digest that is none": ({"image": {"repository": "x", "digest": "sha256:12"}}, "digest"),
+    "an upper-case name": ({"name": "CCM"}, "/name"),
+    "a variable with a dash": ({"credentials": {"data": {"A-B": "x"}}}, "/credentials/data"),
+    "an unknown webhook": ({"webhook": {**HOOK, "names": ["services"]}}, "/webhook/names"),
+    "a webhook without a certificate": ({"webhook": {"enabled": True}}, "webhook.tlsSecret"),
+    "a webhook nobody trusts": (
+        {"webhook": {"enabled": True, "tlsSecret": "t"}},
+        "webhook.caCertificate",
+    ),
+    "two servers on one port": ({"webhook": {**HOOK, "port": 10258}}, "webhook.port"),
+    "feature gates twice": (
+        {"webhook": HOOK, "extraArgs": {"feature-gates": "A=true"}},
+        "extraArgs.feature-gates",
+    ),
+    "an interval that is none": ({"serviceMonitor": {"interval": "often"}}, "/interval"),
+}
+
+
+@pytest.mark.parametrize(("values", "told"), REFUSED.values(), ids=REFUSED)
+def test_a_wrong_value_is_refused_by_its_name(tmp_path: Path, values: Values, told: str) -> None:
+    status, output = shipped.helm_template(tmp_path, values)
+
+    assert status != 0
+    assert told in output
+
+
+def test_every_value_is_in_the_schema() -> None:
+    """And the other way round: the schema allows nothing that has no default."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+
+    # Charts that contain this one may hand down `global`.
+    assert values.keys() == schema["properties"].keys() - {"global"}
+    for name, part in schema["properties"].items():
+        if part.get("properties"):
+            assert values[name].keys() == part["properties"].keys(), name

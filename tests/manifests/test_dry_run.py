@@ -1,0 +1,72 @@
+"""A real API server accepts every manifest, strictly, and says so without storing anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ccm.sandbox import realserver
+from tests.kubectl.tool import Kubectl
+from tests.manifests import shipped
+from tests.manifests.variants import VARIANTS, Values
+from tests.servers import require_assets
+
+CRDS = Path(__file__).parent / "monitoring-crds.yaml"
+DRY = ("apply", "--dry-run=server", "--validate=strict")
+
+pytestmark = [pytest.mark.envtest, pytest.mark.xdist_group("dry-run")]
+
+
+@pytest.fixture(scope="module")
+def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+    """kubectl at an API server of its own, which knows the kinds of the Prometheus operator."""
+    folder = tmp_path_factory.mktemp("dry-run")
+    server = realserver.RealServer(assets=require_assets(), data_dir=folder / "server")
+    asyncio.run(server.start())
+    try:
+        kubectl = Kubectl(require_assets() / "kubectl", server.kubeconfig_path, folder)
+        kubectl("apply", "-f", str(CRDS))
+        kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
+        yield kubectl
+    finally:
+        asyncio.run(server.stop())
+
+
+def accepted(output: str) -> int:
+    """How many objects the server would have written; anything else it said is a fault."""
+    lines = output.splitlines()
+    assert [line for line in lines if not line.endswith("(server dry run)")] == []
+    return len(lines)
+
+
+@pytest.mark.parametrize("path", shipped.files(), ids=lambda path: path.name)
+def test_each_file(kubectl: Kubectl, path: Path) -> None:
+    assert accepted(kubectl(*DRY, "-f", str(path))) == len(shipped.objects(path))
+
+
+def test_the_kustomize_base(kubectl: Kubectl) -> None:
+    assert accepted(kubectl(*DRY, "-k", str(shipped.MANIFESTS))) == 9
+
+
+@pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)
+def test_the_chart(kubectl: Kubectl, tmp_path: Path, values: Values) -> None:
+    text = shipped.rendered(tmp_path, values)
+    file = tmp_path / "rendered.yaml"
+    file.write_text(text)
+
+    assert accepted(kubectl(*DRY, "-f", str(file))) == len(shipped.parsed(text))
+
+
+def test_a_field_that_is_not_there_would_be_refused(kubectl: Kubectl, tmp_path: Path) -> None:
+    """The proof that the others prove something."""
+    file = tmp_path / "wrong.yaml"
+    text = (shipped.MANIFESTS / "deployment.yaml").read_text()
+    file.write_text(text.replace("readOnlyRootFilesystem", "readOnlyRootFileSystem"))
+
+    status, output = kubectl.run(*DRY, "-f", str(file))
+
+    assert status != 0
+    assert "readOnlyRootFileSystem" in output

@@ -1,0 +1,145 @@
+"""The dashboard and the alerts ask only for metrics and labels that the daemon has."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric
+
+import ccm
+from ccm.base.metrics import REGISTRY
+from tests.manifests import shipped
+from tests.manifests.shipped import CHART
+from tests.manifests.variants import EVERYTHING
+
+DASHBOARD = CHART / "dashboards" / "cloud-controller-manager.json"
+
+# Put there by Prometheus itself.
+OF_PROMETHEUS = frozenset({"job", "instance", "namespace", "pod"})
+
+_SELECTOR = re.compile(r"([a-z_:][a-zA-Z0-9_:]*)\s*\{([^}]*)\}")
+_MATCHER = re.compile(r'\s*(\w+)\s*(?:=~|!~|!=|=)\s*"[^"]*"\s*(?:,|$)')
+_GROUPING = re.compile(r"\bby\s*\(([^)]*)\)")
+_SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum"), "gauge": ("",)}
+
+
+@pytest.fixture(scope="module")
+def series() -> Mapping[str, frozenset[str]]:
+    """Every series that any module declares, and its labels."""
+    for module in pkgutil.walk_packages(ccm.__path__, "ccm."):
+        if not module.name.startswith(("ccm.testing", "ccm.sandbox")) and "__main__" not in (
+            module.name.rpartition(".")
+        ):
+            importlib.import_module(module.name)
+    found: dict[str, frozenset[str]] = {}
+    for collector in list(REGISTRY._collector_to_names):
+        names = frozenset(getattr(collector, "_labelnames", ()))
+        for metric in collector.collect():
+            found |= dict.fromkeys(names_of(metric), names)
+    return found
+
+
+def names_of(metric: Metric) -> Iterator[str]:
+    for suffix in _SUFFIXES.get(metric.type, ()):
+        yield metric.name + suffix
+
+
+def dashboard() -> list[str]:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
+
+
+def alerts(home: Path) -> list[str]:
+    objects = shipped.parsed(shipped.rendered(home, EVERYTHING))
+    groups = shipped.only(objects, "PrometheusRule")["spec"]["groups"]
+    return [rule["expr"] for group in groups for rule in group["rules"]]
+
+
+def faults(expression: str, series: Mapping[str, frozenset[str]]) -> Iterator[str]:
+    """What an expression asks for and nobody has."""
+    selectors = _SELECTOR.findall(expression)
+    if not selectors:
+        yield f"no metric in {expression}"
+    known: set[str] = set(OF_PROMETHEUS) | {"le"}
+    for name, matchers in selectors:
+        if name not in series:
+            yield f"{name} is no metric"
+            continue
+        known |= series[name]
+        labels = _MATCHER.findall(matchers)
+        if _MATCHER.sub("", matchers).strip():
+            yield f"{matchers} cannot be read"
+        if "job" not in labels:
+            yield f"{name} is not asked of the daemon alone"
+        yield from (
+            f"{name} has no label {label}"
+            for label in labels
+            if label not in series[name] | OF_PROMETHEUS
+        )
+    for group in _GROUPING.findall(expression):
+        yield from (
+            f"nothing to group by {label} in {expression}"
+            for label in re.split(r"\s*,\s*", group.strip())
+            if label not in known
+        )
+
+
+def test_the_dashboard_asks_for_what_there_is(series: Mapping[str, frozenset[str]]) -> None:
+    asked = dashboard()
+
+    assert len(asked) > 30
+    assert [fault for one in asked for fault in faults(one, series)] == []
+
+
+@pytest.mark.envtest
+def test_the_alerts_ask_for_what_there_is(
+    tmp_path: Path, series: Mapping[str, frozenset[str]]
+) -> None:
+    asked = alerts(tmp_path)
+
+    assert len(asked) >= 10
+    assert [fault for one in asked for fault in faults(one, series)] == []
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'sum(ccm_nodes_lost{job="x"})',
+        'ccm_routes{job="x",colour="red"}',
+        "ccm_routes{}",
+        'sum by (colour) (ccm_routes{job="x"})',
+        "1 + 1",
+    ],
+)
+def test_what_there_is_not_would_be_found(
+    expression: str, series: Mapping[str, frozenset[str]]
+) -> None:
+    assert list(faults(expression, series))
+
+
+def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+
+    assert len(set(cells)) == len(cells)
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+@pytest.mark.envtest
+def test_the_chart_hands_the_dashboard_over_unchanged(tmp_path: Path) -> None:
+    objects = shipped.parsed(shipped.rendered(tmp_path, EVERYTHING))
+    (content,) = shipped.only(objects, "ConfigMap")["data"].values()
+
+    assert json.loads(content) == json.loads(DASHBOARD.read_text())
