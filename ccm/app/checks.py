@@ -32,6 +32,7 @@ _DURATIONS = (
     "inventory-max-age",
     "load-balancer-nodes-quiet-period",
     "load-balancer-drift-check-period",
+    "node-deletion-least-age",
     "route-shortest-interval",
     "route-grace-period",
     "log-flush-frequency",
@@ -127,6 +128,11 @@ def _workers(options: Options) -> Iterator[str]:
             name,
             f"{name} cannot be a negative number; 0 means the value of --concurrent-node-syncs",
         )
+
+
+def _deletions(options: Options) -> Iterator[str]:
+    if options.node_deletion_limit < 0:
+        yield _fault(options, "node-deletion-limit", "must be 0 (no limit) or more")
 
 
 def _durations(options: Options) -> Iterator[str]:
@@ -260,6 +266,7 @@ _CHECKS: tuple[Callable[[Options], Iterator[str]], ...] = (
     _workers,
     _durations,
     _load_balancers,
+    _deletions,
     _routes,
     _election,
     _ports,

@@ -24,6 +24,7 @@ from ccm.cloud.service_calls import ServiceCalls
 from ccm.controllers.node import controller as node
 from ccm.controllers.nodelifecycle import controller as nodelifecycle
 from ccm.controllers.nodelifecycle.metrics import observe_call
+from ccm.controllers.nodelifecycle.plan import Protection
 from ccm.controllers.route import controller as route
 from ccm.controllers.route import metrics as route_metrics
 from ccm.controllers.route import plan as route_plan
@@ -134,6 +135,10 @@ def _node_lifecycle(parts: Parts) -> Work:
         settings=nodelifecycle.Settings(
             workers=options.concurrent_node_lifecycle_syncs,
             period_s=options.node_monitor_period.total_seconds(),
+            protection=Protection(
+                least_age_s=options.node_deletion_least_age.total_seconds(),
+                most_deletions=options.node_deletion_limit,
+            ),
         ),
         clock=parts.clock,
     ).run

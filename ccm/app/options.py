@@ -29,6 +29,7 @@ LEADER_MIGRATION = flags.Section("leader-migration")
 GENERIC = flags.Section("generic")
 NODE = flags.Section(names.NODE.name)
 NODE_LIFECYCLE = flags.Section(names.NODE_LIFECYCLE.name)
+NODE_DELETIONS = flags.Section("deletion of nodes", ours=True)
 SERVICE = flags.Section(names.SERVICE.name)
 LOAD_BALANCERS = flags.Section("load balancers", ours=True)
 ROUTES = flags.Section("routes", ours=True)
@@ -45,6 +46,7 @@ SECTIONS = (
     NODE,
     NODE_LIFECYCLE,
     SERVICE,
+    NODE_DELETIONS,
     LOAD_BALANCERS,
     ROUTES,
     PROVIDER_CALLS,
@@ -266,6 +268,21 @@ class Options(serving_options.ServingOptions):
 
     concurrent_service_syncs: int = SERVICE.flag(
         values.INT32, 1, "Services whose load balancers are set up at once.", unit="services"
+    )
+
+    node_deletion_least_age: timedelta = NODE_DELETIONS.flag(
+        values.DURATION,
+        timedelta(0),
+        "A node younger than this is not deleted, though the cloud does not know its instance: it "
+        "may not know it yet. 0 means that any node may be deleted.",
+    )
+    node_deletion_limit: int = NODE_DELETIONS.flag(
+        values.INT32,
+        0,
+        "Most nodes that are deleted within ten minutes; the others are held meanwhile, and looked "
+        "at again in each pass. A brake for the day when the cloud denies every instance. 0 means "
+        "no limit.",
+        unit="nodes",
     )
 
     load_balancer_classes: tuple[str, ...] = LOAD_BALANCERS.flag(

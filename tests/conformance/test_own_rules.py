@@ -6,12 +6,14 @@ waits for what the server or the cloud sees.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from ccm.base import metrics
 from ccm.cloud import CloudError, InstanceMetadata, RetryAfter, Unavailable, address
+from ccm.controllers.nodelifecycle.plan import Protection
 from ccm.model import Node, names
 from ccm.testing.builders import shutdown_taint, uninitialized_taint
 from ccm.testing.clock import FakeClock
@@ -354,3 +356,29 @@ async def test_a_slow_answer_holds_up_no_other_node(stage: Stage) -> None:
         ]
         * 5
     )
+
+
+@pytest.mark.row("lifecycle-own-15")
+async def test_a_young_node_is_kept_until_it_is_old_enough(stage: Stage) -> None:
+    hour = Protection(least_age_s=3600)
+    await stage.node(ready="False", provider_id="fake://0")
+    controller = stage.lifecycle(cloud(exists=False), protection=hour)
+    await controller.monitor_node("node0")
+    assert await stage.trace() == []
+
+    later = FakeClock(start=datetime.now(UTC) + timedelta(hours=2))
+    await stage.lifecycle(cloud(exists=False), clock=later, protection=hour).monitor_node("node0")
+    assert await stage.stored("node0") is None
+
+
+@pytest.mark.row("lifecycle-own-16")
+async def test_a_brake_keeps_the_nodes_that_are_too_many(stage: Stage) -> None:
+    for number in range(3):
+        await stage.node(f"node{number}", ready="False", provider_id=f"fake://{number}")
+    controller = stage.lifecycle(cloud(exists=False), protection=Protection(most_deletions=2))
+
+    for number in range(3):
+        await controller.monitor_node(f"node{number}")
+
+    requests = [one for one in await stage.trace() if one.startswith("DELETE")]
+    assert requests == ["DELETE nodes/node0 200", "DELETE nodes/node1 200"]

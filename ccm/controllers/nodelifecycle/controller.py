@@ -5,12 +5,16 @@ shutdown taint) is queued; a change of readiness queues it at once. Workers take
 by one, so a slow answer about one node holds up no other. An error of the cloud keeps the
 node and delays the next question about it.
 
+Two rules can be set that hold a node although its instance is gone: a least age, and a
+brake on how many are deleted in a while, for the day when the cloud denies all of them.
+
 Deleting takes two answers: after the first "gone" the cloud is asked again, never from a
 cache or listing, the node is judged as it is cached by then, and the DELETE carries its UID.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -26,6 +30,7 @@ from ccm.kube.errors import Conflict, KubeError, Missing
 from ccm.kube.informer import Informer
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node, names
+from ccm.model.times import parse_time
 from ccm.runtime.loop import DONE, Loop, Result
 from ccm.runtime.passes import Passes
 from ccm.runtime.pauses import Pauses
@@ -33,6 +38,7 @@ from ccm.runtime.recorder import Recorder
 from ccm.runtime.requests import Deletes
 from ccm.runtime.retry import again
 from ccm.runtime.sync import until_synced
+from ccm.runtime.window import Window
 
 QUEUE_NAME = "NodeLifecycle"
 """Value of the work-queue metrics' label."""
@@ -51,10 +57,12 @@ class Settings:
     Attributes:
         workers: nodes looked at at once.
         period_s: seconds between two passes over the suspects.
+        protection: what forbids deleting nodes.
     """
 
     workers: int = 1
     period_s: float = 5.0
+    protection: plan.Protection = plan.NO_PROTECTION
 
 
 class NodeLifecycleController:
@@ -94,6 +102,7 @@ class NodeLifecycleController:
             Exponential(base_s=settings.period_s, cap_s=ERROR_BACK_OFF_CAP_S), random.Random()
         )
         self._troubled = False
+        self._deletions = Window(plan.BRAKE_WINDOW_S)
         self._held: dict[str, plan.Reason] = {}
         self._pass = Passes(metrics.PASS_DURATION.observe, clock)
         self._queue: WorkQueue[str] = WorkQueue(QUEUE_NAME, clock=clock)
@@ -144,6 +153,8 @@ class NodeLifecycleController:
             verdict = self._judge(node, state, confirmed_gone=gone)
         metrics.DECISIONS.labels(verdict.fate.value, verdict.reason.name.lower()).inc()
         if verdict.fate is plan.Fate.DELETE:
+            # Before the request, so that others who are at it now are counted too.
+            self._deletions.note(self._clock.monotonic())
             await self._delete(node)
         elif state.exists:
             await self._put_taint(node, state)
@@ -155,15 +166,31 @@ class NodeLifecycleController:
             self._held.pop(name, None)
         elif name in self._suspects and self._held.get(name) is not verdict.reason:
             self._held[name] = verdict.reason
-            self._log.info("node held", node=name, reason=verdict.reason.value)
+            braked = verdict.reason is plan.Reason.BRAKED
+            level = self._log.warning if braked else self._log.info
+            level("node held", node=name, reason=verdict.reason.value)
 
     def _judge(
         self, asked: Node, state: InstanceState, *, confirmed_gone: bool | None
     ) -> plan.Verdict:
-        current = self._nodes.store.get(asked.name)
-        return plan.judge(
-            asked, current, state, confirmed_gone=confirmed_gone, schemes=self._schemes
+        forbidden = self._settings.protection.forbids(
+            age_s=self._age_s(asked),
+            deleted_lately=self._deletions.count(self._clock.monotonic()),
         )
+        return plan.judge(
+            asked,
+            self._nodes.store.get(asked.name),
+            state,
+            confirmed_gone=confirmed_gone,
+            schemes=self._schemes,
+            forbidden=forbidden,
+        )
+
+    def _age_s(self, node: Node) -> float:
+        created = node.metadata.creation_timestamp
+        if not created:
+            return math.inf
+        return (self._clock.now() - parse_time(created)).total_seconds()
 
     async def _delete(self, node: Node) -> None:
         self._event(

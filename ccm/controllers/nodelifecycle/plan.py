@@ -42,7 +42,37 @@ class Reason(Enum):
     REPLACED = "the node became another while the cloud was asked"
     DELETING = "it is being deleted already"
     UNCONFIRMED = "the cloud has to say a second time that the instance is gone"
+    YOUNG = "it is too young to be deleted"
+    BRAKED = "as many nodes as may be were deleted lately"
     CONTRADICTED = "the cloud said gone, and not gone when asked again"
+
+
+BRAKE_WINDOW_S = 600.0
+"""The time in which so many nodes may be deleted as `Protection.most_deletions` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protection:
+    """What forbids deleting, whatever the cloud says; by default nothing.
+
+    Attributes:
+        least_age_s: younger nodes are not deleted; 0 = any may be.
+        most_deletions: nodes that may be deleted in `BRAKE_WINDOW_S`; 0 = any number.
+    """
+
+    least_age_s: float = 0.0
+    most_deletions: int = 0
+
+    def forbids(self, *, age_s: float, deleted_lately: int) -> Reason | None:
+        """Why a node of that age is not deleted after so many others; None = it may be."""
+        if self.least_age_s and age_s < self.least_age_s:
+            return Reason.YOUNG
+        if self.most_deletions and deleted_lately >= self.most_deletions:
+            return Reason.BRAKED
+        return None
+
+
+NO_PROTECTION = Protection()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +90,7 @@ def judge(
     *,
     confirmed_gone: bool | None,
     schemes: Collection[str],
+    forbidden: Reason | None = None,
 ) -> Verdict:
     """Say delete, hold or keep.
 
@@ -69,6 +100,7 @@ def judge(
         state: the cloud's first answer.
         confirmed_gone: its second, uncached answer: True = gone; None = not asked yet.
         schemes: the provider-ID schemes of our cloud.
+        forbidden: what `Protection` says.
     """
     if state.exists:
         return Verdict(fate=Fate.KEEP, reason=Reason.EXISTS)
@@ -80,6 +112,8 @@ def judge(
         return Verdict(fate=Fate.KEEP, reason=Reason.READY)
     if current.metadata.deletion_timestamp:
         return Verdict(fate=Fate.HOLD, reason=Reason.DELETING)
+    if forbidden is not None:
+        return Verdict(fate=Fate.HOLD, reason=forbidden)
     if confirmed_gone is None:
         return Verdict(fate=Fate.HOLD, reason=Reason.UNCONFIRMED)
     if not confirmed_gone:

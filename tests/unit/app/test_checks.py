@@ -85,6 +85,8 @@ def test_accepted(argv: str) -> None:
         ("--node-monitor-period=0", "must be longer than 0s"),
         ("--node-status-update-frequency=-1s", "must be longer than 0s"),
         ("--route-reconciliation-period=0", "must be longer than 0s"),
+        ("--node-deletion-least-age=-1s", "must be 0s or longer"),
+        ("--node-deletion-limit=-1", "must be 0 (no limit) or more"),
         ("--route-safety-period=0", "must be longer than 0s"),
         ("--route-safety-period=5s", "cannot be shorter than --route-shortest-interval"),
         ("--route-shortest-interval=-1s", "must be 0s or longer"),

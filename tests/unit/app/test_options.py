@@ -27,7 +27,8 @@ concurrent-node-syncs=1 concurrent-node-status-updates=0 concurrent-node-lifecyc
 concurrent-service-syncs=1 load-balancer-classes=[] load-balancer-nodes-quiet-period=1s
 load-balancer-nodes-longest-wait=10s load-balancer-drift-check-period=0s
 load-balancer-drift-check-budget=10 route-shortest-interval=10s route-safety-period=10m0s
-route-grace-period=1m0s route-keep-foreign-conditions=false node-status-update-frequency=5m0s
+node-deletion-least-age=0s node-deletion-limit=0 route-grace-period=1m0s
+route-keep-foreign-conditions=false node-status-update-frequency=5m0s
 cloud-call-timeout=0s cloud-api-qps=0 cloud-api-burst=0 inventory-max-age=4s
 webhooks=[] webhook-bind-address=0.0.0.0 webhook-secure-port=10260
 webhook-disable-http2-serving=false webhook-cert-dir= webhook-tls-cert-file=
@@ -64,7 +65,8 @@ cloud-api-burst inventory-max-age concurrent-service-syncs load-balancer-classes
 load-balancer-nodes-quiet-period load-balancer-nodes-longest-wait
 load-balancer-drift-check-period load-balancer-drift-check-budget route-reconciliation-period
 cluster-cidr configure-cloud-routes route-shortest-interval route-safety-period
-route-grace-period route-keep-foreign-conditions shutdown-grace-period
+route-grace-period route-keep-foreign-conditions node-deletion-least-age
+node-deletion-limit shutdown-grace-period
 webhooks webhook-bind-address webhook-secure-port webhook-cert-dir webhook-tls-cert-file
 webhook-tls-private-key-file webhook-tls-min-version webhook-tls-cipher-suites
 webhook-tls-curve-preferences webhook-tls-sni-cert-key
@@ -88,6 +90,8 @@ OURS = {
     "load-balancer-nodes-longest-wait",
     "load-balancer-drift-check-period",
     "load-balancer-drift-check-budget",
+    "node-deletion-least-age",
+    "node-deletion-limit",
     "route-shortest-interval",
     "route-safety-period",
     "route-grace-period",
@@ -184,6 +188,7 @@ def test_the_order_of_sections() -> None:
         "cloud-node-controller",
         "cloud-node-lifecycle-controller",
         "service-lb-controller",
+        "deletion of nodes",
         "load balancers",
         "routes",
         "provider calls",

@@ -15,7 +15,9 @@ from ccm.cloud.guarded import Guarded
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.node_calls import NodeCalls
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
+from ccm.controllers.nodelifecycle.plan import BRAKE_WINDOW_S, Protection
 from ccm.model import Node, ObjectReference
+from ccm.model.times import format_time
 from ccm.testing.builders import node as build
 from ccm.testing.clock import FakeClock
 from ccm.testing.fakes import FakeCloud
@@ -93,7 +95,9 @@ class Cloudy(FakeCloud):
 
 
 @asynccontextmanager
-async def running(fake: FakeCloud, clock: FakeClock) -> AsyncIterator[Cache]:
+async def running(
+    fake: FakeCloud, clock: FakeClock, protection: Protection | None = None
+) -> AsyncIterator[Cache]:
     cache: Any = Cache()
     controller = NodeLifecycleController(
         nodes=cache,
@@ -101,7 +105,7 @@ async def running(fake: FakeCloud, clock: FakeClock) -> AsyncIterator[Cache]:
         lookup=InstanceLookup(NodeCalls(Guarded(fake.cloud(), clock=clock))),
         schemes=("fake",),
         events=cache,
-        settings=Settings(workers=4, period_s=5.0),
+        settings=Settings(workers=4, period_s=5.0, protection=protection or Protection()),
         clock=clock,
     )
     task = spawn(controller.run(), name="controller")
@@ -195,3 +199,44 @@ async def test_a_hold_is_said_once() -> None:
         assert cache.deleted == []
     assert said(lines, "node held") == 1
     assert fake.calls.count("instance-exists") >= 8
+
+
+@pytest.mark.asyncio
+async def test_a_brake_lets_so_many_nodes_be_deleted_in_a_while() -> None:
+    """On the day when the cloud denies every instance, most of the cluster survives."""
+    clock = FakeClock()
+    async with running(FakeCloud(exists=False), clock, Protection(most_deletions=3)) as cache:
+        deleted: list[str] = cache.deleted
+        with capture_logs() as lines:
+            for number in range(10):
+                cache.put(silent(f"n{number}"))
+            await clock.advance(BRAKE_WINDOW_S / 2)
+            for name in set(deleted):
+                cache.drop(name)
+            assert len(deleted) == 3
+
+            await clock.advance(BRAKE_WINDOW_S / 2 + 10)
+            for name in set(deleted) & cache.nodes.keys():
+                cache.drop(name)
+            assert len(set(deleted)) == 6
+
+            kept = cache.nodes.keys() - set(deleted)
+    warned = [line["node"] for line in lines if line["event"] == "node held"]
+    assert len(kept) == 4
+    assert all(warned.count(name) == 1 for name in kept)
+
+
+@pytest.mark.asyncio
+async def test_a_young_node_is_not_deleted_before_its_time() -> None:
+    clock, fake = FakeClock(), FakeCloud(exists=False)
+    young = build("a", provider_id="fake://a", ready="False", created=format_time(clock.now()))
+    async with running(fake, clock, Protection(least_age_s=60)) as cache:
+        with capture_logs() as lines:
+            cache.put(young)
+            cache.put(silent("old"))
+            await clock.advance(58)
+            assert set(cache.deleted) == {"old"}
+            await clock.advance(8)
+            assert "a" in cache.deleted
+
+    assert said(lines, "node held", "info") == 1

@@ -10,6 +10,7 @@ import pytest
 from ccm.cloud.types import InstanceState, Power
 from ccm.controllers.nodelifecycle.plan import (
     Fate,
+    Protection,
     Reason,
     changed_state,
     is_suspect,
@@ -61,6 +62,36 @@ def test_what_happens_to_a_node(
     assert verdict.fate is fate
     assert verdict.reason is (reason or Reason.REPLACED)
     assert verdict == judge(ASKED, current, state, confirmed_gone=confirmed, schemes=OURS)
+
+
+@pytest.mark.parametrize("confirmed", [None, True])
+@pytest.mark.parametrize("why", [Reason.YOUNG, Reason.BRAKED])
+def test_what_is_forbidden_holds_a_node_that_would_be_deleted(
+    why: Reason, confirmed: bool | None
+) -> None:
+    """The cloud need not be asked a second time for that."""
+    held = judge(ASKED, ASKED, GONE, confirmed_gone=confirmed, schemes=OURS, forbidden=why)
+    kept = judge(ASKED, ASKED, RUNNING, confirmed_gone=None, schemes=OURS, forbidden=why)
+
+    assert (held.fate, held.reason) == (Fate.HOLD, why)
+    assert kept.fate is Fate.KEEP
+
+
+@pytest.mark.parametrize(
+    ("protection", "age_s", "lately", "why"),
+    [
+        (Protection(), 0, 1000, None),
+        (Protection(), -5, 0, None),
+        (Protection(least_age_s=60), 59, 0, Reason.YOUNG),
+        (Protection(least_age_s=60), 60, 0, None),
+        (Protection(most_deletions=3), 0, 2, None),
+        (Protection(most_deletions=3), 0, 3, Reason.BRAKED),
+    ],
+)
+def test_what_forbids_deleting(
+    protection: Protection, age_s: float, lately: int, why: Reason | None
+) -> None:
+    assert protection.forbids(age_s=age_s, deleted_lately=lately) is why
 
 
 def test_a_node_is_deleted_in_one_case_only() -> None:
