@@ -1,0 +1,128 @@
+"""Certificates for tests: an authority, and whom it certifies; each as PEM files."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_DAY = datetime.timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """A certificate and its key on disk."""
+
+    chain: Path
+    key: Path
+
+    def context(self, *, trusts: Path | None = None) -> ssl.SSLContext:
+        """A client that shows this certificate; without `trusts` it believes any server."""
+        context = client_context(trusts)
+        context.load_cert_chain(self.chain, self.key)
+        return context
+
+
+def client_context(trusts: Path | None = None) -> ssl.SSLContext:
+    """A client without a certificate; without `trusts` it believes any server."""
+    if trusts is not None:
+        return ssl.create_default_context(cafile=str(trusts))
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class Authority:
+    """Signs certificates.
+
+    Args:
+        folder: where files go.
+        name: its common name, and the beginning of its files' names.
+        signed_by: the authority above it; None: it is a root.
+    """
+
+    def __init__(self, folder: Path, name: str, *, signed_by: Authority | None = None) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = _name(name)
+        self._is_root = signed_by is None
+        issuer, key = (signed_by._name, signed_by._key) if signed_by else (self._name, self._key)
+        certificate = (
+            _builder(self._name, issuer, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(key, hashes.SHA256())
+        )
+        self.own: bytes = certificate.public_bytes(serialization.Encoding.PEM)
+        self.file = folder / f"{name}.crt"
+        self.file.write_bytes(self.own)
+
+    def client(self, name: str, groups: Sequence[str] = ()) -> Files:
+        """A certificate for a user."""
+        return self._leaf(_name(name, groups), name, ExtendedKeyUsageOID.CLIENT_AUTH, ())
+
+    def server(self, *names: str, file: str = "server") -> Files:
+        """A certificate for a server with these names and addresses."""
+        alternatives: list[x509.GeneralName] = []
+        for each in names:
+            try:
+                alternatives.append(x509.IPAddress(ipaddress.ip_address(each)))
+            except ValueError:
+                alternatives.append(x509.DNSName(each))
+        return self._leaf(_name(names[0]), file, ExtendedKeyUsageOID.SERVER_AUTH, alternatives)
+
+    def _leaf(
+        self,
+        subject: x509.Name,
+        file: str,
+        usage: x509.ObjectIdentifier,
+        alternatives: Sequence[x509.GeneralName],
+    ) -> Files:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(subject, self._name, key).add_extension(
+            x509.ExtendedKeyUsage([usage]), critical=False
+        )
+        if alternatives:
+            builder = builder.add_extension(
+                x509.SubjectAlternativeName(alternatives), critical=False
+            )
+        certificate = builder.sign(self._key, hashes.SHA256())
+        files = Files(chain=self._folder / f"{file}.crt", key=self._folder / f"{file}.key")
+        intermediate = b"" if self._is_root else self.own
+        files.chain.write_bytes(certificate.public_bytes(serialization.Encoding.PEM) + intermediate)
+        files.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
+        return files
+
+
+def _name(common: str, groups: Sequence[str] = ()) -> x509.Name:
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
+    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _DAY)
+        .not_valid_after(now + 30 * _DAY)
+    )

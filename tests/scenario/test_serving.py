@@ -1,0 +1,323 @@
+"""Who gets what from the daemon's HTTPS server: callers times endpoints, on a real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from ccm.sandbox import ports, realserver
+from tests import pki, servers
+from tests.scenario import harness
+from tests.scenario.harness import Daemon, Stage
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.envtest]
+
+STRANGER = realserver.User(name="stranger", token="stranger-token-0123456789")
+SCRAPER = realserver.User(name="scraper", token="scraper-token-0123456789", groups=("scrapers",))
+
+PATHS: Mapping[str, str] = {
+    "/healthz": "open",
+    "/livez": "open",
+    "/readyz": "open",
+    "/healthz/ping": "guarded",
+    "/livez/ping": "guarded",
+    "/readyz/api-server": "guarded",
+    "/metrics": "guarded",
+    "/metrics/slis": "guarded",
+    "/configz": "guarded",
+    "/debug/pprof/": "guarded",
+    "/debug/pprof/cmdline": "guarded",
+    "/debug/flags": "guarded",
+    "/debug/flags/v": "not-get",
+    "/": "nowhere",
+    "/nothing/here": "nowhere",
+}
+"""Endpoints by what a GET meets: everyone is let in; one needs rights; it answers 406 to a GET
+with rights; it does not exist, which one learns with rights only."""
+
+OUTCOMES: Mapping[str, Mapping[str, int]] = {
+    "nobody": {"open": 200, "guarded": 403, "not-get": 403, "nowhere": 403},
+    "wrong": {"open": 401, "guarded": 401, "not-get": 401, "nowhere": 401},
+    "trusted": {"open": 200, "guarded": 200, "not-get": 406, "nowhere": 404},
+}
+
+CALLERS: Mapping[str, str] = {
+    "anonymous": "nobody",
+    "a wrong token": "wrong",
+    "a token without rights": "nobody",
+    "a token with rights": "trusted",
+    "a member of system:masters by token": "trusted",
+    "a client certificate without rights": "nobody",
+    "a client certificate with rights": "trusted",
+    "a client certificate of system:masters": "trusted",
+    "a client certificate and a wrong token": "trusted",
+    "a trusted proxy for a user with rights": "trusted",
+    "a trusted proxy for a user without rights": "nobody",
+    "a proxy's certificate without a user": "wrong",
+    "a proxy of another name": "wrong",
+    "headers without a proxy's certificate": "nobody",
+}
+"""Callers by what they are taken for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """What somebody shows."""
+
+    certificate: pki.Files | None = None
+    headers: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """A cluster with authorities, and a daemon whose server can be asked."""
+
+    stage: Stage
+    daemon: Daemon
+    url: str
+    callers: Mapping[str, Caller]
+
+    def connect(self, caller: Caller) -> aiohttp.ClientSession:
+        """A session in which somebody asks."""
+        files = caller.certificate
+        trust = files.context() if files else pki.client_context()
+        return aiohttp.ClientSession(
+            self.url, connector=aiohttp.TCPConnector(ssl=trust), headers=caller.headers
+        )
+
+    async def ask(
+        self, path: str, caller: Caller, *, method: str = "GET", body: str | None = None
+    ) -> tuple[int, str]:
+        """Status and body of one answer."""
+        async with (
+            self.connect(caller) as session,
+            session.request(method, path, data=body) as response,
+        ):
+            return response.status, await response.text()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A real API server that believes two authorities."""
+
+    server: realserver.RealServer
+    callers: Mapping[str, Caller]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The cluster of all tests here; its processes belong to no event loop."""
+    folder = tmp_path_factory.mktemp("cluster")
+    users, proxies = pki.Authority(folder, "users"), pki.Authority(folder, "proxies")
+    server = realserver.RealServer(
+        assets=servers.require_assets(),
+        data_dir=folder / "server",
+        users=[STRANGER, SCRAPER],
+        extra_args=[
+            f"--client-ca-file={users.file}",
+            f"--requestheader-client-ca-file={proxies.file}",
+            "--requestheader-allowed-names=front-proxy",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        ],
+    )
+    asyncio.run(server.start())
+    asyncio.run(let_scrapers_in(server))
+    yield Cluster(server=server, callers=callers(users, proxies, server.token))
+    asyncio.run(server.kill())
+
+
+@pytest_asyncio.fixture
+async def around(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Surroundings]:
+    """A daemon that asks a real API server about its callers."""
+    await servers.wipe(cluster.server)
+    async with harness.open_stage(cluster.server, tmp_path) as stage:
+        port = ports.pick_port()
+        kubeconfig = str(cluster.server.kubeconfig_path)
+        daemon = await stage.start(
+            flags={
+                "secure-port": str(port),
+                "bind-address": ports.LOOPBACK,
+                "authentication-kubeconfig": kubeconfig,
+                "authorization-kubeconfig": kubeconfig,
+            }
+        )
+        await daemon.says("serving", within_s=20.0)
+        await daemon.says("became leader", within_s=20.0)
+        yield Surroundings(
+            stage=stage,
+            daemon=daemon,
+            url=f"https://{ports.LOOPBACK}:{port}",
+            callers=cluster.callers,
+        )
+
+
+def callers(users: pki.Authority, proxies: pki.Authority, admin: str) -> Mapping[str, Caller]:
+    """Who asks, by the names of `CALLERS`."""
+    scraper = users.client("scraper-by-certificate", ["scrapers"])
+    front = proxies.client("front-proxy")
+    for_scraper = {"X-Remote-User": "far-scraper", "X-Remote-Group": "scrapers"}
+    return {
+        "anonymous": Caller(),
+        "a wrong token": bearer("no-such-token"),
+        "a token without rights": bearer(STRANGER.token),
+        "a token with rights": bearer(SCRAPER.token),
+        "a member of system:masters by token": bearer(admin),
+        "a client certificate without rights": Caller(certificate=users.client("stranger")),
+        "a client certificate with rights": Caller(certificate=scraper),
+        "a client certificate of system:masters": Caller(
+            certificate=users.client("root", ["system:masters"])
+        ),
+        "a client certificate and a wrong token": Caller(
+            certificate=scraper, headers=bearer("no-such-token").headers
+        ),
+        "a trusted proxy for a user with rights": Caller(certificate=front, headers=for_scraper),
+        "a trusted proxy for a user without rights": Caller(
+            certificate=front, headers={"X-Remote-User": "far-stranger"}
+        ),
+        "a proxy's certificate without a user": Caller(certificate=front),
+        "a proxy of another name": Caller(
+            certificate=proxies.client("back-proxy"), headers=for_scraper
+        ),
+        "headers without a proxy's certificate": Caller(headers=for_scraper),
+    }
+
+
+def bearer(token: str) -> Caller:
+    """Somebody with a token."""
+    return Caller(headers={"Authorization": f"Bearer {token}"})
+
+
+async def let_scrapers_in(server: realserver.RealServer) -> None:
+    """Members of the group `scrapers` may have every path."""
+    role = {
+        "metadata": {"name": "scrape"},
+        "rules": [{"nonResourceURLs": ["*"], "verbs": ["get", "put", "delete", "post"]}],
+    }
+    binding = {
+        "metadata": {"name": "scrape"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "scrape",
+        },
+        "subjects": [
+            {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "scrapers"}
+        ],
+    }
+    group = "/apis/rbac.authorization.k8s.io/v1"
+    async with servers.connect(server) as session:
+        for path, made in (("clusterroles", role), ("clusterrolebindings", binding)):
+            async with session.post(f"{group}/{path}", json=made) as response:
+                assert response.status == 201, await response.text()
+
+
+@pytest.mark.row("serving-matrix-01", "serving-matrix-02", "serving-matrix-03")
+async def test_every_caller_gets_from_every_endpoint_what_it_may(around: Surroundings) -> None:
+    assert around.callers.keys() == CALLERS.keys()
+    # The cluster's own settings arrive a moment after the port is open.
+    scraper = around.callers["a client certificate with rights"]
+    await harness.wait_for(lambda: knows(around, scraper), "client certificates are known")
+
+    wrong = {}
+    for name, caller in around.callers.items():
+        async with around.connect(caller) as session:
+            for path, kind in PATHS.items():
+                expected = OUTCOMES[CALLERS[name]][kind]
+                async with session.get(path) as response:
+                    if response.status != expected:
+                        wrong[f"{name}: {path}"] = (response.status, await response.text())
+                    assert response.headers["Cache-Control"] == "no-cache, private"
+    assert wrong == {}
+
+
+async def knows(around: Surroundings, caller: Caller) -> bool:
+    """Whether the server lets this caller have the metrics."""
+    try:
+        return (await around.ask("/metrics", caller))[0] == 200
+    except aiohttp.ClientError:
+        return False
+
+
+@pytest.mark.row("serving-matrix-04")
+async def test_refusals_are_the_api_servers_own_words(around: Surroundings) -> None:
+    forbidden = await around.ask("/metrics", around.callers["anonymous"])
+    unknown = await around.ask("/metrics", around.callers["a wrong token"])
+    named = await around.ask("/configz", around.callers["a token without rights"])
+    posted = await around.ask(
+        "/configz", around.callers["a token without rights"], method="POST", body="x"
+    )
+
+    assert json.loads(forbidden[1]) == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": 'forbidden: User "system:anonymous" cannot get path "/metrics"',
+        "reason": "Forbidden",
+        "details": {},
+        "code": 403,
+    }
+    assert json.loads(unknown[1]) == {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": "Unauthorized",
+        "reason": "Unauthorized",
+        "code": 401,
+    }
+    assert 'User "stranger" cannot get path "/configz"' in json.loads(named[1])["message"]
+    assert 'User "stranger" cannot post path "/configz"' in json.loads(posted[1])["message"]
+
+
+@pytest.mark.row("serving-tls-05")
+async def test_a_certificate_of_an_unknown_authority_ends_the_connection(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    scraper = around.callers["a client certificate with rights"]
+    await harness.wait_for(lambda: knows(around, scraper), "client certificates are known")
+    folder = tmp_path / "others"
+    folder.mkdir()
+    unknown = pki.Authority(folder, "nobody-knows").client("scraper", ["scrapers"])
+
+    with pytest.raises(aiohttp.ClientError):
+        await around.ask("/healthz", Caller(certificate=unknown))
+    assert (await around.ask("/healthz", around.callers["anonymous"]))[0] == 200
+
+
+async def test_the_pages_say_what_they_should(around: Surroundings) -> None:
+    caller = around.callers["a token with rights"]
+
+    async def page(path: str, **how: Any) -> str:
+        status, body = await around.ask(path, caller, **how)
+        assert status == 200, body
+        return body
+
+    ready = await page("/readyz?verbose")
+    assert "[+]api-server ok" in ready
+    assert ready.endswith("readyz check passed\n")
+    configz = json.loads(await page("/configz"))["cloudcontrollermanager.config.k8s.io"]
+    assert configz["KubeCloudShared"]["CloudProvider"]["Name"] == "sim"
+    metrics = await page("/metrics")
+    assert 'leader_election_master_status{name="cloud-controller-manager"} 1.0' in metrics
+    assert 'type="readyz"' in await page("/metrics/slis")
+    await page("/metrics/slis", method="DELETE")
+    assert 'type="readyz"' not in await page("/metrics/slis")
+    stacks, _ = await asyncio.gather(page("/debug/pprof/profile?seconds=0.5"), page("/metrics"))
+    assert "asyncio" in stacks
+    assert "name='daemon'" in await page("/debug/pprof/goroutine")
+    assert "objects" in await page("/debug/pprof/heap")
+    assert await page("/debug/flags/v", method="PUT", body="6") == (
+        "successfully set klog.logging.verbosity to 6\n"
+    )
+    await around.daemon.says("verbosity is changed")
