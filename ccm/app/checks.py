@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 
-from ccm.app import flags, gates, names
+from ccm.app import flags, gates, names, tls_flags
 from ccm.app.options import FLAGS, Options
+from ccm.base.durations import format_duration
 
 _HIGHEST_PORT = 65535
 _RENEW_FACTOR = 1.2
 """The renew deadline must leave room for a jittered retry; from client-go's leader election."""
 
-_TLS_VERSIONS = ("VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13")
 _POSITIVE_DURATIONS = (
     "node-monitor-period",
     "node-status-update-frequency",
@@ -149,7 +149,8 @@ def _load_balancers(options: Options) -> Iterator[str]:
         yield _fault(
             options,
             "load-balancer-nodes-longest-wait",
-            "cannot be shorter than --load-balancer-nodes-quiet-period",
+            "cannot be shorter than --load-balancer-nodes-quiet-period="
+            f"{format_duration(options.load_balancer_nodes_quiet_period)}",
         )
     if any(not name.strip() for name in options.load_balancer_classes):
         yield _fault(options, "load-balancer-classes", "a class cannot be empty or white space")
@@ -195,7 +196,7 @@ def _election_times(options: Options) -> Iterator[str]:
         yield _fault(
             options,
             "leader-elect-renew-deadline",
-            f"must be longer than {_RENEW_FACTOR} times --leader-elect-retry-period, "
+            f"must be longer than {_RENEW_FACTOR} times --leader-elect-retry-period={retry:g}s, "
             f"that is {_RENEW_FACTOR * retry:g}s",
         )
 
@@ -212,15 +213,17 @@ def _ports(options: Options) -> Iterator[str]:
         )
 
 
+def _tls(options: Options) -> Iterator[str]:
+    for name, right in tls_flags.faults(options):
+        yield _fault(options, name, right)
+
+
 def _certificates(options: Options) -> Iterator[str]:
     for prefix in ("", "webhook-"):
         cert, key = f"{prefix}tls-cert-file", f"{prefix}tls-private-key-file"
         if bool(options.get(cert)) != bool(options.get(key)):
             given, missing = (cert, key) if options.get(cert) else (key, cert)
             yield _fault(options, given, f"needs --{missing} too")
-        minimum = f"{prefix}tls-min-version"
-        if options.get(minimum) not in ("", *_TLS_VERSIONS):
-            yield _fault(options, minimum, f"must be one of {', '.join(_TLS_VERSIONS)}")
 
 
 def _headers(options: Options) -> Iterator[str]:
@@ -270,6 +273,7 @@ _CHECKS: tuple[Callable[[Options], Iterator[str]], ...] = (
     _routes,
     _election,
     _ports,
+    _tls,
     _certificates,
     _headers,
     _gates,

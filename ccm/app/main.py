@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from ccm.app import checks, config, daemon, options
+from ccm.app import checks, config, daemon, options, tls_flags
 from ccm.app.flags import UsageError
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
@@ -75,10 +75,15 @@ def _set_up_logging(chosen: Options) -> None:
     )
 
 
+def notices(chosen: Options) -> list[str]:
+    """What to say once at start about settings that have no effect, or are old."""
+    return [*chosen.notices(), *tls_flags.notices(chosen)]
+
+
 def _run(chosen: Options) -> int:
     _set_up_logging(chosen)
     logger = log.logger("daemon")
-    for notice in chosen.notices():
+    for notice in notices(chosen):
         logger.info("setting without effect", detail=notice)
     if chosen.v >= 1:
         for line in chosen.flag_lines():

@@ -483,7 +483,9 @@ class Options(serving_options.ServingOptions):
         given = [flag for flag in FLAGS.values() if flag.name in self.explicit]
         said = [f"--{flag.name} has no effect: {flag.accepted}" for flag in given if flag.accepted]
         said += [
-            f"--{flag.name} is deprecated: {flag.deprecated}" for flag in given if flag.deprecated
+            f"--{flag.name} is deprecated: {flag.deprecated}"
+            for flag in given
+            if flag.deprecated and not flag.accepted
         ]
         if self.version.startswith("v"):
             said.append(f"--version={self.version} has no effect: the version is {ccm.__version__}")
