@@ -1,6 +1,7 @@
 """Every flag of the daemon: its default, what it takes, and what it refuses.
 
-A line of the table beside this file holds the flag, its default, texts it takes, and texts it refuses, each part between bars
+A line of the table beside this file holds the flag, its default, texts it takes, and texts it
+refuses, each part between bars
 and texts between spaces. `''` is the empty text, `-` none at all: the flag alone. What is taken
 comes back as `written` where a text stands as `text->written`. Where a flag takes any text there
 is nothing to refuse.
