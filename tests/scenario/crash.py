@@ -173,6 +173,8 @@ class Crashes:
         try:
             if await _comes(struck):
                 await self._bury()
+                if story.meanwhile is not None:
+                    await story.meanwhile(self._play)
                 await self._start(story)
             wire.remove(rule)
             await acting

@@ -2,7 +2,7 @@
 
 A story has a scene, which the daemon finds settled, and an act, whose calls count. Live,
 the daemon works while the act happens; asleep, it starts after the act and makes up for
-it, so that the calls of its start count too.
+it, so that the calls of its start count too. While the daemon is dead, people may go on.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Story:
     Attributes:
         name: of the story.
         act: what people do, and the daemon's calls after it count.
+        meanwhile: what they do between the daemon's death and its next start.
         scene: what they did before, which is settled; None = nothing.
         asleep: the daemon starts after the act.
         flags: what every daemon is started with.
@@ -62,6 +63,7 @@ class Story:
     name: str
     act: Deed
     scene: Deed | None = None
+    meanwhile: Deed | None = None
     asleep: bool = False
     flags: Mapping[str, str] = field(default_factory=lambda: SERVICES)
     provision_s: float = 0.0
@@ -275,11 +277,20 @@ STORIES = (
     Story(name="delete held by another", scene=_held, act=_delete),
     Story(name="delete without our finalizer", scene=_held, act=_delete_without_finalizer),
     Story(name="delete and create again", scene=_plain, act=_recreate),
+    Story(name="created, deleted while down", act=_dual_stack, meanwhile=_delete),
+    Story(name="changed, deleted while down", scene=_plain, act=_restrict, meanwhile=_delete),
+    Story(name="created, given up while down", act=_claimed, meanwhile=_give_up),
     # Led.
     Story(name="create by a leader", act=_plain, flags=ELECTED),
     Story(name="delete by a leader", scene=_plain, act=_delete, flags=ELECTED),
     # Routes.
     Story(name="node with ranges comes", act=_routed_node, flags=POLLED),
+    Story(
+        name="routed node comes, goes while down",
+        act=_routed_node,
+        meanwhile=_routed_node_goes,
+        flags=POLLED,
+    ),
     Story(name="ranges given later", scene=_bare_node, act=_ranges, flags=POLLED),
     Story(name="routed node goes", scene=_routed_node, act=_routed_node_goes, flags=POLLED),
     Story(
