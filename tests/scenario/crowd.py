@@ -49,8 +49,18 @@ FLAGS: Mapping[str, str] = {
 PATIENCE_S = 240.0
 """How long a crowd may take on a busy machine."""
 
+LONGEST_S = 600
+"""How long a test with a crowd may take there; seconds."""
+
 _AT_ONCE = 32
 _LOOK_S = 0.5
+
+
+async def start(stage: Stage, *, flags: Mapping[str, str] = FLAGS) -> Daemon:
+    """Start a daemon and wait, with patience, until its controllers work."""
+    daemon = await stage.start(flags=flags)
+    await daemon.says("became leader", within_s=PATIENCE_S)
+    return daemon
 
 
 async def in_parallel(work: Sequence[Callable[[], Awaitable[Any]]]) -> None:
@@ -93,6 +103,21 @@ async def create(stage: Stage, body: Mapping[str, Any]) -> dict[str, Any]:
 async def add_services(stage: Stage, services: Sequence[str]) -> None:
     """Services that want a load balancer each."""
     await in_parallel([partial(create, stage, web(name)) for name in services])
+
+
+async def disperse(stage: Stage) -> None:
+    """Remove nodes, Services and events; one by one would take too long for the next test."""
+    session = stage.cluster._session
+    lifted = {"metadata": {"finalizers": None}}
+    held = [
+        service["metadata"]["name"]
+        for service in await stage.cluster.items(SERVICES)
+        if service["metadata"].get("finalizers")
+    ]
+    await in_parallel([partial(edit, stage, name, lifted) for name in held])
+    for path in (harness.NODES, SERVICES, "/api/v1/namespaces/default/events"):
+        async with session.delete(path) as response:
+            assert response.status == 200, await response.text()
 
 
 async def edit(stage: Stage, name: str, patch: Mapping[str, Any]) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from providers.sim import world_balancers
 from tests.scenario import crowd
 from tests.scenario.crowd import Work
 from tests.scenario.harness import Daemon, Stage
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(crowd.LONGEST_S)]
 
 SERVICES = 100
 MOST_CALLS = 10
@@ -26,6 +29,13 @@ EDITS: Sequence[dict[str, Any]] = (
     {"metadata": {"annotations": {"load-balancer.sim.cloud/size": "large"}}},
 )
 """What people change at Services; each asks for another load balancer."""
+
+
+@pytest_asyncio.fixture
+async def stage(stage: Stage) -> AsyncIterator[Stage]:
+    """The stage, left without the crowd."""
+    yield stage
+    await crowd.disperse(stage)
 
 
 def alterations(one: world_balancers.Balancer) -> Sequence[world_balancers.Interference]:
@@ -43,7 +53,7 @@ def alterations(one: world_balancers.Balancer) -> Sequence[world_balancers.Inter
 
 async def settle(stage: Stage, services: Sequence[str], *, nodes: int) -> None:
     """A daemon settles a crowd, and is stopped."""
-    daemon = await stage.start_leading(flags=crowd.FLAGS)
+    daemon = await crowd.start(stage)
     await crowd.add_nodes(stage, crowd.named("host", nodes))
     await crowd.add_services(stage, services)
     await crowd.settled(stage, services=len(services), members=nodes)
@@ -54,7 +64,7 @@ async def settle(stage: Stage, services: Sequence[str], *, nodes: int) -> None:
 async def started(stage: Stage, *, quiet_s: float) -> tuple[Daemon, Work]:
     """Start a daemon and wait until it has done nothing for so long."""
     calls, writes = len(stage.calls()), len(crowd.writes(stage))
-    daemon = await stage.start_leading(flags=crowd.FLAGS)
+    daemon = await crowd.start(stage)
     work = Work(stage=stage, daemon=daemon, first_call=calls, first_write=writes, first_line=0)
     await crowd.listed(work)
     await crowd.quiet(stage, for_s=quiet_s)
@@ -123,7 +133,6 @@ async def alter(stage: Stage, services: Sequence[str]) -> None:
             held.interfere(one.id, choices[number % len(choices)])
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("api_server", ["real"], indirect=True)
 @pytest.mark.row("service-scale-02", "service-scale-03")
 async def test_a_start_ensures_what_differs_and_nothing_else(stage: Stage) -> None:
@@ -132,7 +141,6 @@ async def test_a_start_ensures_what_differs_and_nothing_else(stage: Stage) -> No
 
 
 @pytest.mark.soak
-@pytest.mark.asyncio
 @pytest.mark.row("service-scale-02", "service-scale-03")
 async def test_a_start_on_a_thousand_nodes(stage: Stage) -> None:
     """On both servers, at full size."""

@@ -4,55 +4,91 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
+import pytest_asyncio
 
 from tests.scenario import crowd
-from tests.scenario.harness import Stage
+from tests.scenario.harness import Daemon, Stage
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(crowd.LONGEST_S)]
 
 SERVICES = 100
 LATENCY_S = 0.05
 """What one call to the cloud takes."""
 
 
+@pytest_asyncio.fixture
+async def stage(stage: Stage) -> AsyncIterator[Stage]:
+    """The stage, left without the crowd."""
+    yield stage
+    await crowd.disperse(stage)
+
+
 async def appear(stage: Stage, *, nodes: int) -> None:
-    """Everything appears while the daemon runs; then one more node."""
+    """Everything appears while the daemon runs; then a tenth more nodes; then one more."""
     crowd.with_latency(stage, LATENCY_S)
-    daemon = await stage.start_leading(flags=crowd.FLAGS)
+    daemon = await crowd.start(stage)
     work = crowd.Work.begin(stage, daemon)
-    services = crowd.named("web", SERVICES)
-    hosts = crowd.named("host", nodes)
+    services, hosts = crowd.named("web", SERVICES), crowd.named("host", nodes)
 
     await asyncio.gather(crowd.add_services(stage, services), crowd.add_nodes(stage, hosts))
     await crowd.settled(stage, services=SERVICES, members=nodes)
     await crowd.quiet(stage)
 
-    print("crowd:", json.dumps(work.report()))
-    work.check()
-    keys = [f"default/{name}" for name in services]
-    assert work.ensures == dict.fromkeys(keys, 1)
-    assert work.calls["create_balancer"] == SERVICES
-    assert work.calls["change_balancer"] == 0
-    assert max(work.updates.values(), default=0) <= work.bursts
-    # The finalizer and the status; what initialises a node.
-    assert work.writes["services"] == 2 * SERVICES
-    assert work.writes["nodes"] == 2 * nodes
-
-    work = crowd.Work.begin(stage, daemon)
-    await crowd.add_nodes(stage, ["latecomer"])
-    await crowd.settled(stage, services=SERVICES, members=nodes + 1)
-    await crowd.quiet(stage)
-
-    print("latecomer:", json.dumps(work.report()))
-    work.check()
-    assert work.ensures == {}
-    assert set(work.updates) == set(keys)
-    assert max(work.updates.values()) <= work.bursts
-    assert work.writes["services"] == 0
+    check_crowd(work, services, hosts)
+    await join(stage, daemon, services, crowd.named("herd", nodes // 10), members=nodes)
+    await join(stage, daemon, services, ["latecomer"], members=nodes + nodes // 10)
     assert await daemon.stop() == 0
 
 
-@pytest.mark.asyncio
+async def found(stage: Stage, *, nodes: int) -> None:
+    """Everything is there, new, when the daemon starts."""
+    crowd.with_latency(stage, LATENCY_S)
+    services, hosts = crowd.named("web", SERVICES), crowd.named("host", nodes)
+    await asyncio.gather(crowd.add_services(stage, services), crowd.add_nodes(stage, hosts))
+
+    daemon = await crowd.start(stage)
+    work = crowd.Work(stage=stage, daemon=daemon, first_call=0, first_write=0, first_line=0)
+    await crowd.settled(stage, services=SERVICES, members=nodes)
+    await crowd.quiet(stage)
+
+    check_crowd(work, services, hosts)
+    assert await daemon.stop() == 0
+
+
+def check_crowd(work: crowd.Work, services: Sequence[str], hosts: Sequence[str]) -> None:
+    """Each Service was ensured once, and everything written twice."""
+    print("crowd:", json.dumps(work.report()))
+    work.check()
+    assert work.ensures == dict.fromkeys([f"default/{name}" for name in services], 1)
+    assert work.calls["create_balancer"] == len(services)
+    assert work.calls["change_balancer"] == 0
+    assert max(work.updates.values(), default=0) <= work.bursts
+    # The finalizer and the status; what initialises a node.
+    assert work.writes["services"] == 2 * len(services)
+    assert work.writes["nodes"] == 2 * len(hosts)
+
+
+async def join(
+    stage: Stage, daemon: Daemon, services: Sequence[str], hosts: Sequence[str], *, members: int
+) -> None:
+    """Nodes join a quiet cluster: the members change once for each burst, and nothing else."""
+    work = crowd.Work.begin(stage, daemon)
+    await crowd.add_nodes(stage, hosts)
+    await crowd.settled(stage, services=SERVICES, members=members + len(hosts))
+    await crowd.quiet(stage)
+
+    print(f"{len(hosts)} more:", json.dumps(work.report()))
+    work.check()
+    assert work.ensures == {}
+    assert set(work.updates) == {f"default/{name}" for name in services}
+    assert max(work.updates.values()) <= work.bursts
+    assert work.writes["services"] == 0
+    assert work.writes["nodes"] == 2 * len(hosts)
+
+
 @pytest.mark.row("service-scale-01")
 async def test_a_crowd_costs_one_ensure_per_service_and_one_update_per_burst(
     stage: Stage,
@@ -62,9 +98,15 @@ async def test_a_crowd_costs_one_ensure_per_service_and_one_update_per_burst(
 
 
 @pytest.mark.soak
-@pytest.mark.asyncio
 @pytest.mark.parametrize("api_server", ["real"], indirect=True)
 @pytest.mark.row("service-scale-01")
 async def test_a_thousand_nodes_and_a_hundred_services(stage: Stage) -> None:
     """On the real server, at full size."""
     await appear(stage, nodes=1000)
+
+
+@pytest.mark.soak
+@pytest.mark.row("service-scale-01")
+async def test_a_daemon_that_finds_a_crowd_of_new_ones(stage: Stage) -> None:
+    """On both servers, at full size."""
+    await found(stage, nodes=1000)

@@ -19,6 +19,8 @@ from tests.scenario.crowd import Work
 from tests.scenario.harness import Stage
 from tests.scenario.legacy import F
 
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(crowd.LONGEST_S)]
+
 MEMBERS = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.6")
 OTHER_CLASS = "example.com/other"
 PORT = {"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}
@@ -76,7 +78,7 @@ async def settle_nodes(stage: Stage) -> None:
 async def started(stage: Stage) -> tuple[harness.Daemon, Work]:
     """Start a daemon with all controllers, and wait until it has nothing left to do."""
     calls, writes = len(stage.calls()), len(crowd.writes(stage))
-    daemon = await stage.start_leading(flags=legacy.FLAGS)
+    daemon = await crowd.start(stage, flags=legacy.FLAGS)
     work = Work(stage=stage, daemon=daemon, first_call=calls, first_write=writes, first_line=0)
     await crowd.listed(work)
     await harness.wait_for(
@@ -103,7 +105,6 @@ def patched(stage: Stage, kind: str) -> Counter[str]:
     return Counter(match[1] for match in found if match)
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("switch-over-03")
 async def test_a_settled_cluster_is_taken_over_without_a_write(stage: Stage) -> None:
     await settle_nodes(stage)
@@ -140,7 +141,6 @@ async def dual_stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 
 @pytest.mark.envtest
-@pytest.mark.asyncio
 @pytest.mark.row("switch-over-07")
 async def test_dual_stack_services_are_taken_over_without_a_write(dual_stage: Stage) -> None:
     stage = dual_stage
@@ -171,7 +171,6 @@ async def test_dual_stack_services_are_taken_over_without_a_write(dual_stage: St
     assert await daemon.stop() == 0
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("switch-over-04")
 async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
     stage: Stage,
@@ -248,7 +247,6 @@ async def services_by_name(stage: Stage) -> dict[str, dict[str, Any]]:
     return found
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("switch-over-05")
 async def test_what_we_settled_has_the_shapes_of_the_reference(stage: Stage) -> None:
     """Nothing of ours is in its way: no field, label, annotation or finalizer but its own."""
@@ -264,7 +262,7 @@ async def test_what_we_settled_has_the_shapes_of_the_reference(stage: Stage) -> 
         name: await legacy.place_service(stage, name, **{"finalizers": (), **shape})
         for name, shape in {**SETTLED, **NONE_OF_OURS}.items()
     }
-    daemon = await stage.start_leading(flags=legacy.FLAGS)
+    daemon = await crowd.start(stage, flags=legacy.FLAGS)
     await crowd.settled(stage, services=len(SETTLED), members=len(hosts), but=["classed"])
     await harness.wait_for(lambda: all_routed(stage), "routes", within_s=crowd.PATIENCE_S)
     # One leaves again, and one no longer wants a load balancer.

@@ -98,6 +98,7 @@ class Balancers:
         if not (members or resumed):
             self._warn_of_no_members(service)
         record.given = service
+        record.burst = self._members.bursts
         record.doubt()
         try:
             with (
@@ -126,7 +127,7 @@ class Balancers:
         """
         members, fingerprint = self._members.all, self._members.fingerprint
         record.given = service
-        record.members = ""
+        record.members, record.burst = "", self._members.bursts
         metrics.HOST_UPDATES.inc()
         started = self._clock.monotonic()
         try:

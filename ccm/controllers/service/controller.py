@@ -117,7 +117,6 @@ class ServiceController:
         self._to_verify: list[str] = []
         self._listing: Listing | None = None
         self._pass = Passes(metrics.NODE_SYNC.observe, clock)
-        self._bursts, self._burst_members = 0, ""
         self._burst = Burst(
             self._nodes_changed,
             quiet_s=settings.quiet_s,
@@ -210,7 +209,6 @@ class ServiceController:
             await self._verify(service, record)
         prefixes = self._calls.cloud.service_annotations
         if record.ensured is None or plan.needs_ensure(record.ensured, service, prefixes):
-            bursts = self._bursts
             await self._balancers.ensure(service, record)
             # What others took away during the call, and our own write of the finalizer, are
             # newer than what we came with.
@@ -218,11 +216,11 @@ class ServiceController:
             if cached is not None and cached.uid == service.uid:
                 service = cached
             await self._balancers.restore(record.newest(service), record)
-            if bursts != self._bursts and record.members != self._burst_members:
+            if self._members.are_due(record.members, record.burst):
                 # A burst ended when there was nothing yet that could be given its members.
                 self._queue.add(key, background=True)
             return DONE
-        if record.members != self._members.fingerprint:
+        if self._members.are_due(record.members, record.burst):
             await self._balancers.update(service, record)
         return await self._repair(service, record)
 
@@ -266,6 +264,7 @@ class ServiceController:
         verdict, status = self._listing.compare(service, members)
         metrics.STARTUP.labels(verdict.value).inc()
         if verdict in (Verdict.EQUAL, Verdict.ELSEWHERE):
+            record.burst = self._members.bursts
             record.confirm(service, fingerprint, status)
 
     # --- drift ------------------------------------------------------------------------------
@@ -397,9 +396,9 @@ class ServiceController:
     def _nodes_changed(self) -> None:
         """A burst of changes is over: queue the Services whose members are others now."""
         fingerprint, now = self._members.fingerprint, self._clock.monotonic()
-        self._bursts, self._burst_members = self._bursts + 1, fingerprint
+        changed = self._members.end_burst()
         due = [key for key, record in self._records.items() if record.is_due(fingerprint, now)]
-        if due:
+        if changed and self._records:
             members = len(self._members.all)
             self._log.info("nodes changed", members=members, load_balancers=len(due))
         self._pass.started(due, joins=True)

@@ -58,6 +58,9 @@ class Members:
         self._nodes: dict[str, Node] = {}
         self._sorted: tuple[Node, ...] | None = ()
         self._fingerprint: str | None = None
+        self._at_burst = ""
+        self.bursts = 0
+        """How many bursts of changes are over."""
 
     def put(self, node: Node) -> None:
         """A node appeared or changed."""
@@ -93,3 +96,26 @@ class Members:
                 content.update(f"{name} {self._nodes[name].provider_id}\n".encode())
             self._fingerprint = content.hexdigest()
         return self._fingerprint
+
+    def end_burst(self) -> bool:
+        """A burst of changes is over; whether it left other members than the one before.
+
+        Those are what load balancers get.
+        """
+        before, self._at_burst = self._at_burst, self.fingerprint
+        self.bursts += 1
+        return before != self._at_burst
+
+    def are_due(self, known: str, burst: int) -> bool:
+        """Whether a load balancer has to be given the members now.
+
+        While a burst lasts, members change every moment; whatever calls for a look at the
+        Service meanwhile is no reason to give it some of them.
+
+        Args:
+            known: fingerprint of the members it has; empty = nobody knows.
+            burst: how many bursts were over when it got them.
+        """
+        if known in ("", self.fingerprint):
+            return not known
+        return burst != self.bursts and known != self._at_burst

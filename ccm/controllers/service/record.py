@@ -19,6 +19,7 @@ class Record:
             load balancer is removed by when the Service is gone.
         ensured: the Service that the provider confirmed; None = it has to be ensured.
         members: fingerprint of the members the provider knows; empty = they have to be given.
+        burst: how many bursts of nodes were over when those members were looked at.
         status: the status the Service shall show; None = not ours to write.
         latest: the Service as the answer to our last write had it.
         unverified: it was there at the start, and the cloud was not looked at yet.
@@ -35,6 +36,7 @@ class Record:
     given: Service
     ensured: Service | None = None
     members: str = ""
+    burst: int = 0
     status: Status | None = None
     latest: Service | None = None
     unverified: bool = False

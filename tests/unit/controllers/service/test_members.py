@@ -330,6 +330,50 @@ async def test_a_burst_that_outlasts_an_ensure_costs_one_update_at_its_end() -> 
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-burst-01")
+async def test_a_look_at_a_service_during_a_burst_changes_no_members() -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+
+        world.node("n2")
+        await world.pass_time(0.5)
+        world.wipe_status()
+        await world.pass_time(0.3)
+        assert world.address()
+        world.node("n3")
+        await world.pass_time(60)
+
+        assert world.balancers.log == [("update", "web", ("n1", "n2", "n3"))]
+
+
+@pytest.mark.asyncio
+async def test_members_that_could_not_be_given_are_given_during_the_next_burst() -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+        world.balancers.faults["update"] = Internal("boom")
+        world.node("n2")
+        await world.pass_time(2)
+        assert world.balancers.calls == ["update", "get"]
+        del world.balancers.faults["update"]
+
+        for number in range(8):
+            await world.pass_time(0.8)
+            world.node(f"m{number}")
+
+        assert world.balancers.calls[:3] == ["update", "get", "update"]
+        await world.pass_time(60)
+        assert len(world.balancers.of("update")[-1][1]) == 10
+
+
+@pytest.mark.asyncio
 @pytest.mark.row("service-slow-01")
 async def test_a_slow_update_never_takes_a_newer_node_away() -> None:
     world = World()
