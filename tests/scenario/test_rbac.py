@@ -1,0 +1,208 @@
+"""The rights of `manifests`: enough for everything the daemon does, and none too many.
+
+A real API server, its audit log, and daemons under their own service account. One story leads
+through all that a daemon ever asks an API server; then the log is held against the roles. What
+a list is for shows at an older API server, which the wire plays: a newer one needs watches only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from ccm.sandbox import ports, realserver
+from tests import pki, servers
+from tests.faults import Exchange, FaultProxy, Match
+from tests.manifests import account, shipped
+from tests.scenario import harness
+from tests.scenario.crowd import SERVICES, create, web
+from tests.scenario.harness import NODES, Stage, refusal, wait_for
+
+SERVICE_STATUS = Match(method="PATCH", path=f"^{SERVICES}/[^/]+/status$")
+WATCH_LIST = Match(stream=True, query="sendInitialEvents=true")
+
+FLAGS = {
+    "controllers": "*",
+    "cluster-cidr": "10.244.0.0/16",
+    "route-reconciliation-period": "1s",
+    "configure-cloud-routes": "true",
+}
+
+STRANGER = realserver.User(name="stranger", token="stranger-token-0123456789")
+
+pytestmark = [pytest.mark.envtest, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def audit_log(tmp_path: Path) -> Path:
+    return tmp_path / "audit.log"
+
+
+@pytest_asyncio.fixture
+async def audited(tmp_path: Path, audit_log: Path) -> AsyncIterator[Stage]:
+    """A stage before an API server of its own that writes down each request."""
+    authority = pki.Authority(tmp_path, "users")
+    opened = realserver.open_real_apiserver(
+        servers.require_assets(),
+        tmp_path / "server",
+        users=[STRANGER],
+        audit_log=audit_log,
+        # As every cluster has one: only then does it publish whom it trusts.
+        extra_args=[f"--client-ca-file={authority.file}"],
+    )
+    async with opened as server, harness.open_stage(server, tmp_path) as stage:
+        yield stage
+
+
+def requests(audit_log: Path, user: str = shipped.USER) -> list[dict[str, Any]]:
+    """The requests of a user, each once."""
+    entries = [json.loads(line) for line in audit_log.read_text().splitlines()]
+    return list(
+        {one["auditID"]: one for one in entries if one["user"]["username"] == user}.values()
+    )
+
+
+def unused(found: Sequence[shipped.Object], asked: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Rights and bindings that no request needed."""
+    rights = [
+        str(right)
+        for right in shipped.rights(found)
+        if not any(right.covers(entry) for entry in asked)
+    ]
+    reasons = [entry["annotations"]["authorization.k8s.io/reason"] for entry in asked]
+    names = [each["metadata"]["name"] for each in shipped.bindings(found)]
+    return rights + [name for name in names if not any(f'"{name}' in why for why in reasons)]
+
+
+def refused(asked: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Requests that were answered with 403."""
+    return [
+        f"{entry['verb']} {entry['requestURI']}"
+        for entry in asked
+        if entry["responseStatus"]["code"] == 403
+    ]
+
+
+@pytest.mark.asyncio
+async def test_the_rights_are_enough_and_none_is_too_many(audited: Stage, audit_log: Path) -> None:
+    """All controllers, two replicas, events, conflicts, a hand-over; 403 never, no verb idle."""
+    stage = audited
+    kubeconfig = str(stage.folder / "daemon-0.kubeconfig")
+    port = ports.pick_port()
+    serving = {
+        "secure-port": str(port),
+        "authentication-kubeconfig": kubeconfig,
+        "authorization-kubeconfig": kubeconfig,
+    }
+    await nodes_services_and_routes(stage, serving)
+    assert await answer_to_a_stranger(port) == 403
+    await repeated_events(stage)
+    await hand_over(stage)
+
+    found = shipped.objects(*shipped.identity_files())
+    asked = requests(audit_log)
+    assert refused(asked) == []
+    assert unused(found, asked) == []
+
+
+@pytest.mark.asyncio
+async def test_the_component_is_enough_for_separate_accounts(
+    audited: Stage, audit_log: Path
+) -> None:
+    """Accounts are made, and act with the roles that every API server brings along."""
+    stage = audited
+    async with servers.connect(stage.server) as administrator:
+        await account.grant_separate_accounts(administrator)
+
+    await nodes_services_and_routes(stage, {"use-service-account-credentials": "true"})
+
+    names = ("node-controller", "service-controller", "route-controller")
+    theirs = [requests(audit_log, f"system:serviceaccount:kube-system:{name}") for name in names]
+    assert all(theirs)
+    assert [refused(asked) for asked in theirs] == [[], [], []]
+    assert refused(requests(audit_log)) == []
+    found = shipped.objects(shipped.SEPARATE_ACCOUNTS / "rbac.yaml")
+    assert unused(found, requests(audit_log)) == []
+
+
+async def nodes_services_and_routes(stage: Stage, flags: Mapping[str, str] | None = None) -> None:
+    """All four controllers have something to do; an old API server and conflicts among it."""
+    wire = await stage.new_wire()
+    wire.on(WATCH_LIST, refusal(422, reason="Invalid"))
+    wire.on(harness.NODE_PATCH, refusal(409, reason="Conflict"), times=1)
+    wire.on(SERVICE_STATUS, refusal(409, reason="Conflict"), times=1)
+    await stage.start_leading(flags={**FLAGS, **(flags or {})}, wire=wire)
+    await stage.node("a", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
+    await create(stage, web("shop"))
+
+    await stage.cluster.initialised("a", within_s=30.0)
+    await wait_for(lambda: has_address(stage), "the Service has an address", within_s=30.0)
+    await wait_for(lambda: has_route(stage), "the node has its route", within_s=30.0)
+
+
+async def answer_to_a_stranger(port: int) -> int:
+    """Somebody known, without rights, asks for metrics."""
+    headers = {"Authorization": f"Bearer {STRANGER.token}"}
+    connector = aiohttp.TCPConnector(ssl=pki.client_context())
+    url = f"https://{ports.LOOPBACK}:{port}/metrics"
+    async with (
+        aiohttp.ClientSession(connector=connector, headers=headers) as session,
+        session.get(url) as response,
+    ):
+        return response.status
+
+
+async def repeated_events(stage: Stage) -> None:
+    """A node that cannot be deleted at once: the same event twice, and then its deletion."""
+    rule = stage.wire.on(harness.NODE_DELETE, refusal(500))
+    (machine,) = stage.cloud.world.snapshot()
+    stage.cloud.world.delete(machine.id)
+    await stage.cluster.set_ready("a", "Unknown")
+
+    await counted_up(stage.wire)
+    stage.wire.remove(rule)
+    await wait_for(lambda: is_gone(stage), "the node is gone", within_s=30.0)
+
+
+async def hand_over(stage: Stage) -> None:
+    """The leader stops, its standby goes on; a changed file is refused, which an event tells."""
+    (leader,) = stage.daemons
+    standby = await stage.start(flags=FLAGS)
+    await standby.says("new leader elected")
+    assert await leader.stop() == 0
+    await standby.says("became leader")
+    await stage.node("b")
+    await stage.cluster.initialised("b", within_s=30.0)
+    stage.configure_cloud(token="wrong")
+    await standby.says("changed file cannot be used, the old stays", within_s=30.0)
+    assert await standby.stop() == 0
+
+
+async def counted_up(wire: FaultProxy) -> list[Exchange]:
+    """Wait for an event that is written again."""
+    return await wire.wait_for(
+        Match(method="PATCH", path="/events/"), answered=True, timeout_s=60.0
+    )
+
+
+async def has_address(stage: Stage) -> bool:
+    service = await stage.cluster.get(f"{SERVICES}/shop") or {"status": {}}
+    return bool(service["status"].get("loadBalancer", {}).get("ingress"))
+
+
+async def has_route(stage: Stage) -> bool:
+    node = await stage.cluster.get(f"{NODES}/a") or {"status": {}}
+    return any(
+        condition["type"] == "NetworkUnavailable" and condition["status"] == "False"
+        for condition in node["status"].get("conditions", ())
+    )
+
+
+async def is_gone(stage: Stage) -> bool:
+    return await stage.cluster.node("a") is None
