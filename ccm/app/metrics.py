@@ -33,10 +33,11 @@ def summary() -> dict[str, int]:
     """What the process did so far: requests to the API server and calls to the cloud.
 
     `api_writes` counts every request that changes something, those about events and the
-    Lease included; `node_writes` and `event_writes` are calls about those alone.
+    Lease included; `node_writes`, `service_writes` and `event_writes` are calls about those
+    alone.
     """
     reads = writes = calls = 0
-    about = {"nodes": 0, "events": 0}
+    about = {"nodes": 0, "services": 0, "events": 0}
     for family in metrics.REGISTRY.collect():
         for sample in family.samples:
             if sample.name == "rest_client_requests_total":
@@ -52,6 +53,7 @@ def summary() -> dict[str, int]:
         "api_reads": reads,
         "api_writes": writes,
         "node_writes": about["nodes"],
+        "service_writes": about["services"],
         "event_writes": about["events"],
         "cloud_calls": calls,
     }

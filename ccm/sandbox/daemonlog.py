@@ -21,12 +21,18 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     node: str = ""
     node_writes: int | None = None
+    service_writes: int = 0
     cloud_calls: int | None = None
 
     @property
     def is_warning(self) -> bool:
         """Whether somebody should look at it."""
         return self.level in _WARNINGS
+
+    @property
+    def writes(self) -> int | None:
+        """Writes about nodes and Services; None in all lines but the last."""
+        return None if self.node_writes is None else self.node_writes + self.service_writes
 
     @property
     def is_last(self) -> bool:

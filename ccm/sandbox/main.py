@@ -321,7 +321,7 @@ class Sandbox:
         self._screen.say(
             report.last_line(
                 self._board,
-                writes=self._last.node_writes if self._last else None,
+                writes=self._last.writes if self._last else None,
                 cloud_calls=calls,
                 took_s=self._took_s,
             )

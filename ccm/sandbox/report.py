@@ -29,8 +29,8 @@ def _last_word(row: Row | ServiceRow | None, nothing: str) -> str:
 def last_line(
     board: Board, *, writes: int | None, cloud_calls: int | None, took_s: float | None
 ) -> str:
-    """What it came to: nodes, routes, Services, the daemon's writes about nodes, cloud calls,
-    warnings.
+    """What it came to: nodes, routes, Services, the daemon's writes about nodes and Services,
+    cloud calls, warnings.
 
     Args:
         board: nodes and Services.

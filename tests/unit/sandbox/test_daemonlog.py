@@ -34,11 +34,12 @@ def test_the_figures_stand_in_the_last_line(tmp_path: Path) -> None:
     path.write_text('{"msg":"stopping"}\n')
     assert [entry.is_last for entry in log.news()] == [False]
 
-    path.write_text('{"msg":"stopping"}\n{"msg":"stopped","node_writes":10,"cloud_calls":2}\n')
+    figures = '"node_writes":10,"service_writes":3,"cloud_calls":2'
+    path.write_text(f'{{"msg":"stopping"}}\n{{"msg":"stopped",{figures}}}\n')
     log.news()
 
     assert log.last is not None
-    assert (log.last.node_writes, log.last.cloud_calls) == (10, 2)
+    assert (log.last.writes, log.last.cloud_calls) == (13, 2)
 
 
 def test_an_entry_reads_as_a_sentence(tmp_path: Path) -> None:
