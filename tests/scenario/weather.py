@@ -17,7 +17,7 @@ from tests.scenario import harness
 Weather = Callable[[], Action]
 """Makes the fault, afresh for each strike."""
 
-CLOUD_TIMEOUT = "700ms"
+CLOUD_TIMEOUT = "2s"
 """How long the provider waits for one answer of the cloud; shorter than a strike that holds."""
 
 
