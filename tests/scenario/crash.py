@@ -239,8 +239,7 @@ class Crashes:
         self._starts += 1
         folder = self._stage.folder
         kubeconfig = folder / "crash.kubeconfig"
-        server = self._stage.server
-        realserver.write_kubeconfig(kubeconfig, url=self._wire.url, token=server.token)
+        realserver.write_kubeconfig(kubeconfig, url=self._wire.url, token=self._stage.token)
         files = {"kubeconfig": str(kubeconfig), "cloud-config": str(self._stage.cloud_config)}
         argv = harness.command_line({**harness.FLAGS, **story.flags, **files})
         self._daemon = self._nursery.fork(name, argv, folder / f"{name}.log")
