@@ -1,0 +1,219 @@
+"""What the daemon says about its health while its surroundings fail, and on a standby."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from ccm.app import names
+from ccm.sandbox import ports
+from tests import pki, servers
+from tests.faults import FaultProxy
+from tests.scenario.harness import Daemon, Stage, command_line, wait_for
+from tests.scenario.test_misconfiguration import GOOD, flags_of, run
+
+pytestmark = pytest.mark.asyncio
+
+HEALTHY = {"/healthz": 200, "/livez": 200, "/readyz": 200}
+OUTAGE = {"/healthz": 200, "/livez": 200, "/readyz": 500}
+WITHIN_S = 20.0
+
+LENGTHS = [
+    pytest.param(0.0, id="short"),
+    pytest.param(300.0, id="five minutes", marks=[pytest.mark.soak, pytest.mark.timeout(900)]),
+]
+"""How long a trouble lasts after it was noticed."""
+
+ONE_SERVER = pytest.mark.parametrize("api_server", [servers.BUILTIN], indirect=True)
+"""Nothing here depends on which API server it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A daemon whose health can be asked for."""
+
+    daemon: Daemon
+    session: aiohttp.ClientSession
+
+    async def codes(self) -> Mapping[str, int]:
+        """The answers to all three questions."""
+        return {path: (await self.ask(path))[0] for path in HEALTHY}
+
+    async def ask(self, path: str) -> tuple[int, str]:
+        """Status and text of one answer."""
+        async with self.session.get(path) as response:
+            return response.status, await response.text()
+
+    async def says(self, codes: Mapping[str, int]) -> None:
+        """Wait for these answers."""
+
+        async def so() -> bool:
+            with contextlib.suppress(aiohttp.ClientConnectionError):
+                return await self.codes() == codes
+            return False
+
+        await wait_for(so, f"{self.daemon.name} answers {codes}", within_s=WITHIN_S)
+
+    async def stays(self, codes: Mapping[str, int], seconds: float) -> None:
+        """Ask for so long, at least once; the answers are always these."""
+        ends = time.monotonic() + seconds
+        while True:
+            assert await self.codes() == codes
+            if time.monotonic() > ends:
+                return
+            await asyncio.sleep(min(5.0, seconds))
+
+
+@contextlib.asynccontextmanager
+async def started(
+    stage: Stage, flags: Mapping[str, str] | None = None, *, wire: FaultProxy | None = None
+) -> AsyncIterator[Asked]:
+    """One more daemon of the stage, with a server that anybody may ask about its health."""
+    port = ports.pick_port()
+    daemon = await stage.start(
+        flags={
+            "secure-port": str(port),
+            "bind-address": ports.LOOPBACK,
+            "authorization-always-allow-paths": "/healthz*,/livez*,/readyz*",
+            **(flags or {}),
+        },
+        wire=wire,
+    )
+    await daemon.says("serving", within_s=WITHIN_S)
+    async with aiohttp.ClientSession(
+        f"https://{ports.LOOPBACK}:{port}",
+        connector=aiohttp.TCPConnector(ssl=pki.client_context()),
+    ) as session:
+        yield Asked(daemon=daemon, session=session)
+
+
+@ONE_SERVER
+@pytest.mark.row("serving-health-03")
+@pytest.mark.parametrize("seconds", LENGTHS)
+async def test_an_outage_of_the_cloud_is_told_and_no_reason_to_restart(
+    stage: Stage, seconds: float
+) -> None:
+    await stage.node("alpha")
+    async with started(stage) as asked:
+        await stage.cluster.initialised("alpha")
+        await asked.says(HEALTHY)
+
+        await stage.cloud_wire.down()
+        await stage.cluster.register("beta")  # somebody asks the cloud about it again and again
+        await asked.says(OUTAGE)
+        assert "[-]cloud failed: " in (await asked.ask("/readyz"))[1]
+        assert "calls in a row failed" in (await asked.ask("/readyz/cloud"))[1]
+        await asked.stays(OUTAGE, seconds)
+
+        await stage.cloud_wire.up()
+        stage.machine("beta")
+        await asked.says(HEALTHY)
+
+
+@ONE_SERVER
+@pytest.mark.row("serving-health-03")
+@pytest.mark.parametrize("seconds", LENGTHS)
+async def test_an_outage_of_the_api_server_is_told_and_no_reason_to_restart(
+    stage: Stage, seconds: float
+) -> None:
+    async with started(stage, {"leader-elect": "false"}) as asked:
+        await asked.says(HEALTHY)
+
+        await stage.wire.down()
+        await asked.says(OUTAGE)
+        assert "[-]api-server failed: " in (await asked.ask("/readyz"))[1]
+        await asked.stays(OUTAGE, seconds)
+
+        await stage.wire.up()
+        await asked.says(HEALTHY)
+
+
+@ONE_SERVER
+@pytest.mark.row("serving-health-03", "serving-health-05")
+@pytest.mark.parametrize("seconds", LENGTHS)
+async def test_a_standby_is_ready_while_it_reaches_the_api_server(
+    stage: Stage, seconds: float
+) -> None:
+    await stage.start_leading()
+    async with started(stage) as standby:
+        await standby.daemon.says("new leader elected")
+        await standby.says(HEALTHY)
+        assert "[+]caches ok: none, standing by" in (await standby.ask("/readyz?verbose"))[1]
+
+        await stage.wires[1].down()
+        await standby.says(OUTAGE)
+        await standby.stays(OUTAGE, seconds)
+
+        await stage.wires[1].up()
+        await standby.says(HEALTHY)
+
+
+@ONE_SERVER
+@pytest.mark.row("serving-health-03")
+async def test_a_daemon_that_starts_into_an_outage_says_what_it_waits_for(stage: Stage) -> None:
+    wire = await stage.new_wire()
+    await wire.down()
+    async with started(stage, wire=wire) as asked:
+        await asked.says(OUTAGE)
+        assert "[-]api-server failed: " in (await asked.ask("/readyz"))[1]
+
+        await wire.up()
+        await asked.says(HEALTHY)
+
+
+@ONE_SERVER
+@pytest.mark.row("serving-health-04")
+async def test_a_controller_that_refuses_its_flags_is_reported_and_fails_nothing(
+    stage: Stage,
+) -> None:
+    flags = {"controllers": f"*,-{names.SERVICE.name}", "cluster-cidr": "nonsense"}
+    async with started(stage, flags) as asked:
+        await asked.says(HEALTHY)
+
+        status, said = await asked.ask("/readyz?verbose")
+
+    (line,) = [line for line in said.splitlines() if names.ROUTE.name in line]
+    assert status == 200
+    assert line.startswith(f"[+]{names.ROUTE.name} ok: not running: --cluster-cidr")
+
+
+@pytest.mark.row("serving-start-01")
+async def test_a_port_that_is_taken_ends_the_process_with_one_message(tmp_path: Path) -> None:
+    with socket.create_server((ports.LOOPBACK, 0)) as taken:
+        address = f"{ports.LOOPBACK}:{taken.getsockname()[1]}"
+        flags = {"secure-port": address.partition(":")[2], "bind-address": ports.LOOPBACK}
+
+        end = await run(command_line({**flags_of(tmp_path, GOOD), **flags}), tmp_path)
+
+    assert end.is_one_message
+    assert f"cannot listen on {address}: Address already in use" in end.message
+
+
+@pytest.mark.row("serving-start-01", "serving-tls-04")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"tls-cert-file": "no.crt", "tls-private-key-file": "no.key"}, "no.crt"),
+        ({"tls-cipher-suites": "TLS_NULL"}, "TLS_NULL"),
+        ({"tls-curve-preferences": "7"}, "key exchange group 7 is unknown"),
+        ({"client-ca-file": "no.pem"}, "no.pem"),
+        ({"authentication-kubeconfig": "no.kubeconfig"}, "no.kubeconfig"),
+    ],
+)
+async def test_what_the_server_cannot_use_ends_the_process_with_one_message(
+    tmp_path: Path, flags: Mapping[str, str], said: str
+) -> None:
+    port = {"secure-port": str(ports.pick_port()), "bind-address": ports.LOOPBACK}
+
+    end = await run(command_line({**flags_of(tmp_path, GOOD), **port, **flags}), tmp_path)
+
+    assert end.is_one_message, end
+    assert said in end.message
