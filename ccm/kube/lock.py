@@ -3,7 +3,10 @@
 The rules and the wire format are client-go's, so that its replicas and ours may share a
 Lease. Nobody trusts anybody else's clock: a lease runs out when its record has not
 changed for as long as the record says, counted from the local moment it was last seen to
-change. Times inside the record are only compared, at a precision of seconds.
+change. Times inside the record are only compared, as they are written.
+
+Deviation: client-go compares them in whole seconds. A leader that renews more often than once a
+second would be taken for silent up to a second early then, before it has given up itself.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from ccm.base.clock import Clock
 from ccm.kube import errors
 from ccm.model.lease import Lease, LeaseSpec
 from ccm.model.meta import ObjectMeta, ObjectReference
-from ccm.model.times import format_micro_time, format_time, parse_time
+from ccm.model.times import format_micro_time, parse_time
 
 _RELEASED_S = 1
 """Duration written into a released lease; the API server refuses zero (client-go)."""
@@ -308,19 +311,12 @@ def _record(spec: LeaseSpec) -> _Record:
     return (
         spec.holder_identity or "",
         spec.lease_duration_seconds or 0,
-        _seconds(spec.acquire_time),
-        _seconds(spec.renew_time),
+        spec.acquire_time or "",
+        spec.renew_time or "",
         spec.lease_transitions or 0,
         spec.strategy or "",
         spec.preferred_holder or "",
     )
-
-
-def _seconds(text: str | None) -> str:
-    try:
-        return format_time(parse_time(text)) if text else ""
-    except ValueError:
-        return text or ""
 
 
 def _micro(text: str | None, default: datetime) -> str:

@@ -36,6 +36,7 @@ async def series(tmp_path: Path) -> AsyncIterator[Relay]:
         yield opened
 
 
+@pytest.mark.row("daemon-stop-05")
 @pytest.mark.envtest
 @pytest.mark.asyncio
 @pytest.mark.parametrize(

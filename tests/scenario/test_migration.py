@@ -88,6 +88,7 @@ async def test_what_the_plan_gives_to_another_does_not_run(stage: Stage) -> None
     assert await daemon.stop() == 0
 
 
+@pytest.mark.row("daemon-migration-05")
 @pytest.mark.asyncio
 async def test_losing_the_shared_lease_ends_the_process(stage: Stage) -> None:
     daemon = await stage.start_leading(flags=plan(stage.folder, "*"))

@@ -69,6 +69,7 @@ def flags_of(folder: Path, config: str) -> dict[str, str]:
 GOOD = f"url: {NOWHERE}\ntoken: t\n"
 
 
+@pytest.mark.row("daemon-exit-01")
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("flags", "words"),
@@ -98,6 +99,7 @@ async def test_a_setting_that_cannot_be_right(
     assert [word for word in words if word not in end.message] == []
 
 
+@pytest.mark.row("daemon-exit-01")
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("config", "words"),
@@ -122,6 +124,7 @@ async def test_a_cloud_config_that_makes_no_sense(
     assert [word for word in words if word not in end.message] == []
 
 
+@pytest.mark.row("daemon-exit-01")
 @pytest.mark.asyncio
 async def test_nothing_is_touched_before_the_settings_are_right(stage: Stage) -> None:
     """With an unknown provider or a bad cloud config no Lease is taken and nothing written."""

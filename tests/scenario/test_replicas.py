@@ -48,6 +48,7 @@ def node_writes(wire: FaultProxy) -> list[float]:
     return [one.started_s for one in wire.requests(harness.NODE_WRITE)]
 
 
+@pytest.mark.row("daemon-lease-14")
 @pytest.mark.asyncio
 async def test_the_leader_is_stopped(stage: Stage) -> None:
     """SIGTERM: the Lease is given back, the standby leads within a second, and works."""
@@ -89,6 +90,7 @@ async def test_the_leader_is_killed(stage: Stage) -> None:
     assert min(node_writes(theirs)) > first_claim_s(theirs)
 
 
+@pytest.mark.row("daemon-lease-13")
 @pytest.mark.asyncio
 async def test_the_leader_is_cut_off(stage: Stage) -> None:
     """A leader that cannot renew stops and exits 1 before the standby may begin."""
@@ -127,6 +129,7 @@ async def test_a_standby_without_a_watch(stage: Stage) -> None:
     assert first_claim_s(wire) - released.started_s < harness.RETRY_S * 2.2 + 1.0
 
 
+@pytest.mark.row("daemon-lease-12")
 @pytest.mark.asyncio
 async def test_the_lease_as_client_go_writes_it(stage: Stage) -> None:
     """Fields, types and formats are those of client-go, held, renewed and given back."""
@@ -160,6 +163,7 @@ async def test_the_lease_as_client_go_writes_it(stage: Stage) -> None:
     assert MICRO_TIME.fullmatch(released.json()["spec"]["renewTime"])
 
 
+@pytest.mark.row("daemon-lease-12")
 @pytest.mark.asyncio
 async def test_a_lease_that_a_go_replica_left_behind(stage: Stage) -> None:
     """A dead foreign holder is waited out by our own clock, then followed in its count."""

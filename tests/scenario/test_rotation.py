@@ -74,6 +74,7 @@ def credentials_sent(wire: FaultProxy, since: int) -> set[str]:
     return {one.headers["authorization"].rpartition(" ")[2] for one in found}
 
 
+@pytest.mark.row("daemon-reload-01", "daemon-reload-02")
 @pytest.mark.timeout(180)
 @pytest.mark.asyncio
 async def test_tokens_are_exchanged_under_load(stage: Stage) -> None:
@@ -178,6 +179,7 @@ def _subject(name: str, group: str = "") -> x509.Name:
     return x509.Name(parts)
 
 
+@pytest.mark.row("daemon-reload-03")
 @pytest.mark.envtest
 @pytest.mark.timeout(180)
 @pytest.mark.asyncio

@@ -43,6 +43,7 @@ async def test_a_signal_ends_it_in_good_order(stage: Stage, number: signal.Signa
     assert said.index("stopping") < said.index("lease given back") < said.index("stopped")
 
 
+@pytest.mark.row("daemon-stop-03")
 @pytest.mark.asyncio
 async def test_a_signal_while_the_cloud_hangs(stage: Stage) -> None:
     """Questions without an answer hold up nothing: exit 0 in time, the Lease given back."""
@@ -61,6 +62,7 @@ async def test_a_signal_while_the_cloud_hangs(stage: Stage) -> None:
     assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
 
 
+@pytest.mark.row("daemon-stop-04")
 @pytest.mark.asyncio
 async def test_a_second_signal_ends_it_at_once(stage: Stage) -> None:
     """Whoever asks twice does not wait for events and the Lease."""

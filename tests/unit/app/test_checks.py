@@ -47,6 +47,7 @@ def test_accepted(argv: str) -> None:
     assert faults(*argv.split()) == []
 
 
+@pytest.mark.row("daemon-flags-06", "daemon-flags-08")
 @pytest.mark.parametrize(
     ("argv", "fault"),
     [
@@ -153,6 +154,7 @@ def test_further_controllers_and_webhooks() -> None:
     assert checks.faults(read, controllers=["mine"], webhooks=["w", "x"]) == []
 
 
+@pytest.mark.row("daemon-flags-04")
 def test_all_faults_in_one_message() -> None:
     """Nobody has to start the daemon twice to learn of a second fault."""
     read = options.parse(

@@ -58,6 +58,7 @@ def faults(tmp_path: Path, content: Any) -> list[str]:
     return [fault.removeprefix(f"{given}: ") for fault in caught.value.faults]
 
 
+@pytest.mark.row("daemon-config-02")
 def test_a_file_sets_what_flags_set(tmp_path: Path) -> None:
     chosen = read(
         file(
@@ -99,6 +100,7 @@ def test_a_file_sets_what_flags_set(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.row("daemon-config-02")
 def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     given = file(tmp_path, {"KubeCloudShared": {"ClusterName": "file"}, "Flags": {"v": 2}})
 
@@ -107,6 +109,7 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     assert (chosen.cluster_name, chosen.v) == ("line", 2)
 
 
+@pytest.mark.row("daemon-config-02")
 def test_the_case_of_names_does_not_matter(tmp_path: Path) -> None:
     chosen = read(
         file(
@@ -221,6 +224,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read("--config=/no/file")
 
 
+@pytest.mark.row("daemon-config-01")
 @pytest.mark.parametrize("name", sorted(options.FLAGS.keys() - {"help", "version"}))
 def test_every_setting_survives_a_round_trip(tmp_path: Path, name: str) -> None:
     text = OTHER.get(name) or _BY_WORD[options.FLAGS[name].kind.word]
@@ -231,6 +235,7 @@ def test_every_setting_survives_a_round_trip(tmp_path: Path, name: str) -> None:
     assert settings(again) == settings(given)
 
 
+@pytest.mark.row("daemon-config-01")
 @pytest.mark.parametrize(
     "argv",
     [

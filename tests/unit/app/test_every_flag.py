@@ -40,6 +40,7 @@ def test_what_takes_any_text_is_all_that_refuses_nothing() -> None:
     assert {options.FLAGS[name].kind.word for name in silent} == {"string"}
 
 
+@pytest.mark.row("daemon-flags-01")
 @pytest.mark.parametrize("name", ROWS)
 def test_default(name: str) -> None:
     flag = options.FLAGS[name]
@@ -60,6 +61,7 @@ def test_what_it_takes(name: str, word: str) -> None:
     assert complaints(argv) == []
 
 
+@pytest.mark.row("daemon-flags-03")
 @pytest.mark.parametrize(
     ("name", "text"), [(name, text) for name, row in ROWS.items() for text in row.refuses]
 )
@@ -87,6 +89,7 @@ def test_a_value_is_the_next_word_too_and_must_not_be_missing(name: str) -> None
     assert f"--{name} takes {options.FLAGS[name].kind.wants}" in said
 
 
+@pytest.mark.row("daemon-flags-07")
 @pytest.mark.parametrize(
     "name", [name for name, flag in options.FLAGS.items() if flag.state == "accepted"]
 )
@@ -98,6 +101,7 @@ def test_what_has_no_meaning_here_is_said_once(name: str) -> None:
     assert said.startswith(f"--{name} has no effect: ")
 
 
+@pytest.mark.row("daemon-flags-07")
 @pytest.mark.parametrize(
     "word",
     [
@@ -113,6 +117,7 @@ def test_what_python_cannot_set_is_said_once(word: str) -> None:
     assert said.startswith(word.partition("=")[0])
 
 
+@pytest.mark.row("daemon-flags-04")
 def test_all_faults_are_said_at_once() -> None:
     argv = ["--cloud-provider=", "--secure-port=-1", "--tls-cipher-suites=X", "--webhooks=y"]
 

@@ -29,6 +29,7 @@ def document(version: str, body: str) -> str:
     )
 
 
+@pytest.mark.row("daemon-migration-01")
 @pytest.mark.parametrize(
     ("component", "runs"),
     [
@@ -49,6 +50,7 @@ def test_the_plan_says_where_a_controller_runs(
     assert found.of(names.NODE.name) is Runs.MAIN
 
 
+@pytest.mark.row("daemon-migration-04")
 def test_without_a_file_three_controllers_are_shared() -> None:
     assert migration.DEFAULT.leader_name == "cloud-provider-extraction-migration"
     assert [migration.DEFAULT.of(entry.name) for entry in names.CONTROLLERS] == [
@@ -59,6 +61,7 @@ def test_without_a_file_three_controllers_are_shared() -> None:
     ]
 
 
+@pytest.mark.row("daemon-migration-02")
 @pytest.mark.parametrize(
     ("version", "lock"),
     [("v1alpha1", "resourceLock: leases\n"), ("v1beta1", "resourceLock: leases\n"), ("v1", "")],
@@ -77,6 +80,7 @@ def test_each_version_is_read(tmp_path: Path, version: str, lock: str) -> None:
     )
 
 
+@pytest.mark.row("daemon-migration-02")
 def test_a_plan_may_be_empty(tmp_path: Path) -> None:
     file = tmp_path / "migration.yaml"
     file.write_text(document("v1", "leaderName: x\ncontrollerLeaders: []\n"))
@@ -84,6 +88,7 @@ def test_a_plan_may_be_empty(tmp_path: Path) -> None:
     assert migration.load(str(file)).leaders == ()
 
 
+@pytest.mark.row("daemon-migration-03")
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -9,6 +9,7 @@ import pytest
 from ccm.app import names
 
 
+@pytest.mark.row("daemon-names-01")
 def test_the_promised_names() -> None:
     """Names, aliases, client names and metric names are those of the Go reference."""
     assert [(c.name, c.alias, c.client, c.metric) for c in names.CONTROLLERS] == [
@@ -24,6 +25,7 @@ def test_the_promised_names() -> None:
     ]
 
 
+@pytest.mark.row("daemon-names-01")
 @pytest.mark.parametrize("controller", names.CONTROLLERS, ids=lambda c: c.name)
 def test_the_form_of_a_name(controller: names.Controller) -> None:
     """A canonical name is lower-case words with dashes and ends in -controller."""
@@ -31,6 +33,7 @@ def test_the_form_of_a_name(controller: names.Controller) -> None:
     assert controller.name.endswith("-controller")
 
 
+@pytest.mark.row("daemon-names-02", "daemon-names-06")
 @pytest.mark.parametrize(
     ("requested", "aliases", "resolved"),
     [
@@ -63,6 +66,7 @@ def test_aliases_are_replaced(requested: str, aliases: dict[str, str], resolved:
     assert found == tuple(resolved.split(","))
 
 
+@pytest.mark.row("daemon-names-03")
 @pytest.mark.parametrize(
     ("name", "requested", "enabled"),
     [
@@ -89,11 +93,13 @@ def test_enabling(name: str, requested: str, enabled: bool) -> None:
     assert found is enabled
 
 
+@pytest.mark.row("daemon-names-03")
 def test_an_empty_list_enables_nothing() -> None:
     """Without a star and without the name, a controller is off."""
     assert names.is_enabled("alpha", []) is False
 
 
+@pytest.mark.row("daemon-names-04")
 @pytest.mark.parametrize(
     ("requested", "known", "unknown"),
     [
@@ -111,6 +117,7 @@ def test_unknown_names(requested: list[str], known: list[str], unknown: list[str
     assert names.unknown(requested, known) == unknown
 
 
+@pytest.mark.row("daemon-names-05")
 @pytest.mark.parametrize(
     ("requested", "enabled", "disabled", "missing"),
     [

@@ -149,6 +149,7 @@ def name_of(word: str) -> str:
     return word.removeprefix("--").partition("=")[0]
 
 
+@pytest.mark.row("daemon-flags-01")
 @pytest.mark.parametrize("row", DEFAULTS.split())
 def test_default(row: str) -> None:
     """Each flag starts at its documented default."""
@@ -204,6 +205,7 @@ def test_the_order_of_sections() -> None:
     ]
 
 
+@pytest.mark.row("daemon-flags-02")
 def test_the_reference_flags_are_accepted_together() -> None:
     """One long command line arrives unchanged, and each of its flags counts as given."""
     read = options.parse([word for word, _ in ACCEPTED_TOGETHER] + ["--bind-address=192.168.4.21"])
@@ -244,6 +246,7 @@ def test_an_unknown_flag_gets_a_hint() -> None:
         options.parse(["--kube-api-brust=3"])
 
 
+@pytest.mark.row("daemon-flags-05")
 @pytest.mark.parametrize(
     ("argv", "workers"),
     [

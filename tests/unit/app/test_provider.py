@@ -37,6 +37,7 @@ class Script:
         self.open -= 1
 
 
+@pytest.mark.row("daemon-exit-02")
 @pytest.mark.asyncio
 async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
     script = Script(OSError("no route"), PermissionError("bad token"), OSError("again"), None)
@@ -54,6 +55,7 @@ async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
     assert "no route" in said[0]["error"]
 
 
+@pytest.mark.row("daemon-exit-01")
 @pytest.mark.asyncio
 async def test_a_refused_configuration_is_a_persons_mistake() -> None:
     script = Script(ConfigError("region is missing", "token is missing"))

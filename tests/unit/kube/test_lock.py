@@ -74,14 +74,18 @@ async def ours_from_before(server: Server, lock: Lock) -> None:
 @pytest.mark.parametrize(
     ("arrange", "held", "last_verb", "transitions"),
     [
-        (nothing, True, "create", 0),
-        (without_holder, True, "update", 1),
-        (bing_runs_out, True, "update", 1),
-        (bing_seen_long_ago, True, "update", 1),
-        (released_just_now, True, "update", 5),
-        (bing_is_fresh, False, "get", 0),
-        (bing_renewed, False, "get", 0),
-        (ours_from_before, True, "update", 7),
+        pytest.param(nothing, True, "create", 0, marks=pytest.mark.row("daemon-lease-01")),
+        pytest.param(without_holder, True, "update", 1, marks=pytest.mark.row("daemon-lease-02")),
+        pytest.param(bing_runs_out, True, "update", 1, marks=pytest.mark.row("daemon-lease-03")),
+        pytest.param(
+            bing_seen_long_ago, True, "update", 1, marks=pytest.mark.row("daemon-lease-04")
+        ),
+        pytest.param(
+            released_just_now, True, "update", 5, marks=pytest.mark.row("daemon-lease-05")
+        ),
+        pytest.param(bing_is_fresh, False, "get", 0, marks=pytest.mark.row("daemon-lease-06")),
+        pytest.param(bing_renewed, False, "get", 0, marks=pytest.mark.row("daemon-lease-07")),
+        pytest.param(ours_from_before, True, "update", 7, marks=pytest.mark.row("daemon-lease-08")),
     ],
     ids=lambda value: value.__name__ if callable(value) else str(value),
 )
@@ -100,6 +104,7 @@ async def test_one_try(
     assert lock.is_ours is held
 
 
+@pytest.mark.row("daemon-lease-10")
 @pytest.mark.asyncio
 async def test_taking_and_two_renewals_read_once() -> None:
     server = Server(FakeClock())
@@ -110,6 +115,7 @@ async def test_taking_and_two_renewals_read_once() -> None:
     assert server.verbs == ["get", "create", "update", "update"]
 
 
+@pytest.mark.row("daemon-lease-11")
 @pytest.mark.asyncio
 async def test_a_failed_renewal_reads_and_writes_again_and_is_counted() -> None:
     server = Server(FakeClock())
@@ -126,6 +132,7 @@ async def test_a_failed_renewal_reads_and_writes_again_and_is_counted() -> None:
     assert after == before + 1
 
 
+@pytest.mark.row("daemon-lease-12")
 @pytest.mark.asyncio
 async def test_a_renewal_keeps_the_start_of_the_term_and_writes_six_digits_in_utc() -> None:
     east = START.astimezone(timezone(timedelta(hours=5)))
@@ -150,18 +157,18 @@ async def test_a_term_written_with_other_digits_is_continued() -> None:
     assert server.spec.acquire_time == "2025-12-31T23:00:00.000000Z"
 
 
+@pytest.mark.row("daemon-lease-09")
 @pytest.mark.asyncio
-async def test_records_are_compared_in_seconds() -> None:
+async def test_each_renewal_counts_however_soon_it_comes() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)
     server.hold("bing", duration_s=3, renewed="2026-01-01T00:00:00.100000Z")
     assert not await lock.attempt()
     first = lock.observed_at
     await server.clock.advance(1)
-    server.hold("bing", duration_s=3, renewed="2026-01-01T00:00:00.900000Z")
     assert not await lock.attempt()
     assert lock.observed_at == first
-    server.hold("bing", duration_s=3, renewed="2026-01-01T00:00:01.000000Z")
+    server.hold("bing", duration_s=3, renewed="2026-01-01T00:00:00.100001Z")
     assert not await lock.attempt()
     assert lock.observed_at == first + 1
 
@@ -205,6 +212,7 @@ async def test_losing_a_race_is_a_conflict() -> None:
     assert not lock.in_doubt
 
 
+@pytest.mark.row("daemon-lease-14")
 @pytest.mark.asyncio
 async def test_release_empties_the_holder_and_keeps_the_transitions() -> None:
     server = Server(FakeClock())
