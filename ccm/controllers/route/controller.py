@@ -20,7 +20,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from ccm.base import log
 from ccm.base.backoff import Exponential, jittered
@@ -38,6 +38,7 @@ from ccm.model.times import format_time
 from ccm.runtime.loop import DONE, Loop, Result
 from ccm.runtime.pauses import Pauses
 from ccm.runtime.recorder import Recorder
+from ccm.runtime.requests import Patches
 from ccm.runtime.retry import Again, again, delay_s
 from ccm.runtime.sync import until_synced
 
@@ -59,18 +60,12 @@ LISTING_CAP_S = 60.0
 SAFETY_JITTER = 0.5
 """How much longer than `safety_s` the wait for the next comparison may be, as a fraction."""
 
+K = TypeVar("K")
 Key = tuple[str, ...]
 """What names a route in pauses: what is done, node, range, name."""
 
-
-class NodeApi(Protocol):
-    """The requests about nodes that this controller makes."""
-
-    async def patch_strategic(
-        self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
-    ) -> Node:
-        """Strategic merge patch."""
-        ...
+Change = tuple[str, Network, bool]
+"""A call under way: node, range, and whether it creates the route or deletes it."""
 
 
 class Calls(Protocol):
@@ -133,7 +128,7 @@ class RouteController:
         self,
         *,
         nodes: Informer[Node],
-        api: NodeApi,
+        api: Patches[Node],
         calls: Calls,
         ranges: Sequence[Network],
         events: Recorder,
@@ -159,6 +154,7 @@ class RouteController:
         self._compared_at = -math.inf
         self._failed_listings = 0
         self._busy: Counter[Network] = Counter()
+        self._changes: Counter[Change] = Counter()
         self._in_work: Counter[str] = Counter()
         self._left_alone = False
         self._created_lately: set[tuple[str, Network]] = set()
@@ -209,7 +205,7 @@ class RouteController:
         metrics.PASSES.inc()
         self._left_alone = False
         self._created_lately.clear()
-        busy = list(self._busy)
+        busy, changes = list(self._busy), list(self._changes)
         try:
             routes = await self._calls.list()
         except CloudError as error:
@@ -220,6 +216,7 @@ class RouteController:
         self._due = math.inf
         try:
             self._carry_out(routes, busy)
+            self._look_again_at(changes)
         except Exception:
             # The loop comes back, and must find something due.
             self._due = now
@@ -247,6 +244,17 @@ class RouteController:
             if not self._in_work[node.name] and self._patch(node) is not None:
                 self._conditions.add(node.name)
 
+    def _look_again_at(self, changes: Collection[Change]) -> None:
+        """Believe no listing about what was under way, if by now its opposite is wanted."""
+        for name, network, creates in changes:
+            node = self._nodes.store.get(name)
+            is_wanted = node is not None and network in plan.pod_networks(node)
+            if is_wanted != creates:
+                self._left_alone = True
+            if is_wanted and not creates:
+                # Nothing is said about the node until it is known whether the route is there.
+                self._missing.pop(name, None)
+
     def _start_calls(self, found: plan.Plan, busy: plan.Overlaps) -> None:
         """Start what neither pauses nor meets a call that is still in work."""
         assert self._group is not None
@@ -255,6 +263,7 @@ class RouteController:
         for position, deletion in enumerate(found.deletions):
             if self._may_start(_deletion_key(deletion), deletion.network, busy, now):
                 self._busy[deletion.network] += 1
+                self._changes[deletion.route.target_node, deletion.network, False] += 1
                 removals[position] = self._group.start(
                     self._delete(deletion), name=f"route-delete-{deletion.network}"
                 )
@@ -265,6 +274,7 @@ class RouteController:
                 continue
             if all(position in removals for position in creation.after):
                 self._busy[creation.network] += 1
+                self._changes[creation.node.name, creation.network, True] += 1
                 self._in_work[creation.node.name] += 1
                 obstacles = [removals[position] for position in creation.after]
                 self._group.start(
@@ -350,6 +360,7 @@ class RouteController:
             self._succeeded(key)
             return True
         finally:
+            _count_down(self._changes, (route.target_node, deletion.network, False))
             self._release(deletion.network)
 
     async def _create(
@@ -384,10 +395,10 @@ class RouteController:
             self._created_lately.add((name, creation.network))
             self._succeeded(key)
         finally:
+            _count_down(self._changes, (name, creation.network, True))
             self._release(creation.network)
-            self._in_work[name] -= 1
+            _count_down(self._in_work, name)
             if not self._in_work[name]:
-                del self._in_work[name]
                 self._conditions.add(name)
 
     async def _create_now(self, creation: plan.Creation) -> bool:
@@ -425,9 +436,7 @@ class RouteController:
             self._compare_soon()
 
     def _release(self, network: Network) -> None:
-        self._busy[network] -= 1
-        if not self._busy[network]:
-            del self._busy[network]
+        _count_down(self._busy, network)
         if self._left_alone:
             self._compare_soon()
 
@@ -487,6 +496,12 @@ class RouteController:
     def _forget(self, node: Node) -> None:
         self._bare_since.pop(node.name, None)
         self._missing.pop(node.name, None)
+
+
+def _count_down(counter: Counter[K], key: K) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
 
 
 def _deletion_key(deletion: plan.Deletion) -> Key:

@@ -425,6 +425,53 @@ async def test_what_waited_for_a_call_that_ended_during_the_listing_is_done_soon
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("ends", ["during the listing", "after it"])
+async def test_a_node_that_comes_back_during_the_deletion_of_its_route_gets_it_anew(
+    ends: str,
+) -> None:
+    """The listing still shows the route, which is gone a moment later."""
+    stage = Stage()
+    stage.cloud.routes = [Route(destination_cidr="10.120.0.0/24", target_node="a", name="r0")]
+    deletion = "delete a 10.120.0.0/24"
+    stage.cloud.slow.add(deletion)
+    async with stage.running():
+        stage.node("a", "10.120.0.0/24")
+        stage.cloud.slow.add("list")
+        await stage.clock.advance(11)
+        first, second = (deletion, "list") if ends == "during the listing" else ("list", deletion)
+        stage.cloud.open[first].set()
+        await stage.clock.advance(1)
+        assert stage.api.conditions == []
+        stage.cloud.open[second].set()
+        await stage.clock.advance(60)
+
+        assert stage.cloud.present() == {("a", "10.120.0.0/24")}
+        assert stage.api.conditions == [("a", "False", "RouteCreated")]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("ends", ["during the listing", "after it"])
+async def test_a_route_whose_node_goes_during_its_creation_goes_too(ends: str) -> None:
+    """The listing does not show the route yet."""
+    stage = Stage()
+    stage.node("a", "10.120.0.0/24")
+    creation = "create a 10.120.0.0/24"
+    stage.cloud.slow.add(creation)
+    async with stage.running():
+        stage.remove("a")
+        stage.cloud.slow.add("list")
+        await stage.clock.advance(11)
+        first, second = (creation, "list") if ends == "during the listing" else ("list", creation)
+        stage.cloud.open[first].set()
+        await stage.clock.advance(1)
+        stage.cloud.open[second].set()
+        await stage.clock.advance(60)
+
+        assert stage.cloud.changes() == [creation, "delete a 10.120.0.0/24"]
+        assert stage.cloud.present() == set()
+
+
+@pytest.mark.asyncio
 async def test_a_comparison_that_meets_a_defect_is_tried_again() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
