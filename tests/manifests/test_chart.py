@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import ccm
-from ccm.app import gates, names
+from ccm.app import gates, names, options
 from ccm.app.options import FLAGS
 from tests.manifests import shipped
 from tests.manifests.shipped import CHART, Object
@@ -92,6 +92,7 @@ def test_every_flag_is_one_of_the_daemon(tmp_path: Path, values: Values) -> None
 
     assert found <= FLAGS.keys()
     assert len(found) == len(args)
+    assert options.parse(args).cloud_provider
 
 
 def test_two_releases_share_nothing(tmp_path: Path) -> None:

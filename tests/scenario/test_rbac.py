@@ -36,6 +36,9 @@ FLAGS = {
 
 STRANGER = realserver.User(name="stranger", token="stranger-token-0123456789")
 
+SURPLUS = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "update", "create"]}
+"""A rule of which two verbs are never needed: the proof that such would be found."""
+
 pytestmark = [pytest.mark.envtest, pytest.mark.timeout(240)]
 
 
@@ -109,6 +112,8 @@ async def test_the_rights_are_enough_and_none_is_too_many(audited: Stage, audit_
     asked = requests(audit_log)
     assert refused(asked) == []
     assert unused(found, asked) == []
+    surplus = {"kind": "ClusterRole", "metadata": {"name": "surplus"}, "rules": [SURPLUS]}
+    assert len(unused([surplus], asked)) == 2
 
 
 @pytest.mark.asyncio
