@@ -33,6 +33,16 @@ FLAGS: Mapping[str, str] = {
 PATIENCE_S = 55.0
 """A failed route is tried again after a second, then two; a busy machine takes its time."""
 
+ONE_SERVER = pytest.mark.parametrize(
+    "api_server",
+    [
+        pytest.param(servers.BUILTIN),
+        pytest.param(servers.REAL, marks=[pytest.mark.envtest, pytest.mark.soak]),
+    ],
+    indirect=True,
+)
+"""For what hardly depends on the API server: the real one has its turn in the long runs."""
+
 ROUTES = "^/v1/routes"
 LIST = Step(name="list", method="GET", path=f"{ROUTES}$")
 CREATE = Step(name="create", method="POST", path=f"{ROUTES}$")
@@ -156,6 +166,7 @@ async def stay(stage: Stage, chosen: Sequence[Case]) -> None:
 
 
 @pytest.mark.asyncio
+@ONE_SERVER
 async def test_each_call_about_a_route_fails_once(stage: Stage) -> None:
     """Every node gets its route and its condition, and every route goes with its node."""
     await stay(
@@ -171,14 +182,7 @@ async def test_each_condition_is_not_answered_once(stage: Stage) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize(
-    "api_server",
-    [
-        pytest.param(servers.BUILTIN),
-        pytest.param(servers.REAL, marks=[pytest.mark.envtest, pytest.mark.soak]),
-    ],
-    indirect=True,
-)
+@ONE_SERVER
 async def test_each_listing_fails_once(stage: Stage) -> None:
     """Without a listing nothing is made and nothing deleted; after it all is as it should be."""
     await begin(stage)
