@@ -108,6 +108,10 @@ class Believed:
             answer = await self._client.raw("GET", PATH)
             self._cluster = msgspec.json.decode(answer).get("data") or {}
             self._looked_up = True
+        except errors.Missing:
+            # A cluster whose API server believes no authority has none for us either.
+            self._cluster = {}
+            self._looked_up = True
         except (errors.Unreachable, errors.ServerError, errors.TooMany) as error:
             self._say("cluster's authentication settings cannot be read, trying on", str(error))
         except (errors.KubeError, msgspec.MsgspecError) as error:
