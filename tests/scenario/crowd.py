@@ -53,7 +53,7 @@ LONGEST_S = 600
 """How long a test with a crowd may take there; seconds."""
 
 _AT_ONCE = 32
-_LOOK_S = 0.5
+_LOOK_S = 0.25
 
 
 async def start(stage: Stage, *, flags: Mapping[str, str] = FLAGS) -> Daemon:
@@ -211,7 +211,7 @@ async def listed(work: Work) -> None:
     await wait_for(asked, "a listing of load balancers", within_s=PATIENCE_S)
 
 
-async def quiet(stage: Stage, *, for_s: float = 2.0) -> None:
+async def quiet(stage: Stage, *, for_s: float = 1.5) -> None:
     """Wait until neither the cloud nor the API server is asked for anything by a daemon.
 
     Watches and the Lease apart: they are never quiet.

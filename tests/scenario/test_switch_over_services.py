@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
 import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
 
 from ccm.model import names
 from ccm.sandbox import realserver
+from ccm.sandbox.apiserver import server as apiserver
+from ccm.sandbox.apiserver import store
 from tests import servers
 from tests.scenario import crowd, harness, legacy
 from tests.scenario.crowd import Work
@@ -127,20 +132,33 @@ async def test_a_settled_cluster_is_taken_over_without_a_write(stage: Stage) -> 
     assert await daemon.stop() == 0
 
 
-@pytest_asyncio.fixture
-async def dual_stage(tmp_path: Path) -> AsyncIterator[Stage]:
-    """A stage before a real API server that gives Services addresses of both families."""
-    ranges = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112"
-    async with (
-        realserver.open_real_apiserver(
-            servers.require_assets(), tmp_path / "server", extra_args=[ranges]
-        ) as server,
-        harness.open_stage(server, tmp_path) as stage,
-    ):
+BOTH_FAMILIES = "10.96.0.0/16,fd00:10:96::/112"
+
+
+@contextlib.asynccontextmanager
+async def dual_builtin() -> AsyncIterator[servers.ApiServer]:
+    """The built-in API server, inside the test, with Services of both families."""
+    networks = [ipaddress.ip_network(text) for text in BOTH_FAMILIES.split(",")]
+    async with apiserver.serve(store.Store(), cluster_ips=networks, token="dual") as url:
+        yield cast("servers.ApiServer", SimpleNamespace(url=url, token="dual", ca_file=None))
+
+
+@pytest_asyncio.fixture(
+    params=[servers.BUILTIN, pytest.param(servers.REAL, marks=pytest.mark.envtest)]
+)
+async def dual_stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
+    """A stage before an API server that gives Services addresses of both families."""
+    opened: contextlib.AbstractAsyncContextManager[servers.ApiServer] = dual_builtin()
+    if request.param == servers.REAL:
+        opened = realserver.open_real_apiserver(
+            servers.require_assets(),
+            tmp_path / "server",
+            extra_args=[f"--service-cluster-ip-range={BOTH_FAMILIES}"],
+        )
+    async with opened as server, harness.open_stage(server, tmp_path) as stage:
         yield stage
 
 
-@pytest.mark.envtest
 @pytest.mark.row("switch-over-07")
 async def test_dual_stack_services_are_taken_over_without_a_write(dual_stage: Stage) -> None:
     stage = dual_stage
