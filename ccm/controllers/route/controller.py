@@ -29,12 +29,11 @@ from ccm.base.tasks import Group
 from ccm.cloud.errors import CloudError
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
-from ccm.kube.errors import Missing
+from ccm.controllers.route.conditions import Conditions
 from ccm.kube.informer import Informer
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node, names
 from ccm.model.cidr import Network
-from ccm.model.times import format_time
 from ccm.runtime.loop import DONE, Loop, Result
 from ccm.runtime.pauses import Pauses
 from ccm.runtime.recorder import Recorder
@@ -44,9 +43,6 @@ from ccm.runtime.sync import until_synced
 
 QUEUE_NAME = "Routes"
 """Value of the work-queue metrics' label (Go reference)."""
-
-CONDITIONS_QUEUE_NAME = "RouteConditions"
-"""The same for the nodes whose condition is to be written."""
 
 COMPARISON = "routes"
 """The one key of the queue (Go reference)."""
@@ -137,7 +133,6 @@ class RouteController:
         rng: random.Random | None = None,
     ) -> None:
         self._nodes = nodes
-        self._api = api
         self._calls = calls
         self._ranges = ranges
         self._events = events
@@ -149,17 +144,19 @@ class RouteController:
         self._group: Group | None = None
         self._pauses: Pauses[Key] = Pauses(BACK_OFF, self._rng)
         self._queue: WorkQueue[str] = WorkQueue(QUEUE_NAME, clock=clock)
-        self._conditions: WorkQueue[str] = WorkQueue(CONDITIONS_QUEUE_NAME, clock=clock)
+        self._conditions = Conditions(
+            nodes=nodes,
+            api=api,
+            workers=settings.condition_workers,
+            keep_foreign_reason=settings.keep_foreign_reason,
+            clock=clock,
+        )
         self._due = math.inf
         self._compared_at = -math.inf
         self._failed_listings = 0
         self._busy: Counter[Network] = Counter()
         self._changes: Counter[Change] = Counter()
-        self._in_work: Counter[str] = Counter()
         self._left_alone = False
-        self._created_lately: set[tuple[str, Network]] = set()
-        self._missing: dict[str, set[Network | str]] = {}
-        self._cut_off: Collection[str] = ()
         self._targets: Collection[str] = ()
         self._bare_since: dict[str, float] = {}
 
@@ -179,18 +176,11 @@ class RouteController:
             workers=1,
             clock=self._clock,
         )
-        conditions = Loop(
-            names.COMPONENT_ROUTE,
-            queue=self._conditions,
-            reconcile=self._write_condition,
-            workers=self._settings.condition_workers,
-            clock=self._clock,
-        )
         async with Group() as group:
             self._group = group
             self._compare_at(self._clock.monotonic(), forced=True)
             group.start(comparisons.run(), name="route-comparisons")
-            group.start(conditions.run(), name="route-conditions")
+            group.start(self._conditions.run(), name="route-conditions")
 
     # --- comparisons ------------------------------------------------------------------------
 
@@ -204,7 +194,7 @@ class RouteController:
         self._compared_at = now
         metrics.PASSES.inc()
         self._left_alone = False
-        self._created_lately.clear()
+        self._conditions.listing()
         busy, changes = list(self._busy), list(self._changes)
         try:
             routes = await self._calls.list()
@@ -235,14 +225,9 @@ class RouteController:
             kept=found.kept, missing=len(found.creations), doomed=len(found.deletions)
         )
         self._targets = {route.target_node for route in routes}
-        self._cut_off = found.cut_off
-        self._missing = {name: set(networks) for name, networks in found.missing.items()}
-        for name, network in self._created_lately:
-            self._missing.get(name, set()).discard(network)
+        self._conditions.compared(found)
         self._start_calls(found, plan.Overlaps(busy))
-        for node in nodes:
-            if not self._in_work[node.name] and self._patch(node) is not None:
-                self._conditions.add(node.name)
+        self._conditions.write(nodes)
 
     def _look_again_at(self, changes: Collection[Change]) -> None:
         """Believe no listing about what was under way, if by now its opposite is wanted."""
@@ -253,7 +238,7 @@ class RouteController:
                 self._left_alone = True
             if is_wanted and not creates:
                 # Nothing is said about the node until it is known whether the route is there.
-                self._missing.pop(name, None)
+                self._conditions.forget(name)
 
     def _start_calls(self, found: plan.Plan, busy: plan.Overlaps) -> None:
         """Start what neither pauses nor meets a call that is still in work."""
@@ -275,7 +260,7 @@ class RouteController:
             if all(position in removals for position in creation.after):
                 self._busy[creation.network] += 1
                 self._changes[creation.node.name, creation.network, True] += 1
-                self._in_work[creation.node.name] += 1
+                self._conditions.begin(creation.node.name)
                 obstacles = [removals[position] for position in creation.after]
                 self._group.start(
                     self._create(creation, obstacles), name=f"route-create-{creation.network}"
@@ -391,15 +376,12 @@ class RouteController:
                 )
         else:
             self._log.info("route created", **facts)
-            self._missing.get(name, set()).discard(creation.network)
-            self._created_lately.add((name, creation.network))
+            self._conditions.created(name, creation.network)
             self._succeeded(key)
         finally:
             _count_down(self._changes, (name, creation.network, True))
             self._release(creation.network)
-            _count_down(self._in_work, name)
-            if not self._in_work[name]:
-                self._conditions.add(name)
+            self._conditions.end(name)
 
     async def _create_now(self, creation: plan.Creation) -> bool:
         """Create the route unless the node changed while the call waited for its turn."""
@@ -440,31 +422,6 @@ class RouteController:
         if self._left_alone:
             self._compare_soon()
 
-    # --- conditions -------------------------------------------------------------------------
-
-    async def _write_condition(self, name: str) -> Result:
-        node = self._nodes.store.get(name)
-        patch = self._patch(node) if node is not None and not self._in_work[name] else None
-        if patch is None:
-            return DONE
-        try:
-            await self._api.patch_strategic(name, patch, subresource="status")
-        except Missing:
-            return DONE
-        self._log.info("node condition NetworkUnavailable written", node=name)
-        return DONE
-
-    def _patch(self, node: Node) -> plan.Patch | None:
-        missing = self._missing.get(node.name)
-        if missing is None and node.name not in self._cut_off:
-            return None
-        return plan.condition_patch(
-            node,
-            created=missing is not None and not missing,
-            now=format_time(self._clock.now()),
-            keep_foreign_reason=self._settings.keep_foreign_reason,
-        )
-
     # --- cache handlers: they only note and enqueue -----------------------------------------
 
     def _added(self, node: Node, initial: bool) -> None:
@@ -495,7 +452,7 @@ class RouteController:
 
     def _forget(self, node: Node) -> None:
         self._bare_since.pop(node.name, None)
-        self._missing.pop(node.name, None)
+        self._conditions.forget(node.name)
 
 
 def _count_down(counter: Counter[K], key: K) -> None:

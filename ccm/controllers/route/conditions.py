@@ -1,0 +1,129 @@
+"""Says of each node, in its NetworkUnavailable condition, whether all of its routes are there.
+
+What is said follows from the last comparison, corrected by the routes that were created
+since. While a call still creates one, nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+
+from ccm.base import log
+from ccm.base.clock import Clock
+from ccm.controllers.route import plan
+from ccm.kube.errors import Missing
+from ccm.kube.informer import Informer
+from ccm.kube.workqueue import WorkQueue
+from ccm.model import Node, names
+from ccm.model.cidr import Network
+from ccm.model.times import format_time
+from ccm.runtime.loop import DONE, Loop, Result
+from ccm.runtime.requests import Patches
+
+QUEUE_NAME = "RouteConditions"
+"""Value of the work-queue metrics' label."""
+
+
+class Conditions:
+    """Writes the conditions.
+
+    Args:
+        nodes: the shared cache of nodes.
+        api: requests in the controller's name.
+        workers: conditions written at once.
+        keep_foreign_reason: leave a condition of the right status alone when somebody else
+            wrote it.
+        clock: where time comes from.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: Informer[Node],
+        api: Patches[Node],
+        workers: int,
+        keep_foreign_reason: bool,
+        clock: Clock,
+    ) -> None:
+        self._nodes = nodes
+        self._api = api
+        self._workers = workers
+        self._keep_foreign_reason = keep_foreign_reason
+        self._clock = clock
+        self._log = log.logger(names.COMPONENT_ROUTE)
+        self._queue: WorkQueue[str] = WorkQueue(QUEUE_NAME, clock=clock)
+        self._missing: dict[str, set[Network | str]] = {}
+        self._cut_off: Collection[str] = ()
+        self._creating: Counter[str] = Counter()
+        self._created_lately: set[tuple[str, Network]] = set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        await Loop(
+            names.COMPONENT_ROUTE,
+            queue=self._queue,
+            reconcile=self._write,
+            workers=self._workers,
+            clock=self._clock,
+        ).run()
+
+    def listing(self) -> None:
+        """Routes are listed now: what is created from here on may not be among them."""
+        self._created_lately.clear()
+
+    def compared(self, found: plan.Plan) -> None:
+        """A comparison found this."""
+        self._cut_off = found.cut_off
+        self._missing = {name: set(networks) for name, networks in found.missing.items()}
+        for name, network in self._created_lately:
+            self._missing.get(name, set()).discard(network)
+
+    def write(self, nodes: Iterable[Node]) -> None:
+        """Write what these nodes' conditions should say and do not."""
+        for node in nodes:
+            if not self._creating[node.name] and self._patch(node) is not None:
+                self._queue.add(node.name)
+
+    def begin(self, name: str) -> None:
+        """A call creates a route of that node."""
+        self._creating[name] += 1
+
+    def created(self, name: str, network: Network) -> None:
+        """A route of that node is there now."""
+        self._missing.get(name, set()).discard(network)
+        self._created_lately.add((name, network))
+
+    def end(self, name: str) -> None:
+        """A call that was begun is over, however it ended."""
+        self._creating[name] -= 1
+        if not self._creating[name]:
+            del self._creating[name]
+            self._queue.add(name)
+
+    def forget(self, name: str) -> None:
+        """Nothing is known about that node, so nothing is said until the next comparison."""
+        self._missing.pop(name, None)
+
+    async def _write(self, name: str) -> Result:
+        node = self._nodes.store.get(name)
+        patch = self._patch(node) if node is not None and not self._creating[name] else None
+        if patch is None:
+            return DONE
+        try:
+            await self._api.patch_strategic(name, patch, subresource="status")
+        except Missing:
+            return DONE
+        self._log.info("node condition NetworkUnavailable written", node=name)
+        return DONE
+
+    def _patch(self, node: Node) -> plan.Patch | None:
+        missing = self._missing.get(node.name)
+        if missing is None and node.name not in self._cut_off:
+            return None
+        return plan.condition_patch(
+            node,
+            created=missing is not None and not missing,
+            now=format_time(self._clock.now()),
+            keep_foreign_reason=self._keep_foreign_reason,
+        )
