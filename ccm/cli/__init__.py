@@ -26,13 +26,27 @@ The daemon itself is another command: cloud-controller-manager (or python -m ccm
 
 _EPILOG = """\
 start here:
-  ccm sandbox              a whole cluster to play with, on this machine, in seconds
-  ccm sandbox --help       what it does and what you can do in it
-  ccm doctor --help        find out why a daemon does not work
+  ccm sandbox                     a whole cluster to play with, on this machine, in seconds
+  ccm sandbox --help              what it does and what you can do in it
+
+with a cluster of your own:
+  ccm providers                   which providers are installed; with a NAME, what it reads
+  ccm doctor --cloud-provider=... the daemon's flags: finds what keeps it from working
+  source <(ccm completion bash)   Tab completes commands and flags, the daemon's too
 """
+
+_COLUMN = 16
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it: 128 + SIGINT."""
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Commands and what they do beside each other, on lines as long as our others."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=_COLUMN, width=100)
+        self._action_max_length = _COLUMN - 2  # argparse forgets how far commands are indented
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="ccm",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Formatter,
     )
     parser.add_argument("--version", action="version", version=f"ccm {ccm.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

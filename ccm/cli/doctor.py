@@ -7,10 +7,11 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Self, TextIO
 
 import msgspec
 
@@ -135,7 +136,8 @@ def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     except UsageError as error:
         sys.stderr.write(f"ccm doctor: {error}\n")
         return EXIT_USAGE
-    return asyncio.run(answer(wanted, out))
+    with Watchman(wanted.limit_s) as watchman:
+        return asyncio.run(answer(wanted, out, watch=watchman.watch))
 
 
 def read(words: Sequence[str]) -> Wanted:
@@ -192,8 +194,17 @@ async def answer(
     *,
     environ: Mapping[str, str] = os.environ,
     clock: Clock = SYSTEM,
+    watch: Callable[[str], None] = lambda _name: None,
 ) -> int:
-    """Make all checks and show what they found; the exit status."""
+    """Make all checks and show what they found; the exit status.
+
+    Args:
+        wanted: what the command line asks for.
+        out: where findings go.
+        environ: the environment, for kubeconfig and exec plugins.
+        clock: where time comes from.
+        watch: told the name of each check before it is made.
+    """
     from ccm.doctor import finding
     from ccm.doctor.case import Case
 
@@ -205,7 +216,7 @@ async def answer(
         limit_s=wanted.limit_s,
     )
     with _logging(wanted.options.v):
-        results = await _examine(case, wanted.output, out)
+        results = await _examine(case, wanted.output, out, watch)
     if wanted.output == "json":
         text = msgspec.json.format(msgspec.json.encode(finding.document(results)), indent=2)
         out.write(f"{text.decode()}\n")
@@ -215,19 +226,62 @@ async def answer(
     return EXIT_FAILED if finding.failed(results) else EXIT_OK
 
 
-async def _examine(case: Case, output: str, out: TextIO) -> list[Result]:
+async def _examine(
+    case: Case, output: str, out: TextIO, watch: Callable[[str], None]
+) -> list[Result]:
     """Make all checks, and show each as it comes where people read."""
     from ccm.doctor import examination
 
     progress = _Progress(sys.stderr)
+
+    def about_to(check: Check) -> None:
+        watch(check.name)
+        progress.start(check)
+
     results = []
-    async with contextlib.aclosing(examination.examine(case, progress.start)) as coming:
+    async with contextlib.aclosing(examination.examine(case, about_to)) as coming:
         async for result in coming:
             progress.clear()
             results.append(result)
             if output == "table":
                 _show(result, out)
     return results
+
+
+class Watchman:
+    """Ends the process when a check does not, although its time is over long ago.
+
+    A provider may block the event loop or shrug off its cancellation; a thread sees to it.
+
+    Args:
+        limit_s: longest time of one check, in seconds.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._patience_s = 2 * limit_s + 1.0
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call_off()
+
+    def watch(self, name: str) -> None:
+        """From now on this check is the one that has to end."""
+        self._call_off()
+        self._timer = threading.Timer(self._patience_s, self._end, (name,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _call_off(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self, name: str) -> None:
+        text = f"ccm doctor: {name}: hangs and cannot be cancelled, given up\n"
+        os.write(sys.stderr.fileno(), text.encode())
+        os._exit(EXIT_FAILED)
 
 
 class _Progress:

@@ -34,6 +34,7 @@ class Check:
 
 
 CHECKS = (
+    Check(name="flags", title="the daemon's flags", make=provider.flags),
     Check(name="kubeconfig", title="how to reach the API server", make=reach.kubeconfig),
     Check(
         name="server",

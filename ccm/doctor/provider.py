@@ -58,6 +58,18 @@ class _ReadOnly:
         )
 
 
+async def flags(case: Case) -> Finding:
+    """Say which of the flags have no effect or are old; wrong ones are refused before."""
+    given = len(case.options.explicit)
+    notices = case.options.notices()
+    if notices:
+        return warn(
+            f"{count(given, 'setting')} given: {'; '.join(notices)}",
+            "leave these out, or put up with it",
+        )
+    return ok(f"{count(given, 'setting')} given, all have an effect")
+
+
 async def provider(case: Case) -> Finding:
     """Import the provider."""
     name = case.options.cloud_provider

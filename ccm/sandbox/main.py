@@ -270,6 +270,10 @@ class Sandbox:
             return
         yield "  balancer:  kubectl create service loadbalancer web --tcp=80"
         yield "             kubectl get services; kubectl delete service web"
+        yield (
+            f"  look at it: ccm doctor --kubeconfig={stage.server.kubeconfig} --cloud-provider=sim "
+            f"--cloud-config={stage.cloud.config} --cluster-cidr={podranges.WHOLE}"
+        )
         base = f"curl -K {stage.cloud.curl} {stage.cloud.admin.url}/admin/instances"
         yield f'  power off: {base}/i-0001/actions -d \'{{"action": "stop"}}\''
         yield f"  delete:    {base}/i-0001 -X DELETE"

@@ -137,6 +137,25 @@ def test_once_initialises_every_node_and_ends(home: Path, environment: Mapping[s
     assert leftovers(home) == []
 
 
+@only_builtin
+def test_the_doctor_finds_nothing_wrong_with_it(home: Path, environment: Mapping[str, str]) -> None:
+    with started(home, environment, "--nodes", "2") as sandbox:
+        hint = sandbox.read_until_seen("look at it: ccm doctor ")
+        words = hint.partition("ccm doctor ")[2].split()
+
+        told = subprocess.run(
+            [sys.executable, "-P", "-m", "ccm.cli", "doctor", *words],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "ok    instances: 2 nodes looked for, each has its instance" in told.stdout
+    assert "ok    pod-cidrs: 2 nodes, all Pod ranges within" in told.stdout
+
+
 def test_ctrl_c_ends_it_and_nothing_stays(home: Path, environment: Mapping[str, str]) -> None:
     with started(home, environment, "--nodes", "3") as sandbox:
         sandbox.read_until("converged: 3 nodes initialised, 3 routes, 2 Services served in ")

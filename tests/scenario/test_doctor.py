@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -356,6 +359,51 @@ async def test_node_still_tainted(stage: Stage) -> None:
     told = await finds(stage, "warn  taints: 1 node still tainted as uninitialized: n1 (new)")
 
     assert "      n1: no daemon works" in told.lines
+
+
+HANGING = """
+import time
+from ccm import cloud
+
+@cloud.provider(sdk="1.0")
+async def open_cloud(context):
+    time.sleep(600)
+    yield cloud.Cloud(name="hanging")
+"""
+
+
+@only_builtin
+async def test_a_provider_that_blocks_everything(stage: Stage) -> None:
+    """Not even then the command hangs; what was found before is printed already."""
+    site = stage.folder / "site"
+    info = site / "ccm_hanging-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "ccm_hanging.py").write_text(HANGING)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ccm-hanging\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ccm.providers]\nhanging = ccm_hanging:open_cloud\n")
+    words = ["--cloud-provider=hanging", f"--kubeconfig={stage.server.kubeconfig_path}"]
+
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "ccm.cli", "doctor", "--timeout=2s", *words),
+        env={**os.environ, "PYTHONPATH": str(site)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    said, complaint = await asyncio.wait_for(child.communicate(), 50)
+
+    assert child.returncode == 1
+    assert b"\nok    provider: hanging (ccm_hanging:open_cloud, ccm-hanging 1.0)\n" in said
+    assert complaint == b"ccm doctor: cloud-config: hangs and cannot be cancelled, given up\n"
+
+
+@only_builtin
+async def test_flags_without_effect(stage: Stage) -> None:
+    await finds(
+        stage,
+        "warn  flags: 5 settings given: --allocate-node-cidrs has no effect: no controller of this "
+        "daemon hands out addresses",
+        "--allocate-node-cidrs=true",
+    )
 
 
 @only_builtin

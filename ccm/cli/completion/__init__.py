@@ -35,7 +35,7 @@ def add(commands: Any, whole: argparse.ArgumentParser) -> None:
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         "completion",
-        help="print a script with which your shell completes our commands",
+        help="print a script with which your shell completes all of this",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

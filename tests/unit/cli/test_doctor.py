@@ -141,7 +141,7 @@ def test_a_kubeconfig_is_found_as_kubectl_finds_it(
     def first() -> str:
         out = io.StringIO()
         doctor.run(["--timeout=5s"], out=out)
-        return out.getvalue().splitlines()[0]
+        return out.getvalue().splitlines()[1]
 
     assert "no kubeconfig is given" in first()
     (tmp_path / ".kube").mkdir()
