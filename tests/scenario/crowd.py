@@ -49,6 +49,9 @@ FLAGS: Mapping[str, str] = {
 PATIENCE_S = 240.0
 """How long a crowd may take on a busy machine."""
 
+BURST_S = 2.5
+"""After so long without a request, no burst of nodes is still going on."""
+
 LONGEST_S = 600
 """How long a test with a crowd may take there; seconds."""
 

@@ -57,7 +57,7 @@ async def settle(stage: Stage, services: Sequence[str], *, nodes: int) -> None:
     await crowd.add_nodes(stage, crowd.named("host", nodes))
     await crowd.add_services(stage, services)
     await crowd.settled(stage, services=len(services), members=nodes)
-    await crowd.quiet(stage)
+    await crowd.quiet(stage, for_s=crowd.BURST_S)
     assert await daemon.stop() == 0
 
 

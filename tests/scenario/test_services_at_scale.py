@@ -35,7 +35,7 @@ async def appear(stage: Stage, *, nodes: int) -> None:
 
     await asyncio.gather(crowd.add_services(stage, services), crowd.add_nodes(stage, hosts))
     await crowd.settled(stage, services=SERVICES, members=nodes)
-    await crowd.quiet(stage)
+    await crowd.quiet(stage, for_s=crowd.BURST_S)
 
     check_crowd(work, services, hosts)
     await join(stage, daemon, services, crowd.named("herd", nodes // 10), members=nodes)
@@ -52,7 +52,7 @@ async def found(stage: Stage, *, nodes: int) -> None:
     daemon = await crowd.start(stage)
     work = crowd.Work(stage=stage, daemon=daemon, first_call=0, first_write=0, first_line=0)
     await crowd.settled(stage, services=SERVICES, members=nodes)
-    await crowd.quiet(stage)
+    await crowd.quiet(stage, for_s=crowd.BURST_S)
 
     check_crowd(work, services, hosts)
     assert await daemon.stop() == 0
@@ -78,7 +78,7 @@ async def join(
     work = crowd.Work.begin(stage, daemon)
     await crowd.add_nodes(stage, hosts)
     await crowd.settled(stage, services=SERVICES, members=members + len(hosts))
-    await crowd.quiet(stage)
+    await crowd.quiet(stage, for_s=crowd.BURST_S)
 
     print(f"{len(hosts)} more:", json.dumps(work.report()))
     work.check()
