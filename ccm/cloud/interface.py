@@ -9,7 +9,9 @@ Rules that hold for every method:
 * A method may be called again before an earlier call returned, and again after a call
   whose answer was lost: repeating it must be harmless.
 * The daemon gives every call a deadline and cancels it on lost leadership; cancelled
-  calls must leave nothing that the next call cannot adopt.
+  calls must leave nothing that the next call cannot adopt. They have a second to clean up;
+  one that goes on is left behind, and nothing else is done about its Service or route until
+  it ends.
 * Raise the classes of `ccm.cloud.errors`; whatever else is raised counts as `Internal`
   and is tried again with back-off.
 * Blocking libraries run through `ccm.cloud.blocking`.

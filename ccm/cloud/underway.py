@@ -3,6 +3,7 @@
 A call runs in a task of its own. At its deadline, or when its caller is cancelled, the task
 is cancelled and gets a short grace to clean up. A provider that swallows the cancellation
 is then left behind: the caller goes on, and the call stays known here until it really ends.
+So is one that waits for a thread of a synchronous SDK, which nothing can interrupt.
 
 What may still be at work in the cloud is not started a second time: while a call that was
 left behind runs, further calls about the same subject are refused, and so are all of its
@@ -21,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from ccm.base import log, metrics
 from ccm.base.tasks import spawn
 from ccm.cloud import errors
+from ccm.cloud.blocking import OUTLASTED
 from ccm.cloud.interface import Cloud
 
 T = TypeVar("T")
@@ -213,6 +215,7 @@ class UnderWay:
 
 async def _outcome(call: Call[T]) -> _Answer[T] | _Fault:
     """Make the call; whatever it raises is a value, for vendor SDKs raise SystemExit."""
+    OUTLASTED.set(True)
     try:
         return _Answer(await call.invoke(call.cloud))
     except (KeyboardInterrupt, GeneratorExit):

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from ccm.cloud.blocking import THREADS, blocking
+from ccm.cloud.blocking import OUTLASTED, THREADS, blocking
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
 
@@ -79,3 +79,45 @@ async def test_a_cancelled_caller_does_not_wait_for_the_thread() -> None:
     assert not ended.is_set()
     release.set()
     assert await blocking(ended.wait, 5)
+
+
+@pytest.mark.asyncio
+async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
+    """However often it is cancelled, the call is not over before its thread is."""
+    started, release = threading.Event(), threading.Event()
+
+    def work() -> None:
+        started.set()
+        release.wait(5)
+        raise ValueError("nobody wants to know")
+
+    OUTLASTED.set(True)
+    call = asyncio.ensure_future(blocking(work))
+    while not started.is_set():
+        await asyncio.sleep(0.001)
+    for _ in range(3):
+        call.cancel()
+        await asyncio.sleep(0.01)
+        assert not call.done()
+
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+@pytest.mark.asyncio
+async def test_what_still_waits_for_a_thread_is_not_outlasted() -> None:
+    OUTLASTED.set(True)
+    release, ran = threading.Event(), threading.Event()
+    holding = [asyncio.ensure_future(blocking(release.wait, 5)) for _ in range(THREADS)]
+    await asyncio.sleep(0)
+    waiting = asyncio.ensure_future(blocking(ran.set))
+    await asyncio.sleep(0.01)
+
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+    release.set()
+    await asyncio.gather(*holding)
+    assert not ran.is_set()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
 from ccm.cloud import Cloud, LoadBalancerRecord, Route, Service, Status, errors
+from ccm.cloud.blocking import blocking
 from ccm.cloud.guarded import Guarded
 from ccm.cloud.interface import LoadBalancer, Routes
 from ccm.cloud.route_calls import RouteCalls
@@ -157,6 +159,38 @@ async def test_calls_about_one_service_do_not_overlap_with_one_that_never_ends()
     assert [asked[0] for asked in hanging.log] == ["delete"]
 
     never.set()
+
+
+@pytest.mark.asyncio
+async def test_calls_about_one_service_do_not_overlap_in_threads_either() -> None:
+    release, at_work = threading.Event(), []
+
+    class Synchronous(Balancers):
+        def work(self, name: str) -> None:
+            at_work.append(name)
+            release.wait(10)
+            at_work.remove(name)
+
+        async def ensure_load_balancer(self, *_: Any) -> Any:
+            await blocking(self.work, "ensure")
+            return Status()
+
+    cloud = Cloud(name="fake", load_balancer=cast("LoadBalancer", Synchronous()))
+    guarded = ServiceCalls(Guarded(cloud, deadline_s=0.05), cluster_name="c1")
+    with pytest.raises(errors.DeadlineExceeded):
+        await guarded.ensure(WEB, ())
+
+    with pytest.raises(errors.Aborted):
+        await guarded.ensure(WEB, ())
+    assert at_work == ["ensure"]
+
+    release.set()
+    async with asyncio.timeout(5):
+        while True:
+            with contextlib.suppress(errors.Aborted):
+                assert await guarded.ensure(WEB, ()) == Status()
+                break
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.asyncio
