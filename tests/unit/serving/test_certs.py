@@ -1,0 +1,160 @@
+"""Where certificates come from: files, a directory, memory; and the names in them."""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from ccm.serving import certs
+from ccm.serving.certs import (
+    CertificateError,
+    Certificates,
+    Directory,
+    Files,
+    Memory,
+    Named,
+    Pair,
+    Subject,
+)
+from ccm.testing.clock import FakeClock
+from tests import pki
+
+pytestmark = pytest.mark.asyncio
+
+LOCAL = Subject()
+
+
+def parsed(pair: Pair) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(pair.chain)
+
+
+@pytest.mark.row("serving-tls-01")
+async def test_a_certificate_in_memory_is_valid_for_a_year_from_an_hour_ago() -> None:
+    clock = FakeClock()
+
+    certificate = parsed(await Memory(LOCAL, clock=clock).read())
+
+    now = clock.now().replace(microsecond=0)
+    assert certificate.not_valid_before_utc == now - timedelta(hours=1)
+    assert certificate.not_valid_after_utc == now + timedelta(days=365)
+
+
+@pytest.mark.row("serving-tls-01")
+@pytest.mark.parametrize(
+    ("address", "names"),
+    [
+        ("0.0.0.0", ("localhost", "127.0.0.1")),
+        ("::", ("localhost", "127.0.0.1", "::1")),
+        ("192.0.2.7", ("localhost", "127.0.0.1", "192.0.2.7")),
+        ("2001:db8::7", ("localhost", "127.0.0.1", "2001:db8::7")),
+        ("127.0.0.1", ("localhost", "127.0.0.1")),
+    ],
+)
+async def test_a_certificate_in_memory_is_for_localhost_and_the_bind_address(
+    address: str, names: tuple[str, ...]
+) -> None:
+    pair = await Memory(Subject.serving(ip_address(address))).read()
+
+    assert await certs.names_in(pair) == names
+
+
+async def test_a_certificate_in_memory_stays_until_a_month_before_its_end() -> None:
+    clock = FakeClock()
+    source = Memory(LOCAL, clock=clock)
+    first = await source.read()
+
+    clock.jump(timedelta(days=334).total_seconds())
+    assert await source.read() == first
+    clock.jump(timedelta(days=2).total_seconds())
+    assert await source.read() != first
+
+
+@pytest.mark.row("serving-tls-02")
+async def test_a_directory_gets_a_pair_that_the_next_process_uses_again(tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+
+    made = await Directory(folder, "daemon", LOCAL).read()
+
+    assert await Directory(folder, "daemon", LOCAL).read() == made
+    assert (folder / "daemon.crt").read_bytes() == made.chain
+    assert stat.S_IMODE((folder / "daemon.key").stat().st_mode) == 0o600
+
+
+@pytest.mark.row("serving-tls-02")
+async def test_half_a_pair_in_a_directory_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "daemon.crt").write_text("left over")
+
+    made = await Directory(tmp_path, "daemon", LOCAL).read()
+
+    assert (tmp_path / "daemon.crt").read_bytes() == made.chain
+
+
+async def test_a_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+
+    with pytest.raises(CertificateError, match="cannot be kept"):
+        await Directory(tmp_path / "file" / "certs", "daemon", LOCAL).read()
+
+
+async def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=r"no\.crt"):
+        await Files(tmp_path / "no.crt", tmp_path / "no.key").read()
+
+
+@pytest.mark.row("serving-tls-07")
+async def test_names_without_a_list_are_those_the_certificate_carries(tmp_path: Path) -> None:
+    authority = pki.Authority(tmp_path, "authority")
+    main = authority.server("main.example", file="main")
+    other = authority.server("a.example", "*.b.example", "192.0.2.9", file="other")
+    certificates = Certificates(
+        Files(main.chain, main.key), [Named(source=Files(other.chain, other.key))]
+    )
+
+    loaded = await certificates.read()
+
+    served = {
+        name: loaded.for_name(name).chain == other.chain.read_bytes()
+        for name in ("a.example", "A.Example.", "x.b.example", "192.0.2.9", "b.example", "", "z")
+    }
+    assert served == {
+        "a.example": True,
+        "A.Example.": True,
+        "x.b.example": True,
+        "192.0.2.9": True,
+        "b.example": False,
+        "": False,
+        "z": False,
+    }
+
+
+@pytest.mark.row("serving-tls-07")
+async def test_an_exact_name_goes_before_a_wildcard() -> None:
+    wild, exact, main = (Pair(chain=text, key=b"") for text in (b"wild", b"exact", b"main"))
+    loaded = certs.Loaded(main=main, named=((("*.example",), wild), (("a.example",), exact)))
+
+    assert loaded.for_name("a.example") == exact
+    assert loaded.for_name("b.example") == wild
+    assert loaded.for_name("c.b.example") == main
+
+
+async def test_what_is_no_certificate_has_no_names() -> None:
+    with pytest.raises(CertificateError):
+        await certs.names_in(Pair(chain=b"nonsense", key=b""))
+
+
+async def test_the_key_is_never_shown() -> None:
+    assert "secret" not in repr(Pair(chain=b"chain", key=b"secret"))
+
+
+async def test_openssl_takes_what_is_made(tmp_path: Path) -> None:
+    pair = await Memory(LOCAL).read()
+    both = tmp_path / "pair.pem"
+    both.write_bytes(pair.chain + pair.key)
+
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(both)

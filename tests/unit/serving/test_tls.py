@@ -1,0 +1,316 @@
+"""TLS of a server: names of the settings, and what a running server presents and accepts."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from ccm.serving import tls
+from ccm.serving.certs import CertificateError, Certificates, Files, Named
+from ccm.testing.clock import FakeClock
+from tests import pki
+
+REFUSED = (ssl.SSLError, ConnectionError)
+"""How a client learns that TLS did not come about."""
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> pki.Authority:
+    return pki.Authority(tmp_path, "authority")
+
+
+def files(pair: pki.Files) -> Files:
+    return Files(pair.chain, pair.key)
+
+
+def keeper(pair: pki.Files, *named: Named, rules: tls.Policy | None = None) -> tls.Keeper:
+    return tls.Keeper(
+        rules or tls.policy("", ()), Certificates(files(pair), named), clock=FakeClock()
+    )
+
+
+@asynccontextmanager
+async def serving(kept: tls.Keeper) -> AsyncIterator[int]:
+    """A server that closes each connection after the handshake; its port."""
+    await kept.start()
+
+    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("ssl_object").getpeercert()
+        writer.write(f"{dict(part[0] for part in (peer or {}).get('subject', ()))}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=kept.context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def call(port: int, context: ssl.SSLContext, name: str = "localhost") -> tuple[Any, str]:
+    """What TLS agreed on, and what the server said."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=context, server_hostname=name
+    )
+    secured = writer.get_extra_info("ssl_object")
+    try:
+        return secured, (await reader.read()).decode()
+    finally:
+        writer.close()
+
+
+async def presented(port: int, context: ssl.SSLContext, name: str = "localhost") -> str:
+    """The common name of the server's certificate."""
+    secured, _ = await call(port, context, name)
+    facts = dict(part[0] for part in secured.getpeercert()["subject"])
+    return str(facts["commonName"])
+
+
+def test_nothing_set_means_tls_12_and_what_openssl_thinks_safe() -> None:
+    rules = tls.policy("", (), ())
+
+    assert rules == tls.Policy(minimum=ssl.TLSVersion.TLSv1_2, suites=(), groups=())
+
+
+def test_each_suite_that_can_be_named_is_known_to_openssl() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    for name in set(tls.SUITES.values()):
+        context.set_ciphers(f"{name}:@SECLEVEL=0")
+        assert name in {cipher["name"] for cipher in context.get_ciphers()}
+
+
+def test_each_group_that_can_be_named_is_known_to_openssl() -> None:
+    for name in tls.GROUPS.values():
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ecdh_curve(name)
+
+
+@pytest.mark.row("serving-tls-04")
+@pytest.mark.parametrize(
+    ("minimum", "suites", "groups", "told"),
+    [
+        ("TLS1.2", (), (), "'TLS1.2' is unknown; known are VersionTLS10, VersionTLS11"),
+        ("", ("TLS_AES_128_GCM_SHA256", "X"), (), "'X' is unknown; known are TLS_AES_128"),
+        ("", (), (29, 4588), "group 4588 is unknown; known are 23 \\(prime256v1\\)"),
+    ],
+)
+def test_an_unknown_name_is_an_error_that_lists_the_known_ones(
+    minimum: str, suites: tuple[str, ...], groups: tuple[int, ...], told: str
+) -> None:
+    with pytest.raises(tls.TlsError, match=told):
+        tls.policy(minimum, suites, groups)
+
+
+def test_only_suites_of_tls_13_leave_no_other_version() -> None:
+    assert tls.policy("", ["TLS_AES_128_GCM_SHA256"]).minimum is ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.asyncio
+async def test_suites_and_lowest_version_are_kept_to(authority: pki.Authority) -> None:
+    suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
+    kept = keeper(authority.server("localhost"), rules=tls.policy("VersionTLS12", [suite], [24]))
+    old = pki.client_context(authority.file)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    other = pki.client_context(authority.file)
+    other.maximum_version = ssl.TLSVersion.TLSv1_2
+    other.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
+
+    async with serving(kept) as port:
+        secured, _ = await call(port, old)
+        with pytest.raises(REFUSED):
+            await call(port, other)
+
+    assert secured.cipher()[0] == "ECDHE-ECDSA-AES256-GCM-SHA384"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("minimum", "works"), [("VersionTLS13", False), ("VersionTLS12", True)])
+async def test_a_version_below_the_lowest_is_refused(
+    authority: pki.Authority, minimum: str, works: bool
+) -> None:
+    kept = keeper(authority.server("localhost"), rules=tls.policy(minimum, ()))
+    old = pki.client_context(authority.file)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    async with serving(kept) as port:
+        try:
+            secured, _ = await call(port, old)
+            agreed = secured.version()
+        except REFUSED:
+            agreed = None
+
+    assert agreed == ("TLSv1.2" if works else None)
+
+
+@pytest.mark.asyncio
+async def test_an_outdated_version_works_if_it_is_asked_for(authority: pki.Authority) -> None:
+    kept = keeper(authority.server("localhost"), rules=tls.policy("VersionTLS10", ()))
+    ancient = pki.client_context(authority.file)
+    ancient.set_ciphers("DEFAULT:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1 is deprecated"):
+        ancient.minimum_version = ssl.TLSVersion.TLSv1
+    with pytest.warns(DeprecationWarning, match="TLSv1 is deprecated"):
+        ancient.maximum_version = ssl.TLSVersion.TLSv1
+
+    async with serving(kept) as port:
+        secured, _ = await call(port, ancient)
+
+    assert secured.version() == "TLSv1"
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("serving-tls-06")
+async def test_http_2_is_not_agreed_on(authority: pki.Authority) -> None:
+    client = pki.client_context(authority.file)
+    client.set_alpn_protocols(["h2", "http/1.1"])
+
+    async with serving(keeper(authority.server("localhost"))) as port:
+        secured, _ = await call(port, client)
+
+    assert secured.selected_alpn_protocol() == "http/1.1"
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("serving-tls-07")
+async def test_a_host_name_of_its_own_has_a_certificate_of_its_own(
+    authority: pki.Authority,
+) -> None:
+    other = authority.server("other.example", file="other")
+    kept = keeper(authority.server("localhost"), Named(source=files(other), names=("*.EXAMPLE",)))
+    client = pki.client_context(authority.file)
+
+    async with serving(kept) as port:
+        assert await presented(port, client) == "localhost"
+        assert await presented(port, client, "other.example") == "other.example"
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("serving-tls-03")
+async def test_new_connections_get_a_changed_certificate(
+    authority: pki.Authority, tmp_path: Path
+) -> None:
+    used = authority.server("localhost", file="used")
+    client = pki.client_context(authority.file)
+    client.check_hostname = False
+    kept = keeper(used)
+
+    async with serving(kept) as port:
+        assert await presented(port, client) == "localhost"
+
+        fresh = authority.server("fresh.example", file="fresh")
+        shutil.copy(fresh.chain, used.chain)
+        with pytest.raises(CertificateError):  # its key is still the old one
+            await kept.check()
+        assert await presented(port, client) == "localhost"
+
+        shutil.copy(fresh.key, used.key)
+        await kept.check()
+        assert await presented(port, client) == "fresh.example"
+
+
+@pytest.mark.asyncio
+async def test_files_are_looked_at_again_and_again(authority: pki.Authority) -> None:
+    used = authority.server("localhost", file="used")
+    clock = FakeClock()
+    kept = tls.Keeper(tls.policy("", ()), Certificates(files(used)), clock=clock)
+    await kept.start()
+    before = kept._newest
+    task = asyncio.create_task(kept.run())
+    try:
+        fresh = authority.server("fresh.example", file="fresh")
+        shutil.copy(fresh.chain, used.chain)
+        shutil.copy(fresh.key, used.key)
+        async with asyncio.timeout(10):
+            while kept._newest is before:
+                await clock.advance(tls.CHECK_S)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.asyncio
+async def test_callers_may_show_a_certificate_and_need_not(authority: pki.Authority) -> None:
+    kept = keeper(authority.server("localhost"))
+    kept.trust(authority.own)
+    someone = authority.client("someone", ["group"]).context(trusts=authority.file)
+
+    async with serving(kept) as port:
+        _, known = await call(port, someone)
+        _, unknown = await call(port, pki.client_context(authority.file))
+
+    assert "'commonName': 'someone'" in known
+    assert unknown == "{}"
+
+
+@pytest.mark.asyncio
+async def test_an_intermediate_authority_may_be_trusted_alone(
+    authority: pki.Authority, tmp_path: Path
+) -> None:
+    middle = pki.Authority(tmp_path, "middle", signed_by=authority)
+    kept = keeper(authority.server("localhost"))
+    kept.trust(middle.own)
+
+    async with serving(kept) as port:
+        _, known = await call(port, middle.client("someone").context(trusts=authority.file))
+
+    assert "someone" in known
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("serving-lookup-04")
+async def test_authorities_that_change_count_from_the_next_connection_on(
+    authority: pki.Authority, tmp_path: Path
+) -> None:
+    kept = keeper(authority.server("localhost"))
+    kept.trust(authority.own)
+    someone = authority.client("someone").context(trusts=authority.file)
+    # With TLS 1.2 a refusal comes with the handshake.
+    someone.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    async with serving(kept) as port:
+        _, known = await call(port, someone)
+        kept.trust(pki.Authority(tmp_path, "others").own)
+        with pytest.raises(REFUSED):
+            await call(port, someone)
+        kept.trust(None)
+        _, unasked = await call(port, someone)
+
+    assert "someone" in known
+    assert unasked == "{}"
+
+
+@pytest.mark.asyncio
+async def test_authorities_that_are_none_leave_the_old_ones(authority: pki.Authority) -> None:
+    kept = keeper(authority.server("localhost"))
+    kept.trust(authority.own)
+    await kept.start()
+    before = kept._newest
+
+    with pytest.raises(CertificateError, match="client authorities"):
+        kept.trust(b"nonsense")
+
+    assert kept._newest is before
+
+
+@pytest.mark.asyncio
+async def test_a_key_that_needs_a_password_is_an_error(authority: pki.Authority) -> None:
+    pair = authority.server("localhost")
+    key = serialization.load_pem_private_key(pair.key.read_bytes(), password=None)
+    pair.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"password"),
+        )
+    )
+
+    with pytest.raises(CertificateError, match="certificate cannot be used"):
+        await keeper(pair).start()
