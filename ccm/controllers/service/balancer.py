@@ -223,6 +223,8 @@ class Balancers:
             return False
 
     async def _delete(self, service: Service, record: Record) -> None:
+        # If the Service wants one again before all is done, it is made anew.
+        record.doubt()
         try:
             await self._calls.ensure_deleted(service)
         except ImplementedElsewhere:

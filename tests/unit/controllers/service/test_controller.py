@@ -95,6 +95,26 @@ async def test_our_finalizer_never_holds_a_service_for_ever_whoever_put_it_there
 
 
 @pytest.mark.asyncio
+@pytest.mark.row("service-sync-04")
+async def test_a_service_that_wants_a_balancer_again_in_the_middle_of_a_removal_gets_one() -> None:
+    """The load balancer is gone, but the finalizer could not be taken away yet."""
+    world = World()
+    async with world.running():
+        world.service()
+        await world.pass_time(1)
+        world.write_faults = [ServerError(status=500, reason="Boom", message="no")]
+        world.change(type="ClusterIP")
+        await world.pass_time(1)
+        assert (world.balancers.held, world.finalizers()) == ({}, [F])
+
+        world.change(type="LoadBalancer")
+        await world.pass_time(10)
+
+        assert len(world.balancers.held) == 1
+        assert world.finalizers() == [F]
+
+
+@pytest.mark.asyncio
 @pytest.mark.row("service-delete-01")
 async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer() -> None:
     world = World()
