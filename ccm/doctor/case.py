@@ -47,6 +47,7 @@ class Case:
         client: calls to it; set by `kubeconfig`.
         user: who we are there; set by `identity`.
         skew_s: seconds that the API server's clock is ahead of ours; set by `clock`.
+        holder: who leads; empty: nobody; None: not known; set by `lease`.
         opener: opens the provider; set by `provider`.
         cloud: the open provider; set by `cloud-config`.
         listing: all instances; None where the provider cannot list; set by `cloud`.
@@ -65,6 +66,7 @@ class Case:
     client: Client = field(init=False)
     user: User = field(default_factory=User)
     skew_s: float | None = None
+    holder: str | None = None
     opener: Opener = field(init=False)
     cloud: Cloud = field(init=False)
     listing: InstanceListing | None = None

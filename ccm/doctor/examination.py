@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from dataclasses import dataclass
 
 from ccm.base import redact
+from ccm.cloud import errors as cloud_errors
 from ccm.doctor import leases, nodes, provider, reach, rights, services
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Result, fail, skip, warn
@@ -165,6 +166,8 @@ def _stumbled(error: Exception) -> Finding:
             return skip(f"not looked at: {cause}")
         if isinstance(cause, errors.KubeError):
             return fail(f"the API server does not answer as it should: {cause}", "try again")
+        if isinstance(cause, cloud_errors.CloudError):
+            return fail(f"the cloud does not answer as it should: {cause}", "try again")
     cause = causes[0]
     return fail(
         f"the check itself failed: {type(cause).__name__}: {cause}",

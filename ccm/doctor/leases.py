@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import msgspec
 
 from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, fail, ok, some, warn
+from ccm.doctor.finding import Finding, fail, ok, skip, some, warn
 from ccm.kube import errors
 from ccm.kube.resources import LEASES
 from ccm.model import times
@@ -90,16 +91,18 @@ async def lease(case: Case) -> Finding:
     try:
         found = await case.client.resource(LEASES).get(name, namespace=namespace)
     except errors.Missing:
-        return ok(f"{namespace}/{name} does not exist yet; the first daemon makes it")
+        case.holder = ""
+        return await _absent(case, namespace, name)
     except errors.Forbidden as error:
-        return warn(f"{namespace}/{name} may not be read", details=[str(error)])
+        return skip(f"{namespace}/{name} may not be read: {error}")
     holder = found.spec.holder_identity or ""
+    case.holder = holder if _is_fresh(case, found) else ""
     if not holder:
         return ok(f"{namespace}/{name} is free")
-    silent_s = _silence_s(case, found)
-    duration_s = found.spec.lease_duration_seconds or 0
     held = f"{namespace}/{name} is held by {holder}"
-    if silent_s is None or silent_s > duration_s:
+    if not case.holder:
+        silent_s = _silence_s(case, found)
+        duration_s = found.spec.lease_duration_seconds or 0
         since = "for an unknown time" if silent_s is None else f"for {silent_s:.0f} s"
         return warn(
             f"{held}, silent {since} (its lease lasts {duration_s} s)",
@@ -134,6 +137,19 @@ async def managers(case: Case) -> Finding:
     if pods is None:
         return ok(f"no Lease of another one in {namespace}; its Pods may not be read")
     return ok(f"no other cloud-controller-manager in {namespace}")
+
+
+async def _absent(case: Case, namespace: str, name: str) -> Finding:
+    try:
+        await case.client.raw("GET", f"/api/v1/namespaces/{quote(namespace)}")
+    except errors.Missing:
+        return fail(
+            f"the namespace {namespace} of the Lease does not exist",
+            f"create it, or set --leader-elect-resource-namespace: kubectl create ns {namespace}",
+        )
+    except errors.Forbidden:
+        pass  # the daemon needs no such right
+    return ok(f"{namespace}/{name} does not exist yet; the first daemon makes it")
 
 
 async def _judge_holder(case: Case, held: str, holder: str) -> Finding:

@@ -48,7 +48,7 @@ async def kubelets(case: Case) -> Finding:
             "start their kubelets with --cloud-provider=external, delete the Nodes, and let the "
             "kubelets register them anew",
         )
-    return ok(f"{count(len(nodes), 'node')}, all registered with --cloud-provider=external")
+    return ok(f"{count(len(nodes), 'node')}, each has a provider ID or waits for one")
 
 
 async def provider_ids(case: Case) -> Finding:
@@ -71,7 +71,7 @@ async def instances(case: Case) -> Finding:
     ours = [node for node in await case.nodes() if not is_foreign(node.provider_id, _schemes(case))]
     if not ours:
         return ok("there are no nodes to look for")
-    unlisted = [node for node in ours if not _is_listed(case, node)]
+    unlisted = _unlisted(case, ours)
     await _look_up(case, unlisted[:MOST_ASKED])
     lonely = _lonely(case, ours)
     if not case.without_instance:
@@ -143,12 +143,16 @@ def _schemes(case: Case) -> Sequence[str]:
     return tuple(case.cloud.provider_schemes)
 
 
-def _is_listed(case: Case, node: Node) -> bool:
-    if case.listing is None:
-        return False
-    if node.provider_id:
-        return any(one.metadata.provider_id == node.provider_id for one in case.listing.instances)
-    return any(one.name == node.name for one in case.listing.instances)
+def _unlisted(case: Case, nodes: Sequence[Node]) -> Sequence[Node]:
+    """The nodes whose instances are in no listing."""
+    known = case.listing.instances if case.listing is not None else ()
+    ids = {one.metadata.provider_id for one in known}
+    by_name = {one.name for one in known}
+    return [
+        node
+        for node in nodes
+        if not (node.provider_id in ids if node.provider_id else node.name in by_name)
+    ]
 
 
 async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
@@ -160,10 +164,8 @@ async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
             if (await lookup.state(node)).exists:
                 return
             why = f"{node.provider_id} is gone" if node.provider_id else "none has its name"
-        except errors.NotFound as error:
+        except (errors.NotFound, errors.InvalidArgument, errors.FailedPrecondition) as error:
             why = str(error)
-        except errors.CloudError as error:
-            why = f"the cloud says: {error}"
         case.without_instance[node.name] = why
 
     await bounded(nodes, look, limit=CONCURRENCY, name="instances")
@@ -209,8 +211,7 @@ def _why(case: Case, node: Node, told: Mapping[str, str]) -> str:
             return f"the daemon cannot do it, see {check}"
     if node.name in told:
         return f"the daemon says: {told[node.name]}"
-    lease = case.findings.get("lease")
-    if lease is not None and "is held by" not in lease.found:
+    if case.holder == "":
         return "no daemon works"
     return "unknown; look at the daemon's log"
 

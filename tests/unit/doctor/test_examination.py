@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from ccm import cloud
 from ccm.app.options import Options
 from ccm.base import redact
 from ccm.base.clock import SYSTEM
@@ -87,6 +88,7 @@ async def test_a_check_that_breaks_does_not_end_the_others(
         check("b", ExceptionGroup("several", [forbidden()])),
         check("c", errors.Unreachable("GET /x: no answer", kind="reset")),
         check("d", ok("made")),
+        check("e", cloud.Unavailable("gone fishing")),
     )
 
     assert [(result.finding.verdict.value, result.finding.found) for result in found] == [
@@ -94,6 +96,7 @@ async def test_a_check_that_breaks_does_not_end_the_others(
         ("skip", "not looked at: no nodes for you (403 Forbidden)"),
         ("fail", "the API server does not answer as it should: GET /x: no answer"),
         ("ok", "made"),
+        ("fail", "the cloud does not answer as it should: gone fishing"),
     ]
 
 
