@@ -1,0 +1,50 @@
+"""However nodes come and go while calls take their time: soon after, the routes are right."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.unit.controllers.route.test_controller import Stage
+
+CIDRS = ("10.120.0.0/24", "10.120.1.0/24", "10.120.2.0/24")
+NODES = ("a", "b", "c")
+LATENCIES_S = (0, 0.5, 3, 9)
+PAUSES_S = (0, 0.1, 1, 5, 11, 30)
+SOON_S = 90.0
+"""Some comparisons, and far less than a safety pass."""
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("seed", range(60))
+async def test_routes_are_right_soon_after(seed: int) -> None:
+    rng = random.Random(seed)
+    stage = Stage(concurrency=rng.choice((1, 2, 200)))
+    log = []
+    async with stage.running():
+        for _ in range(rng.randint(5, 40)):
+            name, cidrs = rng.choice(NODES), rng.sample(CIDRS, rng.choice((0, 1, 1, 1, 1, 2)))
+            log.append(f"{stage.clock.elapsed_s:.1f} {name} {cidrs}")
+            if cidrs:
+                stage.node(name, *cidrs, ip=f"10.0.0.{rng.randint(1, 3)}")
+            else:
+                stage.remove(name)
+            stage.cloud.latency_s = rng.choice(LATENCIES_S)
+            await stage.clock.advance(rng.choice(PAUSES_S))
+        stage.cloud.latency_s = 0
+        await stage.clock.advance(SOON_S)
+
+        nodes = stage.informer.store.list()
+        wanted = {(node.name, cidr) for node in nodes for cidr in node.spec.pod_cidrs or ()}
+        conditions = [
+            (condition.status, condition.reason)
+            for node in nodes
+            for condition in node.status.conditions or ()
+        ]
+        assert stage.cloud.present() == wanted, log
+        assert len(stage.cloud.routes) == len(wanted), log
+        assert conditions == [("False", "RouteCreated")] * len(nodes), log
+        calls = len(stage.cloud.log)
+        await stage.clock.advance(400)
+        assert len(stage.cloud.log) == calls, log
