@@ -1,0 +1,70 @@
+"""Requests, callers and reviewers for the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from multidict import CIMultiDict, CIMultiDictProxy, MultiDict, MultiDictProxy
+
+from ccm.serving.authentication import ReviewFailed
+from ccm.serving.authorization import Decision, Question
+from ccm.serving.http import Caller, Request
+from ccm.serving.identity import User
+
+
+def request(
+    path: str = "/",
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+    query: Sequence[tuple[str, str]] = (),
+    caller: Caller | None = None,
+    body: bytes = b"",
+) -> Request:
+    """A request as a server hands it on."""
+
+    async def read() -> bytes:
+        return body
+
+    return Request(
+        method=method,
+        path=path,
+        query=MultiDictProxy(MultiDict(query)),
+        headers=CIMultiDictProxy(CIMultiDict(headers)),
+        caller=caller or Caller(),
+        read=read,
+    )
+
+
+def certified(name: str, *chain: bytes, groups: Sequence[str] = ()) -> Caller:
+    """A caller with a certificate that a chain of such authorities has signed."""
+    subject = [(("organizationName", group),) for group in groups]
+    if name:
+        subject.append((("commonName", name),))
+    return Caller(certificate={"subject": tuple(subject)}, chain=(b"leaf", *chain))
+
+
+class Reviewer:
+    """An API server that knows these tokens and rights; None: it does not answer."""
+
+    def __init__(
+        self,
+        tokens: Mapping[str, User] | None = None,
+        allowed: Sequence[tuple[str, str]] | None = None,
+    ) -> None:
+        self.tokens = tokens
+        self.allowed = allowed
+        self.asked: list[object] = []
+
+    async def review_token(self, token: str) -> User | None:
+        self.asked.append(token)
+        if self.tokens is None:
+            raise ReviewFailed("no answer")
+        return self.tokens.get(token)
+
+    async def review_access(self, question: Question) -> Decision:
+        self.asked.append(question)
+        if self.allowed is None:
+            raise ReviewFailed("no answer")
+        found = (question.user.name, question.path) in self.allowed
+        return Decision(allowed=found, reason="" if found else "no such right")

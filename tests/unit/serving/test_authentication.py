@@ -1,0 +1,219 @@
+"""Who asks: proxies, certificates, tokens, and what wrong ones come to."""
+
+from __future__ import annotations
+
+import pytest
+
+from ccm.serving.authentication import Authenticator, Proxies, Trust, Unauthorized
+from ccm.serving.http import Request
+from ccm.serving.identity import ANONYMOUS, Authorities, User
+from ccm.testing.clock import FakeClock
+from tests.unit.serving.callers import Reviewer, certified, request
+
+pytestmark = pytest.mark.asyncio
+
+CLIENTS = Authorities(pem=b"clients", members=frozenset({b"clients-ca"}))
+PROXIES = Authorities(pem=b"proxies", members=frozenset({b"proxies-ca"}))
+TRUST = Trust(
+    clients=CLIENTS,
+    proxies=Proxies(
+        authorities=PROXIES,
+        names=("front",),
+        user_headers=("x-remote-user", "x-other-user"),
+        uid_headers=("x-remote-uid",),
+        group_headers=("x-remote-group", "x-other-group"),
+        extra_prefixes=("x-remote-extra-",),
+    ),
+)
+ALICE = User(name="alice", uid="7", groups=("devs",), extra=(("scope", ("a", "b")),))
+BOB_BY_CERTIFICATE = certified("bob", b"clients-ca", groups=["ops", "devs"])
+
+
+def authenticator(
+    reviewer: Reviewer | None = None, *, clock: FakeClock | None = None, ttl_s: float = 10.0
+) -> Authenticator:
+    made = Authenticator(reviewer, token_ttl_s=ttl_s, clock=clock or FakeClock())
+    made.trust = TRUST
+    return made
+
+
+def bearer(token: str) -> Request:
+    return request(headers={"Authorization": f"Bearer {token}"})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Authorization": ""}, {"Authorization": "Bearer"}, {"Authorization": "Basic eDp5"}],
+)
+async def test_who_shows_nothing_is_anonymous(headers: dict[str, str]) -> None:
+    assert await authenticator().identify(request(headers=headers)) == ANONYMOUS
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer", "BEARER"])
+async def test_a_token_has_an_owner(scheme: str) -> None:
+    reviewer = Reviewer({"right": ALICE})
+
+    user = await authenticator(reviewer).identify(
+        request(headers={"Authorization": f"{scheme} right"})
+    )
+
+    assert user == User(
+        name="alice", uid="7", groups=("devs", "system:authenticated"), extra=ALICE.extra
+    )
+
+
+async def test_a_wrong_token_is_refused() -> None:
+    with pytest.raises(Unauthorized):
+        await authenticator(Reviewer({})).identify(bearer("wrong"))
+
+
+@pytest.mark.row("serving-matrix-05")
+async def test_without_anybody_to_ask_every_token_is_wrong() -> None:
+    with pytest.raises(Unauthorized):
+        await authenticator(None).identify(bearer("any"))
+
+
+async def test_a_token_that_cannot_be_reviewed_is_refused_and_reviewed_again() -> None:
+    reviewer = Reviewer(None)
+    asked = authenticator(reviewer)
+
+    for _ in range(2):
+        with pytest.raises(Unauthorized, match="could not be reviewed"):
+            await asked.identify(bearer("right"))
+
+    assert reviewer.asked == ["right", "right"]
+
+
+@pytest.mark.row("serving-matrix-07")
+@pytest.mark.parametrize("token", ["right", "wrong"])
+async def test_an_answer_about_a_token_is_remembered_for_a_while(token: str) -> None:
+    clock = FakeClock()
+    reviewer = Reviewer({"right": ALICE})
+    asked = authenticator(reviewer, clock=clock)
+
+    async def ask() -> bool:
+        try:
+            await asked.identify(bearer(token))
+        except Unauthorized:
+            return False
+        return True
+
+    first = [await ask(), await ask()]
+    clock.jump(9.9)
+    later = await ask()
+    assert reviewer.asked == [token]
+    clock.jump(0.2)
+    again = await ask()
+
+    assert reviewer.asked == [token, token]
+    assert {*first, later, again} == {token == "right"}
+
+
+async def test_the_common_name_is_the_user_and_the_organisations_are_groups() -> None:
+    user = await authenticator().identify(request(caller=BOB_BY_CERTIFICATE))
+
+    assert user == User(name="bob", groups=("ops", "devs", "system:authenticated"))
+
+
+async def test_the_uid_in_a_certificate_counts() -> None:
+    caller = certified("bob", b"clients-ca")
+    assert caller.certificate is not None
+    subject = ((("commonName", "bob"),), (("1.3.6.1.4.1.57683.2", "uid-1"),))
+    with_uid = certified("bob", b"clients-ca")
+    with_uid = type(with_uid)(certificate={"subject": subject}, chain=with_uid.chain)
+
+    assert (await authenticator().identify(request(caller=with_uid))).uid == "uid-1"
+
+
+@pytest.mark.parametrize(
+    "caller",
+    [
+        pytest.param(certified("bob", b"strange-ca"), id="of an authority nobody trusts"),
+        pytest.param(certified("front", b"proxies-ca"), id="of a proxy that names no user"),
+        pytest.param(certified("back", b"proxies-ca"), id="of a proxy with another name"),
+    ],
+)
+async def test_a_certificate_that_proves_nothing_is_refused(caller: object) -> None:
+    with pytest.raises(Unauthorized):
+        await authenticator().identify(request(caller=caller))  # type: ignore[arg-type]
+
+
+async def test_a_certificate_without_a_name_is_nobodys() -> None:
+    nameless = certified("", b"clients-ca")
+    asked = authenticator()
+    asked.trust = Trust(clients=CLIENTS)
+
+    assert await asked.identify(request(caller=nameless)) == ANONYMOUS
+
+
+async def test_one_good_proof_is_enough() -> None:
+    wrong_token = request(headers={"Authorization": "Bearer wrong"}, caller=BOB_BY_CERTIFICATE)
+    wrong_certificate = request(
+        headers={"Authorization": "Bearer right"}, caller=certified("x", b"strange-ca")
+    )
+    asked = authenticator(Reviewer({"right": ALICE}))
+
+    assert (await asked.identify(wrong_token)).name == "bob"
+    assert (await asked.identify(wrong_certificate)).name == "alice"
+
+
+async def test_a_trusted_proxy_tells_who_asks() -> None:
+    told = request(
+        headers=[
+            ("X-Other-User", "later"),
+            ("X-Remote-User", "carol"),
+            ("X-Remote-Uid", "9"),
+            ("X-Remote-Group", "a"),
+            ("X-Remote-Group", "b"),
+            ("X-Other-Group", "c"),
+            ("X-Remote-Extra-Scope", "one"),
+            ("X-Remote-Extra-scope", "two"),
+            ("X-Remote-Extra-example.com%2Fkey", "three"),
+        ],
+        caller=certified("front", b"proxies-ca"),
+    )
+
+    assert await authenticator().identify(told) == User(
+        name="carol",
+        uid="9",
+        groups=("a", "b", "c", "system:authenticated"),
+        extra=(("scope", ("one", "two")), ("example.com/key", ("three",))),
+    )
+
+
+async def test_without_names_every_certified_proxy_is_trusted() -> None:
+    asked = authenticator()
+    asked.trust = Trust(
+        proxies=Proxies(authorities=PROXIES, user_headers=("x-remote-user",)),
+    )
+    told = request(headers={"X-Remote-User": "carol"}, caller=certified("any", b"proxies-ca"))
+
+    assert (await asked.identify(told)).name == "carol"
+
+
+@pytest.mark.parametrize(
+    "caller", [None, BOB_BY_CERTIFICATE], ids=["without a certificate", "with a client's"]
+)
+async def test_headers_of_anybody_else_mean_nothing(caller: object) -> None:
+    told = request(
+        headers={"X-Remote-User": "root", "X-Remote-Group": "system:masters"},
+        caller=caller,  # type: ignore[arg-type]
+    )
+
+    user = await authenticator().identify(told)
+
+    assert user.name != "root"
+    assert "system:masters" not in user.groups
+
+
+async def test_the_groups_of_all_are_added_once() -> None:
+    known = User(name="x", groups=("system:authenticated",))
+
+    assert known.authenticated() is known
+
+
+async def test_authorities_are_told_by_their_certificates() -> None:
+    with pytest.raises(ValueError, match="no certificate found"):
+        Authorities.of(b"nonsense")
+    with pytest.raises(ValueError, match="cut short"):
+        Authorities.of(b"-----BEGIN CERTIFICATE-----\nAAAA\n")

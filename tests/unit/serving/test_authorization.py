@@ -1,0 +1,117 @@
+"""Who may: masters, open paths, the API server's word, and its memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from ccm.serving.authentication import ReviewFailed
+from ccm.serving.authorization import Authorizer, Decision, Paths, Question
+from ccm.serving.identity import ANONYMOUS, User
+from ccm.testing.clock import FakeClock
+from tests.unit.serving.callers import Reviewer
+
+OPEN = ("/healthz", "/readyz", "/livez", "/open/*")
+ALICE = User(name="alice", groups=("system:authenticated",))
+
+
+def question(path: str, user: User = ALICE, verb: str = "get") -> Question:
+    return Question(user=user, verb=verb, path=path)
+
+
+def authorizer(reviewer: Reviewer | None, clock: FakeClock | None = None) -> Authorizer:
+    return Authorizer(
+        reviewer,
+        Paths(OPEN),
+        allowed_ttl_s=10.0,
+        denied_ttl_s=5.0,
+        clock=clock or FakeClock(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "covered"),
+    [
+        ("/healthz", True),
+        ("/healthz/", False),
+        ("/healthz/ping", False),
+        ("/healthzz", False),
+        ("/open/", True),
+        ("/open/a/b", True),
+        ("/open", False),
+        ("/metrics", False),
+        ("/", False),
+    ],
+)
+def test_paths_are_exact_or_beginnings(path: str, covered: bool) -> None:
+    assert (path in Paths(OPEN)) is covered
+    assert (path in Paths([pattern.removeprefix("/") for pattern in OPEN])) is covered
+
+
+def test_a_star_alone_covers_everything_and_nothing_covers_nothing() -> None:
+    assert "/any/where" in Paths(["*"])
+    assert "/any/where" not in Paths([])
+
+
+@pytest.mark.asyncio
+async def test_masters_may_all_and_open_paths_are_for_all() -> None:
+    reviewer = Reviewer(allowed=())
+    asked = authorizer(reviewer)
+    root = User(name="root", groups=("system:masters",))
+
+    assert (await asked.decide(question("/metrics", root, "delete"))).allowed
+    assert (await asked.decide(question("/healthz", ANONYMOUS))).allowed
+    assert reviewer.asked == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("serving-matrix-05")
+async def test_without_anybody_to_ask_the_rest_is_forbidden() -> None:
+    assert await authorizer(None).decide(question("/metrics")) == Decision(allowed=False)
+
+
+@pytest.mark.asyncio
+@pytest.mark.row("serving-matrix-07")
+@pytest.mark.parametrize(("path", "ttl_s"), [("/metrics", 10.0), ("/configz", 5.0)])
+async def test_the_answer_is_remembered_for_as_long_as_its_kind(path: str, ttl_s: float) -> None:
+    clock = FakeClock()
+    reviewer = Reviewer(allowed=[("alice", "/metrics")])
+    asked = authorizer(reviewer, clock)
+
+    answers = [await asked.decide(question(path))]
+    clock.jump(ttl_s - 0.1)
+    answers.append(await asked.decide(question(path)))
+    assert len(reviewer.asked) == 1
+    clock.jump(0.2)
+    answers.append(await asked.decide(question(path)))
+
+    assert len(reviewer.asked) == 2
+    assert {answer.allowed for answer in answers} == {path == "/metrics"}
+
+
+@pytest.mark.asyncio
+async def test_another_user_verb_or_path_is_another_question() -> None:
+    reviewer = Reviewer(allowed=[("alice", "/metrics")])
+    asked = authorizer(reviewer)
+    group = User(name="alice", groups=("more",))
+
+    for each in (
+        question("/metrics"),
+        question("/metrics", verb="post"),
+        question("/configz"),
+        question("/metrics", group),
+    ):
+        await asked.decide(each)
+
+    assert len(reviewer.asked) == 4
+
+
+@pytest.mark.asyncio
+async def test_no_answer_is_no_decision_and_is_not_remembered() -> None:
+    reviewer = Reviewer(allowed=None)
+    asked = authorizer(reviewer)
+
+    for _ in range(2):
+        with pytest.raises(ReviewFailed):
+            await asked.decide(question("/metrics"))
+
+    assert len(reviewer.asked) == 2

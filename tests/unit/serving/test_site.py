@@ -1,0 +1,71 @@
+"""The way of a request through the filters."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ccm.serving.authentication import Authenticator
+from ccm.serving.authorization import Authorizer, Paths
+from ccm.serving.http import Request, Response, text
+from ccm.serving.identity import User
+from ccm.serving.site import Site
+from tests.unit.serving.callers import Reviewer, request
+
+pytestmark = pytest.mark.asyncio
+
+TOKEN = {"Authorization": "Bearer right"}
+RIGHTS = [("alice", "/page"), ("alice", "/folder/below"), ("alice", "/nowhere")]
+
+
+async def page(asked: Request) -> Response:
+    return text(f"page of {asked.path}")
+
+
+def site(*, rights: list[tuple[str, str]] | None = RIGHTS) -> Site:
+    reviewer = Reviewer({"right": User(name="alice")}, rights)
+    return Site(
+        {"/page": page, "/folder/": page, "/open": page},
+        authenticator=Authenticator(reviewer, token_ttl_s=10.0),
+        authorizer=Authorizer(reviewer, Paths(["/open"]), allowed_ttl_s=10.0, denied_ttl_s=10.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/open", {}, 200),
+        ("/page", TOKEN, 200),
+        ("/page", {}, 403),
+        ("/page", {"Authorization": "Bearer wrong"}, 401),
+        ("/open", {"Authorization": "Bearer wrong"}, 401),
+        ("/folder/below", TOKEN, 200),
+        ("/nowhere", TOKEN, 404),
+        ("/nowhere", {}, 403),
+        ("/page/", TOKEN, 403),
+    ],
+)
+async def test_each_request_gets_its_status_and_is_never_cached(
+    path: str, headers: dict[str, str], status: int
+) -> None:
+    answer = await site().answer(request(path, headers=headers))
+
+    assert answer.status == status
+    assert ("Cache-Control", "no-cache, private") in answer.headers
+
+
+async def test_a_refusal_tells_the_reason_of_the_api_server() -> None:
+    answer = await site().answer(request("/secret", method="PUT", headers=TOKEN))
+
+    told = json.loads(answer.body)
+    assert told["message"] == ('forbidden: User "alice" cannot put path "/secret": no such right')
+    assert (told["reason"], told["code"], told["details"]) == ("Forbidden", 403, {})
+
+
+@pytest.mark.row("serving-matrix-06")
+async def test_without_an_answer_about_rights_it_is_our_error() -> None:
+    answer = await site(rights=None).answer(request("/page", headers=TOKEN))
+
+    assert answer.status == 500
+    assert answer.body.startswith(b'Internal Server Error: "/page": ')
