@@ -612,12 +612,16 @@ async def test_the_rights_that_are_needed_are_enough(stage: Stage) -> None:
         await add_node(stage)
 
         told = await examined(stage, f"--kubeconfig={kubeconfig}")
+        about_others = await examined(stage, f"--kubeconfig={kubeconfig}", "--as=somebody")
 
     user = "system:serviceaccount:kube-system:doctor-test"
     assert told.troubles == []
     assert f"ok    permissions: all {len(wanted)} that the daemon needs are granted to {user}" in (
         told.lines
     )
+    assert about_others.troubles == [
+        "warn  permissions: we may not ask about the permissions of others"
+    ]
 
 
 @only_real
