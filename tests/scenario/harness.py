@@ -68,7 +68,7 @@ FLAGS: Mapping[str, str] = {
 }
 """What every daemon is started with, unless a scenario says otherwise."""
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 """How long a scenario waits for what should come at once; a busy machine is slow."""
 
 _POLL_S = 0.02
