@@ -136,6 +136,8 @@ class ServiceController:
             on_delete=self._node_deleted,
         )
         await until_synced(self._nodes, who=names.COMPONENT_SERVICE)
+        # The nodes that are there at the start are no change.
+        self._members.end_burst()
         await until_synced(self._services, who=names.COMPONENT_SERVICE)
         # Only now, so that what is there already is told apart from what comes.
         self._services.add_handler(
