@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 import ssl
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -40,6 +41,10 @@ HANDSHAKE_S = 10.0
 
 CLOSE_S = 2.0
 """How long requests under way may take when the server stops."""
+
+_CHAINS_KEPT = 256
+_NAME = "ccm"
+"""Instead of the versions of everything below us."""
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -141,6 +146,7 @@ class Server:
         self._http: _Server | None = None
         self._listening: asyncio.Server | None = None
         self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
+        self._chains = _Chains()
 
     async def start(self, listener: socket.socket) -> None:
         """Answer whoever calls on a port that is open; it is closed with the server."""
@@ -193,6 +199,7 @@ class Server:
             timer.cancel()
         answer = await self._answer(request)
         headers = CIMultiDict(answer.headers)
+        headers["Server"] = _NAME
         headers["Content-Type"] = answer.content_type
         return _Response(status=answer.status, body=answer.body, headers=headers)
 
@@ -222,23 +229,45 @@ class Server:
             path=request.path,
             query=request.query,
             headers=request.headers,
-            caller=_caller(request),
+            caller=self._caller(request),
             read=body,
         )
 
+    def _caller(self, request: BaseRequest) -> Caller:
+        transport = request.transport
+        peer = transport.get_extra_info("peername") if transport is not None else None
+        address = f"{peer[0]}:{peer[1]}" if peer else ""
+        secured = transport.get_extra_info("ssl_object") if transport is not None else None
+        if secured is None or not (found := secured.getpeercert()):
+            return Caller(address=address)
+        return Caller(address=address, certificate=found, chain=self._chains.of(secured))
 
-def _caller(request: BaseRequest) -> Caller:
-    transport = request.transport
-    peer = transport.get_extra_info("peername") if transport is not None else None
-    address = f"{peer[0]}:{peer[1]}" if peer else ""
-    secured = transport.get_extra_info("ssl_object") if transport is not None else None
-    if secured is None or not (found := secured.getpeercert()):
-        return Caller(address=address)
-    return Caller(address=address, certificate=found, chain=_chain(secured))
+
+class _Chains:
+    """The verified chains of callers' certificates.
+
+    TLS 1.2 resumes sessions, and then tells the certificate without the chain that proved it.
+    Python cannot forbid that, so the chain is remembered by the certificate; a session is
+    resumed only by the context that verified it.
+    """
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, tuple[bytes, ...]] = OrderedDict()
+
+    def of(self, secured: ssl.SSLObject) -> tuple[bytes, ...]:
+        """The chain behind a connection; empty if it was never seen, or long ago."""
+        leaf = secured.getpeercert(binary_form=True) or b""
+        found = _verified_chain(secured)
+        if found:
+            self._known[leaf] = found
+            self._known.move_to_end(leaf)
+            if len(self._known) > _CHAINS_KEPT:
+                self._known.popitem(last=False)
+        return found or self._known.get(leaf, ())
 
 
-def _chain(secured: ssl.SSLObject) -> tuple[bytes, ...]:
-    """The verified chain; public only from Python 3.13 on."""
+def _verified_chain(secured: ssl.SSLObject) -> tuple[bytes, ...]:
+    """As TLS has just verified it; there is a public way only from Python 3.13 on."""
     public = getattr(secured, "get_verified_chain", None)
     if public is not None:
         return tuple(public())

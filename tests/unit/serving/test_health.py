@@ -1,0 +1,137 @@
+"""The health paths: texts, exclusions, single checks, and what is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ccm.base import redact
+from ccm.serving.health import WELL, Check, Finding, Health, wrong
+from ccm.serving.slis import Slis
+from tests.unit.serving.callers import request
+
+pytestmark = pytest.mark.asyncio
+
+
+def check(name: str, finding: Finding = WELL) -> Check:
+    async def look() -> Finding:
+        return finding
+
+    return Check(name=name, look=look)
+
+
+GOOD = (check("ping"), check("cloud", Finding(detail="as far as we know")))
+BAD = (*GOOD, check("api-server", wrong("connection\nrefused")))
+
+
+def health(*checks: Check, slis: Slis | None = None) -> Health:
+    return Health("readyz", lambda: checks, slis=slis or Slis())
+
+
+async def answer(checks: Sequence[Check], *query: tuple[str, str]) -> tuple[int, list[str]]:
+    response = await health(*checks).all(request("/readyz", query=query))
+    assert ("X-Content-Type-Options", "nosniff") in response.headers
+    assert response.content_type == "text/plain; charset=utf-8"
+    return response.status, response.body.decode().split("\n")
+
+
+async def test_all_is_well_in_two_letters() -> None:
+    assert await answer(GOOD) == (200, ["ok"])
+
+
+@pytest.mark.row("serving-health-02")
+async def test_verbose_shows_each_check() -> None:
+    assert await answer(GOOD, ("verbose", "")) == (
+        200,
+        ["[+]ping ok", "[+]cloud ok: as far as we know", "readyz check passed", ""],
+    )
+
+
+@pytest.mark.row("serving-health-01")
+async def test_a_failure_shows_each_check_and_the_cause_on_one_line() -> None:
+    assert await answer(BAD) == (
+        500,
+        [
+            "[+]ping ok",
+            "[+]cloud ok: as far as we know",
+            "[-]api-server failed: connection refused",
+            "readyz check failed",
+            "",
+        ],
+    )
+
+
+@pytest.mark.row("serving-health-02")
+async def test_what_is_excluded_counts_as_well() -> None:
+    query = (("verbose", "true"), ("exclude", "api-server"), ("exclude", "cloud"))
+
+    assert await answer(BAD, *query) == (
+        200,
+        [
+            "[+]ping ok",
+            "[+]cloud excluded: ok",
+            "[+]api-server excluded: ok",
+            "readyz check passed",
+            "",
+        ],
+    )
+
+
+@pytest.mark.row("serving-health-02")
+async def test_a_name_that_there_is_not_earns_a_warning() -> None:
+    status, lines = await answer(GOOD, ("verbose", ""), ("exclude", "b"), ("exclude", "a"))
+
+    assert status == 200
+    assert lines[2] == 'warn: some health checks cannot be excluded: no matches for "a", "b"'
+
+
+async def test_without_checks_there_is_a_ping() -> None:
+    assert (await answer((), ("verbose", "")))[1][0] == "[+]ping ok"
+
+
+@pytest.mark.row("serving-health-01")
+@pytest.mark.parametrize(
+    ("path", "status", "body"),
+    [
+        ("/readyz/ping", 200, "ok"),
+        ("/readyz/api-server", 500, "internal server error: connection refused\n"),
+        ("/readyz/nothing", 404, "404 page not found\n"),
+        ("/readyz/", 404, "404 page not found\n"),
+    ],
+)
+async def test_a_single_check_can_be_asked_for(path: str, status: int, body: str) -> None:
+    response = await health(*BAD).pages["/readyz/"](request(path))
+
+    assert (response.status, response.body.decode()) == (status, body)
+
+
+async def test_a_cause_shows_no_secret() -> None:
+    redact.know("a-password-of-somebody")
+    try:
+        _, lines = await answer([check("cloud", wrong("login a-password-of-somebody failed"))])
+    finally:
+        redact.forget("a-password-of-somebody")
+
+    assert "a-password-of-somebody" not in lines[0]
+
+
+async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
+    slis = Slis()
+    watched = health(*BAD, slis=slis)
+    for _ in range(2):
+        await watched.all(request("/readyz"))
+    await watched.one(request("/readyz/ping"))
+
+    before = (await slis.page(request("/metrics/slis"))).body.decode()
+    reset = await slis.page(request("/metrics/slis", method="DELETE"))
+    after = (await slis.page(request("/metrics/slis"))).body.decode()
+
+    assert 'kubernetes_healthcheck{name="ping",type="readyz"} 1\n' in before
+    assert 'kubernetes_healthcheck{name="api-server",type="readyz"} 0\n' in before
+    counted = "kubernetes_healthchecks_total"
+    assert f'{counted}{{name="ping",status="success",type="readyz"}} 3\n' in before
+    assert f'{counted}{{name="api-server",status="error",type="readyz"}} 2\n' in before
+    assert reset.body == b"metrics reset\n"
+    assert "ping" not in after
+    assert f"# TYPE {counted} counter\n" in after
