@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -66,6 +66,35 @@ _AUTHN = _Counted("authn", "delegated authentication")
 _AUTHZ = _Counted("authz", "delegated authorization")
 
 
+class _Owner(msgspec.Struct):
+    username: str = ""
+    uid: str = ""
+    groups: list[str] | None = None
+    extra: dict[str, list[str]] | None = None
+
+
+class _TokenStatus(msgspec.Struct):
+    authenticated: bool = False
+    user: _Owner | None = None
+
+
+class _TokenReview(msgspec.Struct):
+    status: _TokenStatus
+
+
+class _AccessStatus(msgspec.Struct):
+    allowed: bool = False
+    denied: bool = False
+    reason: str = ""
+
+
+class _AccessReview(msgspec.Struct):
+    status: _AccessStatus
+
+
+_R = TypeVar("_R", _TokenReview, _AccessReview)
+
+
 class Raw(Protocol):
     """What is needed of an API client."""
 
@@ -99,15 +128,15 @@ class Reviews:
             "kind": "TokenReview",
             "spec": {"token": token},
         }
-        status = await self._ask(TOKEN_REVIEWS, review, _AUTHN)
-        if not status.get("authenticated"):
+        answer = await self._ask(TOKEN_REVIEWS, review, _TokenReview, _AUTHN)
+        user = answer.status.user
+        if not answer.status.authenticated or user is None:
             return None
-        user = status.get("user") or {}
         return User(
-            name=user.get("username", ""),
-            uid=user.get("uid", ""),
-            groups=tuple(user.get("groups") or ()),
-            extra=tuple((key, tuple(value)) for key, value in (user.get("extra") or {}).items()),
+            name=user.username,
+            uid=user.uid,
+            groups=tuple(user.groups or ()),
+            extra=tuple((key, tuple(value)) for key, value in (user.extra or {}).items()),
         )
 
     async def review_access(self, question: Question) -> Decision:
@@ -126,23 +155,21 @@ class Reviews:
             "kind": "SubjectAccessReview",
             "spec": spec,
         }
-        status = await self._ask(ACCESS_REVIEWS, review, _AUTHZ)
-        allowed = bool(status.get("allowed")) and not status.get("denied")
-        return Decision(allowed=allowed, reason=status.get("reason", ""))
+        status = (await self._ask(ACCESS_REVIEWS, review, _AccessReview, _AUTHZ)).status
+        return Decision(allowed=status.allowed and not status.denied, reason=status.reason)
 
-    async def _ask(self, path: str, review: Any, counted: _Counted) -> dict[str, Any]:
+    async def _ask(self, path: str, review: Any, kind: type[_R], counted: _Counted) -> _R:
         body = msgspec.json.encode(review)
         try:
             async with asyncio.timeout(LIMIT_S):
                 answer = await self._repeated(lambda: self._once(path, body, counted))
-            status: dict[str, Any] = msgspec.json.decode(answer)["status"]
+            return msgspec.json.decode(answer, type=kind)
         except errors.KubeError as error:
             raise ReviewFailed(str(error)) from error
         except TimeoutError as error:
             raise ReviewFailed("the API server does not answer in time") from error
-        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        except errors.UNDECODABLE as error:
             raise ReviewFailed("the API server's answer makes no sense") from error
-        return status
 
     async def _repeated(self, attempt: Callable[[], Awaitable[bytes]]) -> bytes:
         for number in range(TRIES - 1):

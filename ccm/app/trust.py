@@ -42,6 +42,10 @@ _HINT = (
 )
 
 
+class _ConfigMap(msgspec.Struct):
+    data: dict[str, str] | None = None
+
+
 class Believed:
     """Keeps what is believed up to date.
 
@@ -106,7 +110,7 @@ class Believed:
             return
         try:
             answer = await self._client.raw("GET", PATH)
-            self._cluster = msgspec.json.decode(answer).get("data") or {}
+            self._cluster = msgspec.json.decode(answer, type=_ConfigMap).data or {}
             self._looked_up = True
         except errors.Missing:
             # A cluster whose API server believes no authority has none for us either.
@@ -114,7 +118,7 @@ class Believed:
             self._looked_up = True
         except (errors.Unreachable, errors.ServerError, errors.TooMany) as error:
             self._say("cluster's authentication settings cannot be read, trying on", str(error))
-        except (errors.KubeError, msgspec.MsgspecError) as error:
+        except (errors.KubeError, *errors.UNDECODABLE) as error:
             if not self._looked_up and not self._options.authentication_tolerate_lookup_failure:
                 raise Misconfigured(
                     f"config map {CONFIG_MAP} cannot be read: {error}; {_HINT}"
