@@ -62,6 +62,9 @@ EXIT_LOST_LEASE = 1
 LEAVE_S = 2.0
 """How long the process outlives a provider's call that does not let itself be ended."""
 
+LAST_MOMENT = 0.8
+"""Part of the time between the loss of the lease and its end after which all has to be over."""
+
 _NO_MIGRATION = migration.Plan(leader_name="")
 
 
@@ -142,7 +145,8 @@ async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options, cl
                 )
             return work.result() if work.done() else EXIT_OK
         finally:
-            await cancel_and_join(told, work, flushing)
+            await cancel_and_join(told, work)
+            await cancel_and_join(flushing)
             daemon.let_go(EXIT_OK if stop.is_set() else EXIT_LOST_LEASE)
             if stop.is_set() and not work.cancelled() and work.exception() is not None:
                 logger.error("stopping did not go well", exc_info=work.exception())
@@ -325,7 +329,7 @@ class Daemon:
         self._events.abandon()
         log.flush()
         left = options.leader_elect_lease_duration - options.leader_elect_renew_deadline
-        self.last_resort.arm(left.total_seconds(), EXIT_LOST_LEASE)
+        self.last_resort.arm(LAST_MOMENT * left.total_seconds(), EXIT_LOST_LEASE)
 
     async def _lead(self, guard: Guarded) -> None:
         """Everything that only the leader does, until cancelled."""

@@ -1,0 +1,209 @@
+"""What is under way when the daemon has to end: changes finish, what hangs is cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.app import config, daemon, options
+from ccm.app import names as app_names
+from ccm.sandbox import realserver
+from providers.sim.faults import Fault
+from tests.scenario import harness
+from tests.scenario.harness import Stage, wait_for
+
+SERVICES = "/api/v1/namespaces/default/services"
+WITHIN_S = 60.0
+CALM = {
+    # A busy machine must not cost the lease.
+    "leader-elect-lease-duration": "60s",
+    "leader-elect-renew-deadline": "40s",
+    "leader-elect-retry-period": "1s",
+}
+FLAGS = {**CALM, "controllers": app_names.SERVICE.name, "concurrent-service-syncs": "2"}
+
+pytestmark = pytest.mark.timeout(240)
+
+
+async def create_services(stage: Stage, count: int) -> None:
+    for number in range(count):
+        body = {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": f"web-{number}"},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}]},
+        }
+        await stage.cluster.create(SERVICES, body)
+
+
+async def served(stage: Stage) -> list[str]:
+    """The Services that have an address."""
+    found = await stage.cluster.items(SERVICES)
+    return [one["metadata"]["name"] for one in found if one["status"]["loadBalancer"]]
+
+
+async def two_under_way(stage: Stage) -> bool:
+    return len(stage.calls("create_balancer")) == 2
+
+
+@pytest.mark.row("daemon-stop-01")
+@pytest.mark.asyncio
+async def test_changes_under_way_come_to_their_end(stage: Stage) -> None:
+    """Two of five load balancers are being made: these get their address, the others wait."""
+    stage.configure_cloud(timeout="60s")
+    stage.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=3.0))
+    await create_services(stage, 5)
+    leader = await stage.start(flags=FLAGS)
+    await wait_for(lambda: two_under_way(stage), "two calls are under way", within_s=WITHIN_S)
+
+    leader.signal(signal.SIGTERM)
+    assert await leader.ended(within_s=WITHIN_S) == 0
+
+    assert len(stage.calls("create_balancer")) == 2
+    assert len(await served(stage)) == 2
+    assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
+    assert leader.lines("changes under way are cut") == []
+
+
+@pytest.mark.row("daemon-stop-02")
+@pytest.mark.asyncio
+async def test_a_change_that_takes_too_long_is_cut(stage: Stage) -> None:
+    """After the grace period the call is dropped, and a successor makes it anew."""
+    stage.configure_cloud(timeout="60s")
+    stage.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=60.0))
+    await create_services(stage, 3)
+    leader = await stage.start(flags={**FLAGS, "shutdown-grace-period": "500ms"})
+    await wait_for(lambda: two_under_way(stage), "two calls are under way", within_s=WITHIN_S)
+
+    leader.signal(signal.SIGTERM)
+    assert await leader.ended(within_s=WITHIN_S) == 0
+
+    assert leader.lines("changes under way are cut")[0]["count"] == 2
+    assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
+    assert await served(stage) == []
+    stage.cloud.script.clear()
+    await stage.start(flags=FLAGS)
+
+    async def all_served() -> bool:
+        return len(await served(stage)) == 3
+
+    await wait_for(all_served, "the successor makes all", within_s=WITHIN_S)
+
+
+@pytest.mark.row("daemon-stop-06")
+@pytest.mark.asyncio
+async def test_nothing_of_it_is_left(stage: Stage) -> None:
+    """Run inside the test's own event loop: when it has stopped, so have all of its tasks."""
+    wire = await stage.new_wire()
+    kubeconfig = stage.folder / "own.kubeconfig"
+    realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.token)
+    files = {"kubeconfig": str(kubeconfig), "cloud-config": str(stage.cloud_config)}
+    argv = harness.command_line({**harness.FLAGS, **CALM, **files})
+    await stage.node("alpha")
+    before = asyncio.all_tasks()
+
+    running = asyncio.create_task(daemon.run(config.effective(options.parse(argv)), {}))
+    await stage.cluster.initialised("alpha", within_s=WITHIN_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+    assert await running == 0
+    # What the proxies do for connections that have just been closed is none of the daemon's.
+    left = {task.get_name() for task in asyncio.all_tasks() - before}
+    assert {name for name in left if not name.startswith("Task-")} == set()
+
+
+PROVIDER = '''
+"""A cloud that hangs, in its calls and in its clean-up, and notes what becomes of them."""
+
+import asyncio
+from pathlib import Path
+
+from ccm import cloud
+
+
+class Instances:
+    def __init__(self, notes):
+        self._notes = notes
+
+    async def instance_exists(self, node):
+        return True
+
+    async def instance_shutdown(self, node):
+        return False
+
+    async def instance_metadata(self, node):
+        try:
+            (self._notes / f"asked-{node.name}").touch()
+            await asyncio.Event().wait()
+        finally:
+            (self._notes / f"cancelled-{node.name}").touch()
+
+
+@cloud.provider(sdk="1.0")
+async def open_cloud(context):
+    notes = Path(context.config.decode().strip())
+    try:
+        yield cloud.Cloud(name="stuck", instances=Instances(notes))
+    finally:
+        (notes / "closing").touch()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                pass
+'''
+
+
+def install(folder: Path) -> dict[str, str]:
+    """Put the provider where a daemon finds it; the environment that daemon needs."""
+    site = folder / "site"
+    info = site / "ccm_stuck-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "ccm_stuck.py").write_text(PROVIDER)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ccm-stuck\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ccm.providers]\nstuck = ccm_stuck:open_cloud\n")
+    return {"PYTHONPATH": str(site)}
+
+
+@pytest.mark.row("daemon-lease-15")
+@pytest.mark.parametrize("api_server", ["builtin"], indirect=True)
+@pytest.mark.asyncio
+async def test_a_lost_lease_ends_what_hangs(stage: Stage) -> None:
+    """Calls are cancelled; the clean-up hangs; the process has ended when the next one leads."""
+    flags: dict[str, Any] = {
+        "cloud-provider": "stuck",
+        "concurrent-node-syncs": "3",
+        "leader-elect-lease-duration": "8s",
+        "leader-elect-renew-deadline": "4s",
+        "leader-elect-retry-period": "1s",
+    }
+    notes = stage.folder / "notes"
+    notes.mkdir()
+    stage.cloud_config.write_text(str(notes))
+    env = install(stage.folder)
+    for number in range(3):
+        await stage.cluster.register(f"node-{number}")
+    leader = await stage.start(flags=flags, env=env)
+
+    async def all_asked() -> bool:
+        return len(list(notes.glob("asked-*"))) == 3
+
+    await wait_for(all_asked, "three calls hang", within_s=WITHIN_S)
+    standby = await stage.start(flags=flags, env=env)
+    await standby.says("new leader elected", within_s=WITHIN_S)
+
+    await stage.wires[0].down()
+    await standby.says("became leader", within_s=WITHIN_S)
+
+    assert leader.exit_code == 1
+    assert len(leader.lines("leaderelection lost")) == 1
+    assert {path.name for path in notes.iterdir()} >= {
+        *(f"cancelled-node-{number}" for number in range(3)),
+        "closing",
+    }
+    await standby.kill()
