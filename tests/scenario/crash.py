@@ -40,7 +40,7 @@ STRUCK_S = 15.0
 """How long the call may take to come at which the daemon dies."""
 
 _QUIET_S = 0.15
-_RECORDING_QUIET_S = 0.7
+_RECORDING_QUIET_S = 0.5
 _TRIES = 3
 """How often a story is played until its call comes; changes may merge on a busy machine."""
 
@@ -138,7 +138,7 @@ class Crashes:
                     continue
                 seen[kind] += 1
                 found.append(CallId(wire=name, kind=kind, nth=seen[kind]))
-        await self._tidy_up()
+        await self._tidy_up(story)
         return found
 
     async def try_out(self, at: CrashPoint) -> Outcome:
@@ -178,16 +178,16 @@ class Crashes:
                 await self._start(story)
             wire.remove(rule)
             await acting
-            leaks = await self._trouble()
+            leaks = await self._trouble(story)
         finally:
             acting.cancel()
         return Outcome(at=at, struck=struck.is_set(), leaks=leaks)
 
-    async def _trouble(self) -> list[str]:
+    async def _trouble(self, story: Story) -> list[str]:
         """Wait for the end; what is wrong in it, also after everything was tidied up."""
         try:
             await self._settled()
-            await self._tidy_up()
+            await self._tidy_up(story)
         except AssertionError as error:
             return [str(error)]
         return []
@@ -214,9 +214,14 @@ class Crashes:
         if story.asleep:
             await self._start(story)
 
-    async def _tidy_up(self) -> None:
+    async def _tidy_up(self, story: Story) -> None:
+        """Take everything away, and wait until the daemon has done so too."""
         self._provision(0.0)
+        if story.asleep:
+            await self._bury()
         await self._play.tidy()
+        if story.asleep:
+            await self._start(story)
         await harness.wait_for(self._is_tidy, "all is tidied up", within_s=SETTLE_S)
         await self._settled()
 
