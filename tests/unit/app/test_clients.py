@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from ccm.app.accounts import Accounts
 from ccm.app.clients import EVENTS, Clients
+from ccm.base.drain import Drain
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.tls import TlsSettings
 from ccm.model.times import format_time
 from tests.unit.kube.wire import HandClock, connect, says, serve
 
@@ -53,3 +59,40 @@ async def test_without_separate_accounts_everybody_acts_as_we_do() -> None:
 
     assert [one.headers["Authorization"] for one in server.seen] == ["Bearer ours"]
     assert server.seen[0].headers["User-Agent"].endswith("/acme")
+
+
+@pytest.mark.asyncio
+async def test_accounts_follow_what_we_trust() -> None:
+    """Another authority that we were given is theirs too, and our own certificate is not."""
+    async with (
+        serve() as server,
+        connect(server.url, credentials=Fixed(bearer("ours"))) as wire,
+        Accounts(wire) as accounts,
+    ):
+        theirs, user = accounts.of("node-controller")
+        fresh = TlsSettings(ca_data=b"fresh", cert_data=b"ours", key_data=b"ours")
+        wire.adopt(replace(wire.config, tls=fresh))
+
+        accounts.follow()
+
+        assert theirs.config.tls == TlsSettings(ca_data=b"fresh")
+        assert accounts.of("node-controller") == (theirs, user)
+
+
+@pytest.mark.asyncio
+async def test_changes_of_controllers_wait_for_their_end_and_those_of_events_do_not() -> None:
+    """While the daemon stops: a write under way is waited for; events and the Lease go on."""
+    stopping = Drain()
+    stopping.govern()
+    async with serve() as server, connect(server.url) as wire:
+        clients = Clients(wire, None)
+        assert await stopping.drained(1.0)
+
+        await clients.named("node-controller").raw("GET", "/read")
+        await clients.named(EVENTS).raw("POST", "/event", body=b"{}")
+        await clients.lease(10.0).raw("PUT", "/lease", body=b"{}")
+        write = spawn(clients.named("node-controller").raw("PATCH", "/write"), name="write")
+        await asyncio.sleep(0.05)
+
+        assert [one.target for one in server.seen] == ["/read", "/event", "/lease"]
+        await cancel_and_join(write)

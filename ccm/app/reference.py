@@ -1,0 +1,61 @@
+"""The reference of all flags, written from their table.
+
+`python -m ccm.app.reference` prints what stands in `FLAGS.md` beside this module; a test
+compares the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ccm.app import flags, options
+
+FILE = Path(__file__).with_name("FLAGS.md")
+
+_HEAD = """\
+# Flags of the daemon
+
+Written by `python -m ccm.app.reference` from the table in `options.py`; change that instead.
+Names and defaults are those of the Go reference where it has the flag; *ours* says that it has
+not. A flag without effect is accepted, so that command lines of the reference keep working.
+"""
+
+
+def markdown() -> str:
+    """The whole reference."""
+    return "\n".join([_HEAD, *map(_section, options.SECTIONS)])
+
+
+def _section(section: flags.Section) -> str:
+    rows = [flag for flag in options.FLAGS.values() if flag.section == section.title]
+    title = f"## {section.title[0].upper()}{section.title[1:]}"
+    head = ["| flag | type | default | meaning |", "| --- | --- | --- | --- |"]
+    return "\n".join([title, "", *head, *map(_row, rows), ""])
+
+
+def _row(flag: flags.Flag) -> str:
+    short = f"`-{flag.short}`, " if flag.short else ""
+    default = flag.kind.write(flag.default)
+    cells = (
+        f"{short}`--{flag.name}`",
+        f"{flag.kind.word}, {flag.unit}" if flag.unit else flag.kind.word,
+        f"`{default}`" if default not in ("", "[]") else "",
+        " ".join(_meaning(flag)),
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _meaning(flag: flags.Flag) -> Iterator[str]:
+    yield flag.text
+    if flag.upstream is None:
+        yield "*Ours.*"
+    if flag.accepted:
+        yield f"*Without effect: {flag.accepted}.*"
+    elif flag.deprecated:
+        yield f"*Deprecated: {flag.deprecated}.*"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())
