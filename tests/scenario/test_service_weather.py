@@ -421,6 +421,42 @@ def storms(storm: Rule, times: int) -> Callable[[], Awaitable[bool]]:
     return struck
 
 
+@pytest.mark.asyncio
+@ONE_SERVER
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[] if kind == "500" else [pytest.mark.soak])
+        for kind in weather.CLOUD
+    ],
+)
+async def test_the_listing_at_the_start_fails_once(stage: Stage, kind: str) -> None:
+    """It is made again, so that what is settled is still not ensured without need."""
+    first = await begin(stage)
+    lives = [served(stage, f"web-{number}") for number in range(3)]
+    await asyncio.gather(*(life.create() for life in lives))
+    await crowd.quiet(stage, for_s=0.5)
+    assert await first.stop() == 0
+    calls, writes = len(stage.calls()), len(crowd.writes(stage))
+    strike = Strike(
+        stage.cloud_wire, FIND, lambda call: "cluster=" in call.query_string, weather.CLOUD[kind]
+    )
+
+    listings = Match(method="GET", path=FIND.path, query="cluster=")
+    before = len(stage.cloud_wire.requests(listings))
+    second = await stage.start(flags=FLAGS, wire=stage.wire)
+    await second.says("became leader", within_s=PATIENCE_S)
+    await stage.cloud_wire.wait_for(listings, count=before + 2, timeout_s=PATIENCE_S)
+    await crowd.quiet(stage, for_s=1.0)
+
+    assert strike.came
+    assert {call.operation for call in list(stage.calls())[calls:]} == {"list_balancers"}
+    assert len(crowd.writes(stage)) == writes
+    assert second.lines("load balancer ensured") == []
+    for life in lives:
+        await life.served(80)
+
+
 def served(stage: Stage, name: str) -> Life:
     """A Service that no fault waits for."""
     return Life(stage, Case(phase="", step=FIND, kind="", weather=Cut, given=name))
