@@ -27,9 +27,13 @@ _ALWAYS_OURSELVES = frozenset({INFORMERS, EVENTS, LEADER_ELECTION})
 
 def user_agent(program: str) -> str:
     """`<program>/<version> (<os>/<arch>) kubernetes/ccm`, shaped as Go components do."""
+    return f"{program}/{ccm.__version__} ({platform_name()}) kubernetes/ccm"
+
+
+def platform_name() -> str:
+    """`<os>/<arch>` by Go's names."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    system = platform.system().lower()
-    return f"{program}/{ccm.__version__} ({system}/{machine}) kubernetes/ccm"
+    return f"{platform.system().lower()}/{machine}"
 
 
 class Clients:

@@ -2,20 +2,62 @@
 
 from __future__ import annotations
 
+import platform
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import ccm
 from ccm.base import metrics
 
 MANAGER = "cloud-controller-manager"
 
 RUNNING = metrics.gauge(
     "running_managed_controllers",
-    "Controllers that run now.",
+    "[BETA] Controllers that run now.",
     ["name", "manager"],
 )
 
+_BUILD = metrics.gauge(
+    "kubernetes_build_info",
+    "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, "
+    "git tree state, build date, Go version, and compiler from which Kubernetes was built, and "
+    "platform on which it is running.",
+    [
+        *("major", "minor", "git_version", "git_commit", "git_tree_state", "build_date"),
+        *("go_version", "compiler", "platform"),
+    ],
+)
+_REGISTERED = metrics.counter(
+    "registered_metrics_total",
+    "[BETA] The count of registered metrics broken by stability level and deprecation version.",
+    ["stability_level", "deprecated_version"],
+)
+_DISABLED = metrics.counter("disabled_metrics_total", "[BETA] The count of disabled metrics.")
+_HIDDEN = metrics.counter("hidden_metrics_total", "[BETA] The count of hidden metrics.")
+_LEVELS = ("ALPHA", "BETA", "STABLE")
+
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+
+
+def describe(platform_name: str) -> None:
+    """Fill in what never changes: what was built, and how many metrics there are.
+
+    Call it once, when every module that declares metrics is imported.
+    """
+    release = ccm.__version__.split(".")
+    _BUILD.labels(
+        *(release[0], release[1], f"v{ccm.__version__}", "", "", ""),
+        f"python{platform.python_version()}",
+        platform.python_implementation(),
+        platform_name,
+    ).set(1)
+    levels = Counter(
+        family.documentation.partition("]")[0].removeprefix("[")
+        for family in metrics.REGISTRY.collect()
+    )
+    for level in _LEVELS:
+        _REGISTERED.labels(level, "").inc(levels[level])
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from ccm.app import certificates, reviews
-from ccm.app.clients import user_agent
+from ccm.app import metrics as own_metrics
+from ccm.app.clients import platform_name, user_agent
 from ccm.app.configz import Configz
 from ccm.app.health import Checks
 from ccm.app.options import PROGRAM, Options
@@ -92,6 +93,7 @@ async def _serve(options: Options, around: Surroundings, port: socket.socket | N
     if port is None:
         await asyncio.get_running_loop().create_future()
         return
+    own_metrics.describe(platform_name())
     async with AsyncExitStack() as stack:
         stack.callback(port.close)
         keeper = certificates.keeper(options, certificates.SERVER, around.clock)

@@ -34,7 +34,7 @@ _RELEASE_PAUSE_S = 0.25
 
 _slowpath = metrics.counter(
     "leader_election_slowpath_total",
-    "Total number of slow path exercised in renewing leader leases. 'name' is the string "
+    "[ALPHA] Total number of slow path exercised in renewing leader leases. 'name' is the string "
     "used to identify the lease. Please make sure to group by name.",
     ("name",),
 )

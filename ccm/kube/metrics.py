@@ -19,36 +19,36 @@ _BYTES = (
 
 _request_duration = metrics.histogram(
     "rest_client_request_duration_seconds",
-    "Request latency in seconds. Broken down by verb, and host.",
+    "[ALPHA] Request latency in seconds. Broken down by verb, and host.",
     ("verb", "host"),
     buckets=_SECONDS,
 )
 _limiter_duration = metrics.histogram(
     "rest_client_rate_limiter_duration_seconds",
-    "Client side rate limiter latency in seconds. Broken down by verb, and host.",
+    "[ALPHA] Client side rate limiter latency in seconds. Broken down by verb, and host.",
     ("verb", "host"),
     buckets=_SECONDS,
 )
 _request_size = metrics.histogram(
     "rest_client_request_size_bytes",
-    "Request size in bytes. Broken down by verb and host.",
+    "[ALPHA] Request size in bytes. Broken down by verb and host.",
     ("verb", "host"),
     buckets=_BYTES,
 )
 _response_size = metrics.histogram(
     "rest_client_response_size_bytes",
-    "Response size in bytes. Broken down by verb and host.",
+    "[ALPHA] Response size in bytes. Broken down by verb and host.",
     ("verb", "host"),
     buckets=_BYTES,
 )
 _requests = metrics.counter(
     "rest_client_requests_total",
-    "Number of HTTP requests, partitioned by status code, method, and host.",
+    "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
     ("code", "method", "host"),
 )
 _retries = metrics.counter(
     "rest_client_request_retries_total",
-    "Number of request retries, partitioned by status code, verb, and host.",
+    "[ALPHA] Number of request retries, partitioned by status code, verb, and host.",
     ("code", "verb", "host"),
 )
 _writes = metrics.counter(

@@ -16,35 +16,35 @@ K = TypeVar("K", bound=Hashable)
 
 _BORDERS = metrics.exponential_buckets(10e-9, 10, 10)
 
-_depth = metrics.gauge("workqueue_depth", "Current depth of workqueue", ("name",))
+_depth = metrics.gauge("workqueue_depth", "[BETA] Current depth of workqueue", ("name",))
 _adds = metrics.counter(
-    "workqueue_adds_total", "Total number of adds handled by workqueue", ("name",)
+    "workqueue_adds_total", "[BETA] Total number of adds handled by workqueue", ("name",)
 )
 _waited = metrics.histogram(
     "workqueue_queue_duration_seconds",
-    "How long in seconds an item stays in workqueue before being requested.",
+    "[BETA] How long in seconds an item stays in workqueue before being requested.",
     ("name",),
     buckets=_BORDERS,
 )
 _worked = metrics.histogram(
     "workqueue_work_duration_seconds",
-    "How long in seconds processing an item from workqueue takes.",
+    "[BETA] How long in seconds processing an item from workqueue takes.",
     ("name",),
     buckets=_BORDERS,
 )
 _unfinished = metrics.gauge(
     "workqueue_unfinished_work_seconds",
-    "How many seconds of work has been done that is in progress and hasn't been observed "
+    "[BETA] How many seconds of work has been done that is in progress and hasn't been observed "
     "by work_duration. Large values indicate stuck threads.",
     ("name",),
 )
 _longest = metrics.gauge(
     "workqueue_longest_running_processor_seconds",
-    "How many seconds has the longest running processor for workqueue been running.",
+    "[BETA] How many seconds has the longest running processor for workqueue been running.",
     ("name",),
 )
 _retries = metrics.counter(
-    "workqueue_retries_total", "Total number of retries handled by workqueue", ("name",)
+    "workqueue_retries_total", "[BETA] Total number of retries handled by workqueue", ("name",)
 )
 
 

@@ -295,6 +295,66 @@ async def test_a_certificate_of_an_unknown_authority_ends_the_connection(
     assert (await around.ask("/healthz", around.callers["anonymous"]))[0] == 200
 
 
+ALPHA, BETA = "[ALPHA]", "[BETA]"
+METRICS: Mapping[str, tuple[str, str]] = {
+    "running_managed_controllers": ("gauge", BETA),
+    "leader_election_master_status": ("gauge", ALPHA),
+    "leader_election_slowpath_total": ("counter", ALPHA),
+    "workqueue_depth": ("gauge", BETA),
+    "workqueue_adds_total": ("counter", BETA),
+    "workqueue_queue_duration_seconds": ("histogram", BETA),
+    "workqueue_work_duration_seconds": ("histogram", BETA),
+    "workqueue_unfinished_work_seconds": ("gauge", BETA),
+    "workqueue_longest_running_processor_seconds": ("gauge", BETA),
+    "workqueue_retries_total": ("counter", BETA),
+    "rest_client_requests_total": ("counter", ALPHA),
+    "rest_client_request_duration_seconds": ("histogram", ALPHA),
+    "rest_client_rate_limiter_duration_seconds": ("histogram", ALPHA),
+    "rest_client_request_retries_total": ("counter", ALPHA),
+    "rest_client_request_size_bytes": ("histogram", ALPHA),
+    "rest_client_response_size_bytes": ("histogram", ALPHA),
+    "node_controller_cloud_provider_taint_removal_delay_seconds": ("histogram", ALPHA),
+    "node_controller_initial_node_sync_delay_seconds": ("histogram", ALPHA),
+    "service_controller_loadbalancer_sync_total": ("counter", ALPHA),
+    "service_controller_nodesync_error_total": ("counter", ALPHA),
+    "service_controller_nodesync_latency_seconds": ("histogram", ALPHA),
+    "service_controller_update_loadbalancer_host_latency_seconds": ("histogram", ALPHA),
+    "route_controller_route_sync_total": ("counter", ALPHA),
+    "apiserver_delegated_authn_request_total": ("counter", ALPHA),
+    "apiserver_delegated_authn_request_duration_seconds": ("histogram", ALPHA),
+    "apiserver_delegated_authz_request_total": ("counter", ALPHA),
+    "apiserver_delegated_authz_request_duration_seconds": ("histogram", ALPHA),
+    "authenticated_user_requests": ("counter", ALPHA),
+    "authentication_attempts": ("counter", ALPHA),
+    "authentication_duration_seconds": ("histogram", ALPHA),
+    "authorization_attempts_total": ("counter", ALPHA),
+    "authorization_duration_seconds": ("histogram", ALPHA),
+    "kubernetes_build_info": ("gauge", BETA),
+    "registered_metrics_total": ("counter", BETA),
+    "disabled_metrics_total": ("counter", BETA),
+    "hidden_metrics_total": ("counter", BETA),
+}
+"""The reference's metrics: type, and stability in the help text."""
+
+
+@pytest.mark.row("serving-metrics-01")
+async def test_the_metrics_of_the_reference_are_there(around: Surroundings) -> None:
+    caller = around.callers["a token with rights"]
+    await around.ask("/metrics", caller)  # some are counted by the first request
+
+    _, text = await around.ask("/metrics", caller)
+
+    lines = text.splitlines()
+    kinds = dict(line.split(" ")[2:4] for line in lines if line.startswith("# TYPE "))
+    helps = [line.split(" ")[2:4] for line in lines if line.startswith("# HELP ")]
+    found = {name: (kinds[name], stability) for name, stability in helps if name in METRICS}
+    assert found == METRICS
+    assert 'running_managed_controllers{manager="cloud-controller-manager",name="cloud-node"}' in (
+        text
+    )
+    assert 'authenticated_user_requests{username="other"}' in text
+
+
 async def test_the_pages_say_what_they_should(around: Surroundings) -> None:
     caller = around.callers["a token with rights"]
 

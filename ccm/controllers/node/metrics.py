@@ -8,12 +8,12 @@ _DELAYS_S = metrics.exponential_buckets(1, 4, 6)
 
 TAINT_REMOVAL_DELAY = metrics.histogram(
     "node_controller_cloud_provider_taint_removal_delay_seconds",
-    "Time from the creation of a Node until its init taint was lifted.",
+    "[ALPHA] Time from the creation of a Node until its init taint was lifted.",
     buckets=_DELAYS_S,
 )
 INITIAL_SYNC_DELAY = metrics.histogram(
     "node_controller_initial_node_sync_delay_seconds",
-    "Time from the creation of a Node until its initialisation was complete.",
+    "[ALPHA] Time from the creation of a Node until its initialisation was complete.",
     buckets=_DELAYS_S,
 )
 INITIALIZATION_FAILURES = metrics.counter(

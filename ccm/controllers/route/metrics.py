@@ -6,7 +6,7 @@ from ccm.base import metrics
 
 PASSES = metrics.counter(
     "route_controller_route_sync",
-    "Comparisons of the nodes with the cloud's routes, failed ones included.",
+    "[ALPHA] Comparisons of the nodes with the cloud's routes, failed ones included.",
 )
 CALLS = metrics.counter(
     "ccm_route_calls",

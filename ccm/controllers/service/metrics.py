@@ -8,20 +8,20 @@ _LONG_S = metrics.exponential_buckets(1, 2, 15)
 
 HOST_UPDATES = metrics.counter(
     "service_controller_loadbalancer_sync",
-    "Attempts to change the members of a load balancer after nodes changed.",
+    "[ALPHA] Attempts to change the members of a load balancer after nodes changed.",
 )
 HOST_UPDATE_ERRORS = metrics.counter(
     "service_controller_nodesync_error",
-    "Attempts to change the members of a load balancer that failed.",
+    "[ALPHA] Attempts to change the members of a load balancer that failed.",
 )
 NODE_SYNC = metrics.histogram(
     "service_controller_nodesync_latency_seconds",
-    "Time until all load balancers had been given their members after nodes changed.",
+    "[ALPHA] Time until all load balancers had been given their members after nodes changed.",
     buckets=_LONG_S,
 )
 HOST_UPDATE = metrics.histogram(
     "service_controller_update_loadbalancer_host_latency_seconds",
-    "Time one change of the members of a load balancer took.",
+    "[ALPHA] Time one change of the members of a load balancer took.",
     buckets=_LONG_S,
 )
 OPERATIONS = metrics.histogram(
