@@ -39,8 +39,8 @@ SETTLE_S = 40.0
 STRUCK_S = 15.0
 """How long the call may take to come at which the daemon dies."""
 
-_QUIET_S = 0.15
-_RECORDING_QUIET_S = 0.5
+_QUIET_S = 0.1
+_RECORDING_QUIET_S = 0.4
 _TRIES = 3
 """How often a story is played until its call comes; changes may merge on a busy machine."""
 
