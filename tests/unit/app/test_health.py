@@ -1,0 +1,285 @@
+"""What the health checks make of the daemon's vital signs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ccm.app import health
+from ccm.app.health import Checks
+from ccm.app.vitals import Vitals
+from ccm.cloud import errors as cloud_errors
+from ccm.cloud.guarded import Guarded
+from ccm.cloud.interface import Cloud
+from ccm.kube import errors
+from ccm.kube.workqueue import WorkQueue
+from ccm.serving.health import Check
+from ccm.testing.clock import FakeClock
+
+pytestmark = pytest.mark.asyncio
+
+DOWN = errors.Unreachable("nothing listens", kind="refused")
+FORBIDDEN = errors.Forbidden(status=403, reason="Forbidden", message="not you")
+UNWELL = errors.ServerError(status=500, reason="InternalError", message="etcd failed")
+WRONG_TOKEN = errors.Unauthorized(status=401, reason="Unauthorized", message="who are you")
+
+
+class Api:
+    """An API server that is well, or raises this."""
+
+    def __init__(self, trouble: Exception | None = None) -> None:
+        self.trouble = trouble
+        self.asked = 0
+
+    async def raw(
+        self, method: str, path: str, *, body: bytes | None = None, retry: bool = True
+    ) -> bytes:
+        self.asked += 1
+        assert (method, path) == ("GET", "/readyz")
+        if self.trouble is not None:
+            raise self.trouble
+        return b"ok"
+
+
+class World:
+    """A daemon that runs well, until a test breaks something."""
+
+    def __init__(self, trouble: Exception | None = None) -> None:
+        self.clock = FakeClock()
+        self.api = Api(trouble)
+        self.vitals = Vitals(self.clock)
+        self.vitals.opened(Guarded(Cloud(name="paper")))
+        self.checks = Checks(self.vitals, self.api, self.clock)
+
+    async def failing(self, checks: Sequence[Check]) -> dict[str, str]:
+        """The checks that fail, with the cause."""
+        found = {check.name: await check.look() for check in checks}
+        return {name: finding.detail for name, finding in found.items() if not finding.ok}
+
+    async def live(self) -> dict[str, str]:
+        """What fails below /livez; the same fails below /healthz."""
+        found = await self.failing(self.checks.livez())
+        assert await self.failing(self.checks.healthz()) == found
+        return found
+
+    async def ready(self) -> dict[str, str]:
+        """What fails below /readyz."""
+        return await self.failing(self.checks.readyz())
+
+    async def detail(self, name: str) -> str:
+        """What a check says."""
+        (found,) = [check for check in self.checks.readyz() if check.name == name]
+        return (await found.look()).detail
+
+
+def informers(*found: Any) -> Any:
+    return SimpleNamespace(all=found)
+
+
+def informer(
+    *, synced: bool = True, contact: float | None = 0.0, trouble: float | None = None
+) -> Any:
+    return SimpleNamespace(
+        resource="nodes", has_synced=synced, last_contact=contact, trouble_since=trouble
+    )
+
+
+async def test_a_daemon_that_runs_well_is_well() -> None:
+    world = World()
+
+    assert (await world.live(), await world.ready()) == ({}, {})
+
+
+@pytest.mark.row("serving-health-06")
+async def test_an_event_loop_that_is_late_again_and_again_is_ill() -> None:
+    world = World()
+
+    world.vitals.late_beats = health.LATE_BEATS - 1
+    assert await world.live() == {}
+    world.vitals.late_beats += 1
+
+    assert set(await world.live()) == {"event-loop"}
+
+
+@pytest.mark.row("serving-health-06")
+async def test_beats_that_come_late_in_a_row_are_counted() -> None:
+    clock = FakeClock()
+    vitals = Vitals(clock)
+    beating = asyncio.create_task(vitals.beat())
+    try:
+        await asyncio.sleep(0)
+        for late_s in (10.0, 10.0):
+            clock.jump(late_s)  # nobody woke up meanwhile
+            await clock.advance(0.5)
+        assert vitals.late_beats == 2
+        await clock.advance(1.0)
+        assert vitals.late_beats == 0
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+
+
+@pytest.mark.row("serving-health-06")
+async def test_a_controller_that_ended_is_ill_and_one_that_was_cancelled_is_not() -> None:
+    world = World()
+
+    async def work() -> None:
+        with world.vitals.running("cloud-node-controller"):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0)
+    assert await world.live() == {}
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert await world.live() == {}
+
+    with world.vitals.running("service-lb-controller"):
+        pass
+
+    assert await world.live() == {"service-lb-controller": "it ended although nobody told it to"}
+    world.vitals.stand_by()
+    assert await world.live() == {}
+
+
+@pytest.mark.row("serving-health-06")
+async def test_a_worker_that_does_not_come_back_is_ill() -> None:
+    world = World()
+    queue: WorkQueue[str] = WorkQueue("stuck-test", clock=world.clock)
+    queue.add("key")
+    await queue.get()
+    try:
+        world.clock.jump(health.STUCK_S)
+        assert await world.live() == {}
+        world.clock.jump(1.0)
+        assert await world.live() == {"workers": "stuck-test works on one key for 3601s"}
+    finally:
+        queue.done("key")
+    assert await world.live() == {}
+
+
+@pytest.mark.row("serving-health-06")
+async def test_a_lost_lease_that_goes_unnoticed_is_ill() -> None:
+    world = World()
+    elector: Any = SimpleNamespace(check=lambda: "failed election")
+    world.vitals.elects("lease", elector)
+
+    assert await world.live() == {"leaderElection": "failed election"}
+    assert world.checks.healthz()[0].name == "leaderElection"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "ready"),
+    [(None, True), (FORBIDDEN, True), (DOWN, False), (UNWELL, False), (WRONG_TOKEN, False)],
+)
+async def test_the_api_server_counts_for_readiness_alone(
+    trouble: Exception | None, ready: bool
+) -> None:
+    world = World(trouble)
+
+    assert await world.live() == {}
+    assert await world.ready() == ({} if ready else {"api-server": str(trouble)})
+
+
+async def test_the_api_server_is_not_asked_for_every_probe() -> None:
+    world = World(DOWN)
+
+    await world.ready()
+    await world.ready()
+    assert world.api.asked == 1
+    world.api.trouble = None
+    world.clock.jump(health.ASKED_S + 0.1)
+
+    assert await world.ready() == {}
+
+
+async def test_a_provider_that_cannot_be_opened_is_told_with_the_cause() -> None:
+    world = World()
+    world.vitals = Vitals(world.clock)
+    world.checks = Checks(world.vitals, world.api, world.clock)
+    assert await world.ready() == {"cloud": "the provider is not open yet"}
+
+    world.vitals.not_opened(cloud_errors.Unavailable("no route"))
+
+    assert await world.ready() == {"cloud": "the provider cannot be opened: no route"}
+    assert await world.live() == {}
+
+
+async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several() -> None:
+    world = World()
+    guard = world.vitals.guard
+    assert guard is not None
+
+    async def call(error: Exception | None) -> None:
+        async def invoke(_cloud: Cloud) -> None:
+            if error is not None:
+                raise error
+
+        with contextlib.suppress(cloud_errors.CloudError):
+            await guard.call("instance_exists", invoke)
+
+    down = cloud_errors.Unavailable("no route")
+    for _ in range(health.REFUSED_CALLS - 1):
+        await call(down)
+    assert await world.ready() == {}
+    await call(down)
+    assert await world.ready() == {"cloud": "3 calls in a row failed, the last one: no route"}
+    assert await world.live() == {}
+
+    await call(cloud_errors.NotFound("no such machine"))  # an answer
+
+    assert await world.ready() == {}
+
+
+@pytest.mark.parametrize(
+    ("cache", "cause"),
+    [
+        pytest.param(informer(), None, id="well"),
+        pytest.param(informer(synced=False), "nodes are not complete yet", id="incomplete"),
+        pytest.param(informer(trouble=-5.0), None, id="lost a moment ago"),
+        pytest.param(informer(trouble=-42.0), "nodes cannot be followed for 42s", id="lost"),
+        pytest.param(informer(contact=-800.0), None, id="quiet"),
+        pytest.param(informer(contact=-901.0), "nothing is heard of nodes for 901s", id="silent"),
+    ],
+)
+async def test_caches_have_to_be_complete_and_followed(cache: Any, cause: str | None) -> None:
+    world = World()
+    now = world.clock.monotonic()
+    for name in ("last_contact", "trouble_since"):
+        if getattr(cache, name) is not None:
+            setattr(cache, name, now + getattr(cache, name))
+    world.vitals.informers = informers(cache)
+
+    assert await world.ready() == ({} if cause is None else {"caches": cause})
+    assert await world.live() == {}
+
+
+@pytest.mark.row("serving-health-05")
+async def test_a_standby_needs_no_caches() -> None:
+    world = World()
+
+    assert await world.detail("caches") == "none, standing by"
+
+
+@pytest.mark.row("serving-health-04")
+async def test_a_controller_that_is_left_out_is_told_and_fails_nothing() -> None:
+    world = World()
+    world.vitals.left_out("node-route-controller", "--cluster-cidr names no range")
+
+    assert (await world.live(), await world.ready()) == ({}, {})
+    assert await world.detail("node-route-controller") == (
+        "not running: --cluster-cidr names no range"
+    )
+
+
+async def test_what_the_server_waits_for_is_told_and_fails_nothing() -> None:
+    world = World()
+    world.vitals.waiting = lambda: "config map was not read yet"
+
+    assert await world.ready() == {}
+    assert await world.detail("authentication") == "config map was not read yet"

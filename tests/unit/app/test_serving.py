@@ -1,0 +1,165 @@
+"""The HTTPS server from the flags: pages, ports, and whom it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from ccm.app import options
+from ccm.app.health import Checks
+from ccm.app.options import Options
+from ccm.app.provider import Misconfigured
+from ccm.app.serving import Surroundings, pages, serving
+from ccm.app.vitals import Vitals
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import Fixed
+from ccm.kube.tls import TlsSettings
+from ccm.kube.transport import Transport
+from ccm.sandbox import ports
+from tests import pki
+
+pytestmark = pytest.mark.asyncio
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+def chosen(*flags: str) -> Options:
+    return options.parse(["--cloud-provider=sim", "--bind-address=127.0.0.1", *flags])
+
+
+@contextlib.asynccontextmanager
+async def running(*flags: str) -> AsyncIterator[tuple[asyncio.Task[None], str]]:
+    """A server of these flags, far from any cluster; its task and its URL."""
+    port = ports.pick_port()
+    config = ClusterConfig(server=NOWHERE, credentials=Fixed(), tls=TlsSettings())
+    async with Transport(config) as transport:
+        around = Surroundings(vitals=Vitals(), transport=transport, environ={})
+        async with serving(chosen(f"--secure-port={port}", *flags), around) as task:
+            yield task, f"https://127.0.0.1:{port}"
+
+
+async def get(url: str, **headers: str) -> tuple[int, str]:
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=pki.client_context())) as session,
+        session.get(url, headers=headers) as response,
+    ):
+        return response.status, await response.text()
+
+
+async def test_pages_below_debug_need_the_profiling_flag() -> None:
+    checks = Checks(Vitals(), Nobody())
+
+    with_it = set(pages(chosen(), checks))
+    without = set(pages(chosen("--profiling=false"), checks))
+
+    assert with_it - without == {
+        *("/debug/pprof", "/debug/pprof/", "/debug/flags", "/debug/flags/v")
+    }
+    assert without == {
+        *("/healthz", "/healthz/", "/livez", "/livez/", "/readyz", "/readyz/"),
+        *("/metrics", "/metrics/slis", "/configz"),
+    }
+
+
+class Nobody:
+    """An API server that nobody asks."""
+
+    async def raw(
+        self, method: str, path: str, *, body: bytes | None = None, retry: bool = True
+    ) -> bytes:
+        raise NotImplementedError
+
+
+@pytest.mark.row("serving-matrix-05", "serving-tls-01")
+async def test_outside_a_cluster_only_the_open_paths_are_served() -> None:
+    async with running() as (_, url):
+        found = {
+            "/healthz": (await get(f"{url}/healthz"))[0],
+            "/metrics": (await get(f"{url}/metrics"))[0],
+            "with a token": (await get(f"{url}/healthz", Authorization="Bearer x"))[0],
+        }
+
+    assert found == {"/healthz": 200, "/metrics": 403, "with a token": 401}
+
+
+async def test_open_paths_are_what_the_flag_says() -> None:
+    async with running("--authorization-always-allow-paths=/metrics,/configz") as (_, url):
+        assert (await get(f"{url}/healthz"))[0] == 403
+        assert "kubernetes_build_info{" in (await get(f"{url}/metrics"))[1]
+        configz = json.loads((await get(f"{url}/configz"))[1])
+
+    (found,) = configz.values()
+    assert found["kind"] == "CloudControllerManagerConfiguration"
+    assert found["KubeCloudShared"]["RouteReconciliationPeriod"] == "10s"
+    assert found["KubeCloudShared"]["CloudProvider"]["Name"] == "sim"
+    assert found["Generic"]["Controllers"] == ["*"]
+    assert found["Webhook"]["Webhooks"] is None
+
+
+@pytest.mark.row("serving-start-02")
+async def test_port_zero_means_no_server() -> None:
+    config = ClusterConfig(server=NOWHERE, credentials=Fixed(), tls=TlsSettings())
+    async with Transport(config) as transport:
+        around = Surroundings(vitals=Vitals(), transport=transport, environ={})
+        unusable = "--client-ca-file=/does/not/exist"
+        async with serving(chosen("--secure-port=0", unusable), around) as task:
+            await asyncio.sleep(0.05)
+            assert not task.done()
+
+
+@pytest.mark.row("serving-start-01")
+async def test_a_port_that_is_taken_is_said_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        opening = running(f"--secure-port={taken.getsockname()[1]}")
+
+        with pytest.raises(Misconfigured, match="Address already in use"):
+            await opening.__aenter__()
+
+
+@pytest.mark.row("serving-start-01", "serving-tls-04")
+@pytest.mark.parametrize(
+    ("flag", "told"),
+    [
+        ("--tls-cipher-suites=X", "'X' is unknown"),
+        ("--tls-curve-preferences=1", "group 1 is unknown"),
+        ("--client-ca-file=/does/not/exist", "client authorities"),
+        ("--authorization-kubeconfig=/does/not/exist", "/does/not/exist"),
+        ("--tls-sni-cert-key=/does/not/exist,/neither", "/does/not/exist"),
+    ],
+)
+async def test_what_is_wrong_ends_the_task_with_a_message(flag: str, told: str) -> None:
+    async with running(flag) as (task, _):
+        async with asyncio.timeout(20):
+            await asyncio.wait({task})
+        with pytest.raises(Misconfigured, match=told):
+            task.result()
+
+
+@pytest.mark.row("serving-tls-02")
+async def test_a_certificate_directory_is_filled(tmp_path: Path) -> None:
+    async with running(f"--cert-dir={tmp_path}") as (_, url):
+        await get(f"{url}/healthz")
+
+    made = {file.name for file in tmp_path.iterdir()}
+    assert made == {"cloud-controller-manager.crt", "cloud-controller-manager.key"}
+
+
+async def test_given_files_are_presented(tmp_path: Path) -> None:
+    authority = pki.Authority(tmp_path, "authority")
+    pair = authority.server("127.0.0.1")
+    flags = (f"--tls-cert-file={pair.chain}", f"--tls-private-key-file={pair.key}")
+    context = pki.client_context(authority.file)
+
+    async with (
+        running(*flags) as (_, url),
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
+        session.get(f"{url}/livez") as response,
+    ):
+        assert response.status == 200
