@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from ccm.app import controllers, options
 from ccm.base.clock import SYSTEM
@@ -52,14 +53,13 @@ def of(given: controllers.Parts) -> RouteController:
 
 @pytest.mark.row("route-range-03")
 @pytest.mark.parametrize("flag", ["", "10.0.0.0", "10.0.0.0/8,11.0.0.0/8"])
-def test_a_wrong_range_stops_this_controller_alone_and_is_told_once(
-    flag: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = list(started(parts(f"--cluster-cidr={flag}", cloud=cloud())))
+def test_a_wrong_range_stops_this_controller_alone_and_is_told_once(flag: str) -> None:
+    with capture_logs() as lines:
+        names = list(started(parts(f"--cluster-cidr={flag}", cloud=cloud())))
 
-    told = capsys.readouterr()
     assert names == ["cloud-node"]
-    assert (told.out + told.err).count("--cluster-cidr") == 1
+    (told,) = (line for line in lines if "--cluster-cidr" in line.get("error", ""))
+    assert told["log_level"] == "error"
 
 
 @pytest.mark.parametrize(
