@@ -46,6 +46,8 @@ FLAGS: Mapping[str, str] = {
 }
 """A daemon with raised limits."""
 
+POD_RANGES = "10.128.0.0/9"
+
 PATIENCE_S = 240.0
 """How long a crowd may take on a busy machine."""
 
@@ -61,6 +63,8 @@ _LOOK_S = 0.25
 
 async def start(stage: Stage, *, flags: Mapping[str, str] = FLAGS) -> Daemon:
     """Start a daemon and wait, with patience, until its controllers work."""
+    # The cloud lives in the process of the test, which has much to do.
+    stage.configure_cloud(timeout="60s")
     daemon = await stage.start(flags=flags)
     await daemon.says("became leader", within_s=PATIENCE_S)
     return daemon
@@ -77,12 +81,44 @@ async def in_parallel(work: Sequence[Callable[[], Awaitable[Any]]]) -> None:
     await asyncio.gather(*(one(do) for do in work))
 
 
-async def add_nodes(stage: Stage, hosts: Sequence[str]) -> None:
-    """Machines in the cloud, and their nodes as healthy kubelets register them."""
-    for host in hosts:
-        stage.machine(host)
+async def add_nodes(stage: Stage, hosts: Sequence[str], *, ranges: bool = False) -> None:
+    """Machines in the cloud, and their nodes as healthy kubelets register them.
+
+    Args:
+        stage: the stage.
+        hosts: names of both.
+        ranges: whether each gets a range of `POD_RANGES`; 32,768 at most.
+    """
     ready = names.STATUS_TRUE
-    await in_parallel([partial(stage.cluster.register, host, ready=ready) for host in hosts])
+    work: list[Callable[[], Awaitable[Any]]] = []
+    for number, host in enumerate(hosts):
+        stage.machine(host)
+        cidr = f"10.{128 + (number >> 8)}.{number & 255}.0/24"
+        spec: dict[str, Any] = {"podCIDR": cidr, "podCIDRs": [cidr]} if ranges else {}
+        work.append(partial(stage.cluster.register, host, ready=ready, **spec))
+    await in_parallel(work)
+
+
+async def routed(stage: Stage) -> None:
+    """Wait until every node says that it has its routes."""
+    wanted = (names.CONDITION_NETWORK_UNAVAILABLE, names.STATUS_FALSE)
+
+    async def cut_off() -> list[str]:
+        return [
+            node["metadata"]["name"]
+            for node in await stage.cluster.items(harness.NODES)
+            if wanted not in [(each["type"], each["status"]) for each in conditions(node)]
+        ]
+
+    deadline = time.monotonic() + PATIENCE_S
+    while left := await cut_off():
+        assert time.monotonic() < deadline, f"{len(left)} without routes: {left[:5]} ..."
+        await asyncio.sleep(_LOOK_S)
+
+
+def conditions(node: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The conditions of a node."""
+    return list(node["status"].get("conditions") or ())
 
 
 def web(name: str, **spec: Any) -> dict[str, Any]:
@@ -205,13 +241,13 @@ def ingress(service: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return list(service["status"].get("loadBalancer", {}).get("ingress") or ())
 
 
-async def listed(work: Work) -> None:
-    """Wait until a daemon that starts has asked for all load balancers."""
+async def listed(work: Work, *operations: str) -> None:
+    """Wait until a daemon that starts has made these calls."""
 
     async def asked() -> bool:
-        return work.calls["list_balancers"] > 0
+        return work.calls.keys() >= {*operations}
 
-    await wait_for(asked, "a listing of load balancers", within_s=PATIENCE_S)
+    await wait_for(asked, f"calls of {operations}", within_s=PATIENCE_S)
 
 
 async def quiet(stage: Stage, *, for_s: float = 1.5) -> None:

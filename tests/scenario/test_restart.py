@@ -17,6 +17,8 @@ from tests.scenario.harness import Daemon, Stage
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(crowd.LONGEST_S)]
 
+WITH_ROUTES = {**crowd.FLAGS, "controllers": "*", "cluster-cidr": crowd.POD_RANGES}
+
 SERVICES = 100
 MOST_CALLS = 10
 """Calls to the cloud that a start on a settled cluster may make."""
@@ -51,33 +53,44 @@ def alterations(one: world_balancers.Balancer) -> Sequence[world_balancers.Inter
     )
 
 
-async def settle(stage: Stage, services: Sequence[str], *, nodes: int) -> None:
+async def settle(
+    stage: Stage, services: Sequence[str], *, nodes: int, routes: bool = False
+) -> None:
     """A daemon settles a crowd, and is stopped."""
-    daemon = await crowd.start(stage)
-    await crowd.add_nodes(stage, crowd.named("host", nodes))
+    daemon = await crowd.start(stage, flags=WITH_ROUTES if routes else crowd.FLAGS)
+    await crowd.add_nodes(stage, crowd.named("host", nodes), ranges=routes)
     await crowd.add_services(stage, services)
     await crowd.settled(stage, services=len(services), members=nodes)
+    if routes:
+        await crowd.routed(stage)
     await crowd.quiet(stage, for_s=crowd.BURST_S)
     assert await daemon.stop() == 0
 
 
-async def started(stage: Stage, *, quiet_s: float) -> tuple[Daemon, Work]:
+async def started(stage: Stage, *, quiet_s: float, routes: bool) -> tuple[Daemon, Work]:
     """Start a daemon and wait until it has done nothing for so long."""
     calls, writes = len(stage.calls()), len(crowd.writes(stage))
-    daemon = await crowd.start(stage)
+    daemon = await crowd.start(stage, flags=WITH_ROUTES if routes else crowd.FLAGS)
     work = Work(stage=stage, daemon=daemon, first_call=calls, first_write=writes, first_line=0)
-    await crowd.listed(work)
+    await crowd.listed(work, "list_balancers", *(["list_routes"] if routes else []))
     await crowd.quiet(stage, for_s=quiet_s)
     return daemon, work
 
 
-async def restart(stage: Stage, *, nodes: int, quiet_s: float) -> None:
-    """Restart on a settled cluster; then with changes made while no daemon ran."""
+async def restart(stage: Stage, *, nodes: int, quiet_s: float, routes: bool = False) -> None:
+    """Restart on a settled cluster; then with changes made while no daemon ran.
+
+    Args:
+        stage: the stage.
+        nodes: how many there are.
+        quiet_s: how long a daemon does nothing before that is believed.
+        routes: whether it keeps routes to them as well.
+    """
     services = crowd.named("web", SERVICES)
-    await settle(stage, services, nodes=nodes)
+    await settle(stage, services, nodes=nodes, routes=routes)
     before = await crowd.objects(stage)
 
-    daemon, work = await started(stage, quiet_s=quiet_s)
+    daemon, work = await started(stage, quiet_s=quiet_s, routes=routes)
 
     print("restart:", json.dumps(work.report()))
     work.check()
@@ -98,7 +111,7 @@ async def restart(stage: Stage, *, nodes: int, quiet_s: float) -> None:
     await alter(stage, altered)
     held = crowd.balancers(stage)
 
-    daemon, work = await started(stage, quiet_s=quiet_s)
+    daemon, work = await started(stage, quiet_s=quiet_s, routes=routes)
 
     print("restart after changes:", json.dumps(work.report()))
     work.check()
@@ -112,7 +125,7 @@ async def restart(stage: Stage, *, nodes: int, quiet_s: float) -> None:
     assert spared == [held[each.name] for each in spared]
     assert await daemon.stop() == 0
 
-    daemon, work = await started(stage, quiet_s=quiet_s)
+    daemon, work = await started(stage, quiet_s=quiet_s, routes=routes)
 
     print("restart once more:", json.dumps(work.report()))
     assert work.ensures == {}
@@ -143,5 +156,5 @@ async def test_a_start_ensures_what_differs_and_nothing_else(stage: Stage) -> No
 @pytest.mark.soak
 @pytest.mark.row("service-scale-02", "service-scale-03")
 async def test_a_start_on_a_thousand_nodes(stage: Stage) -> None:
-    """On both servers, at full size."""
-    await restart(stage, nodes=1000, quiet_s=5.0)
+    """On both servers, at full size, with a route to each node."""
+    await restart(stage, nodes=1000, quiet_s=5.0, routes=True)

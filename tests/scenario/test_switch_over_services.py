@@ -85,16 +85,9 @@ async def started(stage: Stage) -> tuple[harness.Daemon, Work]:
     calls, writes = len(stage.calls()), len(crowd.writes(stage))
     daemon = await crowd.start(stage, flags=legacy.FLAGS)
     work = Work(stage=stage, daemon=daemon, first_call=calls, first_write=writes, first_line=0)
-    await crowd.listed(work)
-    await harness.wait_for(
-        lambda: routes_compared(work), "a listing of routes", within_s=crowd.PATIENCE_S
-    )
+    await crowd.listed(work, "list_balancers", "list_routes")
     await crowd.quiet(stage)
     return daemon, work
-
-
-async def routes_compared(work: Work) -> bool:
-    return work.calls["list_routes"] > 0
 
 
 def cloud_writes(work: Work) -> Counter[str]:
@@ -282,7 +275,7 @@ async def test_what_we_settled_has_the_shapes_of_the_reference(stage: Stage) -> 
     }
     daemon = await crowd.start(stage, flags=legacy.FLAGS)
     await crowd.settled(stage, services=len(SETTLED), members=len(hosts), but=["classed"])
-    await harness.wait_for(lambda: all_routed(stage), "routes", within_s=crowd.PATIENCE_S)
+    await crowd.routed(stage)
     # One leaves again, and one no longer wants a load balancer.
     await legacy.delete_service(stage, "local")
     await crowd.edit(stage, "mixed", {"spec": {"type": "ClusterIP"}})
@@ -318,15 +311,6 @@ async def test_what_we_settled_has_the_shapes_of_the_reference(stage: Stage) -> 
         "leaseTransitions",
     }
     assert set(lease) <= known
-
-
-async def all_routed(stage: Stage) -> bool:
-    """Whether every node has its NetworkUnavailable."""
-    wanted = names.CONDITION_NETWORK_UNAVAILABLE
-    return all(
-        any(each["type"] == wanted for each in node["status"]["conditions"])
-        for node in await stage.cluster.items(harness.NODES)
-    )
 
 
 async def holds(stage: Stage, count: int) -> bool:
