@@ -11,9 +11,11 @@ import asyncio
 import logging
 import socket
 import ssl
+import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
@@ -26,6 +28,9 @@ from ccm.base import log
 
 MAX_HEADER = 1 << 20
 """Bytes of a request's header (Go, net/http)."""
+
+MAX_QUERY = 16 << 10
+"""Bytes of a request's query; taking one apart stops everything else meanwhile."""
 
 MAX_BODY = 3 << 20
 """Bytes of a request's body (k8s.io/apiserver)."""
@@ -41,6 +46,9 @@ HANDSHAKE_S = 10.0
 
 CLOSE_S = 2.0
 """How long requests under way may take when the server stops."""
+
+_SPARE = 1 << 20
+"""Bytes that may arrive beyond the largest request, before its handler has refused it."""
 
 _CHAINS_KEPT = 256
 _NAME = "ccm"
@@ -141,26 +149,27 @@ class Server:
         self._context = context
         self._max_body = max_body
         self._header_s = header_s
-        self._idle_s = idle_s
         self._log = log.logger("serving")
         self._http: _Server | None = None
         self._listening: asyncio.Server | None = None
         self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
+        self._settings: dict[str, Any] = {
+            "keepalive_timeout": idle_s,
+            "max_line_size": MAX_HEADER,
+            "max_field_size": MAX_HEADER,
+            "max_headers": 1024,
+            "lingering_time": 0.0,
+            # Go takes bodies as they are too; a small one could become very large.
+            "auto_decompress": False,
+            "access_log": None,
+            "logger": _QUIET,
+        }
         self._chains = _Chains()
 
     async def start(self, listener: socket.socket) -> None:
         """Answer whoever calls on a port that is open; it is closed with the server."""
         loop = asyncio.get_running_loop()
-        self._http = _Server(
-            self._handle,
-            keepalive_timeout=self._idle_s,
-            max_line_size=MAX_HEADER,
-            max_field_size=MAX_HEADER,
-            max_headers=1024,
-            lingering_time=0.0,
-            access_log=None,
-            logger=_QUIET,
-        )
+        self._http = _Server(self._handle)
         self._listening = await loop.create_server(
             self._connection,
             sock=listener,
@@ -180,12 +189,13 @@ class Server:
             self._http.pre_shutdown()
             await self._http.shutdown(CLOSE_S)
         if self._listening is not None:
-            await self._listening.wait_closed()
+            await _gone(self._listening)
 
     def _connection(self) -> RequestHandler:
         assert self._http is not None
-        made = self._http()
         loop = asyncio.get_running_loop()
+        made = _Connection(self._http, loop=loop, **self._settings)
+        made.most = MAX_HEADER + self._max_body + _SPARE
         self._silent[made] = loop.call_later(self._header_s, self._give_up, made)
         return made
 
@@ -194,9 +204,12 @@ class Server:
             connection.force_close()
 
     async def _handle(self, request: BaseRequest) -> _Response:
-        timer = self._silent.pop(request.protocol, None)
+        connection = request.protocol
+        timer = self._silent.pop(connection, None)
         if timer is not None:
             timer.cancel()
+        if isinstance(connection, _Connection):
+            connection.received = 0
         answer = await self._answer(request)
         headers = CIMultiDict(answer.headers)
         headers["Server"] = _NAME
@@ -204,6 +217,8 @@ class Server:
         return _Response(status=answer.status, body=answer.body, headers=headers)
 
     async def _answer(self, request: BaseRequest) -> Response:
+        if len(request.rel_url.raw_query_string) > MAX_QUERY:
+            return text("query too long\n", 414)
         try:
             return await self._handler(self._read(request))
         except BadBody as error:
@@ -241,6 +256,40 @@ class Server:
         if secured is None or not (found := secured.getpeercert()):
             return Caller(address=address)
         return Caller(address=address, certificate=found, chain=self._chains.of(secured))
+
+
+async def _gone(listening: asyncio.Server) -> None:
+    """Wait until each connection is closed; who has not said a word, or does not let go, is cut.
+
+    From Python 3.12 on a server waits for those that never got beyond TLS too.
+    """
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await listening.wait_closed()
+    except TimeoutError:
+        if sys.version_info >= (3, 13):
+            listening.abort_clients()
+
+
+class _Connection(RequestHandler):
+    """Hangs up on a caller that sends more than any request needs.
+
+    The parser limits each field of a header, and so would keep a thousand large ones.
+    """
+
+    __slots__ = ("most", "received")
+
+    def __init__(self, server: _Server, **settings: Any) -> None:
+        super().__init__(server, **settings)
+        self.most = 0
+        self.received = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes arrived."""
+        self.received += len(data)
+        if self.received > self.most:
+            self.force_close()
+        super().data_received(data)
 
 
 class _Chains:

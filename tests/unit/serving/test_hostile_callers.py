@@ -1,0 +1,59 @@
+"""Callers that nobody has let in cost neither much memory nor much time."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from ccm.serving import http
+from ccm.serving.http import Request, Response, text
+from tests.unit.serving.test_http import exchange, serving
+
+pytestmark = pytest.mark.asyncio
+
+REST = b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+
+
+async def size(request: Request) -> Response:
+    return text(f"{len(await request.read())} {len(request.query)}")
+
+
+async def test_many_large_fields_of_a_header_are_not_kept() -> None:
+    field = b"x" * (http.MAX_HEADER // 2) + b"\r\n"
+    header = b"".join(b"X-%d: %s" % (number, field) for number in range(12))
+
+    async with serving(size) as port:
+        with pytest.raises(OSError, match=r"reset|pipe"):
+            await exchange(port, b"GET /" + REST + header + b"\r\n")
+
+
+async def test_requests_on_one_connection_do_not_add_up() -> None:
+    field = b"X-Fact: " + b"x" * (http.MAX_HEADER // 2) + b"\r\n"
+    request = b"GET / HTTP/1.1\r\nHost: x\r\n" + field + b"\r\n"
+    last = b"GET /" + REST + field + b"\r\n"
+
+    async with serving(size) as port:
+        answers = await exchange(port, request * 12 + last)
+
+    assert answers.count(b"HTTP/1.1 200") == 13
+
+
+@pytest.mark.parametrize(("length", "status"), [(http.MAX_QUERY, 200), (http.MAX_QUERY + 2, 414)])
+async def test_a_query_has_a_limit_before_it_is_taken_apart(length: int, status: int) -> None:
+    query = b"a&" * (length // 2)
+
+    async with serving(size) as port:
+        answer = await exchange(port, b"GET /?" + query + REST + b"\r\n")
+
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+async def test_a_body_is_not_unpacked() -> None:
+    body = gzip.compress(b"\0" * http.MAX_BODY * 4)
+    header = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+
+    async with serving(size) as port:
+        answer = await exchange(port, b"POST /" + REST + header + body)
+
+    assert answer.endswith(f"\r\n\r\n{len(body)} 0".encode())
