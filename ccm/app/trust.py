@@ -97,38 +97,48 @@ class Believed:
             Misconfigured: the config map cannot be had, and nobody said that it need not.
         """
         while True:
-            await self._look_up()
+            looked_up = await self._look_up()
             try:
                 await self._use()
-                self._said = ""
             except (OSError, ValueError, CertificateError) as error:
-                self._say("client authorities cannot be used, the old stay", str(error))
+                if self._is_news(error):
+                    self._log.warning(
+                        "client authorities cannot be used, the old stay", error=str(error)
+                    )
+            else:
+                self._said = "" if looked_up else self._said
             await self._clock.sleep(CHECK_S if self._looked_up else RETRY_S)
 
-    async def _look_up(self) -> None:
+    async def _look_up(self) -> bool:
+        """Read the config map, if there is anybody to ask; whether that went well."""
         if self._client is None:
-            return
+            return True
         try:
             answer = await self._client.raw("GET", PATH)
             self._cluster = msgspec.json.decode(answer, type=_ConfigMap).data or {}
-            self._looked_up = True
         except errors.Missing:
             # A cluster whose API server believes no authority has none for us either.
             self._cluster = {}
-            self._looked_up = True
-        except (errors.Unreachable, errors.ServerError, errors.TooMany) as error:
-            self._say("cluster's authentication settings cannot be read, trying on", str(error))
         except (errors.KubeError, *errors.UNDECODABLE) as error:
-            if not self._looked_up and not self._options.authentication_tolerate_lookup_failure:
-                raise Misconfigured(
-                    f"config map {CONFIG_MAP} cannot be read: {error}; {_HINT}"
-                ) from error
-            self._looked_up = True
-            self._say(
+            return self._not_looked_up(error)
+        self._looked_up = True
+        return True
+
+    def _not_looked_up(self, error: Exception) -> bool:
+        passes = isinstance(error, errors.KubeError) and not isinstance(error, errors.Forbidden)
+        tolerated = self._options.authentication_tolerate_lookup_failure
+        if not (self._looked_up or passes or tolerated):
+            raise Misconfigured(
+                f"config map {CONFIG_MAP} cannot be read: {error}; {_HINT}"
+            ) from error
+        self._looked_up = self._looked_up or not passes
+        if self._is_news(error):
+            self._log.warning(
                 "cluster's authentication settings cannot be read, callers may be taken for "
                 "anonymous",
-                str(error),
+                error=str(error),
             )
+        return False
 
     async def _use(self) -> None:
         trust = Trust(clients=await self._clients(), proxies=await self._proxies())
@@ -167,10 +177,10 @@ class Believed:
         found: Any = msgspec.json.decode(text, type=list[str]) if text else []
         return tuple(found)
 
-    def _say(self, message: str, error: str) -> None:
-        if error != self._said:
-            self._log.v(0).info(message, error=error)
-        self._said = error
+    def _is_news(self, error: Exception) -> bool:
+        """Whether this trouble was not said last; it comes again with each look."""
+        before, self._said = self._said, str(error)
+        return self._said != before
 
 
 async def _authorities(file: str, pem: str) -> Authorities:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.asyncio
 
 DOWN = errors.Unreachable("refused", kind="refused")
 REFUSED = errors.Forbidden(status=403, reason="Forbidden", message="not you")
+STRANGE = errors.Unauthorized(status=401, reason="Unauthorized", message="who are you")
 ABSENT = errors.Missing(status=404, reason="NotFound", message="no such map")
 
 
@@ -175,10 +176,11 @@ async def test_the_server_runs_without_them_if_that_is_in_order(
 
 
 @pytest.mark.row("serving-lookup-03")
+@pytest.mark.parametrize("trouble", [DOWN, STRANGE], ids=["down", "credentials refused"])
 async def test_an_api_server_that_does_not_answer_is_waited_for(
-    clients: pki.Authority, proxies: pki.Authority
+    clients: pki.Authority, proxies: pki.Authority, trouble: Exception
 ) -> None:
-    clock, api = FakeClock(), Api(DOWN)
+    clock, api = FakeClock(), Api(trouble)
     kept, server = believed(api, clock=clock)
     await kept.start()
     await run_for(kept, clock)
