@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-from ccm.app import gates, names
+from ccm.app import certificates, gates, names
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
 from ccm.base import log
@@ -25,9 +24,6 @@ from ccm.model import Service
 from ccm.serving import certs, http, listener, tls, webhook
 from ccm.serving.admission import Handler, Webhook
 from ccm.serving.admission_annotations import Schema, ServiceAnnotations
-
-PAIR_NAME = "cloud-controller-manager-webhook"
-"""Name of the certificate's files in `--webhook-cert-dir`, as in the Go reference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +60,7 @@ async def serve(options: Options, cloud: Callable[[], Cloud], *, clock: Clock = 
     hooks = [Webhook(name=name, handle=_MAKERS[name](parts)) for name in enabled(options)]
     if not hooks:
         return
-    keeper = _keeper(options, clock)
+    keeper = certificates.keeper(options, certificates.WEBHOOKS, clock)
     endpoint = listener.Endpoint(
         address=options.webhook_bind_address, port=options.webhook_secure_port
     )
@@ -89,35 +85,6 @@ async def _start(server: http.Server, keeper: tls.Keeper, endpoint: listener.End
         await server.start(listener.bind(endpoint))
     except (listener.ListenError, certs.CertificateError) as error:
         raise Misconfigured(f"webhook server: {error}") from error
-
-
-def _keeper(options: Options, clock: Clock) -> tls.Keeper:
-    try:
-        rules = tls.policy(
-            options.webhook_tls_min_version,
-            options.webhook_tls_cipher_suites,
-            options.webhook_tls_curve_preferences,
-        )
-    except tls.TlsError as error:
-        raise Misconfigured(f"webhook server: {error}") from error
-    named = [
-        certs.Named(source=_files(entry.cert_file, entry.key_file), names=entry.names)
-        for entry in options.webhook_tls_sni_cert_key
-    ]
-    return tls.Keeper(rules, certs.Certificates(_main(options, clock), named), clock=clock)
-
-
-def _main(options: Options, clock: Clock) -> certs.Source:
-    if options.webhook_tls_cert_file:
-        return _files(options.webhook_tls_cert_file, options.webhook_tls_private_key_file)
-    subject = certs.Subject.serving(options.webhook_bind_address)
-    if options.webhook_cert_dir:
-        return certs.Directory(Path(options.webhook_cert_dir), PAIR_NAME, subject, clock=clock)
-    return certs.Memory(subject, clock=clock)
-
-
-def _files(chain: str, key: str) -> certs.Source:
-    return certs.Files(Path(chain), Path(key))
 
 
 def _service_annotations(parts: Parts) -> Handler:

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from ccm import cloud
-from ccm.app import names, options, webhooks
+from ccm.app import certificates, names, options, webhooks
 from ccm.app.provider import Misconfigured
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.sandbox import ports
@@ -114,7 +114,9 @@ async def asked(folder: Path, url: str, text: str, **spec: Any) -> dict[str, Any
             "object": service,
         },
     }
-    trust = ssl.create_default_context(cafile=str(folder / f"{webhooks.PAIR_NAME}.crt"))
+    trust = ssl.create_default_context(
+        cafile=str(folder / f"{certificates.PAIR_NAMES[certificates.WEBHOOKS]}.crt")
+    )
     headers = {"Content-Type": "application/json"}
     async with (
         aiohttp.ClientSession(url) as session,
