@@ -147,7 +147,8 @@ class Kubeconfig:
         clock: Clock = SYSTEM,
     ) -> None:
         self.name = "kubeconfig" if file else "service-account"
-        self.path = Path(file) if file else kube_config.SERVICE_ACCOUNT / "token"
+        token = next(iter(more), kube_config.SERVICE_ACCOUNT / "token")
+        self.path = Path(file) if file else token
         self.more = more
         self._file = file
         self._wire = wire

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
@@ -19,8 +21,19 @@ from ccm.cloud import errors
 from ccm.cloud.config import Context
 from ccm.cloud.guarded import Guarded
 from ccm.cloud.interface import Cloud
+from ccm.kube import config as kube_config
 from ccm.kube.credentials import Fixed, bearer
-from tests.unit.kube.wire import Server, connect, refuses, serve
+from ccm.kube.transport import Transport
+from tests.unit.kube.wire import (
+    CERTS,
+    Answer,
+    Server,
+    connect,
+    refuses,
+    says,
+    serve,
+    server_context,
+)
 
 
 @pytest.fixture
@@ -215,3 +228,47 @@ async def test_the_files_of_the_provider_in_use_are_followed(
 
     assert {str(path) for path in source.more} == followed
     await tenant.leave()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("answer", "said", "token"),
+    [
+        (says({}), "new credentials are in use", "second-token"),
+        (refuses(401, "Unauthorized"), "refused", "first-token"),
+    ],
+    ids=["good", "refused"],
+)
+async def test_inside_a_cluster_the_service_account_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer, said: str, token: str
+) -> None:
+    """A rotated token is tried before it is used; until then the old one stays."""
+    shutil.copy(CERTS / "authority-one.pem", tmp_path / "ca.crt")
+    (tmp_path / "token").write_text("first-token")
+    monkeypatch.setattr(
+        kube_config, "load", functools.partial(kube_config.load, service_account=tmp_path)
+    )
+    async with serve(server_context("server-one")) as server:
+        host, port = "127.0.0.1", str(server.port)
+        environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+        found, more = sources.read_cluster("", "", environ)
+        async with Transport(found) as wire:
+            source = sources.Kubeconfig("", wire, master="", environ=environ, more=more)
+            (tmp_path / "token").write_text("second-token")
+            await wire.do("GET", "/before")
+            server.will(answer)
+            try:
+                outcome = await source.use()
+            except Refused as refusal:
+                outcome = f"refused: {refusal}"
+            await wire.do("GET", "/after")
+
+    assert (source.name, source.path) == ("service-account", tmp_path / "token")
+    assert set(source.more) == {tmp_path / "token", tmp_path / "ca.crt"}
+    assert outcome.startswith(said)
+    sent = [(one.target, one.headers["Authorization"]) for one in server.seen]
+    assert sent == [
+        ("/before", "Bearer first-token"),
+        ("/api/v1", "Bearer second-token"),
+        ("/after", f"Bearer {token}"),
+    ]
