@@ -150,7 +150,7 @@ class ServingOptions:
         values.STRING,
         "",
         "kubeconfig for asking the API server who a caller is. Empty means the in-cluster "
-        "account, and outside a cluster that no token is checked.",
+        "account, and outside a cluster that every token is refused.",
     )
     authentication_token_webhook_cache_ttl: timedelta = AUTHENTICATION.flag(
         values.DURATION, _CACHE, "How long an answer about a caller's token is remembered."
