@@ -20,6 +20,10 @@ from ccm.serving.admission import ALLOWED, CREATE, UPDATE, Answer, GroupVersionK
 MOST_WARNINGS = 10
 """Warnings in one answer; an API server drops those beyond 4 KiB anyway."""
 
+_LONGEST = 63
+"""Characters of a name that are compared with known ones: no valid name has more after its
+slash, and nobody has checked yet that this one is valid."""
+
 _SERVICE = GroupVersionKind(version="v1", kind="Service")
 _DECODER = msgspec.json.Decoder(Service | None)
 
@@ -86,7 +90,7 @@ def judge(schema: Schema, before: Mapping[str, str], after: Mapping[str, str]) -
         return ALLOWED
     found = {name: rules[name].fault(after[name]) for name in rules if name in after}
     wrong = [fault for name, fault in found.items() if fault and name in changed]
-    warnings = [_unknown(name, rules, schema.prefixes) for name in strangers]
+    warnings = [_unknown(name, rules, schema.prefixes) for name in strangers[:MOST_WARNINGS]]
     warnings += [fault for name, fault in found.items() if fault and name not in changed]
     return Answer(
         allowed=not wrong, message="; ".join(wrong), warnings=tuple(warnings[:MOST_WARNINGS])
@@ -101,6 +105,6 @@ def _unknown(name: str, rules: Mapping[str, Rule], prefixes: Sequence[str]) -> s
     prefix = max((one for one in prefixes if name.startswith(one)), key=len)
     # Without what they share, or all would look alike.
     ends = {rule.removeprefix(prefix): rule for rule in rules}
-    close = difflib.get_close_matches(name.removeprefix(prefix), ends, n=1)
+    close = difflib.get_close_matches(name.removeprefix(prefix)[:_LONGEST], ends, n=1)
     right = f"did you mean {ends[close[0]]}?" if close else f"known: {', '.join(sorted(rules))}"
     return f"annotation {name} is unknown and has no effect; {right}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import unquote
@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from ccm.base import log, metrics
 from ccm.base.clock import SYSTEM, Clock
 from ccm.serving.http import Request
-from ccm.serving.identity import ANONYMOUS, Authorities, User, common_name, user_of
+from ccm.serving.identity import ANONYMOUS, Authorities, User, common_name, is_over, user_of
 from ccm.serving.remembered import Remembered
 
 _BUCKETS = metrics.exponential_buckets(0.001, 2, 15)
@@ -174,6 +174,7 @@ class Authenticator:
             return None
         if not proxies.authorities.vouch_for(caller):
             raise Unauthorized("the certificate is not a trusted proxy's")
+        self._check_time(caller.certificate)
         if proxies.names and common_name(caller.certificate) not in proxies.names:
             raise Unauthorized("the certificate's common name is not a trusted proxy's")
         return _told_by_proxy(proxies, request)
@@ -184,15 +185,23 @@ class Authenticator:
             return None
         if not self.trust.clients.vouch_for(caller):
             raise Unauthorized("the certificate is signed by an unknown authority")
+        self._check_time(caller.certificate)
         return user_of(caller.certificate)
+
+    def _check_time(self, certificate: Mapping[str, object]) -> None:
+        if is_over(certificate, self._clock.now()):
+            raise Unauthorized("the certificate has expired")
 
     async def _by_token(self, request: Request) -> User | None:
         scheme, _, rest = request.headers.get("Authorization", "").strip().partition(" ")
         token = rest.partition(" ")[0]
         if scheme.lower() != "bearer" or not token:
             return None
-        # The token itself is kept no longer than the question takes.
-        key = hmac.digest(self._salt, token.encode(errors="replace"), hashlib.sha256)
+        try:
+            # The token itself is kept no longer than the question takes.
+            key = hmac.digest(self._salt, token.encode(), hashlib.sha256)
+        except UnicodeEncodeError:
+            raise Unauthorized("the token is no text") from None
         try:
             user = await self._tokens.get(key, lambda: self._review(token))
         except ReviewFailed as error:

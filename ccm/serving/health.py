@@ -88,7 +88,9 @@ class Health:
             else:
                 lines.append(f"[-]{check.name} failed{detail}")
                 failing.append(check.name)
-        self._note(failing)
+        if "exclude" not in request.query:
+            # Else anybody could have it logged that all is well again, as often as they like.
+            self._note(failing)
         if failing:
             return self._report([*lines, f"{self._name} check failed"], 500)
         if "verbose" not in request.query:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, cast
 
 from ccm.serving.http import Caller
@@ -40,7 +41,7 @@ class User:
 
     def authenticated(self) -> User:
         """The same, as a member of the group of all who have proved who they are."""
-        if AUTHENTICATED in self.groups or UNAUTHENTICATED in self.groups:
+        if self.name == ANONYMOUS_NAME or {AUTHENTICATED, UNAUTHENTICATED} & {*self.groups}:
             return self
         return User(
             name=self.name,
@@ -95,19 +96,25 @@ def _certificates(pem: bytes) -> Iterable[bytes]:
 def user_of(certificate: Mapping[str, object]) -> User | None:
     """The user that a certificate (as `ssl` tells it) names; None if it names nobody."""
     facts = _subject(certificate)
-    names = facts.get("commonName", ())
-    if not names or not names[0]:
+    name = common_name(certificate)
+    if not name:
         return None
     return User(
-        name=names[0],
+        name=name,
         uid=next(iter(facts.get(_UID_ATTRIBUTE, ())), ""),
         groups=tuple(facts.get("organizationName", ())),
     )
 
 
 def common_name(certificate: Mapping[str, object]) -> str:
-    """The common name of a certificate; may be empty."""
-    return next(iter(_subject(certificate).get("commonName", ())), "")
+    """The common name of a certificate; may be empty. Of several the last counts, as in Go."""
+    return next(reversed(_subject(certificate).get("commonName", ())), "")
+
+
+def is_over(certificate: Mapping[str, object], now: datetime) -> bool:
+    """Whether the time of a certificate is over; TLS looks only when a connection begins."""
+    end = certificate.get("notAfter")
+    return isinstance(end, str) and ssl.cert_time_to_seconds(end) < now.timestamp()
 
 
 def _subject(certificate: Mapping[str, object]) -> Mapping[str, tuple[str, ...]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from ccm.serving.authentication import Authenticator, Proxies, Trust, Unauthorized
-from ccm.serving.http import Request
+from ccm.serving.http import Caller, Request
 from ccm.serving.identity import ANONYMOUS, Authorities, User
 from ccm.testing.clock import FakeClock
 from tests.unit.serving.callers import Reviewer, certified, request
@@ -204,6 +206,53 @@ async def test_headers_of_anybody_else_mean_nothing(caller: object) -> None:
 
     assert user.name != "root"
     assert "system:masters" not in user.groups
+
+
+async def test_a_certificate_whose_time_is_over_proves_nothing_on_an_old_connection() -> None:
+    clock = FakeClock()
+    asked = authenticator(clock=clock)
+    end = clock.now() + timedelta(seconds=60)
+    facts = {"notAfter": end.strftime("%b %d %H:%M:%S %Y GMT")}
+    bob, front = (
+        Caller(certificate={**(made.certificate or {}), **facts}, chain=made.chain)
+        for made in (BOB_BY_CERTIFICATE, certified("front", b"proxies-ca"))
+    )
+    requests = [
+        request(caller=bob),
+        request(caller=front, headers={"X-Remote-User": "carol"}),
+    ]
+
+    names = [(await asked.identify(each)).name for each in requests]
+    clock.jump(62)
+
+    assert names == ["bob", "carol"]
+    for each in requests:
+        with pytest.raises(Unauthorized, match="expired"):
+            await asked.identify(each)
+
+
+async def test_of_several_common_names_the_last_counts() -> None:
+    names = ((("commonName", "admin"),), (("commonName", "bob"),))
+    caller = Caller(certificate={"subject": names}, chain=(b"leaf", b"clients-ca"))
+
+    assert (await authenticator().identify(request(caller=caller))).name == "bob"
+
+
+async def test_who_calls_himself_anonymous_is_not_authenticated() -> None:
+    caller = certified("system:anonymous", b"clients-ca")
+
+    assert (await authenticator().identify(request(caller=caller))).groups == ()
+
+
+async def test_a_token_that_is_no_text_is_refused_without_a_question() -> None:
+    reviewer = Reviewer({"caf?": ALICE})
+    asked = authenticator(reviewer)
+    await asked.identify(bearer("caf?"))
+
+    with pytest.raises(Unauthorized):
+        await asked.identify(bearer("caf\udce9"))
+
+    assert reviewer.asked == ["caf?"]
 
 
 async def test_the_groups_of_all_are_added_once() -> None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from ccm.serving.authentication import ReviewFailed
-from ccm.serving.authorization import Authorizer, Decision, Paths, Question
+from ccm.serving.authorization import (
+    LONGEST_REMEMBERED,
+    Authorizer,
+    Decision,
+    Paths,
+    Question,
+)
 from ccm.serving.identity import ANONYMOUS, User
 from ccm.testing.clock import FakeClock
 from tests.unit.serving.callers import Reviewer
@@ -113,5 +119,16 @@ async def test_no_answer_is_no_decision_and_is_not_remembered() -> None:
     for _ in range(2):
         with pytest.raises(ReviewFailed):
             await asked.decide(question("/metrics"))
+
+    assert len(reviewer.asked) == 2
+
+
+@pytest.mark.asyncio
+async def test_what_is_too_long_is_not_remembered() -> None:
+    reviewer = Reviewer(allowed=[])
+    asked = authorizer(reviewer)
+
+    for _ in range(2):
+        await asked.decide(question("/" + "x" * LONGEST_REMEMBERED))
 
     assert len(reviewer.asked) == 2

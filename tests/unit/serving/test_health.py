@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 
 import pytest
 
-from ccm.base import redact
+from ccm.base import log, redact
 from ccm.serving.health import WELL, Check, Finding, Health, wrong
 from ccm.serving.slis import Slis
 from tests.unit.serving.callers import request
@@ -135,3 +136,17 @@ async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
     assert reset.body == b"metrics reset\n"
     assert "ping" not in after
     assert f"# TYPE {counted} counter\n" in after
+
+
+async def test_only_who_asks_for_all_checks_has_a_change_logged() -> None:
+    stream = io.BytesIO()
+    log.setup(fmt="json", stream=stream)
+    page = health(*BAD)
+    try:
+        for query in ([], [("exclude", "api-server")], []):
+            await page.all(request("/readyz", query=query))
+        log.flush()
+    finally:
+        log.setup()
+
+    assert stream.getvalue().count(b"health check") == 1

@@ -109,6 +109,24 @@ async def test_warnings_come_with_a_refusal_too_and_have_a_limit() -> None:
 
 
 @pytest.mark.asyncio
+async def test_names_that_mean_nothing_cost_no_more_than_the_warnings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[str] = []
+
+    def compare(word: str, *_rest: Any, **_more: Any) -> list[str]:
+        compared.append(word)
+        return []
+
+    monkeypatch.setattr("difflib.get_close_matches", compare)
+    strangers = {f"{PREFIX}{number}{'x' * 1000}": "x" for number in range(1000)}
+
+    assert (await asked(service(strangers))).allowed
+    assert len(compared) == MOST_WARNINGS
+    assert max(len(word) for word in compared) < 1000
+
+
+@pytest.mark.asyncio
 @pytest.mark.row("webhook-annotations-03")
 @pytest.mark.parametrize("spec", [{"type": "ClusterIP"}, {"type": "NodePort"}])
 async def test_a_service_that_is_not_served_passes(spec: dict[str, str]) -> None:
