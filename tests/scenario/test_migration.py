@@ -98,3 +98,48 @@ async def test_losing_the_shared_lease_ends_the_process(stage: Stage) -> None:
 
     assert await daemon.ended() == 1
     assert daemon.lines("migration leaderelection lost")
+
+
+PROVIDER = '''
+"""A cloud without capabilities that notes what is done with it."""
+
+from pathlib import Path
+
+from ccm import cloud
+
+
+@cloud.provider(sdk="1.0")
+async def open_cloud(context):
+    file = Path(context.config.decode().strip())
+
+    def note(what):
+        with file.open("a") as notes:
+            notes.write(what + "\\n")
+
+    note("opened")
+    yield cloud.Cloud(name="noted", set_informers=lambda informers: note("informers"))
+    note("closed")
+'''
+
+
+@pytest.mark.row("daemon-migration-06")
+@pytest.mark.parametrize("api_server", ["builtin"], indirect=True)
+@pytest.mark.asyncio
+async def test_the_provider_is_opened_once_for_both_leases(stage: Stage) -> None:
+    site = stage.folder / "site"
+    info = site / "ccm_noted-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "ccm_noted.py").write_text(PROVIDER)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ccm-noted\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ccm.providers]\nnoted = ccm_noted:open_cloud\n")
+    notes = stage.folder / "notes"
+    stage.cloud_config.write_text(str(notes))
+
+    daemon = await stage.start_leading(
+        flags={**plan(stage.folder, "*"), "cloud-provider": "noted"},
+        env={"PYTHONPATH": str(site)},
+    )
+    await daemon.says("became leader", count=2)
+    assert await daemon.stop() == 0
+
+    assert notes.read_text().split() == ["opened", "informers", "closed"]
