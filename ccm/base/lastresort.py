@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 
 class LastResort:
@@ -15,10 +16,18 @@ class LastResort:
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
+        self._end = 0.0
 
     def arm(self, seconds: float, code: int) -> None:
-        """End the process with that exit code after so many seconds; replaces the last."""
+        """End the process with that exit code after so many seconds.
+
+        An earlier end that is armed already stays: who set it knew why.
+        """
+        end = time.monotonic() + seconds
+        if self._timer is not None and self._end <= end:
+            return
         self.call_off()
+        self._end = end
         self._timer = threading.Timer(seconds, os._exit, (code,))
         self._timer.daemon = True
         self._timer.start()

@@ -22,7 +22,13 @@ time.sleep({hangs_s})
     ("then", "hangs_s", "code"),
     [
         pytest.param("", 20, 7, id="armed"),
-        pytest.param("last_resort.arm(0.2, 8)", 20, 8, id="armed-again"),
+        pytest.param("last_resort.arm(20, 8)", 10, 7, id="an-earlier-end-stays"),
+        pytest.param(
+            "last_resort.call_off(); last_resort.arm(20, 8); last_resort.arm(0.2, 9)",
+            10,
+            9,
+            id="an-earlier-end-replaces",
+        ),
         pytest.param("last_resort.call_off(); last_resort.call_off()", 0.3, 0, id="called-off"),
     ],
 )
