@@ -51,7 +51,14 @@ def json(level: str, event: Event) -> bytes:
     line.update(_ordered(event))
     # klog has no name for it; without it a warning could not be told from an info line.
     line["level"] = level
-    return msgspec.json.encode(line, enc_hook=str)
+    try:
+        return msgspec.json.encode(line, enc_hook=str)
+    except UnicodeEncodeError:
+        sound = {
+            name: value if isinstance(value, int | float) else _sound(str(value))
+            for name, value in line.items()
+        }
+        return msgspec.json.encode(sound)
 
 
 def coloured(level: str, event: Event) -> bytes:

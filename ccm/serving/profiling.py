@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
 
+from ccm.base import redact
 from ccm.base.clock import SYSTEM, Clock
 from ccm.serving.http import Handler, Request, Response, text
 
@@ -126,7 +127,7 @@ class Profiling:
         return text("".join(lines))
 
     async def _cmdline(self, _request: Request) -> Response:
-        return text("\x00".join(sys.orig_argv))
+        return text(redact.words("\x00".join(sys.orig_argv)))
 
 
 class _Sampler(threading.Thread):

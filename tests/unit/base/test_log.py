@@ -296,3 +296,13 @@ def test_a_suppressed_line_costs_no_more_than_with_the_standard_library() -> Non
         return min(timeit.repeat(lambda: call("looked"), number=20_000, repeat=7))
 
     assert fastest(ours.debug) < 2 * fastest(theirs.debug)
+
+
+def test_text_that_no_encoding_can_write_is_logged_too(stream: io.BytesIO) -> None:
+    log.setup(fmt="json", stream=stream)
+
+    log.logger("x").error("broken \udcff", path="/\udcff", error=ValueError("\udcfe"), count=3)
+
+    (line,) = objects(stream)
+    assert (line["msg"], line["path"]) == ("broken \\udcff", "/\\udcff")
+    assert (line["err"], line["count"]) == ("\\udcfe", 3)

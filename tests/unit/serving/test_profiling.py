@@ -129,3 +129,11 @@ async def test_nothing_else_does(method: str, body: bytes, status: int) -> None:
 
     assert (await verbosity.change(request(method=method, body=body))).status == status
     assert log.verbosity() == before
+
+
+async def test_the_command_line_shows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.orig_argv", ["python", "--master=https://me:hunter2@host", "-v=2"])
+
+    shown = await page("/cmdline")
+
+    assert shown == (200, "python\0--master=https://[redacted]@host\0-v=2")
