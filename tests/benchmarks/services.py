@@ -130,6 +130,7 @@ async def _crowd(
         "ensures_per_service": max(ensures.values()),
         "host_updates_per_service": max(updates.values(), default=0),
         "bursts": bursts,
+        "host_updates_per_service_and_burst": max(updates.values(), default=0) / max(bursts, 1),
         "failed_calls": looks - ensures.total() - updates.total(),
         "wall_s": round(max(line["ts"] for line in done) / 1000 - started, 2),
         "addresses_s": round(max(line["ts"] for line in ensured) / 1000 - started, 2),
