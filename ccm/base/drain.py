@@ -73,23 +73,35 @@ class _Unit:
         self._drain = drain
         self.is_open = True
         self.changed = False
+        self._changing = 0
+        self._may_be_cut = False
 
-    def keep(self) -> None:
+    def begin_change(self) -> None:
         """It changes something."""
+        self._changing += 1
         if not self.changed:
             self.changed = True
             self._drain.enter()
 
-    def let_go(self) -> None:
-        """It may be cut again."""
-        if self.changed:
-            self.changed = False
-            self._drain.leave()
+    def end_change(self) -> None:
+        """One of its changes is over."""
+        self._changing -= 1
+        self._let_go()
+
+    def give_up(self) -> None:
+        """It goes no further, so that it may be cut once no other change of it is under way."""
+        self._may_be_cut = True
+        self._let_go()
 
     def end(self) -> None:
         """It is over, though tasks that it started may still run."""
         self.is_open = False
-        self.let_go()
+        self.give_up()
+
+    def _let_go(self) -> None:
+        if self.changed and self._may_be_cut and not self._changing:
+            self.changed = False
+            self._drain.leave()
 
 
 _DRAIN: ContextVar[Drain | None] = ContextVar("drain", default=None)
@@ -131,12 +143,13 @@ async def change(*, long: bool = False) -> AsyncIterator[None]:
     if own or work is None:
         work = _Unit(drain)
     if drain.begun and (long or not work.changed):
-        work.let_go()
+        work.give_up()
         await _never()
-    work.keep()
+    work.begin_change()
     try:
         yield
     finally:
+        work.end_change()
         if own:
             work.end()
 

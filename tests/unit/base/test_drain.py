@@ -24,6 +24,7 @@ class Stage:
         self.clock = FakeClock()
         self.drain = Drain(self.clock)
         self.door = asyncio.Event()
+        self.door_of_second = asyncio.Event()
         self.said: list[str] = []
         self.tasks: list[asyncio.Task[Any]] = []
 
@@ -81,6 +82,19 @@ async def leaves_a_task_behind(stage: Stage) -> None:
         stage.tasks.append(tasks.spawn(stage.change("left behind"), name="left-behind"))
 
 
+async def changes_twice_at_once(stage: Stage) -> None:
+    async with drain.unit():
+        stage.tasks.append(tasks.spawn(stage.change("first", long=True), name="beside"))
+        await stage.door_of_second.wait()
+        await stage.change("second", long=True)
+
+
+async def ends_before_its_change(stage: Stage) -> None:
+    async with drain.unit():
+        stage.tasks.append(tasks.spawn(stage.change("beside"), name="beside"))
+        await asyncio.sleep(0)
+
+
 async def run(work: Callable[[Stage], Coroutine[Any, Any, None]]) -> Stage:
     stage = Stage()
     await stage.start(lambda: work(stage))
@@ -126,6 +140,26 @@ async def test_a_change_under_way_comes_to_its_end(
     assert stage.said == said
     assert stage.drain.under_way == 0
     await ended(stage)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("work", [changes_twice_at_once, ends_before_its_change])
+async def test_a_change_beside_another_comes_to_its_end_too(
+    work: Callable[[Stage], Coroutine[Any, Any, None]],
+) -> None:
+    stage = await run(work)
+    stopped = await stage.stop()
+    stage.door_of_second.set()
+    await settle()
+    assert not stopped.done()
+
+    stage.door.set()
+    await settle()
+
+    assert stopped.result() is True
+    assert len(stage.said) == 1
+    await ended(stage)
+    assert stage.drain.under_way == 0
 
 
 @pytest.mark.asyncio
