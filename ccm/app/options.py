@@ -6,7 +6,8 @@ has no effect. Names and defaults are those of the Go reference, so that its com
 lines start this daemon; where a default differs, or a flag is ours, the help says so.
 
 `parse` reads a command line, `answer` serves `--help` and `--version`, `checks` looks
-for settings that make no sense, and `Options.notices` lists what has no effect.
+for settings that make no sense, and `Options.notices` lists what has no effect. `FLAGS.md`
+is written from the table, see `reference`.
 """
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 

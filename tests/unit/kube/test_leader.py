@@ -59,17 +59,27 @@ class Replica:
         self.recorder = Recorder()
         self.leaders: list[str] = []
         self.lost: list[float] = []
+        self.parting_s = 0.0
+        self.parting: list[tuple[float, str | None, int]] = []
         self.elector = LeaderElector(
             server,
             Terms(namespace=NAMESPACE, name=NAME, identity=identity),
             recorder=self.recorder,
             on_new_leader=self.leaders.append,
             on_lost=lambda: self.lost.append(server.clock.elapsed_s),
+            before_release=lambda: self.part(server),
             watch=watch,
             clock=server.clock,
             rng=random.Random(identity),
         )
         self.task = asyncio.create_task(self.elector.run(self.work))
+
+    async def part(self, server: Server) -> None:
+        """Note how things stand before the lease is given back."""
+        await server.clock.sleep(self.parting_s)
+        assert self.work.ended is not None
+        told = len(self.recorder.events)
+        self.parting.append((self.work.ended, server.spec.holder_identity, told))
 
     @property
     def leads(self) -> bool:
@@ -120,15 +130,18 @@ async def test_the_first_replica_leads_at_once_and_renews_with_single_writes() -
 async def test_cancelled_work_is_joined_before_the_lease_is_given_back() -> None:
     server = Server(FakeClock())
     replica = Replica(server, tidy_up_s=30)
+    replica.parting_s = 1.0
     await server.clock.advance(5)
     replica.task.cancel()
     await server.clock.advance(29)
     assert server.spec.holder_identity == "baz"
     assert replica.leads
-    await server.clock.advance(1)
+    await server.clock.advance(2)
     assert replica.task.cancelled()
     assert replica.work.ended == 35
     assert not replica.lost
+    # What must be done before a successor leads: after the work and the last event.
+    assert replica.parting == [(35, "baz", 2)]
     assert server.spec.holder_identity == ""
     renewals = [at for at, verb in server.calls if verb == "update"]
     gaps = [later - earlier for earlier, later in itertools.pairwise(renewals)]
@@ -181,6 +194,7 @@ async def test_without_a_renewal_leading_ends_at_the_deadline(
     await server.clock.advance(0.2)
     assert isinstance(await replica.result(), LostLease)
     assert replica.work.ended == pytest.approx(14.0)
+    assert replica.parting == []
     assert server.lease is written
     assert status() == 0
 
