@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from ccm.app import checks, config, daemon, options, tls_flags
+from ccm.app import checks, config, daemon, options, stopping, tls_flags
 from ccm.app.flags import UsageError
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
@@ -92,7 +92,8 @@ def _run(chosen: Options) -> int:
     # event loop for tens of milliseconds.
     gc.freeze()
     try:
-        return asyncio.run(daemon.run(chosen, os.environ))
+        with stopping.at_once():
+            return asyncio.run(daemon.run(chosen, os.environ))
     except Misconfigured as error:
         return _refuse(error)
     except BaseExceptionGroup as group:

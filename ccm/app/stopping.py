@@ -18,6 +18,7 @@ from ccm.base.drain import Drain
 from ccm.base.lastresort import LastResort
 from ccm.base.tasks import cancel_and_join, spawn
 
+EXIT_TOLD = 0
 EXIT_FORCED = 1
 
 MARGIN_S = 8.0
@@ -25,6 +26,24 @@ MARGIN_S = 8.0
 before the 30 s are over after which a kubelet ends a pod by force."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Until `signals` takes over nothing is begun yet, and a signal just ends the process.
+
+    The first process of a container does not get a signal that it has no handler for.
+    """
+
+    def told(*_: object) -> None:
+        raise SystemExit(EXIT_TOLD)
+
+    before = {number: signal.signal(number, told) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
