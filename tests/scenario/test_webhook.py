@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ccm.app.webhooks import PAIR_NAME
+from ccm.app.certificates import PAIR_NAMES, WEBHOOKS
 from ccm.sandbox import ports
 from providers.sim import service_annotations
 from tests import servers
@@ -71,7 +71,7 @@ async def registered(stage: Stage, person: Person, port: int) -> AsyncIterator[N
     """The shipped registration, but for where the webhook is found."""
     documents = yaml.safe_load_all(MANIFEST.read_text())
     [found] = [one for one in documents if one["kind"] == "ValidatingWebhookConfiguration"]
-    authority = (stage.folder / "certs" / f"{PAIR_NAME}.crt").read_bytes()
+    authority = (stage.folder / "certs" / f"{PAIR_NAMES[WEBHOOKS]}.crt").read_bytes()
     for one in found["webhooks"]:
         one["clientConfig"] = {
             "url": f"https://127.0.0.1:{port}{one['clientConfig']['service']['path']}",
