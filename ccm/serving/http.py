@@ -48,7 +48,7 @@ CLOSE_S = 2.0
 """How long requests under way may take when the server stops."""
 
 _SPARE = 1 << 20
-"""Bytes that may arrive beyond the largest request, before its handler has refused it."""
+"""Bytes that may arrive beyond what is expected: a piece of the next, or of what is refused."""
 
 _CHAINS_KEPT = 256
 _NAME = "ccm"
@@ -195,7 +195,6 @@ class Server:
         assert self._http is not None
         loop = asyncio.get_running_loop()
         made = _Connection(self._http, loop=loop, **self._settings)
-        made.most = MAX_HEADER + self._max_body + _SPARE
         self._silent[made] = loop.call_later(self._header_s, self._give_up, made)
         return made
 
@@ -208,9 +207,10 @@ class Server:
         timer = self._silent.pop(connection, None)
         if timer is not None:
             timer.cancel()
-        if isinstance(connection, _Connection):
-            connection.received = 0
+        assert isinstance(connection, _Connection)
+        connection.expect(self._max_body)
         answer = await self._answer(request)
+        connection.expect(MAX_HEADER)
         headers = CIMultiDict(answer.headers)
         headers["Server"] = _NAME
         headers["Content-Type"] = answer.content_type
@@ -277,17 +277,20 @@ class _Connection(RequestHandler):
     The parser limits each field of a header, and so would keep a thousand large ones.
     """
 
-    __slots__ = ("most", "received")
+    __slots__ = ("_left",)
 
     def __init__(self, server: _Server, **settings: Any) -> None:
         super().__init__(server, **settings)
-        self.most = 0
-        self.received = 0
+        self.expect(MAX_HEADER)
+
+    def expect(self, size: int) -> None:
+        """From now on something of so many bytes may arrive."""
+        self._left = size + _SPARE
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
-        self.received += len(data)
-        if self.received > self.most:
+        self._left -= len(data)
+        if self._left < 0:
             self.force_close()
         super().data_received(data)
 

@@ -54,7 +54,7 @@ class Limits:
     """
 
     timeout_s: float = 10.0
-    at_once: int = 32
+    at_once: int = 16
 
 
 class _Refusal(Exception):

@@ -21,7 +21,7 @@ async def size(request: Request) -> Response:
 
 async def test_many_large_fields_of_a_header_are_not_kept() -> None:
     field = b"x" * (http.MAX_HEADER // 2) + b"\r\n"
-    header = b"".join(b"X-%d: %s" % (number, field) for number in range(12))
+    header = b"".join(b"X-%d: %s" % (number, field) for number in range(8))
 
     async with serving(size) as port:
         with pytest.raises(OSError, match=r"reset|pipe"):
@@ -37,6 +37,19 @@ async def test_requests_on_one_connection_do_not_add_up() -> None:
         answers = await exchange(port, request * 12 + last)
 
     assert answers.count(b"HTTP/1.1 200") == 13
+
+
+async def test_a_body_on_its_own_may_be_larger_than_a_header() -> None:
+    body = b"x" * http.MAX_BODY
+    request = b"POST /%s\r\nContent-Length: %d\r\n\r\n%s"
+
+    async with serving(size) as port:
+        answer = await exchange(
+            port,
+            request % (b" HTTP/1.1\r\nHost: x", len(body), body) * 2 + b"GET /" + REST + b"\r\n",
+        )
+
+    assert answer.count(b"%d 0" % len(body)) == 2
 
 
 @pytest.mark.parametrize(("length", "status"), [(http.MAX_QUERY, 200), (http.MAX_QUERY + 2, 414)])
