@@ -15,6 +15,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _DAY = datetime.timedelta(days=1)
+_SIGNS = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +68,9 @@ class Authority:
         self._is_root = signed_by is None
         issuer, key = (signed_by._name, signed_by._key) if signed_by else (self._name, self._key)
         certificate = (
-            _builder(self._name, issuer, self._key)
+            _builder(self._name, issuer, self._key, key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_SIGNS, critical=True)
             .sign(key, hashes.SHA256())
         )
         self.own: bytes = certificate.public_bytes(serialization.Encoding.PEM)
@@ -87,7 +99,7 @@ class Authority:
         alternatives: Sequence[x509.GeneralName],
     ) -> Files:
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(subject, self._name, key).add_extension(
+        builder = _builder(subject, self._name, key, self._key).add_extension(
             x509.ExtendedKeyUsage([usage]), critical=False
         )
         if alternatives:
@@ -114,9 +126,14 @@ def _name(common: str, groups: Sequence[str] = ()) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    signed_with: ec.EllipticCurvePrivateKey,
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    above = x509.AuthorityKeyIdentifier.from_issuer_public_key(signed_with.public_key())
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -125,4 +142,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _DAY)
         .not_valid_after(now + 30 * _DAY)
+        # Clients are strict about these since Python 3.13.
+        .add_extension(own, critical=False)
+        .add_extension(above, critical=False)
     )
