@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import ssl
+from pathlib import Path
 
 import pytest
 
 from ccm.serving import http
 from ccm.serving.http import Request, Response, text
+from tests import pki
 from tests.unit.serving.test_http import exchange, serving
 
 pytestmark = pytest.mark.asyncio
@@ -70,3 +74,18 @@ async def test_a_body_is_not_unpacked() -> None:
         answer = await exchange(port, b"POST /" + REST + header + body)
 
     assert answer.endswith(f"\r\n\r\n{len(body)} 0".encode())
+
+
+async def test_who_never_gets_beyond_tls_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "CLOSE_S", 0.1)
+    files = pki.Authority(tmp_path, "ca").server("localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(files.chain, files.key)
+
+    async with asyncio.timeout(http.HANDSHAKE_S / 2):
+        async with serving(size, context=context) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.sleep(0.05)
+        writer.close()
