@@ -146,17 +146,25 @@ async def add_services(stage: Stage, services: Sequence[str]) -> None:
 
 async def disperse(stage: Stage) -> None:
     """Remove nodes, Services and events; one by one would take too long for the next test."""
-    session = stage.cluster._session
     lifted = {"metadata": {"finalizers": None}}
-    held = [
-        service["metadata"]["name"]
-        for service in await stage.cluster.items(SERVICES)
-        if service["metadata"].get("finalizers")
-    ]
+    services = await services_of_people(stage)
+    held = [name for name, one in services.items() if one["metadata"].get("finalizers")]
     await in_parallel([partial(edit, stage, name, lifted) for name in held])
-    for path in (harness.NODES, SERVICES, "/api/v1/namespaces/default/events"):
-        async with session.delete(path) as response:
-            assert response.status == 200, await response.text()
+    await in_parallel([partial(_delete, stage, f"{SERVICES}/{name}") for name in services])
+    for path in (harness.NODES, "/api/v1/namespaces/default/events"):
+        await _delete(stage, path)
+
+
+async def _delete(stage: Stage, path: str) -> None:
+    async with stage.cluster._session.delete(path) as response:
+        assert response.status == 200, await response.text()
+
+
+async def services_of_people(stage: Stage) -> dict[str, dict[str, Any]]:
+    """All Services by name, but the one that stands for the API server and is its own."""
+    found = {each["metadata"]["name"]: each for each in await stage.cluster.items(SERVICES)}
+    found.pop("kubernetes", None)
+    return found
 
 
 async def edit(stage: Stage, name: str, patch: Mapping[str, Any]) -> None:
@@ -165,11 +173,11 @@ async def edit(stage: Stage, name: str, patch: Mapping[str, Any]) -> None:
 
 
 async def objects(stage: Stage) -> dict[str, Any]:
-    """All nodes and Services as they are, by path."""
+    """All nodes and Services as they are, by kind and name."""
+    nodes = await stage.cluster.items(harness.NODES)
     return {
-        f"{path}/{each['metadata']['name']}": each
-        for path in (harness.NODES, SERVICES)
-        for each in await stage.cluster.items(path)
+        **{f"node {each['metadata']['name']}": each for each in nodes},
+        **{f"service {name}": each for name, each in (await services_of_people(stage)).items()},
     }
 
 

@@ -238,7 +238,7 @@ async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
         "change_balancer": 1,
         "delete_balancer": 2,
     }
-    found = await services_by_name(stage)
+    found = await crowd.services_of_people(stage)
     assert "going" not in found
     for name in ("plain", "statusless", "unmade", "untouched", "unmarked", "short", "altered"):
         assert crowd.shows_address(found[name], crowd.balancers(stage)), name
@@ -249,13 +249,6 @@ async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
     assert found["held"]["metadata"]["finalizers"] == ["example.com/keep"]
     assert found["classed"]["metadata"]["finalizers"] == [F]
     assert await daemon.stop() == 0
-
-
-async def services_by_name(stage: Stage) -> dict[str, dict[str, Any]]:
-    """All but the one that stands for the API server."""
-    found = {each["metadata"]["name"]: each for each in await stage.cluster.items(crowd.SERVICES)}
-    found.pop("kubernetes", None)
-    return found
 
 
 @pytest.mark.row("switch-over-05")
@@ -279,14 +272,14 @@ async def test_what_we_settled_has_the_shapes_of_the_reference(stage: Stage) -> 
     # One leaves again, and one no longer wants a load balancer.
     await legacy.delete_service(stage, "local")
     await crowd.edit(stage, "mixed", {"spec": {"type": "ClusterIP"}})
-    given["mixed"] = (await services_by_name(stage))["mixed"]
+    given["mixed"] = (await crowd.services_of_people(stage))["mixed"]
     await harness.wait_for(
         lambda: holds(stage, len(SETTLED) - 2), "two leave", within_s=crowd.PATIENCE_S
     )
     await crowd.quiet(stage)
     assert await daemon.stop() == 0
 
-    found = await services_by_name(stage)
+    found = await crowd.services_of_people(stage)
     assert found.keys() == given.keys() - {"local"}
     served = SETTLED.keys() - {"local", "mixed"}
     wanted = {name: list(SETTLED[name].get("finalizers", [F])) for name in served}
