@@ -128,6 +128,32 @@ class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 _INSTANCES = "/v1/instances"
 _ADMIN = "/admin/instances"
 
+_UPDATE = operation.Operation(
+    name="update_instance",
+    method="PATCH",
+    path=_INSTANCES + "/{id}",
+    summary="Change labels (merged), addresses (replaced) or type",
+    body=world.Change,
+    answer=world.Instance,
+)
+
+_DELETE = operation.Operation(
+    name="delete_instance",
+    method="DELETE",
+    path=_INSTANCES + "/{id}",
+    summary="Delete an instance in whatever state it is",
+    status=204,
+)
+
+_ACT = operation.Operation(
+    name="act_on_instance",
+    method="POST",
+    path=_INSTANCES + "/{id}/actions",
+    summary="Start or stop an instance",
+    body=ActionRequest,
+    answer=world.Instance,
+)
+
 OPERATIONS = (
     operation.Operation(
         name="list_instances",
@@ -153,29 +179,9 @@ OPERATIONS = (
         answer=world.Instance,
         status=201,
     ),
-    operation.Operation(
-        name="update_instance",
-        method="PATCH",
-        path=_INSTANCES + "/{id}",
-        summary="Change labels (merged), addresses (replaced) or type",
-        body=world.Change,
-        answer=world.Instance,
-    ),
-    operation.Operation(
-        name="delete_instance",
-        method="DELETE",
-        path=_INSTANCES + "/{id}",
-        summary="Delete an instance in whatever state it is",
-        status=204,
-    ),
-    operation.Operation(
-        name="act_on_instance",
-        method="POST",
-        path=_INSTANCES + "/{id}/actions",
-        summary="Start or stop an instance",
-        body=ActionRequest,
-        answer=world.Instance,
-    ),
+    _UPDATE,
+    _DELETE,
+    _ACT,
     operation.Operation(
         name="admin_put_instances",
         method="POST",
@@ -185,29 +191,9 @@ OPERATIONS = (
         answer=InstanceList,
         status=201,
     ),
-    operation.Operation(
-        name="admin_update_instance",
-        method="PATCH",
-        path=_ADMIN + "/{id}",
-        summary="As update_instance, behind the scenes",
-        body=world.Change,
-        answer=world.Instance,
-    ),
-    operation.Operation(
-        name="admin_delete_instance",
-        method="DELETE",
-        path=_ADMIN + "/{id}",
-        summary="As delete_instance, behind the scenes",
-        status=204,
-    ),
-    operation.Operation(
-        name="admin_act_on_instance",
-        method="POST",
-        path=_ADMIN + "/{id}/actions",
-        summary="As act_on_instance, behind the scenes",
-        body=ActionRequest,
-        answer=world.Instance,
-    ),
+    operation.behind_the_scenes(_UPDATE),
+    operation.behind_the_scenes(_DELETE),
+    operation.behind_the_scenes(_ACT),
     operation.Operation(
         name="admin_add_faults",
         method="POST",

@@ -33,15 +33,27 @@ class Members(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     members: tuple[str, ...]
 
 
+_LIST = Operation(
+    name="list_balancers",
+    method="GET",
+    path=_BALANCERS,
+    summary="One page of load balancers, in order of creation",
+    query=BalancerQuery,
+    answer=BalancerList,
+)
+
+_CREATE = Operation(
+    name="create_balancer",
+    method="POST",
+    path=_BALANCERS,
+    summary="Order a load balancer under a name nobody has; it has no members yet",
+    body=world_balancers.NewBalancer,
+    answer=world_balancers.Balancer,
+    status=201,
+)
+
 OPERATIONS = (
-    Operation(
-        name="list_balancers",
-        method="GET",
-        path=_BALANCERS,
-        summary="One page of load balancers, in order of creation",
-        query=BalancerQuery,
-        answer=BalancerList,
-    ),
+    _LIST,
     Operation(
         name="get_balancer",
         method="GET",
@@ -49,15 +61,7 @@ OPERATIONS = (
         summary="One load balancer",
         answer=world_balancers.Balancer,
     ),
-    Operation(
-        name="create_balancer",
-        method="POST",
-        path=_BALANCERS,
-        summary="Order a load balancer under a name nobody has; it has no members yet",
-        body=world_balancers.NewBalancer,
-        answer=world_balancers.Balancer,
-        status=201,
-    ),
+    _CREATE,
     Operation(
         name="change_balancer",
         method="PUT",
@@ -81,23 +85,8 @@ OPERATIONS = (
         summary="Delete a load balancer in whatever state it is",
         status=204,
     ),
-    Operation(
-        name="admin_list_balancers",
-        method="GET",
-        path=_ADMIN,
-        summary="As list_balancers, behind the scenes",
-        query=BalancerQuery,
-        answer=BalancerList,
-    ),
-    Operation(
-        name="admin_create_balancer",
-        method="POST",
-        path=_ADMIN,
-        summary="As create_balancer, behind the scenes",
-        body=world_balancers.NewBalancer,
-        answer=world_balancers.Balancer,
-        status=201,
-    ),
+    operation.behind_the_scenes(_LIST),
+    operation.behind_the_scenes(_CREATE),
     Operation(
         name="admin_update_balancer",
         method="PATCH",

@@ -26,48 +26,39 @@ class RouteQuery(operation.PageQuery, frozen=True, kw_only=True, forbid_unknown_
     cluster: str | None = None
 
 
+_LIST = Operation(
+    name="list_routes",
+    method="GET",
+    path=_ROUTES,
+    summary="One page of routes, in order of creation",
+    query=RouteQuery,
+    answer=RouteList,
+)
+
+_CREATE = Operation(
+    name="create_route",
+    method="POST",
+    path=_ROUTES,
+    summary="Order a route to a range that has none in its table",
+    body=world_routes.NewRoute,
+    answer=world_routes.Route,
+    status=201,
+)
+
+_DELETE = Operation(
+    name="delete_route",
+    method="DELETE",
+    path=_ROUTES + "/{id}",
+    summary="Delete a route",
+    status=204,
+)
+
 OPERATIONS = (
-    Operation(
-        name="list_routes",
-        method="GET",
-        path=_ROUTES,
-        summary="One page of routes, in order of creation",
-        query=RouteQuery,
-        answer=RouteList,
-    ),
-    Operation(
-        name="create_route",
-        method="POST",
-        path=_ROUTES,
-        summary="Order a route to a range that has none in its table",
-        body=world_routes.NewRoute,
-        answer=world_routes.Route,
-        status=201,
-    ),
-    Operation(
-        name="delete_route",
-        method="DELETE",
-        path=_ROUTES + "/{id}",
-        summary="Delete a route",
-        status=204,
-    ),
-    Operation(
-        name="admin_list_routes",
-        method="GET",
-        path=_ADMIN,
-        summary="As list_routes, behind the scenes",
-        query=RouteQuery,
-        answer=RouteList,
-    ),
-    Operation(
-        name="admin_create_route",
-        method="POST",
-        path=_ADMIN,
-        summary="As create_route, behind the scenes",
-        body=world_routes.NewRoute,
-        answer=world_routes.Route,
-        status=201,
-    ),
+    _LIST,
+    _CREATE,
+    _DELETE,
+    operation.behind_the_scenes(_LIST),
+    operation.behind_the_scenes(_CREATE),
     Operation(
         name="admin_update_route",
         method="PATCH",
@@ -76,13 +67,7 @@ OPERATIONS = (
         body=world_routes.RouteChange,
         answer=world_routes.Route,
     ),
-    Operation(
-        name="admin_delete_route",
-        method="DELETE",
-        path=_ADMIN + "/{id}",
-        summary="As delete_route, behind the scenes",
-        status=204,
-    ),
+    operation.behind_the_scenes(_DELETE),
 )
 
 

@@ -34,6 +34,16 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         return self.path.startswith("/v1/")
 
 
+def behind_the_scenes(row: Operation) -> Operation:
+    """The administrator's twin of a cloud call: never counted, delayed or broken."""
+    return msgspec.structs.replace(
+        row,
+        name=f"admin_{row.name}",
+        path=row.path.replace("/v1/", "/admin/", 1),
+        summary=f"As {row.name}, behind the scenes",
+    )
+
+
 class Asked(msgspec.Struct, frozen=True):
     """A call, read and checked: the ID in its path, its query and its body."""
 

@@ -24,7 +24,7 @@ from aiohttp import hdrs, web
 from ccm.base import clock as clocks
 from ccm.base import tasks
 
-from . import api, api_balancers, api_routes, faults, operation, traffic, world, worlds
+from . import api, api_balancers, api_routes, changes, faults, operation, traffic, world, worlds
 
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of a request; enough to place a hundred thousand instances at once."""
@@ -259,9 +259,7 @@ class Service:
             self.script.add(fault)
 
     def _change_settings(self, asked: operation.Asked) -> traffic.Settings:
-        fields = msgspec.structs.asdict(asked.body)
-        changes = {name: value for name, value in fields.items() if value is not msgspec.UNSET}
-        self.change_settings(msgspec.structs.replace(self.settings, **changes))
+        self.change_settings(changes.applied(self.settings, asked.body))
         return self.settings
 
     def _list_calls(self, asked: operation.Asked) -> api.Calls:

@@ -26,6 +26,8 @@ import msgspec
 
 from ccm.base import clock as clocks
 
+from . import changes
+
 HISTORY_S = 600.0
 """How far back the past stays readable; the longest possible consistency delay."""
 
@@ -359,9 +361,9 @@ def _settled(instance: Instance) -> Instance:
 
 
 def _changed(instance: Instance, change: Change) -> Instance:
-    wanted = msgspec.structs.asdict(change)
-    fields = {name: value for name, value in wanted.items() if value is not msgspec.UNSET}
-    if "labels" in fields:
-        merged = {**instance.labels, **fields["labels"]}
-        fields["labels"] = {key: value for key, value in merged.items() if value is not None}
-    return msgspec.structs.replace(instance, **fields)
+    changed = changes.applied(instance, change)
+    if change.labels is msgspec.UNSET:
+        return changed
+    merged = {**instance.labels, **change.labels}
+    labels = {key: value for key, value in merged.items() if value is not None}
+    return msgspec.structs.replace(changed, labels=labels)

@@ -19,7 +19,7 @@ import msgspec
 
 from ccm.base import clock as clocks
 
-from . import world
+from . import changes, world
 
 NETWORKS: Mapping[tuple[bool, str], ipaddress.IPv4Network | ipaddress.IPv6Network] = {
     (False, "IPv4"): ipaddress.ip_network("198.18.0.0/15"),
@@ -220,15 +220,10 @@ class Balancers:
         Raises:
             WorldError: `not_found`.
         """
-        fields = {
-            name: value
-            for name, value in msgspec.structs.asdict(interference).items()
-            if value is not msgspec.UNSET
-        }
-        altered = msgspec.structs.replace(self.get(balancer_id), **fields)
+        altered = changes.applied(self.get(balancer_id), interference)
         if altered.state == "active":
             altered = msgspec.structs.replace(altered, reason="")
-        if "state" in fields:
+        if interference.state is not msgspec.UNSET:
             self._ready_at.pop(balancer_id, None)
         self._by_id[balancer_id] = altered
         self.revision += 1

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from . import world
+from . import changes, world
 
 
 class NewRoute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,12 +116,7 @@ class RouteTable:
         Raises:
             WorldError: `not_found` or `invalid`.
         """
-        fields = {
-            name: value
-            for name, value in msgspec.structs.asdict(change).items()
-            if value is not msgspec.UNSET
-        }
-        changed = msgspec.structs.replace(self.get(route_id), **fields)
+        changed = changes.applied(self.get(route_id), change)
         _check(changed.destination, changed.gateway)
         self._by_id[route_id] = changed
         self.revision += 1
