@@ -122,7 +122,7 @@ def _without_routes(scene: Scene) -> None:
         (lambda scene: scene.balancers.remove(scene.balancer.id), "web-7 has 0 load balancers"),
         (_without_members, "web-7 has members ()"),
         (_other_ports, "the load balancer of web-7 is not what it asks for"),
-        (_without_routes, "no route ('10.244.28.0/24', 'routed-7')"),
+        (_without_routes, "no route ('10.244.29.0/24', 'routed-7')"),
         (lambda scene: scene.route("10.244.77.0/24"), "route ('10.244.77.0/24', 'routed-7') is"),
     ],
 )
