@@ -7,7 +7,7 @@ of events never holds up a write; requests about the Lease never wait.
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import ccm
 from ccm.app.accounts import Accounts
@@ -92,10 +92,17 @@ class Clients:
 
 
 class ProviderClient:
-    """The API server as the provider SDK promises it (`ccm.cloud.ApiClient`)."""
+    """The API server as the provider SDK promises it (`ccm.cloud.ApiClient`).
 
-    def __init__(self, client: Client) -> None:
+    Args:
+        client: sends the requests.
+        check: raises for a request, told by method and path, that must not be sent;
+            None = all may be.
+    """
+
+    def __init__(self, client: Client, *, check: Callable[[str, str], None] | None = None) -> None:
         self._client = client
+        self._check = check
 
     async def request(
         self,
@@ -107,6 +114,8 @@ class ProviderClient:
         content_type: str = "application/json",
     ) -> bytes:
         """Send a request and return the body of the answer; raises `ccm.kube.errors`."""
+        if self._check is not None:
+            self._check(method, path)
         return await self._client.raw(
             method, path, query=query, body=body, content_type=content_type
         )

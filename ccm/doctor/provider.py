@@ -6,9 +6,10 @@ to write.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from ccm.app import names
+from ccm.app.clients import ProviderClient
 from ccm.app.provider import Misconfigured, context, opened_once
 from ccm.cloud import errors, registry
 from ccm.cloud.config import ApiClient, ConfigError
@@ -33,28 +34,13 @@ class ReadOnlyClients:
     def client(self, name: str) -> ApiClient:
         """A client that refuses to write, whatever its name."""
         del name
-        return _ReadOnly(self._client)
+        return ProviderClient(self._client, check=_only_reading)
 
 
-class _ReadOnly:
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-    ) -> bytes:
-        if method.upper() not in _SAFE:
-            raise errors.FailedPrecondition(
-                f"the provider wants to {method} {path}; nothing is written during an examination"
-            )
-        return await self._client.raw(
-            method, path, query=query, body=body, content_type=content_type
+def _only_reading(method: str, path: str) -> None:
+    if method.upper() not in _SAFE:
+        raise errors.FailedPrecondition(
+            f"the provider wants to {method} {path}; nothing is written during an examination"
         )
 
 
