@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from ccm.base.clock import SYSTEM, Clock
@@ -33,12 +32,7 @@ class Accounts:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._exits.aclose()
 
     def of(self, name: str) -> tuple[Transport, str]:

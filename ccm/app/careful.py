@@ -7,7 +7,8 @@ may still be carried out, when somebody else leads already.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 from ccm.base import drain
@@ -54,32 +55,6 @@ class CarefulGuard(Guarded):
 class CarefulClient(Client):
     """A client of the API server for controllers."""
 
-    async def raw(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        accept: str = "application/json",
-        retry: bool = True,
-    ) -> bytes:
-        """See `Client.raw`."""
-
-        async def send() -> bytes:
-            return await Client.raw(
-                self,
-                method,
-                path,
-                query=query,
-                body=body,
-                content_type=content_type,
-                accept=accept,
-                retry=retry,
-            )
-
-        if method == "GET":
-            return await send()
-        async with drain.change():
-            return await send()
+    def sending(self, method: str) -> AbstractAsyncContextManager[None]:
+        """Whatever does not only ask is let come to its end."""
+        return super().sending(method) if method == "GET" else drain.change()

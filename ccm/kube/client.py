@@ -44,6 +44,7 @@ _JSON_PATCH = "application/json-patch+json"
 _APPLY = "application/apply-patch+yaml"
 
 _ENCODER = msgspec.json.Encoder()
+_NOTHING = contextlib.nullcontext()
 
 
 class Client:
@@ -86,18 +87,24 @@ class Client:
         retry: bool = True,
     ) -> bytes:
         """Any request, such as `GET /version` or a review; `path` is encoded already."""
-        return await self._transport.do(
-            method,
-            path,
-            query=query,
-            body=body,
-            content_type=content_type,
-            accept=accept,
-            timeout_s=self._timeout_s,
-            limiter=self._limiter,
-            user_agent=self.user_agent,
-            retry=retry,
-        )
+        async with self.sending(method):
+            return await self._transport.do(
+                method,
+                path,
+                query=query,
+                body=body,
+                content_type=content_type,
+                accept=accept,
+                timeout_s=self._timeout_s,
+                limiter=self._limiter,
+                user_agent=self.user_agent,
+                retry=retry,
+            )
+
+    def sending(self, method: str) -> AbstractAsyncContextManager[None]:
+        """What surrounds a request of that method, all its attempts; here nothing does."""
+        del method
+        return _NOTHING
 
     def lines(
         self, path: str, *, query: Mapping[str, str], idle_timeout_s: float
