@@ -62,8 +62,9 @@ def test(arguments: list[str]) -> None:
     """Check style, types and imports, then run all tests (arguments go to pytest)."""
     prepare()
     failed = [name for name, command in checks() if not passes(name, command)]
-    tests = [str(PYTHON), "-m", "pytest", "-n", "2", *arguments]
-    if not passes("tests, two at a time", tests):
+    # More than two cores' worth: tests with real processes spend most of their time waiting.
+    tests = [str(PYTHON), "-m", "pytest", "-n", "4", *arguments]
+    if not passes("tests, four at a time", tests):
         failed.append("tests")
     if failed:
         raise Failed("failed: " + ", ".join(failed))

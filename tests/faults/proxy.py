@@ -185,6 +185,10 @@ class FaultProxy:
         """Refuse new connections, on a port that stays ours; cut the present ones."""
         if self._listener is None:
             return
+        # Python loses the connections that have been accepted and not been attached yet.
+        for each in self._listener.sockets:
+            asyncio.get_running_loop().remove_reader(each.fileno())
+        await asyncio.sleep(0)
         self._listener.close()
         self._listener = None
         # Bound but not listening: connections are refused, and nobody takes the port.
