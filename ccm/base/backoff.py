@@ -29,9 +29,12 @@ class Exponential:
 
     def delay(self, failures: int, rng: random.Random) -> float:
         """Seconds to wait after `failures` earlier failures (0 = first failure)."""
+        return jittered(self.even_delay(failures), self.jitter, rng)
+
+    def even_delay(self, failures: int) -> float:
+        """The same without jitter."""
         # The exponent is bounded because a float overflows long before the cap matters.
-        raw = self.base_s * self.factor ** min(failures, 64)
-        return jittered(min(raw, self.cap_s), self.jitter, rng)
+        return min(self.base_s * self.factor ** min(failures, 64), self.cap_s)
 
 
 @dataclass(slots=True, kw_only=True)

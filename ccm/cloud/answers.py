@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from ccm.cloud.types import (
     InstanceListing,
@@ -22,6 +23,8 @@ from ccm.cloud.types import (
     Zone,
 )
 from ccm.model import NodeAddress
+
+T = TypeVar("T")
 
 _TEXTS = ("provider_id", "instance_type", "zone", "region")
 
@@ -58,14 +61,11 @@ def zone(answer: object) -> Zone:
 
 def addresses(answer: object) -> Sequence[NodeAddress]:
     """A sequence of addresses; a bare text is none. Raises Wrong."""
-    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
-        raise Wrong(answer, "a sequence of addresses")
-    for entry in answer:
-        if not isinstance(entry, NodeAddress):
-            raise Wrong(entry, "a NodeAddress")
+    found = _sequence(answer, NodeAddress, "addresses")
+    for entry in found:
         text(entry.type, "the text of an address type")
         text(entry.address, "the text of an address")
-    return answer
+    return found
 
 
 def metadata(answer: object) -> InstanceMetadata | None:
@@ -113,26 +113,26 @@ def status_or_none(answer: object) -> Status | None:
 
 def balancers(answer: object) -> Sequence[LoadBalancerRecord]:
     """A sequence of `LoadBalancerRecord`. Raises Wrong."""
-    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
-        raise Wrong(answer, "a sequence of LoadBalancerRecord")
-    for record in answer:
-        if not isinstance(record, LoadBalancerRecord):
-            raise Wrong(record, "a LoadBalancerRecord")
-    return answer
+    return _sequence(answer, LoadBalancerRecord, "LoadBalancerRecord")
 
 
 def routes(answer: object) -> Sequence[Route]:
     """A sequence of `Route`. Raises Wrong."""
-    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
-        raise Wrong(answer, "a sequence of Route")
-    for route in answer:
-        if not isinstance(route, Route):
-            raise Wrong(route, "a Route")
-    return answer
+    return _sequence(answer, Route, "Route")
 
 
 def nothing(answer: object) -> None:
     """Whatever a method answers that promises nothing is ignored."""
+
+
+def _sequence(answer: object, kind: type[T], of_what: str) -> Sequence[T]:
+    """A sequence of that kind only; a bare text is none. Raises Wrong."""
+    if not isinstance(answer, Sequence) or isinstance(answer, str | bytes):
+        raise Wrong(answer, f"a sequence of {of_what}")
+    for entry in answer:
+        if not isinstance(entry, kind):
+            raise Wrong(entry, f"a {kind.__name__}")
+    return answer
 
 
 def _metadata(answer: object) -> InstanceMetadata:

@@ -57,7 +57,7 @@ def delay_s(answer: Again, failures: int) -> float | None:
     if answer.retry is Retry.AFTER:
         return None if answer.after_s is None else max(answer.after_s, LEAST_AFTER_S)
     if answer.retry is Retry.LONG:
-        return min(LONG.base_s * LONG.factor ** min(failures, 16), LONG.cap_s)
+        return LONG.even_delay(failures)
     if answer.retry is Retry.SLOW:
         return SLOW_S
     return None

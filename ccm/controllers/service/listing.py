@@ -76,4 +76,4 @@ async def listed(calls: ServiceCalls, *, attempts: int, clock: Clock) -> Listing
 def _pause_s(error: CloudError, attempt: int) -> float:
     if isinstance(error, RetryAfter):
         return error.seconds
-    return min(PAUSES.base_s * PAUSES.factor**attempt, PAUSES.cap_s)
+    return PAUSES.even_delay(attempt)
