@@ -11,7 +11,6 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from ccm.base import log
@@ -95,9 +94,26 @@ async def opened(
     Raises:
         Misconfigured: the provider refuses its configuration.
     """
+    logger = log.logger("provider", provider=name)
+    streak = Streak(policy=OPEN_BACK_OFF, rng=random.Random())
     async with AsyncExitStack() as stack:
-        trying = _Trying(anew=anew or (lambda: given), told=told or (lambda _error: None))
-        yield await _open(stack, name, opener, given, trying, clock)
+        while True:
+            try:
+                cloud = await _attempt(stack, name, opener, given)
+                break
+            except Misconfigured:
+                raise
+            except Exception as error:  # noqa: BLE001 - a provider may fail in any way
+                delay, fault = streak.next(clock.monotonic()), normalized(error)
+                level = logger.warning if streak.failures == 1 else logger.debug
+                level("provider cannot be opened, retrying", error=str(fault))
+                if told is not None:
+                    told(fault)
+            await clock.sleep(delay)
+            given = given if anew is None else anew()
+        if streak.failures:
+            logger.info("provider opened at last", attempt=streak.failures + 1)
+        yield cloud
 
 
 @asynccontextmanager
@@ -110,42 +126,6 @@ async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterato
     """
     async with AsyncExitStack() as stack:
         yield await _attempt(stack, name, opener, given)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Trying:
-    """What belongs to further attempts; see `opened`."""
-
-    anew: Callable[[], Context]
-    told: Callable[[Exception], object]
-
-
-async def _open(
-    stack: AsyncExitStack,
-    name: str,
-    opener: Opener,
-    given: Context,
-    trying: _Trying,
-    clock: Clock,
-) -> Cloud:
-    logger = log.logger("provider", provider=name)
-    streak = Streak(policy=OPEN_BACK_OFF, rng=random.Random())
-    while True:
-        try:
-            cloud = await _attempt(stack, name, opener, given)
-        except Misconfigured:
-            raise
-        except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-            delay = streak.next(clock.monotonic())
-            level = logger.warning if streak.failures == 1 else logger.debug
-            level("provider cannot be opened, retrying", error=str(normalized(error)))
-            trying.told(normalized(error))
-            await clock.sleep(delay)
-            given = trying.anew()
-        else:
-            if streak.failures:
-                logger.info("provider opened at last", attempt=streak.failures + 1)
-            return cloud
 
 
 async def _attempt(stack: AsyncExitStack, name: str, opener: Opener, given: Context) -> Cloud:
