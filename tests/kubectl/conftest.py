@@ -42,9 +42,15 @@ def kubectl(program: Path, builtin_kubeconfig: Path, tmp_path: Path) -> Kubectl:
     return _emptied(Kubectl(program, builtin_kubeconfig, tmp_path / "home"))
 
 
+async def _wiped(server: realserver.RealServer) -> None:
+    """Started, and without what tests of others left: finalizers hold up `kubectl delete`."""
+    await server.start()
+    await servers.wipe(server)
+
+
 @pytest.fixture
 def real_kubectl(
     program: Path, shared_real_server: realserver.RealServer, tmp_path: Path
 ) -> Kubectl:
-    asyncio.run(shared_real_server.start())
+    asyncio.run(_wiped(shared_real_server))
     return _emptied(Kubectl(program, shared_real_server.kubeconfig_path, tmp_path / "real-home"))

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio
 
 
 def settings(url: str, *, token: str = "secret") -> config.Config:
-    return config.Config(url=url, token=token, timeout=timedelta(seconds=0.2))
+    return config.Config(url=url, token=token, timeout=timedelta(seconds=1))
 
 
 @pytest_asyncio.fixture
