@@ -294,16 +294,25 @@ class Stage:
     async def _send(
         self, method: str, path: str, body: Any, *, media_type: str = "application/json"
     ) -> bytes:
-        async with self.session.request(
-            method, path, data=json.dumps(body), headers={"Content-Type": media_type}
-        ) as response:
-            assert response.status < 300, await response.text()
-            return await response.read()
+        return await send(self.session, method, path, body, media_type=media_type)
+
+
+async def send(
+    session: aiohttp.ClientSession, method: str, path: str, body: Any, *, media_type: str
+) -> bytes:
+    """Write past the proxy; the answer."""
+    async with session.request(
+        method, path, data=json.dumps(body), headers={"Content-Type": media_type}
+    ) as response:
+        assert response.status < 300, await response.text()
+        return await response.read()
 
 
 @contextlib.asynccontextmanager
-async def staged(server: servers.ApiServer) -> AsyncIterator[Stage]:
-    """Set the stage before an empty API server; the cache follows it already."""
+async def wired(
+    server: servers.ApiServer,
+) -> AsyncIterator[tuple[FaultProxy, aiohttp.ClientSession, Transport]]:
+    """A proxy before an empty API server, a way past it for people, and one through it."""
     async with (
         servers.connect(server) as session,
         FaultProxy(server.url, ca_file=server.ca_file) as proxy,
@@ -313,6 +322,13 @@ async def staged(server: servers.ApiServer) -> AsyncIterator[Stage]:
             )
         ) as transport,
     ):
+        yield proxy, session, transport
+
+
+@contextlib.asynccontextmanager
+async def staged(server: servers.ApiServer) -> AsyncIterator[Stage]:
+    """Set the stage before an empty API server; the cache follows it already."""
+    async with wired(server) as (proxy, session, transport):
         source = Client(transport, name="shared-informers").resource(NODES)
         stage = Stage(
             proxy=proxy,

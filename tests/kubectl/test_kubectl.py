@@ -307,6 +307,7 @@ _SCRIPT: tuple[tuple[Any, ...], ...] = (
 _EXPLAINED = (
     *("node", "node.spec", "node.status", "node.spec.taints", "lease", "event"),
     *("namespace", "configmap", "secret", "serviceaccount", "pod"),
+    *("service", "service.spec", "service.status", "deployment"),
 )
 
 

@@ -22,17 +22,14 @@ from ccm.cloud.guarded import Guarded
 from ccm.cloud.service_calls import ServiceCalls
 from ccm.controllers.service.controller import ServiceController, Settings
 from ccm.kube.client import Client
-from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.events import EventRecorder
 from ccm.kube.informer import Informers
 from ccm.kube.resources import EVENTS, NODES, SERVICES
-from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.model import names
 from ccm.testing.clock import FakeClock
 from tests import servers
-from tests.conformance.stage import eventually
+from tests.conformance.stage import eventually, send, wired
 from tests.faults import FaultProxy, Match
 from tests.unit.controllers.service.world import FakeBalancers, FakeDigests
 
@@ -193,11 +190,8 @@ class ServiceStage:
     async def _send(
         self, method: str, path: str, body: Any, *, media_type: str = "application/json"
     ) -> dict[str, Any]:
-        async with self.session.request(
-            method, path, data=json.dumps(body), headers={"Content-Type": media_type}
-        ) as response:
-            assert response.status < 300, await response.text()
-            return dict(await response.json())
+        answer = await send(self.session, method, path, body, media_type=media_type)
+        return dict(json.loads(answer))
 
 
 def ingress(service: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -208,13 +202,5 @@ def ingress(service: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 @contextlib.asynccontextmanager
 async def staged(server: servers.ApiServer) -> AsyncIterator[ServiceStage]:
     """Set the stage before an empty API server."""
-    async with (
-        servers.connect(server) as session,
-        FaultProxy(server.url, ca_file=server.ca_file) as proxy,
-        Transport(
-            ClusterConfig(
-                server=proxy.url, credentials=Fixed(bearer(server.token)), tls=TlsSettings()
-            )
-        ) as transport,
-    ):
+    async with wired(server) as (proxy, session, transport):
         yield ServiceStage(proxy=proxy, session=session, transport=transport)
