@@ -191,20 +191,26 @@ def _node(name: str, version: str) -> Any:
 
 
 def _event(name: str, uid: str) -> Any:
+    about = {"kind": "Node", "apiVersion": "v1", "name": name, "uid": uid}
+    return event(about, "Synced", "Node synced successfully", "cloud-node-controller")
+
+
+def event(about: dict[str, str], reason: str, message: str, component: str) -> Any:
+    """An event as a controller of that name sends it."""
     now = "2026-01-01T00:00:00Z"
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{name}.{time.time_ns():x}", "namespace": "default"},
-        "involvedObject": {"kind": "Node", "apiVersion": "v1", "name": name, "uid": uid},
-        "reason": "Synced",
-        "message": "Node synced successfully",
+        "metadata": {"name": f"{about['name']}.{time.time_ns():x}", "namespace": "default"},
+        "involvedObject": about,
+        "reason": reason,
+        "message": message,
         "type": "Normal",
         "count": 1,
         "firstTimestamp": now,
         "lastTimestamp": now,
-        "source": {"component": "cloud-node-controller"},
-        "reportingComponent": "cloud-node-controller",
+        "source": {"component": component},
+        "reportingComponent": component,
     }
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
 import msgspec
 
-from tests.benchmarks.bare import Api, Nodes, Stopwatch, connect, lines
+from tests.benchmarks.bare import Api, Nodes, Stopwatch, connect, event, lines
 
 WORKERS = 32
 
@@ -139,22 +138,8 @@ def _balancer(uid: str) -> str:
 
 
 def _event(name: str, uid: str, reason: str) -> Any:
-    now = "2026-01-01T00:00:00Z"
     reference = {"kind": "Service", "apiVersion": "v1", "namespace": "default"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{name}.{time.time_ns():x}", "namespace": "default"},
-        "involvedObject": {**reference, "name": name, "uid": uid},
-        "reason": reason,
-        "message": reason,
-        "type": "Normal",
-        "count": 1,
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "source": {"component": "service-controller"},
-        "reportingComponent": "service-controller",
-    }
+    return event({**reference, "name": name, "uid": uid}, reason, reason, "service-controller")
 
 
 if __name__ == "__main__":
