@@ -20,6 +20,7 @@ from ccm.app.flags import UsageError
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
 from ccm.base import log, redact
+from ccm.base.tasks import leaves
 
 EXIT_DEFECT = 255
 
@@ -99,7 +100,7 @@ def _run(chosen: Options) -> int:
     except BaseExceptionGroup as group:
         faults = group.subgroup(Misconfigured)
         if faults is not None:
-            return _refuse(_first(faults))
+            return _refuse(next(leaves(faults)))
         logger.error("the daemon failed unexpectedly", exc_info=group)
         return EXIT_DEFECT
     except Exception as error:
@@ -107,11 +108,6 @@ def _run(chosen: Options) -> int:
         return EXIT_DEFECT
     finally:
         log.flush()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    inner = group.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 def leave(code: int) -> None:

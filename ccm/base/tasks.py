@@ -8,7 +8,7 @@ the group waits for all of them. `bounded` runs many small jobs with a limit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -29,6 +29,15 @@ class Group(asyncio.TaskGroup):
     def start(self, coroutine: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
         """Start a task of this group."""
         return self.create_task(coroutine, name=name)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """What really happened behind an exception of groups in groups, in its order."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
 
 
 async def cancel_and_join(*tasks: asyncio.Task[Any] | None) -> None:

@@ -6,10 +6,11 @@ A check whose base is missing is not made, and says so: one cause, one failure.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from ccm.base import redact
+from ccm.base.tasks import leaves
 from ccm.cloud import errors as cloud_errors
 from ccm.doctor import leases, nodes, provider, reach, rights, services
 from ccm.doctor.case import Case
@@ -160,7 +161,7 @@ async def _make(check: Check, case: Case) -> Finding:
 
 def _stumbled(error: Exception) -> Finding:
     """What a check could not foresee."""
-    causes = list(_leaves(error))
+    causes = list(leaves(error))
     for cause in causes:
         if isinstance(cause, errors.Forbidden):
             return skip(f"not looked at: {cause}")
@@ -173,14 +174,6 @@ def _stumbled(error: Exception) -> Finding:
         f"the check itself failed: {type(cause).__name__}: {cause}",
         "report this, it is a defect of this program or of the provider",
     )
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
 
 
 def _clean(finding: Finding) -> Finding:

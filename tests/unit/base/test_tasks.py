@@ -13,6 +13,14 @@ async def for_ever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
+def test_groups_in_groups_are_taken_apart_in_their_order() -> None:
+    first, second, third = ValueError("a"), KeyError("b"), OSError("c")
+    error = ExceptionGroup("outer", [ExceptionGroup("inner", [first, second]), third])
+
+    assert list(tasks.leaves(error)) == [first, second, third]
+    assert list(tasks.leaves(third)) == [third]
+
+
 @pytest.mark.asyncio
 async def test_a_spawned_task_has_its_name() -> None:
     task = tasks.spawn(for_ever(), name="waits")
