@@ -52,7 +52,10 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; returns the exit status (2: the command line is wrong)."""
     try:
-        options = build_parser().parse_args(argv)
+        words = sys.argv[1:] if argv is None else argv
+        if words[:1] == [completion.ASK] and words[2:]:
+            return completion.answer(build_parser(), words[1:])
+        options = build_parser().parse_args(words)
         run: Callable[[argparse.Namespace], int] = options.run
         return run(options)
     except KeyboardInterrupt:
@@ -76,5 +79,5 @@ def build_parser() -> argparse.ArgumentParser:
     sandbox.add(commands)
     providers.add(commands)
     doctor.add(commands)
-    completion.add(commands, parser)
+    completion.add(commands)
     return parser

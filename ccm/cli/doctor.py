@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import os
 import sys
@@ -12,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TextIO
-
-import msgspec
 
 from ccm.base.clock import SYSTEM, Clock
 
@@ -89,7 +86,7 @@ def add(commands: Any) -> None:
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
     from ccm.app import flags, values
-    from ccm.doctor.case import LIMIT_S
+    from ccm.doctor import LIMIT_S
 
     return {
         flag.name: flag
@@ -124,6 +121,8 @@ def own_flags() -> Mapping[str, Flag]:
 
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
+    import asyncio
+
     from ccm.app.flags import UsageError
 
     out = sys.stdout if out is None else out
@@ -205,6 +204,8 @@ async def answer(
         clock: where time comes from.
         watch: told the name of each check before it is made.
     """
+    import msgspec
+
     from ccm.doctor import finding
     from ccm.doctor.case import Case
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -78,6 +77,8 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
 
 
 def _describe(name: str, cloud_config: str, output: str) -> int:
+    import asyncio
+
     from ccm.base import redact
     from ccm.doctor import catalogue
 

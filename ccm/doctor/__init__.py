@@ -8,3 +8,6 @@ what the daemon is allowed to do, `catalogue` describes providers without openin
 What may enter: questions. What must never enter: a write, to the cluster or to the cloud;
 printing and the command line, which are `ccm.cli`'s.
 """
+
+LIMIT_S = 15.0
+"""Longest time of one check unless somebody says otherwise, in seconds."""

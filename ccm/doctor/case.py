@@ -12,15 +12,13 @@ from ccm.base.clock import Clock
 from ccm.cloud.interface import Cloud
 from ccm.cloud.registry import Opener
 from ccm.cloud.types import InstanceListing
+from ccm.doctor import LIMIT_S
 from ccm.doctor.finding import Finding
 from ccm.kube.client import Client
 from ccm.kube.config import SERVICE_ACCOUNT, ClusterConfig
 from ccm.kube.resources import NODES
 from ccm.model import Node
 from ccm.model.meta import Wire
-
-LIMIT_S = 15.0
-"""Longest time of one check unless somebody says otherwise, in seconds."""
 
 
 class User(Wire, frozen=True, kw_only=True):

@@ -1,14 +1,28 @@
-"""`ccm completion`: what shells need to complete our commands, written from their own tables.
+"""`ccm completion`: Tab completes our commands, the daemon's flags and their values.
 
-`words` makes one model of the argparse tree and of the daemon's flag table; `bash`, `zsh` and
-`fish` write it down. The scripts are complete in themselves: a Tab starts no program.
+The shell's script is a few lines: each Tab asks `ccm __complete`, which answers from the tables
+that the command lines are read with (`words`). The answer is Cobra's, as kubectl asks plugins for
+it: a line for each word, what it is behind a tab, and last a number that says what to do with them.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+from collections.abc import Sequence
 from typing import Any
+
+ASK = "__complete"
+"""The command that shells call; people do not."""
+
+NO_SPACE = 2
+"""More may follow the word directly. As Cobra counts."""
+
+NO_FILES = 4
+"""The shell shall not offer files instead."""
+
+SHELLS = ("bash", "zsh", "fish")
 
 _DESCRIPTION = """\
 Prints a script that lets your shell complete `ccm` and `cloud-controller-manager`: commands, flags,
@@ -23,16 +37,9 @@ use it:
                                                     ~/.config/fish/completions/ccm.fish
 """
 
-SHELLS = ("bash", "zsh", "fish")
 
-
-def add(commands: Any, whole: argparse.ArgumentParser) -> None:
-    """Describe the subcommand to the command line's parser.
-
-    Args:
-        commands: where subcommands are added.
-        whole: the parser that they belong to, which the script is about.
-    """
+def add(commands: Any) -> None:
+    """Describe the subcommand to the command line's parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "completion",
         help="print a script with which your shell completes all of this",
@@ -41,12 +48,35 @@ def add(commands: Any, whole: argparse.ArgumentParser) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", choices=SHELLS, help="the shell to write it for")
-    parser.set_defaults(run=lambda options: _run(whole, options.shell))
+    parser.set_defaults(run=lambda options: _run(options.shell))
 
 
-def _run(whole: argparse.ArgumentParser, shell: str) -> int:
-    from ccm.cli.completion import bash, fish, words, zsh
+def _run(shell: str) -> int:
+    sys.stdout.write(script(shell))
+    return 0
 
-    write = {"bash": bash.script, "zsh": zsh.script, "fish": fish.script}[shell]
-    sys.stdout.write(write(words.programs(whole)))
+
+def script(shell: str) -> str:
+    """What the shell has to read."""
+    from ccm.cli.completion import scripts
+
+    # -P: a Tab must not run what lies in the folder where it is pressed.
+    asking = shlex.join((sys.executable, "-P", "-m", "ccm.cli", ASK))
+    return scripts.TEXTS[shell].replace("ASK", asking)
+
+
+def answer(whole: argparse.ArgumentParser, typed: Sequence[str]) -> int:
+    """Print what a shell may offer; the exit status.
+
+    Args:
+        whole: the parser of `ccm`.
+        typed: the words up to the cursor, two at least: the program first, and last what was
+            begun, which may be empty.
+    """
+    from ccm.cli.completion import words
+
+    *before, last = typed
+    offered, directive = words.offer(words.place(whole, before), before[-1], last)
+    lines = [f"{word}\t{text}" if text else word for word, text in offered.items()]
+    sys.stdout.writelines(f"{line}\n" for line in (*lines, f":{directive}"))
     return 0

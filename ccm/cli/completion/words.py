@@ -1,18 +1,28 @@
-"""What can be typed: programs, their commands, and the flags of each, with values."""
+"""What can be typed at a place of a command line, and which of it fits what was begun.
+
+The tables are those that the command lines are read with: the argparse tree of `ccm`, and the
+daemon's flags. Only what a place needs is loaded: somebody waits for it at a keyboard.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from pathlib import PurePath
+from typing import TYPE_CHECKING
 
-from ccm.app import names
-from ccm.app.flags import Flag
-from ccm.app.options import FLAGS, PROGRAM
 from ccm.cli import doctor
-from ccm.cloud import registry
+from ccm.cli.completion import NO_FILES, NO_SPACE
+
+if TYPE_CHECKING:
+    from ccm.app.flags import Flag
+
+DAEMON = "cloud-controller-manager"
+
+_PROVIDERS = "ccm.providers"
+"""The registry's group of entry points, without the time it takes to load the registry."""
 
 _FILE_ENDS = ("config", "-file", "-config-to", "-dir")
 
@@ -29,6 +39,8 @@ class Value(Enum):
     """One of some words."""
     LIST = "list"
     """Some of them, with commas."""
+    PROVIDER = "provider"
+    """An installed one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,98 +48,111 @@ class Option:
     """One flag.
 
     Attributes:
-        long: with its dashes; empty if there is a short form only.
-        short: with its dash; empty if there is none.
+        names: with their dashes; the one that is offered comes first.
         help: what it does, one line.
         value: what follows it.
         words: the values that are known.
     """
 
-    long: str = ""
-    short: str = ""
+    names: Sequence[str]
     help: str = ""
     value: Value = Value.NONE
     words: Sequence[str] = ()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """A subcommand.
-
-    Attributes:
-        name: as typed.
-        help: what it does, one line.
-        options: its flags.
-        words: what may stand there without a dash.
-    """
-
-    name: str
-    help: str
-    options: Sequence[Option]
-    words: Sequence[str] = ()
+    @property
+    def spelling(self) -> str:
+        """How it is offered: with `=` where a value must follow."""
+        name = self.names[0]
+        return name if self.value in (Value.NONE, Value.OPTIONAL) else f"{name}="
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A program: either it has commands, or flags only.
+class Place:
+    """What may stand at one place: flags, and words without a dash, each with what it is."""
 
-    Attributes:
-        name: as typed.
-        options: flags before any command.
-        commands: empty for the daemon.
-    """
-
-    name: str
     options: Sequence[Option]
-    commands: Sequence[Command] = ()
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def option(self, name: str) -> Option | None:
+        """The flag of that name."""
+        return next((one for one in self.options if name in one.names), None)
 
 
-def programs(parser: argparse.ArgumentParser) -> tuple[Program, ...]:
-    """`ccm`, as its parser has it, and the daemon, as its table has it."""
-    known = sorted(registry.available())
-    daemon = [_of_flag(flag, known) for flag in FLAGS.values() if not flag.deprecated]
-    own = [_of_flag(flag, known) for flag in doctor.own_flags().values()]
-    commands = [
-        _command(name, text, below, [*own, *daemon] if name == doctor.NAME else None, known)
-        for name, text, below in _commands(parser)
-    ]
-    return (
-        Program(name=parser.prog, options=_options(parser), commands=commands),
-        Program(name=PROGRAM, options=daemon),
-    )
+def place(whole: argparse.ArgumentParser, before: Sequence[str]) -> Place:
+    """Where somebody is who typed these words, the program first.
+
+    Args:
+        whole: the parser of `ccm`.
+        before: the words before the one at the cursor.
+    """
+    program, *typed = before
+    if PurePath(program).name == DAEMON:
+        return Place(options=_daemon())
+    commands = dict(_commands(whole))
+    name = next((word for word in typed if word in commands), "")
+    if not name:
+        words = {name: text for name, (text, _) in commands.items()}
+        return Place(options=_options(whole), words=words)
+    if name == doctor.NAME:
+        return Place(options=[*map(_of_flag, doctor.own_flags().values()), *_daemon()])
+    parser = commands[name][1]
+    positionals = [action for action in _actions(parser) if not action.option_strings]
+    words = dict.fromkeys((word for one in positionals for word in _known(_of_action(one))), "")
+    return Place(options=_options(parser), words=words)
 
 
-def _command(
-    name: str,
-    text: str,
-    parser: argparse.ArgumentParser,
-    flags: Sequence[Option] | None,
-    known: Sequence[str],
-) -> Command:
-    return Command(
-        name=name,
-        help=text,
-        options=_options(parser, known) if flags is None else flags,
-        words=[word for action in _positionals(parser) for word in _choices(action, known)],
-    )
+def offer(here: Place, previous: str, last: str) -> tuple[Mapping[str, str], int]:
+    """The words that fit what was begun, each with what it is, and what the shell does with them.
+
+    Behind `--flag=` they are values, without the flag.
+
+    Args:
+        here: the place.
+        previous: the word before.
+        last: what was begun.
+    """
+    name, equals, begun = last.partition("=")
+    option = here.option(name) if equals else here.option(previous)
+    if option is not None and (equals or option.value not in (Value.NONE, Value.OPTIONAL)):
+        return _values(option, begun if equals else last)
+    words = here.words
+    if last.startswith("-"):
+        words = {one.spelling: one.help for one in here.options}
+    found = {word: text for word, text in words.items() if word.startswith(last)}
+    is_open = len(found) == 1 and next(iter(found)).endswith("=")
+    return found, NO_FILES | (NO_SPACE if is_open else 0)
+
+
+def _values(option: Option, begun: str) -> tuple[Mapping[str, str], int]:
+    if option.value is Value.FILE:
+        return {}, 0
+    before, comma, last = "", "", begun
+    if option.value is Value.LIST:
+        before, comma, last = begun.rpartition(",")
+    found = [f"{before}{comma}{word}" for word in _known(option) if word.startswith(last)]
+    return dict.fromkeys(found, ""), NO_FILES | (NO_SPACE if option.value is Value.LIST else 0)
+
+
+def _known(option: Option) -> Sequence[str]:
+    if option.value is not Value.PROVIDER:
+        return option.words
+    from importlib.metadata import entry_points
+
+    return sorted({entry.name for entry in entry_points(group=_PROVIDERS)})
 
 
 def _commands(
     parser: argparse.ArgumentParser,
-) -> Iterable[tuple[str, str, argparse.ArgumentParser]]:
+) -> Iterator[tuple[str, tuple[str, argparse.ArgumentParser]]]:
+    """The name of each subcommand, what it does, and its parser."""
     for action in _actions(parser):
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - see `_actions`
-            helps = {each.dest: each.help or "" for each in action._choices_actions}  # noqa: SLF001
-            for name, below in action.choices.items():
-                yield name, helps.get(name, ""), below
+            for told in action._choices_actions:  # noqa: SLF001
+                yield told.dest, (told.help or "", action.choices[told.dest])
 
 
-def _options(parser: argparse.ArgumentParser, known: Sequence[str] = ()) -> list[Option]:
-    return [_of_action(action, known) for action in _actions(parser) if action.option_strings]
-
-
-def _positionals(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    return [action for action in _actions(parser) if not action.option_strings]
+def _options(parser: argparse.ArgumentParser) -> list[Option]:
+    return [_of_action(action) for action in _actions(parser) if action.option_strings]
 
 
 def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -135,53 +160,45 @@ def _actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
     return parser._actions  # noqa: SLF001
 
 
-def _of_action(action: argparse.Action, known: Sequence[str]) -> Option:
-    long = next((name for name in action.option_strings if name.startswith("--")), "")
-    short = next((name for name in action.option_strings if not name.startswith("--")), "")
-    words = _choices(action, known)
-    value = Value.NONE
-    if action.nargs != 0:
-        value = _value(long, words)
-    text = (action.help or "").replace("%(default)s", str(action.default))
-    return Option(long=long, short=short, help=_line(text), value=value, words=words)
+def _of_action(action: argparse.Action) -> Option:
+    names = sorted(action.option_strings, key=len, reverse=True)
+    words = () if action.choices is None else tuple(map(str, action.choices))
+    value = Value.NONE if action.nargs == 0 else _value(action.dest.replace("_", "-"), words)
+    return Option(names=names, help=_line(action.help or ""), value=value, words=words)
 
 
-def _choices(action: argparse.Action, known: Sequence[str]) -> Sequence[str]:
-    if action.dest in ("name", "provider"):
-        return tuple(known)
-    choices: Any = action.choices
-    return () if choices is None or isinstance(choices, Mapping) else tuple(map(str, choices))
+def _daemon() -> list[Option]:
+    from ccm.app.options import FLAGS
+
+    return [_of_flag(flag) for flag in FLAGS.values() if not flag.deprecated]
 
 
-def _of_flag(flag: Flag, known: Sequence[str]) -> Option:
-    words = _WORDS.get(flag.name, ())
-    if flag.name == "cloud-provider":
-        words = tuple(known)
-    value = _value(flag.name, words)
-    if flag.name == "controllers":
-        value = Value.LIST
+def _of_flag(flag: Flag) -> Option:
+    names = [f"--{flag.name}", *([f"-{flag.short}"] if flag.short else ())]
+    words = _words(flag)
+    value = Value.OPTIONAL if flag.kind.bare is not None else _value(flag.name, words)
+    return Option(names=names, help=_line(flag.text), value=value, words=words)
+
+
+def _words(flag: Flag) -> Sequence[str]:
+    """The values of a flag, as far as they are known."""
     if flag.kind.bare is not None:
-        value, words = Value.OPTIONAL, ("true", "false")
-    return Option(
-        long=f"--{flag.name}",
-        short=f"-{flag.short}" if flag.short else "",
-        help=_line(flag.text),
-        value=value,
-        words=words,
+        return ("true", "false")
+    if flag.name == "controllers":
+        from ccm.app.names import CONTROLLERS
+
+        return [f"{sign}{one.name}" for sign in ("", "-") for one in CONTROLLERS]
+    return {"logging-format": ("text", "json", "dev"), "output": ("table", "json")}.get(
+        flag.name, ()
     )
 
 
-_WORDS: Mapping[str, Sequence[str]] = {
-    "controllers": tuple(
-        f"{sign}{name}" for sign in ("", "-") for name in [one.name for one in names.CONTROLLERS]
-    ),
-    "logging-format": ("text", "json", "dev"),
-    "output": ("table", "json"),
-}
-"""Values of flags whose table does not list them."""
-
-
 def _value(name: str, words: Sequence[str]) -> Value:
+    """What follows a flag that needs a value, or what stands for a word of that name."""
+    if name in ("name", "provider", "cloud-provider"):
+        return Value.PROVIDER
+    if name == "controllers":
+        return Value.LIST
     if words:
         return Value.ONE
     return Value.FILE if name.endswith(_FILE_ENDS) else Value.ANY

@@ -1,46 +1,69 @@
-"""The model of what can be typed follows the tables it is made from."""
+"""What can be typed follows the tables that command lines are read with."""
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+
+import pytest
 
 from ccm import cli
 from ccm.app.options import FLAGS, PROGRAM
-from ccm.cli.completion import words
-from ccm.cli.completion.words import Value
+from ccm.cli import completion
+from ccm.cli.completion import NO_FILES, NO_SPACE, words
+from ccm.cli.completion.words import Option, Place, Value
+from ccm.cloud import registry
 
 
-def programs() -> dict[str, words.Program]:
-    return {program.name: program for program in words.programs(cli.build_parser())}
+def place(*before: str) -> Place:
+    return words.place(cli.build_parser(), before)
+
+
+def options(here: Place) -> dict[str, Option]:
+    return {option.names[0]: option for option in here.options}
 
 
 def test_the_daemon_has_every_flag_that_help_shows() -> None:
     shown = {f"--{flag.name}" for flag in FLAGS.values() if not flag.deprecated}
 
-    assert {option.long for option in programs()[PROGRAM].options} == shown
+    assert words.DAEMON == PROGRAM
+    assert set(options(place(f"/usr/bin/{PROGRAM}"))) == shown
 
 
 def test_the_doctor_takes_the_daemons_flags_and_its_own() -> None:
-    daemon = {option.long for option in programs()[PROGRAM].options}
-    (doctor,) = (one for one in programs()["ccm"].commands if one.name == "doctor")
+    daemon = set(options(place(PROGRAM)))
 
-    assert {option.long for option in doctor.options} == daemon | {"--output", "--timeout", "--as"}
+    assert set(options(place("ccm", "doctor"))) == daemon | {"--output", "--timeout", "--as"}
 
 
 def test_every_command_is_there_with_what_it_does() -> None:
-    told = {one.name: one.help for one in programs()["ccm"].commands}
+    told = place("ccm").words
 
-    assert set(told) >= {"sandbox", "providers", "doctor", "completion"}
+    assert set(told) == {"sandbox", "providers", "doctor", "completion"}
     assert all(told.values())
 
 
 def test_values_are_known_where_a_table_has_them() -> None:
-    daemon = {option.long: option for option in programs()[PROGRAM].options}
+    daemon = options(place(PROGRAM))
 
-    assert "sim" in daemon["--cloud-provider"].words
     assert (daemon["--kubeconfig"].value, daemon["--cluster-cidr"].value) == (Value.FILE, Value.ANY)
     assert daemon["--leader-elect"].words == ("true", "false")
     assert "-node-route-controller" in daemon["--controllers"].words
+
+
+@pytest.mark.parametrize(
+    ("before", "last"),
+    [
+        ([PROGRAM], "--cloud-provider="),
+        (["ccm", "sandbox", "--provider"], ""),
+        (["ccm", "providers"], ""),
+    ],
+)
+def test_providers_are_those_that_the_registry_knows(before: list[str], last: str) -> None:
+    offered, _ = words.offer(place(*before), before[-1], last)
+
+    assert list(offered) == sorted(registry.available())
 
 
 def test_an_argparse_tree_is_read_as_it_is() -> None:
@@ -52,10 +75,67 @@ def test_an_argparse_tree_is_read_as_it_is() -> None:
     one.add_argument("--log-file")
     one.add_argument("what", choices=("x", "y"))
 
-    (command,) = words.programs(parser)[0].commands
+    assert words.place(parser, ["tool"]).words == {"one": "the first"}
+    here = words.place(parser, ["tool", "one"])
 
-    fast, mode, file = command.options[1:]
-    assert (command.name, command.help, tuple(command.words)) == ("one", "the first", ("x", "y"))
-    assert (fast.long, fast.value, fast.help) == ("--fast", Value.NONE, "hurry")
-    assert (mode.short, mode.value, tuple(mode.words)) == ("-m", Value.ONE, ("a", "b"))
+    fast, mode, file = here.options[1:]
+    assert tuple(here.words) == ("x", "y")
+    assert (fast.names[0], fast.value, fast.help) == ("--fast", Value.NONE, "hurry")
+    assert (mode.names[1], mode.value, tuple(mode.words)) == ("-m", Value.ONE, ("a", "b"))
     assert file.value is Value.FILE
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        (["ccm", "d"], ["doctor\tlook for what keeps the daemon from working", ":4"]),
+        (["ccm", "sandbox", "--on"], ["--once\tend when every node is initialised", ":4"]),
+        (["ccm", "sandbox", "--latency", ""], [":4"]),
+        (["ccm", "sandbox", "--provider-config", ""], [":0"]),
+        (["ccm", "doctor", "--clu"], ["--cluster-name=\t", "--cluster-cidr=\t", ":4"]),
+        (["ccm", "doctor", "--kubec"], ["--kubeconfig=\t", ":6"]),
+        (["ccm", "doctor", "-o", ""], ["table", "json", ":4"]),
+        (["ccm", "doctor", "--output=j"], ["json", ":4"]),
+        (["ccm", "completion", "z"], ["zsh", ":4"]),
+        ([PROGRAM, "--leader-elect="], ["true", "false", ":4"]),
+        ([PROGRAM, "--leader-elect", ""], [":4"]),
+        ([PROGRAM, "--controllers=*,-ser"], ["*,-service-lb-controller", ":6"]),
+        ([PROGRAM, "--no-such-flag=x"], [":4"]),
+    ],
+    ids=" ".join,
+)
+def test_the_answer_is_what_cobra_would_say(
+    typed: list[str], answer: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([completion.ASK, *typed]) == 0
+
+    *offered, directive = capsys.readouterr().out.splitlines()
+    assert len(offered) == len(answer) - 1
+    for line, start in zip(offered, answer, strict=False):
+        assert line.startswith(start)
+    assert directive == answer[-1]
+    assert (NO_SPACE, NO_FILES) == (2, 4)
+
+
+def test_a_tab_loads_nothing_heavy() -> None:
+    """Somebody waits for the answer at a keyboard."""
+    asked = "import sys; from ccm import cli; cli.main(sys.argv[1:]); print(*sys.modules)"
+    heavy = {"aiohttp", "ccm.cloud", "cryptography", "kubernetes", "msgspec", "rich", "structlog"}
+    for typed in (["ccm", "doctor", "--kub"], [PROGRAM, "--cloud-provider="]):
+        told = subprocess.run(
+            [sys.executable, "-c", asked, completion.ASK, *typed],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+
+        assert not heavy & set(told.stdout.split())
+        assert "ccm.app.options" in told.stdout
+
+
+def test_a_question_without_words_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main([completion.ASK])
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().out == ""
