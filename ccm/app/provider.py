@@ -17,8 +17,9 @@ from ccm.base import log
 from ccm.base.backoff import Exponential, Streak
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.files import Signature
-from ccm.cloud.config import ClientBuilder, ConfigError, Context
+from ccm.cloud.config import ClientBuilder, Context
 from ccm.cloud.errors import normalized
+from ccm.cloud.fields import ConfigError
 from ccm.cloud.interface import Cloud
 from ccm.cloud.registry import Opener
 

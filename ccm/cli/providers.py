@@ -129,7 +129,11 @@ def _settings(told: Description) -> Iterator[str]:
         (one.name, one.kind, "required" if one.required else one.default or "-")
         for one in told.settings
     ]
-    yield from (f"  {line}" for line in _table(("NAME", "VALUE", "DEFAULT"), rows))
+    head, *lines = _table(("NAME", "VALUE", "DEFAULT"), rows)
+    yield f"  {head}"
+    for line, one in zip(lines, told.settings, strict=True):
+        yield f"  {line}"
+        yield from _explanation(one.help)
 
 
 def _annotations(told: Description) -> Iterator[str]:
@@ -140,9 +144,11 @@ def _annotations(told: Description) -> Iterator[str]:
     yield "annotations of Services:"
     for one in told.annotations:
         yield f"  {one.name}: {one.expects}, default {one.shown}"
-        yield from textwrap.wrap(
-            one.help, _WIDTH, initial_indent="      ", subsequent_indent="      "
-        )
+        yield from _explanation(one.help)
+
+
+def _explanation(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

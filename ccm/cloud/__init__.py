@@ -9,7 +9,7 @@ package speaks to the API server, and importing it loads no HTTP library.
 from ccm.cloud.addresses import add_to_node_addresses
 from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.blocking import blocking
-from ccm.cloud.config import ApiClient, ClientBuilder, ConfigError, Context, Fields
+from ccm.cloud.config import ApiClient, ClientBuilder, Context
 from ccm.cloud.errors import (
     Aborted,
     AlreadyExists,
@@ -33,6 +33,7 @@ from ccm.cloud.errors import (
     Uninitialized,
     Unknown,
 )
+from ccm.cloud.fields import ConfigError, Fields
 from ccm.cloud.interface import (
     Cloud,
     Clusters,
@@ -62,6 +63,7 @@ from ccm.cloud.services import (
     needs_health_check,
     requests_only_local_traffic,
 )
+from ccm.cloud.settings import Settings, setting
 from ccm.cloud.types import (
     Ingress,
     InstanceListing,
@@ -135,6 +137,7 @@ __all__ = [
     "ServiceAnnotation",
     "ServicePort",
     "SetInformers",
+    "Settings",
     "Status",
     "Unauthenticated",
     "Unavailable",
@@ -162,4 +165,5 @@ __all__ = [
     "parse_provider_id",
     "provider",
     "requests_only_local_traffic",
+    "setting",
 ]

@@ -1,8 +1,8 @@
 """What a provider gets to start with: its configuration and a few handles.
 
 The daemon hands over the bytes of the `--cloud-config` file as they are; `Context` has
-parsers for the usual formats, and `Fields` reads values so that every fault of a file is
-reported in one message.
+parsers for the usual formats, and reads them as a Struct (`settings`) or field by field
+(`fields`), so that every fault of a file is reported in one message.
 """
 
 from __future__ import annotations
@@ -10,30 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from ccm.base import files, redact
 from ccm.base.clock import SYSTEM, Clock
-from ccm.base.durations import parse_duration
+from ccm.cloud.fields import ConfigError, Fields
 
-_INTEGER = re.compile(r"-?[0-9]{1,18}")
+S = TypeVar("S", bound=msgspec.Struct)
+
+Form = Literal["YAML", "JSON", "TOML", "INI"]
+
 _PLACE = re.compile(r"line \d+, column \d+|byte \d+")
-
-
-class ConfigError(Exception):
-    """The provider's configuration is wrong; the daemon prints the message and exits with 1.
-
-    Attributes:
-        faults: every fault found, one sentence each.
-    """
-
-    def __init__(self, *faults: str) -> None:
-        super().__init__("; ".join(faults))
-        self.faults = faults
 
 
 class ApiClient(Protocol):
@@ -58,102 +48,6 @@ class ClientBuilder(Protocol):
     def client(self, name: str) -> ApiClient:
         """A client of its own name and rate limit."""
         ...
-
-
-class Fields:
-    """Reads typed values from a mapping and collects every fault.
-
-    Read all fields, then call `done()`, which raises one `ConfigError` with every fault,
-    unknown names included. A field that failed reads as its default meanwhile.
-    """
-
-    def __init__(self, values: Mapping[str, Any], *, where: str = "") -> None:
-        self._values = values
-        self._where = f"{where}." if where else ""
-        self._seen: set[str] = set()
-        self.faults: list[str] = []
-
-    def text(self, name: str, default: str = "", *, required: bool = False) -> str:
-        """A non-empty string; a missing one is a fault only if `required`.
-
-        The log never shows the value if the name ends like that of a secret: password, token,
-        secret, api key. `secret` reads one of another name.
-        """
-        value: object = self._take(name, default)
-        if not isinstance(value, str):
-            # Not the value itself: it may be a secret that lost its quotes.
-            kind = type(value).__name__
-            self.faults.append(f"{self._where}{name} is of type {kind}; it must be text in quotes")
-            return default
-        if required and not value:
-            self.faults.append(f"{self._where}{name} is missing; it is required")
-        if redact.is_secret(name):
-            redact.know(value)
-        return value
-
-    def secret(self, name: str, default: str = "", *, required: bool = False) -> str:
-        """As `text`, for a value that the log must never show."""
-        value = self.text(name, default, required=required)
-        redact.know(value)
-        return value
-
-    def integer(self, name: str, default: int, *, least: int | None = None) -> int:
-        """A whole number, at least `least`."""
-        value = self._take(name, default)
-        if isinstance(value, str) and _INTEGER.fullmatch(value):
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool):
-            self._fault(name, value, "must be a whole number")
-            return default
-        if least is not None and value < least:
-            self._fault(name, value, f"must be at least {least}")
-            return default
-        return value
-
-    def boolean(self, name: str, default: bool) -> bool:
-        """True or false, also as a word."""
-        value = self._take(name, default)
-        if isinstance(value, str) and value.lower() in ("true", "false"):
-            value = value.lower() == "true"
-        if not isinstance(value, bool):
-            self._fault(name, value, "must be true or false")
-            return default
-        return value
-
-    def duration(self, name: str, default: timedelta) -> timedelta:
-        """A Go duration such as 30s, above zero."""
-        value = self._take(name, None)
-        if value is None:
-            return default
-        try:
-            parsed = parse_duration(str(value))
-        except ValueError:
-            parsed = timedelta(0)
-        if parsed <= timedelta(0):
-            self._fault(name, value, "must be a duration above zero, such as 30s or 1m30s")
-            return default
-        return parsed
-
-    def done(self) -> None:
-        """Check for unknown names and report.
-
-        Raises:
-            ConfigError: there was any fault.
-        """
-        for name in self._values:
-            if name not in self._seen:
-                known = ", ".join(sorted(self._seen))
-                self.faults.append(f"{self._where}{name} is unknown; known are {known}")
-        if self.faults:
-            raise ConfigError(*self.faults)
-
-    def _take(self, name: str, default: Any) -> Any:
-        self._seen.add(name)
-        value = self._values.get(name)
-        return default if value is None else value
-
-    def _fault(self, name: str, value: Any, rule: str) -> None:
-        self.faults.append(f"{self._where}{name} is {value!r}; it {rule}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,56 +97,64 @@ class Context:
         redact.know(text)
         return text
 
+    def settings(self, declared: type[S], *, form: Form = "YAML") -> S:
+        """The configuration as the Struct that declares it, see `ccm.cloud.settings`.
+
+        JSON is YAML too; the sections of INI are Structs within it.
+
+        Raises:
+            ConfigError: it cannot be read, or settings are wrong; every fault is named.
+        """
+        return self._fields(self._parsed(form)).read(declared)
+
     def yaml(self) -> Fields:
         """The configuration as a YAML mapping. Raises ConfigError."""
-        # Of the parsers only the one in use is loaded.
-        import yaml
-
-        try:
-            parsed = yaml.safe_load(self.config)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise self._unreadable("YAML", error) from error
-        return self._mapping(parsed)
+        return self._fields(self._parsed("YAML"))
 
     def json(self) -> Fields:
         """The configuration as a JSON object. Raises ConfigError."""
-        try:
-            parsed = msgspec.json.decode(self.config or b"{}")
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise self._unreadable("JSON", error) from error
-        return self._mapping(parsed)
+        return self._fields(self._parsed("JSON"))
 
     def toml(self) -> Fields:
         """The configuration as TOML. Raises ConfigError."""
-        import tomllib
-
-        try:
-            parsed = tomllib.loads(self.config.decode())
-        except (ValueError, RecursionError) as error:
-            raise self._unreadable("TOML", error) from error
-        return self._mapping(parsed)
+        return self._fields(self._parsed("TOML"))
 
     def ini(self) -> Mapping[str, Fields]:
         """The configuration as INI: section -> fields. Raises ConfigError."""
-        import configparser
+        sections: Mapping[str, Any] = self._parsed("INI")
+        return {name: self._fields(section, where=name) for name, section in sections.items()}
 
-        parser = configparser.ConfigParser(interpolation=None)
+    def _fields(self, values: Mapping[str, Any], *, where: str = "") -> Fields:
+        return Fields(values, where=where, secret_file=self.secret_file)
+
+    def _parsed(self, form: Form) -> Mapping[str, Any]:
         try:
-            parser.read_string(self.config.decode(), source=self.source)
-        except (configparser.Error, ValueError) as error:
-            raise self._unreadable("INI", error) from error
-        return {name: Fields(dict(parser[name]), where=name) for name in parser.sections()}
-
-    def _unreadable(self, form: str, error: Exception) -> ConfigError:
-        return ConfigError(f"{self.source} is not valid {form}: {_place(error)}")
-
-    def _mapping(self, parsed: Any) -> Fields:
-        if parsed is None:
-            return Fields({})
-        if not isinstance(parsed, dict):
-            kind = type(parsed).__name__
+            found = _parse(form, self.config)
+        except Exception as error:  # whatever a parser stumbles over, it is the file
+            raise ConfigError(f"{self.source} is not valid {form}: {_place(error)}") from error
+        if not isinstance(found, dict | None):
+            kind = type(found).__name__
             raise ConfigError(f"{self.source} must be a mapping of names to values, not a {kind}")
-        return Fields(parsed)
+        return found or {}
+
+
+def _parse(form: Form, config: bytes) -> Any:
+    # Of the parsers only the one in use is loaded.
+    if form == "JSON":
+        return msgspec.json.decode(config or b"{}")
+    if form == "YAML":
+        import yaml
+
+        return yaml.safe_load(config)
+    if form == "TOML":
+        import tomllib
+
+        return tomllib.loads(config.decode())
+    import configparser
+
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read_string(config.decode())
+    return {name: dict(parser[name]) for name in parser.sections()}
 
 
 def _place(error: Exception) -> str:

@@ -14,11 +14,16 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-from ccm.cloud.config import Context
+import msgspec
+
+from ccm.cloud.annotations import ServiceAnnotation
+from ccm.cloud.config import Context, Form
 from ccm.cloud.interface import Cloud
 
 GROUP = "ccm.providers"
@@ -34,27 +39,47 @@ class ProviderError(Exception):
     """No usable provider of that name; the daemon prints the message and exits with 1."""
 
 
-def provider(*, sdk: str) -> Callable[[Callable[[Context], AsyncIterator[Cloud]]], Opener]:
-    """Make an async generator function that yields one `Cloud` a provider.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class provider:  # noqa: N801 - a decorator
+    """Makes an async generator function that yields one `Cloud` a provider.
 
     ```python
-    @cloud.provider(sdk="1.0")
+    @cloud.provider(sdk="1.0", config=Config)
     async def open_cloud(ctx):
-        async with Acme(...) as api:
+        async with Acme(ctx.settings(Config)) as api:
             yield cloud.Cloud(name="acme", instances=AcmeInstances(api))
     ```
 
-    Args:
+    All but `sdk` is what `ccm providers NAME` tells without opening it.
+
+    Attributes:
         sdk: the SDK version it was written for. A provider without this mark, a bare
             `asynccontextmanager`, counts as written for 1.0.
+        config: the settings of its cloud config, see `ccm.cloud.settings`.
+        form: how the cloud config is written.
+        offers: names of the capabilities that its `Cloud` has; None: it does not say.
+        service_annotations: as in `Cloud`.
+        service_annotation_schema: as in `Cloud`.
     """
 
-    def mark(function: Callable[[Context], AsyncIterator[Cloud]]) -> Opener:
+    sdk: str
+    config: type[msgspec.Struct] | None = None
+    form: Form = "YAML"
+    offers: Sequence[str] | None = None
+    service_annotations: Sequence[str] | None = None
+    service_annotation_schema: Sequence[ServiceAnnotation[Any]] = ()
+
+    def __call__(self, function: Callable[[Context], AsyncIterator[Cloud]]) -> Opener:
+        """The function as a provider."""
         opener = asynccontextmanager(function)
-        opener.sdk = sdk  # type: ignore[attr-defined]
+        opener.declared = self  # type: ignore[attr-defined]
         return opener
 
-    return mark
+
+def declared(opener: Opener) -> provider:
+    """What a provider says of itself where it is made one."""
+    found: provider = getattr(opener, "declared", provider(sdk="1.0"))
+    return found
 
 
 def available() -> Mapping[str, EntryPoint]:
@@ -100,8 +125,8 @@ def load(name: str) -> Opener:
             f"cloud provider {name!r}: {entry.value} is no async context manager; it must yield "
             f'one Cloud and be decorated with @cloud.provider(sdk="{SDK_VERSION}")'
         )
-    _check_sdk(name, entry, str(getattr(opener, "sdk", "1.0")))
     result: Opener = opener
+    _check_sdk(name, entry, str(declared(result).sdk))
     return result
 
 

@@ -1,11 +1,12 @@
 """The installed providers, and what each says about itself, mostly without opening it.
 
-Without a configuration the settings come from `recording`, and what it offers from `sources`;
-with one the provider is opened, and knows better.
+Without a configuration that is what it declares where it is registered; with one the provider is
+opened, and knows better what it offers.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from ccm.app.provider import context, opened_once
 from ccm.cloud import registry
 from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.interface import Cloud, InstanceStates, LoadBalancerDigests
-from ccm.doctor import recording, sources
+from ccm.cloud.settings import Setting, table
 
 OFFERS: Mapping[str, str] = {
     "instances": "instances",
@@ -56,8 +57,8 @@ class Description:
         installed: where it comes from.
         sdk: the version of the SDK that it was written for.
         about: first paragraph of its documentation.
-        opened: whether it was opened; else its source was read.
-        offers: what it can do, in words; None: the source does not tell.
+        opened: whether it was opened; else this is what it declares.
+        offers: what it can do, in words; None: it does not say.
         form: of its cloud config, such as YAML; empty: it does not say.
         settings: of its cloud config.
         prefixes: of the Service annotations it reads; None: every annotation counts.
@@ -70,7 +71,7 @@ class Description:
     opened: bool
     offers: Sequence[str] | None
     form: str
-    settings: Sequence[recording.Setting]
+    settings: Sequence[Setting]
     prefixes: Sequence[str] | None
     annotations: Sequence[ServiceAnnotation[Any]]
 
@@ -98,25 +99,35 @@ async def describe(name: str, *, cloud_config: str = "") -> Description:
         Exception: whatever else keeps it from opening.
     """
     opener = registry.load(name)
-    form, settings = await recording.read(opener)
-    told = await _opened(name, opener, cloud_config) if cloud_config else sources.read(opener)
-    here = next(one for one in installed() if one.name == name)
+    declared = registry.declared(opener)
+    offered = declared.offers and [OFFERS[one] for one in declared.offers]
+    told: registry.provider | Cloud = declared
+    if cloud_config:
+        given = context(file=cloud_config, cluster_name="kubernetes", clients=None)
+        async with opened_once(name, opener, given) as told:
+            offered = offers(told)
     return Description(
-        installed=here,
-        sdk=str(getattr(opener, "sdk", registry.SDK_VERSION)),
+        installed=next(one for one in installed() if one.name == name),
+        sdk=declared.sdk,
         about=_about(opener),
         opened=bool(cloud_config),
-        offers=None if told is None else _words(told),
-        form=form,
-        settings=settings,
-        prefixes=_known(told, "service_annotations"),
-        annotations=_known(told, "service_annotation_schema") or (),
+        offers=offered,
+        form=declared.form if declared.config else "",
+        settings=table(declared.config) if declared.config else (),
+        prefixes=told.service_annotations,
+        annotations=told.service_annotation_schema,
     )
 
 
 def offers(cloud: Cloud) -> Sequence[str]:
     """What an open provider can do, in words."""
-    return _words(_told(cloud))
+    parts = {name: getattr(cloud, name) for name in OFFERS}
+    found = [OFFERS[name] for name, part in parts.items() if part is not None]
+    if isinstance(parts["instances"], InstanceStates):
+        found.append("existence and power in one answer")
+    if isinstance(parts["load_balancer"], LoadBalancerDigests):
+        found.append("load balancers compared by digest")
+    return found
 
 
 def document(one: Description) -> Mapping[str, object]:
@@ -129,15 +140,7 @@ def document(one: Description) -> Mapping[str, object]:
         "offers": None if one.offers is None else list(one.offers),
         "cloudConfig": {
             "format": one.form,
-            "settings": [
-                {
-                    "name": each.name,
-                    "kind": each.kind,
-                    "default": each.default,
-                    "required": each.required,
-                }
-                for each in one.settings
-            ],
+            "settings": [dataclasses.asdict(each) for each in one.settings],
         },
         "serviceAnnotationPrefixes": None if one.prefixes is None else list(one.prefixes),
         "serviceAnnotations": [
@@ -180,27 +183,3 @@ def _about(opener: registry.Opener) -> str:
     module = inspect.getmodule(inspect.unwrap(opener))
     text = inspect.getdoc(module) or ""
     return " ".join(text.partition("\n\n")[0].split())
-
-
-async def _opened(name: str, opener: registry.Opener, file: str) -> Mapping[str, Any]:
-    given = context(file=file, cluster_name="kubernetes", clients=None)
-    async with opened_once(name, opener, given) as cloud:
-        return _told(cloud)
-
-
-def _known(told: Mapping[str, Any] | None, name: str) -> Any:
-    value = None if told is None else told.get(name)
-    return None if value is sources.UNKNOWN else value
-
-
-def _told(cloud: Cloud) -> Mapping[str, Any]:
-    return {name: getattr(cloud, name) for name in sources.FIELDS}
-
-
-def _words(told: Mapping[str, Any]) -> Sequence[str]:
-    found = [words for name, words in OFFERS.items() if told.get(name) is not None]
-    if isinstance(told.get("instances"), InstanceStates):
-        found.append("existence and power in one answer")
-    if isinstance(told.get("load_balancer"), LoadBalancerDigests):
-        found.append("load balancers compared by digest")
-    return found

@@ -12,7 +12,8 @@ from ccm.app import names
 from ccm.app.clients import ProviderClient
 from ccm.app.provider import Misconfigured, context, opened_once
 from ccm.cloud import errors, registry
-from ccm.cloud.config import ApiClient, ConfigError
+from ccm.cloud.config import ApiClient
+from ccm.cloud.fields import ConfigError
 from ccm.cloud.guarded import Guarded
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.node_calls import NodeCalls

@@ -1,7 +1,7 @@
 """The simulated cloud: nodes, load balancers and routes on your own machine.
 
 Provider ID   sim://<instance id>
-Cloud config  YAML, see `config`: url, token (both required), timeout, connect_timeout
+Cloud config  YAML, see `config`
 Annotations   of Services, see `service_annotations`
 Absent        machines
 
@@ -22,15 +22,23 @@ from ccm.model import names
 
 from . import balancers, client, config, instances, routes, service_annotations
 
+ANNOTATIONS = (service_annotations.PREFIX, names.ANNOTATION_SOURCE_RANGES)
 
-@cloud.provider(sdk="1.0")
+
+@cloud.provider(
+    sdk="1.0",
+    config=config.Config,
+    offers=("instances", "inventory", "load_balancer", "routes"),
+    service_annotations=ANNOTATIONS,
+    service_annotation_schema=service_annotations.SCHEMA,
+)
 async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     """Open the provider; no request is made before the first question.
 
     Raises:
         ConfigError: the cloud config is wrong; the message names every fault.
     """
-    settings = config.read(context)
+    settings = context.settings(config.Config)
     async with client.open_client(settings) as api:
         servers = instances.SimInstances(api)
         yield cloud.Cloud(
@@ -39,7 +47,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             inventory=servers,
             load_balancer=balancers.SimBalancers(api),
             routes=routes.SimRoutes(api),
-            service_annotations=(service_annotations.PREFIX, names.ANNOTATION_SOURCE_RANGES),
+            service_annotations=ANNOTATIONS,
             service_annotation_schema=service_annotations.SCHEMA,
             always_ensure_deleted=True,
         )

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from ccm.app import provider
 from ccm.app.provider import Misconfigured, opened
-from ccm.cloud.config import ConfigError, Context
+from ccm.cloud import ConfigError, Context
 from ccm.cloud.interface import Cloud
 from ccm.testing.clock import FakeClock
 

@@ -92,8 +92,25 @@ async def test_the_simulated_cloud_describes_itself() -> None:
     assert told.about.startswith("The simulated cloud")
     assert told.offers is not None
     assert set(told.offers) == {"instances", "bulk listing", "load balancers", "routes"}
+    assert told.form == "YAML"
     assert "url" in [one.name for one in told.settings if one.required]
     assert [one.shown for one in told.annotations] == ["false", "small", "10s"]
+
+
+@pytest.mark.asyncio
+async def test_what_the_simulated_cloud_declares_is_what_it_has(tmp_path: Path) -> None:
+    file = tmp_path / "cloud.yaml"
+    file.write_text("url: http://127.0.0.1:1\ntoken: t\n")
+
+    declared = await catalogue.describe("sim")
+    opened = await catalogue.describe("sim", cloud_config=str(file))
+
+    assert list(declared.offers or ()) == list(opened.offers or ())[: len(declared.offers or ())]
+    assert set(opened.offers or ()) - set(declared.offers or ()) == {
+        "existence and power in one answer",
+        "load balancers compared by digest",
+    }
+    assert (declared.prefixes, declared.annotations) == (opened.prefixes, opened.annotations)
 
 
 @pytest.mark.asyncio

@@ -12,7 +12,7 @@ from providers.sim import config
 
 
 def read(text: str) -> config.Config:
-    return config.read(cloud.Context(config=text.encode()))
+    return cloud.Context(config=text.encode()).settings(config.Config)
 
 
 def test_two_fields_are_enough() -> None:
@@ -60,7 +60,7 @@ def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:
     file.write_text("t\n")
     context = cloud.Context(config=f"url: http://x\ntoken_file: {file}".encode())
 
-    assert config.read(context).token == "t"
+    assert context.settings(config.Config).token == "t"
     assert set(context.followed) == {file}
 
 

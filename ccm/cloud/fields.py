@@ -1,0 +1,315 @@
+"""Typed values out of a mapping that a person wrote, with every fault of it in one message.
+
+What a value has to be is said as `msgspec.inspect` says it, so that `Fields`, which is asked for
+one name after the other, and a Struct (`settings`) are read by the same rules. msgspec itself
+stops at the first fault, shows secrets, and knows no Go durations.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from ccm.base import redact
+from ccm.base.durations import parse_duration
+
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+_NUMBER = re.compile(r"-?[0-9]{1,19}(\.[0-9]+)?([eE][-+]?[0-9]{1,2})?")
+
+
+class ConfigError(Exception):
+    """The provider's configuration is wrong; the daemon prints the message and exits with 1.
+
+    Attributes:
+        faults: every fault found, one sentence each.
+    """
+
+    def __init__(self, *faults: str) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+class Fields:
+    """Reads typed values from a mapping and collects every fault.
+
+    Read all fields, then call `done()`, which raises one `ConfigError` with every fault,
+    unknown names included. A field that failed reads as its default meanwhile.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        *,
+        where: str = "",
+        secret_file: Callable[[str], str] | None = None,
+    ) -> None:
+        self._values = values
+        self._where = f"{where}." if where else ""
+        self._secret_file = secret_file
+        self._seen: set[str] = set()
+        self.faults: list[str] = []
+
+    def text(self, name: str, default: str = "", *, required: bool = False) -> str:
+        """A non-empty string; a missing one is a fault only if `required`.
+
+        The log never shows the value if the name ends like that of a secret: password, token,
+        secret, api key. `secret` reads one of another name.
+        """
+        return self._field(name, inspect.StrType(), default, required=required)
+
+    def secret(self, name: str, default: str = "", *, required: bool = False) -> str:
+        """As `text`, for a value that the log must never show."""
+        kind = inspect.Metadata(inspect.StrType(), extra={"secret": True})
+        return self._field(name, kind, default, required=required)
+
+    def integer(self, name: str, default: int, *, least: int | None = None) -> int:
+        """A whole number, at least `least`."""
+        return self._field(name, inspect.IntType(ge=least), default)
+
+    def boolean(self, name: str, default: bool) -> bool:
+        """True or false, also as a word."""
+        return self._field(name, inspect.BoolType(), default)
+
+    def duration(self, name: str, default: timedelta) -> timedelta:
+        """A Go duration such as 30s, above zero."""
+        return self._field(name, inspect.TimeDeltaType(), default)
+
+    def done(self) -> None:
+        """Check for unknown names and report.
+
+        Raises:
+            ConfigError: there was any fault.
+        """
+        for name in self._values:
+            if name not in self._seen:
+                near = difflib.get_close_matches(str(name), self._seen, n=1)
+                hint = f"did you mean {near[0]}? " if near else ""
+                known = ", ".join(sorted(self._seen))
+                self._fault(name, f"is unknown; {hint}known are {known}")
+        if self.faults:
+            raise ConfigError(*self.faults)
+
+    def read(self, declared: type[S]) -> S:
+        """Everything as the Struct that declares it.
+
+        Raises:
+            ConfigError: there was any fault, or the Struct's `__post_init__` found one.
+        """
+        kind = inspect.type_info(declared)
+        assert isinstance(kind, inspect.StructType)
+        absent: Any = None
+        values = {
+            one.name: self._field(one.encode_name, one.type, absent, required=one.required)
+            for one in kind.fields
+        }
+        self.done()
+        try:
+            return declared(
+                **{name: value for name, value in values.items() if value is not absent}
+            )
+        except ValueError as error:
+            raise ConfigError(f"{self._where}{error}") from error
+
+    def _field(self, name: str, kind: inspect.Type, default: T, *, required: bool = False) -> T:
+        value = self._given(name, unwrapped(kind)[1].get("file", ""), required=required)
+        if value is None:
+            return default
+        place = f"{self._where}{name}"
+        made = self._made(kind, value, place, is_hidden=is_secret(name, kind))
+        return default if made is None else made
+
+    def _given(self, name: str, file_name: str, *, required: bool) -> object:
+        """What stands there, or in the file that is named instead; None: nothing does."""
+        self._seen.add(name)
+        value = self._values.get(name)
+        is_missing = value is None or (value == "" and bool(required or file_name))
+        file = self.text(file_name) if file_name else ""
+        if file and not is_missing:
+            self._fault(name, f"is given beside {file_name}; one of the two is required")
+        elif file:
+            return self._text_of(file_name, file)
+        elif is_missing and required:
+            also = f", and so is {file_name}; one of the two" if file_name else "; it"
+            self._fault(name, f"is missing{also} is required")
+        return None if is_missing else value
+
+    def _text_of(self, name: str, file: str) -> str | None:
+        assert self._secret_file is not None
+        try:
+            return self._secret_file(file)
+        except ConfigError as error:
+            self.faults.extend(f"{self._where}{name}: {fault}" for fault in error.faults)
+            return None
+
+    def _fault(self, name: str, text: str) -> None:
+        self.faults.append(f"{self._where}{name} {text}")
+
+    def _made(self, kind: inspect.Type, value: Any, place: str, *, is_hidden: bool) -> Any:
+        """The value as its kind wants it; None after a fault."""
+        kind, more = unwrapped(kind)
+        if isinstance(kind, inspect.StructType) and isinstance(value, dict):
+            return self._section(kind.cls, value, place)
+        if isinstance(kind, inspect.DictType) and isinstance(value, dict):
+            return {
+                str(key): self._made(kind.value_type, each, f"{place}.{key}", is_hidden=is_hidden)
+                for key, each in value.items()
+            }
+        if isinstance(kind, inspect.ListType | inspect.VarTupleType) and isinstance(value, list):
+            items = [
+                self._made(kind.item_type, each, f"{place}[{at}]", is_hidden=is_hidden)
+                for at, each in enumerate(value)
+            ]
+            return items if isinstance(kind, inspect.ListType) else tuple(items)
+        if is_hidden:
+            redact.know(str(value))
+        try:
+            return more["parse"](_text(kind, value)) if more.get("parse") else _scalar(kind, value)
+        except ValueError as error:
+            rule = f"must {more['expects']}" if more.get("expects") else error
+            self.faults.append(f"{place} is {_shown(kind, value, is_hidden=is_hidden)}; it {rule}")
+            return None
+
+    def _section(self, declared: type, values: Mapping[str, Any], place: str) -> Any:
+        try:
+            return Fields(values, where=place, secret_file=self._secret_file).read(declared)
+        except ConfigError as error:
+            self.faults.extend(error.faults)
+            return None
+
+
+def unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Mapping[str, Any]]:
+    """A type without the None that an absent value is, and what `setting` says about it."""
+    more: dict[str, Any] = {}
+    while isinstance(kind, inspect.Metadata | inspect.UnionType):
+        if isinstance(kind, inspect.Metadata):
+            more |= {**(kind.extra_json_schema or {}), **(kind.extra or {})}
+            kind = kind.type
+        else:
+            (kind,) = (one for one in kind.types if not isinstance(one, inspect.NoneType))
+    return kind, more
+
+
+def is_secret(name: str, kind: inspect.Type) -> bool:
+    """Whether a setting of this name and type is one: it is declared so, or its name says it."""
+    kind, more = unwrapped(kind)
+    return more.get("secret", False) or (
+        isinstance(kind, inspect.StrType) and redact.is_secret(name)
+    )
+
+
+def choices(kind: inspect.Type) -> list[Any]:
+    """The values that a Literal or an Enum has; empty for any other type."""
+    if isinstance(kind, inspect.EnumType):
+        return [one.value for one in kind.cls]
+    return list(kind.values) if isinstance(kind, inspect.LiteralType) else []
+
+
+def _scalar(kind: inspect.Type, value: Any) -> Any:
+    """The value of a single setting; ValueError with the rule that it breaks."""
+    if type(kind) not in _READERS:
+        raise TypeError(f"a setting cannot be of type {kind}")
+    return _READERS[type(kind)](kind, value)
+
+
+def _text(_: Any, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be text in quotes")
+    return value
+
+
+def _whole(kind: Any, value: Any) -> int:
+    if not _INTEGER.fullmatch(str(value)):
+        raise ValueError("must be a whole number")
+    return _limited(kind, int(value))
+
+
+def _number(kind: Any, value: Any) -> float:
+    if not _NUMBER.fullmatch(str(value)):
+        raise ValueError("must be a number")
+    return _limited(kind, float(value))
+
+
+def _limited(kind: Any, number: T) -> T:
+    if kind.ge is not None and number < kind.ge:
+        raise ValueError(f"must be at least {kind.ge}")
+    return number
+
+
+def _truth(_: Any, value: Any) -> bool:
+    word = str(value).lower()
+    if word not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return word == "true"
+
+
+def _duration(_: Any, value: Any) -> timedelta:
+    try:
+        parsed = parse_duration(str(value))
+    except ValueError:
+        parsed = timedelta(0)
+    if parsed <= timedelta(0):
+        raise ValueError("must be a duration above zero, such as 30s or 1m30s")
+    return parsed
+
+
+def _choice(kind: Any, value: Any) -> Any:
+    known = choices(kind)
+    if value not in known:
+        raise ValueError(f"must be one of {', '.join(map(str, known))}")
+    return kind.cls(value) if isinstance(kind, inspect.EnumType) else value
+
+
+def _custom(kind: Any, value: Any) -> Any:
+    """A type that is made from a text: a path, an address."""
+    text = _text(kind, value)
+    try:
+        return kind.cls(text)
+    except ValueError:
+        raise ValueError(f"must be what {kind.cls.__name__} takes") from None
+
+
+def _list(_: Any, __: Any) -> Any:
+    raise ValueError("must be a list")
+
+
+def _mapping(_: Any, __: Any) -> Any:
+    raise ValueError("must be a mapping of names to values")
+
+
+_READERS: Mapping[type[inspect.Type], Callable[[Any, Any], Any]] = {
+    inspect.AnyType: lambda _, value: value,
+    inspect.BoolType: _truth,
+    inspect.CustomType: _custom,
+    inspect.DictType: _mapping,
+    inspect.EnumType: _choice,
+    inspect.FloatType: _number,
+    inspect.IntType: _whole,
+    inspect.ListType: _list,
+    inspect.LiteralType: _choice,
+    inspect.StrType: _text,
+    inspect.StructType: _mapping,
+    inspect.TimeDeltaType: _duration,
+    inspect.VarTupleType: _list,
+}
+"""What reads a value of each type, or says what it should have been."""
+
+
+def _shown(kind: inspect.Type, value: Any, *, is_hidden: bool) -> str:
+    """A wrong value as a message may show it: no secret, nor what may be one.
+
+    What is no text where text is wanted may be a secret that lost its quotes; a collection may
+    hold one.
+    """
+    wants_text = isinstance(kind, inspect.StrType | inspect.CustomType)
+    if not isinstance(value, str if wants_text else str | int | float):
+        return f"of type {type(value).__name__}"
+    return "wrong, and not shown as it is a secret" if is_hidden else repr(value)
