@@ -107,7 +107,7 @@ def envtest_assets(_arguments: list[str]) -> None:
 def lock(arguments: list[str]) -> None:
     """Write requirements.lock anew (with --upgrade: newest versions)."""
     prepare()
-    command = [str(UV), "pip", "compile", "pyproject.toml", "--group", "dev", "--extra", "testing"]
+    command = [str(UV), "pip", "compile", "pyproject.toml", "--group", "dev", "--all-extras"]
     command += ["--universal", "--generate-hashes", "--no-emit-index-url", "--no-annotate"]
     command += ["--python-version", "3.11", "--quiet", "-o", LOCK.name, *arguments]
     step("resolving into requirements.lock", command)

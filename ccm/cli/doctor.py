@@ -50,7 +50,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 _UNSET = "none"
-_COLOURS = {"ok": "32", "warn": "33", "fail": "31;1", "skip": "2"}
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
+_SHOW_CURSOR = "\x1b[?25h"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,12 +241,15 @@ async def _examine(
         progress.start(check)
 
     results = []
-    async with contextlib.aclosing(examination.examine(case, about_to)) as coming:
-        async for result in coming:
-            progress.clear()
-            results.append(result)
-            if output == "table":
-                _show(result, out)
+    try:
+        async with contextlib.aclosing(examination.examine(case, about_to)) as coming:
+            async for result in coming:
+                progress.clear()
+                results.append(result)
+                if output == "table":
+                    _show(result, out)
+    finally:
+        progress.clear()
     return results
 
 
@@ -280,35 +284,40 @@ class Watchman:
             self._timer.cancel()
 
     def _end(self, name: str) -> None:
-        text = f"ccm doctor: {name}: hangs and cannot be cancelled, given up\n"
+        shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
+        text = f"{shown}ccm doctor: {name}: hangs and cannot be cancelled, given up\n"
         os.write(sys.stderr.fileno(), text.encode())
         os._exit(EXIT_FAILED)
 
 
 class _Progress:
-    """Says on a terminal what is being looked at, on one line that is written over."""
+    """Says on a terminal what is being looked at, on a line that goes away."""
 
     def __init__(self, screen: TextIO) -> None:
-        self._screen = screen if screen.isatty() else None
+        from ccm.base import terminal
+
+        console = terminal.console(screen, os.environ)
+        self._status = console.status("") if console is not None else None
 
     def start(self, check: Check) -> None:
-        if self._screen is not None:
-            self._screen.write(f"...   {check.name}: {check.title}")
-            self._screen.flush()
+        if self._status is not None:
+            self._status.update(f"{check.name}: {check.title}")
+            self._status.start()
 
     def clear(self) -> None:
-        if self._screen is not None:
-            self._screen.write("\r\x1b[K")
-            self._screen.flush()
+        if self._status is not None:
+            self._status.stop()
 
 
 def _show(result: Result, out: TextIO) -> None:
+    from ccm.base import terminal
     from ccm.doctor import finding
 
     first, *others = finding.text(result)
-    if out.isatty() and "NO_COLOR" not in os.environ:
-        word, rest = first[:4], first[4:]
-        first = f"\x1b[{_COLOURS[result.finding.verdict.value]}m{word}\x1b[0m{rest}"
+    console = terminal.console(out, os.environ)
+    if console is not None:
+        verdict, first = first[:4], first[4:]
+        console.print(verdict, style=_STYLES[result.finding.verdict.value], end="")
     out.writelines(f"{line}\n" for line in (first, *others))
     out.flush()
 

@@ -1,4 +1,4 @@
-"""What a sandbox says at its end: who was left behind, and one line about the whole."""
+"""What a sandbox says of itself in words: how far it is, and at its end who was left behind."""
 
 from __future__ import annotations
 
@@ -9,6 +9,22 @@ from ccm.sandbox.rows import Row, ServiceRow
 
 LAGGARDS = 5
 """Objects of each kind that are named."""
+
+
+def summary(counts: Counts) -> str:
+    """Everything in one line."""
+    parts = [
+        f"{counts.initialised} of {counts.expected} nodes initialised",
+        f"{counts.registered} registered",
+    ]
+    if counts.routes_expected:
+        parts.append(f"{counts.routes} of {counts.routes_expected} routes")
+    if counts.services_expected:
+        parts.append(f"{counts.services} of {counts.services_expected} Services served")
+    if counts.cloud_calls is not None:
+        parts.append(f"{counts.cloud_calls} cloud calls")
+    parts.append(f"{counts.warnings} warnings")
+    return ", ".join(parts)
 
 
 def laggards(board: Board) -> Iterator[str]:

@@ -1,28 +1,32 @@
-"""Draws the board as lines of text. Pure: rows in, lines out.
+"""Draws the board. Pure: rows in, a picture for rich out.
 
-A line is as wide as the terminal at most, so that nothing wraps and the picture can be
-drawn again in place. Where not all nodes or Services fit, those that the daemon touched
-last stay.
+No line wraps: each ends where the terminal does. Where not all nodes or Services fit, those that
+the daemon touched last stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from ccm.model import names
 from ccm.model.service import TYPE_LOAD_BALANCER
-from ccm.sandbox.board import Board, Counts
+from ccm.sandbox import report
+from ccm.sandbox.board import Board
 from ccm.sandbox.rows import Row, ServiceRow
-
-Style = Literal["plain", "head", "good", "bad", "faint"]
 
 MIN_ROWS = 3
 """Nodes that are shown however low the terminal is."""
 
 RECENT_LINES = 4
 
+GOOD, BAD, FAINT, PLAIN = "green", "yellow", "dim", ""
+
+_HEAD = "bold"
 _COLUMNS = ("NAME", "READY", "STATE", "PROVIDER ID", "TYPE", "ZONE", "ADDRESSES")
 _ROUTE_COLUMN = "POD ROUTE"
 _SERVICE_COLUMNS = ("SERVICE", "TYPE", "STATE", "ADDRESS", "PORTS", "MEMBERS")
@@ -30,52 +34,40 @@ _LAST_COLUMN = "LAST EVENT"
 _SERVICE_SHARE = 3
 """Services take a third of the picture at most, where nodes need the room."""
 
-_GAP = "  "
 _WIDEST = 40
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One line and what it means."""
-
-    text: str
-    style: Style = "plain"
-
-
-def render(board: Board, *, now: float, width: int, height: int) -> list[Line]:
+def render(board: Board, *, now: float, height: int) -> RenderableType:
     """The whole picture.
 
     Args:
         board: what to show.
         now: monotonic seconds, for nodes that still wait.
-        width: columns of the terminal.
         height: lines that may be used.
     """
     recent = board.news(board.happened - RECENT_LINES)
     room = height - len(recent) - 3
     services = pick(board.services.values(), room=max(1, room // _SERVICE_SHARE))
-    below = _service_lines(board, services, now=now)
-    shown = pick(board.rows.values(), room=max(MIN_ROWS, room - len(below)))
-    lines = [Line(text=summary(board.counts), style="head")]
-    lines += node_grid(shown, now=now, routes=board.counts.routes_expected > 0)
-    lines += _hidden(len(board.rows) - len(shown))
-    lines += below
-    lines += [
-        Line(text=f"> {one.text}", style="bad" if one.is_warning else "faint") for one in recent
-    ]
-    return [Line(text=clip(line.text, width), style=line.style) for line in lines]
+    below: list[RenderableType] = []
+    if services:
+        below = [service_grid(services, now=now), *_hidden(len(board.services) - len(services))]
+    taken = len(services) + len(below)  # the grid itself stands for its header
+    shown = pick(board.rows.values(), room=max(MIN_ROWS, room - taken))
+    return Group(
+        _line(report.summary(board.counts), _HEAD),
+        node_grid(shown, now=now, routes=board.counts.routes_expected > 0),
+        *_hidden(len(board.rows) - len(shown)),
+        *below,
+        *(_line(f"> {one.text}", BAD if one.is_warning else FAINT) for one in recent),
+    )
 
 
-def _service_lines(board: Board, shown: Sequence[ServiceRow], *, now: float) -> list[Line]:
-    if not shown:
-        return []
-    return service_grid(shown, now=now) + _hidden(len(board.services) - len(shown))
+def _line(text: str, style: str = PLAIN) -> Text:
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
-def _hidden(count: int) -> list[Line]:
-    if not count:
-        return []
-    return [Line(text=f"... and {count} more; shown: the latest changes", style="faint")]
+def _hidden(count: int) -> list[Text]:
+    return [_line(f"... and {count} more; shown: the latest changes", FAINT)] if count else []
 
 
 AnyRow = TypeVar("AnyRow", Row, ServiceRow)
@@ -90,41 +82,34 @@ def pick(rows: Iterable[AnyRow], *, room: int) -> list[AnyRow]:
     return sorted(every, key=lambda row: row.name)
 
 
-def node_grid(rows: Sequence[Row], *, now: float, routes: bool) -> list[Line]:
+def node_grid(rows: Sequence[Row], *, now: float, routes: bool) -> Table:
     """A header and one line for each node; with a column for its route if there are any."""
-    columns = (*_COLUMNS, *([_ROUTE_COLUMN] if routes else ()), _LAST_COLUMN)
     return _grid(
-        columns,
+        (*_COLUMNS, *([_ROUTE_COLUMN] if routes else ())),
         [node_cells(row, now=now, routes=routes) for row in rows],
         [style_of(row) for row in rows],
     )
 
 
-def service_grid(rows: Sequence[ServiceRow], *, now: float) -> list[Line]:
+def service_grid(rows: Sequence[ServiceRow], *, now: float) -> Table:
     """A header and one line for each Service."""
     return _grid(
-        (*_SERVICE_COLUMNS, _LAST_COLUMN),
+        _SERVICE_COLUMNS,
         [service_cells(row, now=now) for row in rows],
         [service_style_of(row) for row in rows],
     )
 
 
-def _grid(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[Style]
-) -> list[Line]:
-    """A header and one line for each row, in aligned columns."""
-    table = [columns, *rows]
-    widths = [min(_WIDEST, max(map(len, column))) for column in zip(*table, strict=True)]
-    widths[-1] = 0  # the last column may be as long as it likes
-    texts = [
-        _GAP.join(
-            clip(cell, limit or len(cell)).ljust(limit)
-            for cell, limit in zip(row, widths, strict=True)
-        )
-        for row in table
-    ]
-    every: list[Style] = ["head", *styles]
-    return [Line(text=text.rstrip(), style=style) for text, style in zip(texts, every, strict=True)]
+def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> Table:
+    """A header and one line for each row; the last column, of events, gives way to the others."""
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_HEAD)
+    for name, *cells in zip(columns, *(row[:-1] for row in rows), strict=True):
+        width = min(_WIDEST, max(map(len, (name, *cells))))
+        grid.add_column(_line(name), min_width=width, max_width=width)
+    grid.add_column(_line(_LAST_COLUMN))
+    for row, style in zip(rows, styles, strict=True):
+        grid.add_row(*map(_line, row), style=style)
+    return grid
 
 
 def node_cells(row: Row, *, now: float, routes: bool) -> tuple[str, ...]:
@@ -195,38 +180,17 @@ def span(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def style_of(row: Row) -> Style:
+def style_of(row: Row) -> str:
     """How a row looks."""
     if row.is_deleted:
-        return "faint"
+        return FAINT
     if row.settled_after is None:
-        return "plain"
-    return "good" if row.ready == names.STATUS_TRUE and not row.is_shut_down else "bad"
+        return PLAIN
+    return GOOD if row.ready == names.STATUS_TRUE and not row.is_shut_down else BAD
 
 
-def service_style_of(row: ServiceRow) -> Style:
+def service_style_of(row: ServiceRow) -> str:
     """How the row of a Service looks."""
     if row.is_deleted:
-        return "faint"
-    return "good" if row.settled_after is not None and not row.is_deleting else "plain"
-
-
-def summary(counts: Counts) -> str:
-    """Everything in one line."""
-    parts = [
-        f"{counts.initialised} of {counts.expected} nodes initialised",
-        f"{counts.registered} registered",
-    ]
-    if counts.routes_expected:
-        parts.append(f"{counts.routes} of {counts.routes_expected} routes")
-    if counts.services_expected:
-        parts.append(f"{counts.services} of {counts.services_expected} Services served")
-    if counts.cloud_calls is not None:
-        parts.append(f"{counts.cloud_calls} cloud calls")
-    parts.append(f"{counts.warnings} warnings")
-    return ", ".join(parts)
-
-
-def clip(text: str, width: int) -> str:
-    """The text, cut at the end if it is longer than that."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+        return FAINT
+    return GOOD if row.settled_after is not None and not row.is_deleting else PLAIN

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import configparser
+import importlib.metadata
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.architecture.sources import ROOT
 
@@ -51,3 +53,22 @@ def test_the_commands_explain_themselves(module: str) -> None:
 
     assert answer.returncode == 0, answer.stderr
     assert "usage" in answer.stdout.lower()
+
+
+def needed(name: str, found: set[str]) -> set[str]:
+    """The distributions that one brings along, extras left out."""
+    for text in importlib.metadata.requires(name) or ():
+        wanted = Requirement(text)
+        is_plain = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        if is_plain and wanted.name not in found:
+            found |= needed(wanted.name, {*found, wanted.name})
+    return found
+
+
+def test_the_image_has_nothing_to_draw_with() -> None:
+    installs = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if "/dist" in line]
+    brought = needed("ccm", set())
+
+    assert [line.split()[-1] for line in installs if "--find-links" in line] == ["ccm"]
+    assert brought >= {"aiohttp", "structlog"}
+    assert "rich" not in brought

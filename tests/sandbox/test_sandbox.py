@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import json
 import os
 import pty
@@ -15,7 +16,7 @@ import sys
 import termios
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -291,15 +292,35 @@ def test_a_provider_of_your_own_and_the_nodes_it_knows(
     assert not any("simulated cloud" in line for line in sandbox.lines)
 
 
-@only_builtin
-def test_the_folder_can_be_kept(home: Path, environment: Mapping[str, str]) -> None:
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sequence[str], Path]:
+    """What a sandbox said that keeps its folder, and the folder; its processes tell of imports."""
+    home = tmp_path_factory.mktemp("kept")
+    environment = {**os.environ, "TMPDIR": str(home), "PYTHONPROFILEIMPORTTIME": "1"}
+    environment.pop("KUBEBUILDER_ASSETS", None)
     with started(home, environment, "--once", "--nodes", "1", "--keep") as sandbox:
         sandbox.read_to_the_end()
-
     (folder,) = home.iterdir()
+    return [line for line in sandbox.lines if not line.startswith("import time:")], folder
+
+
+def test_the_folder_can_be_kept(kept: tuple[Sequence[str], Path]) -> None:
+    lines, folder = kept
+
     assert {"daemon.log", "sandbox.log"} <= {path.name for path in folder.iterdir()}
-    assert str(folder) in sandbox.lines[0]
-    assert sandbox.lines[-1].startswith("done: ")
+    assert str(folder) in lines[0]
+    assert lines[-1].startswith("done: ")
+
+
+def test_the_daemon_never_loads_rich(kept: tuple[Sequence[str], Path]) -> None:
+    """Although it is installed, and structlog would."""
+    log = (kept[1] / "daemon.log").read_text()
+    loaded = set(re.findall(r"^import time: .*\| +([\w.]+)$", log, re.MULTILINE))
+
+    assert {"ccm.controllers.route.controller", "providers.sim.client", "structlog"} <= loaded
+    assert importlib.util.find_spec("rich") is not None
+    # A vain attempt to load it is listed too; its parts would follow.
+    assert not any(name.startswith("rich.") for name in loaded)
 
 
 @only_builtin

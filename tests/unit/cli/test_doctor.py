@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import sys
 from datetime import timedelta
 from pathlib import Path
 
+import pyte
 import pytest
 
 from ccm import cli
@@ -118,21 +121,44 @@ def test_on_a_terminal_progress_is_shown_and_taken_away(
 ) -> None:
     screen, out = Terminal(), Terminal()
     monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "30")
 
     assert doctor.run([], out=out) == doctor.EXIT_FAILED
 
-    assert "...   kubeconfig: how to reach the API server\r\x1b[K" in screen.getvalue()
-    assert screen.getvalue().endswith("\r\x1b[K")
-    assert "\x1b[31;1mfail\x1b[0m  kubeconfig: " in out.getvalue()
+    assert "kubeconfig: how to reach" in screen.getvalue()
+    seen = pyte.Screen(30, 5)
+    seen.set_mode(pyte.modes.LNM)
+    pyte.Stream(seen).feed(screen.getvalue())
+    assert "".join(seen.display).strip() == ""
+    assert not seen.cursor.hidden
+    assert "\x1b[1;31mfail\x1b[0m  kubeconfig: " in out.getvalue()
 
 
 def test_colours_can_be_refused(nowhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     out = Terminal()
 
     doctor.run([], out=out)
 
     assert "\x1b[" not in out.getvalue()
+
+
+def test_without_rich_the_words_are_the_same(
+    nowhere: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    painted, plain, screen = Terminal(), Terminal(), Terminal()
+    doctor.run([], out=painted)
+
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    monkeypatch.setattr("sys.stderr", screen)
+    doctor.run([], out=plain)
+
+    assert "\x1b[" in painted.getvalue()
+    assert plain.getvalue() == re.sub(r"\x1b\[[0-9;]*m", "", painted.getvalue())
+    assert screen.getvalue() == ""
 
 
 def test_a_kubeconfig_is_found_as_kubectl_finds_it(

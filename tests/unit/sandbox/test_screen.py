@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
-import os
+import sys
 
+import pyte
 import pytest
+from rich.console import Console
 
-from ccm.sandbox import screen
+from ccm.sandbox import picture, screen
 from ccm.sandbox.board import Board
 from ccm.testing import builders
 
@@ -17,17 +19,43 @@ class Tty(io.StringIO):
         return True
 
 
-def terminal(out: io.StringIO, *sizes: tuple[int, int]) -> screen.Terminal:
-    queue = [os.terminal_size(size) for size in sizes]
-    return screen.Terminal(
-        out, colour=False, size=lambda: queue.pop(0) if len(queue) > 1 else queue[0]
-    )
+class Terminal:
+    """A terminal with a picture on it, and what a person sees there.
+
+    Args:
+        columns: its width.
+        lines: its height.
+    """
+
+    def __init__(self, columns: int = 80, lines: int = 24) -> None:
+        self.out = Tty()
+        self.console = Console(
+            file=self.out, force_terminal=True, width=columns, height=lines, markup=False
+        )
+        self.picture = picture.Picture(self.console)
+        self._screen = pyte.Screen(columns, lines)
+        self._screen.set_mode(pyte.modes.LNM)
+        self._stream = pyte.Stream(self._screen)
+
+    def resize(self, columns: int, lines: int) -> None:
+        self.console.size = (columns, lines)
+        self._screen.resize(lines, columns)
+
+    @property
+    def seen(self) -> list[str]:
+        self._stream.feed(self.out.getvalue())
+        self.out.seek(0)
+        self.out.truncate()
+        return [line.rstrip() for line in self._screen.display if line.strip()]
+
+    def shows_cursor(self) -> bool:
+        return bool(self.seen) and not self._screen.cursor.hidden
 
 
 @pytest.mark.parametrize(
     ("out", "term", "kind"),
     [
-        (Tty(), "xterm", screen.Terminal),
+        (Tty(), "xterm", picture.Picture),
         (Tty(), "dumb", screen.Lines),
         (io.StringIO(), "xterm", screen.Lines),
     ],
@@ -38,6 +66,28 @@ def test_only_a_capable_terminal_gets_a_picture(
     monkeypatch.setenv("TERM", term)
 
     assert isinstance(screen.open_screen(out), kind)
+
+
+def test_without_rich_there_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+
+    assert isinstance(screen.open_screen(Tty()), screen.Lines)
+
+
+def test_colours_can_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+
+    def drawn() -> str:
+        out = Tty()
+        shown = screen.open_screen(out)
+        shown.show(Board(["a"]), now=0.0)
+        shown.close()
+        return out.getvalue()
+
+    assert "\x1b[1m" in drawn()
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[1m" not in drawn()
 
 
 def test_lines_tell_progress_only_when_there_is_some() -> None:
@@ -75,60 +125,74 @@ def test_lines_tell_warnings_at_once_and_the_rest_after_convergence() -> None:
     ]
 
 
+SUMMARY = "0 of 1 nodes initialised, 0 registered, 0 warnings"
+
+
+def header(terminal: Terminal) -> str:
+    return " ".join(terminal.seen[-1].split())
+
+
 def test_the_picture_is_drawn_in_its_old_place() -> None:
-    out = Tty()
-    shown = terminal(out, (80, 24))
-    shown.show(Board(["a"]), now=0.0)
-    drawn = out.getvalue().count("\n")
-    out.truncate(0)
+    terminal = Terminal()
 
-    shown.show(Board(["a"]), now=1.0)
+    for moment in range(3):
+        terminal.picture.show(Board(["a"]), now=float(moment))
 
-    assert f"\x1b[{drawn}F\x1b[J" in out.getvalue()
+        assert terminal.seen[0] == SUMMARY
+        assert len(terminal.seen) == 2
 
 
 def test_a_lasting_line_takes_the_place_of_the_picture() -> None:
-    out = Tty()
-    shown = terminal(out, (80, 24))
-    shown.show(Board(["a"]), now=0.0)
-    out.truncate(0)
+    terminal = Terminal()
+    terminal.picture.show(Board(["a"]), now=0.0)
 
-    shown.say("hello")
-    shown.show(Board(["a"]), now=0.0)
+    terminal.picture.say("hello [bold]you[/bold]")
+    terminal.picture.show(Board(["a"]), now=0.0)
 
-    assert out.getvalue().lstrip("\0").startswith("\x1b[2F\x1b[Jhello\n")
-    assert out.getvalue().count("\x1b[2F") == 1
+    assert terminal.seen[:2] == ["hello [bold]you[/bold]", SUMMARY]
+    assert header(terminal).startswith("NAME READY STATE")
+    assert len(terminal.seen) == 3
 
 
 def test_after_a_change_of_size_everything_is_drawn_anew() -> None:
-    out = Tty()
-    shown = terminal(out, (80, 24), (60, 20))
-    shown.say("stays")
-    shown.show(Board(["a"]), now=0.0)
-    out.truncate(0)
+    terminal = Terminal(80, 24)
+    terminal.picture.say("stays")
+    terminal.picture.show(Board(["a"]), now=0.0)
+    assert len(terminal.seen) == 3
 
-    shown.show(Board(["a"]), now=1.0)
+    terminal.resize(40, 20)
+    terminal.picture.show(Board(["a"]), now=1.0)
 
-    assert "\x1b[2J\x1b[Hstays\n" in out.getvalue()
+    assert terminal.seen[0] == "stays"
+    assert terminal.seen[1].startswith("0 of 1 nodes initialised")
+    assert header(terminal) == "NAME READY STATE PROVIDER ID TYPE Z"
+    assert len(terminal.seen) == 3
 
 
-def test_the_picture_never_fills_more_than_the_terminal() -> None:
-    out = Tty()
-    shown = terminal(out, (80, 10))
+@pytest.mark.parametrize("columns", [80, 10, 3])
+def test_the_picture_never_fills_more_than_the_terminal(columns: int) -> None:
+    terminal = Terminal(columns, 10)
     board = Board(["a"])
     for number in range(50):
         board.node_seen(builders.node(f"n{number}"), 0.0)
+    board.note("[red]x" * 50, 0.0)
 
-    shown.show(board, now=0.0)
+    for moment in range(2):
+        terminal.picture.show(board, now=float(moment))
 
-    assert out.getvalue().count("\n") < 10
+        assert terminal.out.getvalue().count("\n") < 10
+        assert terminal.seen[0].startswith("0 of 1 nodes"[: columns - 1])
 
 
 def test_the_cursor_comes_back() -> None:
-    out = Tty()
-    shown = terminal(out, (80, 24))
-    shown.show(Board(["a"]), now=0.0)
+    terminal = Terminal()
+    terminal.picture.show(Board(["a"]), now=0.0)
+    assert not terminal.shows_cursor()
 
-    shown.close()
+    terminal.picture.close()
+    terminal.picture.say("the end")
+    terminal.picture.close()
 
-    assert out.getvalue().endswith("\x1b[?25h")
+    assert terminal.shows_cursor()
+    assert terminal.seen[0] == SUMMARY
+    assert terminal.seen[-1] == "the end"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
+from rich.console import Console, RenderableType
 
 from ccm.model import NodeAddress, names
-from ccm.sandbox import table
+from ccm.sandbox import report, table
 from ccm.sandbox.board import Board, Counts
 from ccm.sandbox.rows import Row, ServiceRow
 from ccm.testing import builders
@@ -31,7 +33,13 @@ def board_of(count: int) -> Board:
 
 
 def texts(board: Board, *, width: int = 200, height: int = 24) -> list[str]:
-    return [line.text for line in table.render(board, now=9.0, width=width, height=height)]
+    return drawn(table.render(board, now=9.0, height=height), width=width)
+
+
+def drawn(picture: RenderableType, *, width: int = 200) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    lines = console.render_lines(picture, pad=False)
+    return ["".join(part.text for part in line).rstrip() for line in lines]
 
 
 def test_each_node_has_a_line_under_the_headers() -> None:
@@ -86,7 +94,7 @@ def test_the_cloud_calls_are_named_once_they_are_known() -> None:
     board = board_of(1)
     board.counts.cloud_calls = 4
 
-    assert "4 cloud calls" in table.summary(board.counts)
+    assert "4 cloud calls" in report.summary(board.counts)
 
 
 def test_an_event_of_several_lines_stays_on_one() -> None:
@@ -109,11 +117,11 @@ def test_routes_have_a_column_where_there_are_routes() -> None:
     one.has_route = True
     assert table.route_of(one) == "100.64.0.0/24 made"
 
-    with_routes = table.node_grid([one], now=0.0, routes=True)
-    without = table.node_grid([one], now=0.0, routes=False)
+    with_routes = drawn(table.node_grid([one], now=0.0, routes=True))
+    without = drawn(table.node_grid([one], now=0.0, routes=False))
 
-    assert with_routes[1].text.index("100.64") == with_routes[0].text.index("POD ROUTE")
-    assert "100.64" not in without[1].text
+    assert with_routes[1].index("100.64") == with_routes[0].index("POD ROUTE")
+    assert "100.64" not in without[1]
 
 
 def test_services_stand_below_the_nodes() -> None:
@@ -163,6 +171,6 @@ def test_many_services_leave_room_for_the_nodes(height: int) -> None:
 def test_routes_and_services_are_summed_up_where_there_are_some() -> None:
     counts = Counts(expected=2, initialised=2, registered=2, routes_expected=2, services_expected=1)
 
-    assert table.summary(counts) == (
+    assert report.summary(counts) == (
         "2 of 2 nodes initialised, 2 registered, 0 of 2 routes, 0 of 1 Services served, 0 warnings"
     )
