@@ -11,9 +11,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ccm.app import documents, names
+from ccm.app import names
+
+if TYPE_CHECKING:
+    from ccm.app import documents
 
 COMPONENT = "cloud-controller-manager"
 """How a plan names this program."""
@@ -83,6 +86,8 @@ def load(file: str) -> Plan:
     Raises:
         DocumentError: every fault of the file, with its place.
     """
+    from ccm.app import documents
+
     flag = "--leader-migration-config"
     values = documents.load(file, flag)
     return parse(values, f"{flag}={file}")
@@ -90,6 +95,8 @@ def load(file: str) -> Plan:
 
 def parse(values: Mapping[Any, Any], source: str) -> Plan:
     """The plan in a document of any of the three versions. Raises DocumentError."""
+    from ccm.app import documents
+
     version = {str(key).lower(): value for key, value in values.items()}.get("apiversion")
     with_lock = version != _V1
     plan: Plan = documents.read(

@@ -120,7 +120,7 @@ def test_the_answer_is_what_cobra_would_say(
 def test_a_tab_loads_nothing_heavy() -> None:
     """Somebody waits for the answer at a keyboard."""
     asked = "import sys; from ccm import cli; cli.main(sys.argv[1:]); print(*sys.modules)"
-    heavy = {"aiohttp", "ccm.cloud", "cryptography", "kubernetes", "msgspec", "rich", "structlog"}
+    heavy = {"aiohttp", "ccm.cloud", "cryptography", "kubernetes", "msgspec", "structlog", "yaml"}
     for typed in (["ccm", "doctor", "--kub"], [PROGRAM, "--cloud-provider="]):
         told = subprocess.run(
             [sys.executable, "-c", asked, completion.ASK, *typed],
