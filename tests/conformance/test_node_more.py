@@ -133,13 +133,13 @@ async def test_a_provided_ip_must_match(
 
 @pytest.mark.row("node-more-08")
 async def test_a_cloud_without_addresses_initialises_and_leaves_them(stage: Stage) -> None:
-    await stage.node(taints=[U], addresses=[HOST])
+    await stage.node(taints=[U], addresses=[HOST, V4])
 
     await stage.node_controller(cloud(addresses=[])).sync_node("node0")
 
     node = await stage.present()
     assert list(node.taints) == []
-    assert list(node.addresses) == [HOST]
+    assert list(node.addresses) == [HOST, V4]
     assert stage.proxy.requests(STATUS_PATCH) == []
 
 

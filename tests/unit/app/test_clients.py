@@ -80,7 +80,10 @@ async def test_accounts_follow_what_we_trust() -> None:
 
 
 @pytest.mark.asyncio
-async def test_changes_of_controllers_wait_for_their_end_and_those_of_events_do_not() -> None:
+@pytest.mark.parametrize("method", ["PATCH", "DELETE"])
+async def test_changes_of_controllers_wait_for_their_end_and_those_of_events_do_not(
+    method: str,
+) -> None:
     """While the daemon stops: a write under way is waited for; events and the Lease go on."""
     stopping = Drain()
     stopping.govern()
@@ -91,7 +94,7 @@ async def test_changes_of_controllers_wait_for_their_end_and_those_of_events_do_
         await clients.named("node-controller").raw("GET", "/read")
         await clients.named(EVENTS).raw("POST", "/event", body=b"{}")
         await clients.lease(10.0).raw("PUT", "/lease", body=b"{}")
-        write = spawn(clients.named("node-controller").raw("PATCH", "/write"), name="write")
+        write = spawn(clients.named("node-controller").raw(method, "/write"), name="write")
         await asyncio.sleep(0.05)
 
         assert [one.target for one in server.seen] == ["/read", "/event", "/lease"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -117,6 +117,24 @@ async def test_a_stumble_does_not_end_the_following(file: File) -> None:
         await until(lambda: bool(told))
 
     assert file.tries == ["crash", "two"]
+
+
+@pytest.mark.asyncio
+async def test_what_is_still_being_written_is_not_read(
+    file: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_come = ["half", "nearly whole", "whole"]
+
+    def growing(paths: Iterable[Path]) -> Mapping[Path, Signature]:
+        if to_come:
+            file.path.write_text(to_come.pop(0))
+        return {path: signature(path) for path in paths}
+
+    monkeypatch.setattr(reload, "_look", growing)
+    async with following(file) as told:
+        await until(lambda: bool(told))
+
+    assert file.tries == ["whole"]
 
 
 @pytest.mark.asyncio

@@ -63,7 +63,14 @@ async def test_a_token_review_tells_the_owner() -> None:
     assert counted("authn", "201") == before + 1
 
 
-@pytest.mark.parametrize("status", [{}, {"authenticated": False, "error": "expired"}])
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"authenticated": False, "error": "expired"},
+        {"authenticated": False, "user": {"username": "alice"}},
+    ],
+)
 async def test_a_token_that_is_no_good_has_no_owner(status: dict[str, Any]) -> None:
     assert await reviews(Api(status)).review_token("token") is None
 

@@ -113,6 +113,8 @@ async def test_the_old_provider_stays_open_until_its_last_call_has_ended() -> No
     call = spawn(guard.call("instance_exists", slow), name="call")
     await asyncio.sleep(0)
     await tenant.exchange(house.opening("new"), guard, fine)
+    for _ in range(20):
+        await asyncio.sleep(0)
     answer.set()
 
     assert await call == "old"

@@ -124,14 +124,16 @@ async def test_the_clusters_own_settings_stand_in_for_flags(
     assert clients.own in server.trust.pem
 
 
+@pytest.mark.parametrize("names", [(), ("gate", "door")])
 async def test_flags_go_before_the_clusters_settings(
-    clients: pki.Authority, proxies: pki.Authority
+    clients: pki.Authority, proxies: pki.Authority, names: tuple[str, ...]
 ) -> None:
     clock = FakeClock()
     flags = (
         f"--client-ca-file={proxies.file}",
         f"--requestheader-client-ca-file={clients.file}",
         "--requestheader-username-headers=x-user",
+        f"--requestheader-allowed-names={','.join(names)}",
     )
     kept, server = believed(Api(settings(clients, proxies)), *flags, clock=clock)
     await kept.start()
@@ -140,7 +142,7 @@ async def test_flags_go_before_the_clusters_settings(
     assert server.trust.clients.pem == proxies.own
     assert server.trust.proxies.authorities.pem == clients.own
     assert server.trust.proxies.user_headers == ("x-user",)
-    assert server.trust.proxies.names == ()
+    assert server.trust.proxies.names == names
 
 
 @pytest.mark.row("serving-lookup-01")

@@ -370,10 +370,13 @@ async def test_a_standby_that_is_cancelled_leaves_the_lease_alone() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back() -> None:
+@pytest.mark.parametrize("watch", [True, False])
+async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
+    watch: bool,
+) -> None:
     server = Server(FakeClock())
     server.hold("")
-    replica = Replica(server)
+    replica = Replica(server, watch=watch)
 
     def carried_out_without_an_answer(verb: str) -> float | None:
         if verb != "update":

@@ -197,6 +197,15 @@ async def test_the_record_decides_how_long_others_wait() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_duration_is_rounded_up_to_whole_seconds() -> None:
+    server = Server(FakeClock())
+
+    assert await Lock(server, terms(lease_duration_s=15.2), clock=server.clock).attempt()
+
+    assert server.spec.lease_duration_seconds == 16
+
+
+@pytest.mark.asyncio
 async def test_losing_a_race_is_a_conflict() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)

@@ -7,7 +7,7 @@ import pytest
 from ccm.cloud import errors as cloud
 from ccm.cloud.errors import Retry
 from ccm.kube import errors as kube
-from ccm.runtime.retry import LONG, SLOW_S, Again, again, delay_s
+from ccm.runtime.retry import LEAST_AFTER_S, LONG, SLOW_S, Again, again, delay_s
 
 
 def api(kind: type[kube.ApiError], status: int, retry_after: float | None = None) -> kube.ApiError:
@@ -58,6 +58,7 @@ def test_what_follows_from_an_error(error: Exception, expected: Again) -> None:
     [
         (Again(retry=Retry.BACK_OFF), [None, None, None]),
         (Again(retry=Retry.AFTER, after_s=7), [7, 7, 7]),
+        (Again(retry=Retry.AFTER, after_s=0), [LEAST_AFTER_S] * 3),
         (Again(retry=Retry.SLOW), [SLOW_S, SLOW_S, SLOW_S]),
         (Again(retry=Retry.LONG), [30, 60, LONG.cap_s]),
     ],

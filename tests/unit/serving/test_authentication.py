@@ -194,7 +194,12 @@ async def test_without_names_every_certified_proxy_is_trusted() -> None:
 
 
 @pytest.mark.parametrize(
-    "caller", [None, BOB_BY_CERTIFICATE], ids=["without a certificate", "with a client's"]
+    "caller",
+    [
+        pytest.param(None, id="without a certificate"),
+        pytest.param(BOB_BY_CERTIFICATE, id="with a client's"),
+        pytest.param(certified("front", b"clients-ca"), id="with a client's of a proxy's name"),
+    ],
 )
 async def test_headers_of_anybody_else_mean_nothing(caller: object) -> None:
     told = request(
@@ -206,6 +211,13 @@ async def test_headers_of_anybody_else_mean_nothing(caller: object) -> None:
 
     assert user.name != "root"
     assert "system:masters" not in user.groups
+
+
+async def test_headers_of_a_proxy_with_another_name_are_refused() -> None:
+    told = request(headers={"X-Remote-User": "root"}, caller=certified("back", b"proxies-ca"))
+
+    with pytest.raises(Unauthorized):
+        await authenticator().identify(told)
 
 
 async def test_a_certificate_whose_time_is_over_proves_nothing_on_an_old_connection() -> None:

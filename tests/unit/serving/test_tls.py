@@ -294,8 +294,9 @@ async def test_authorities_that_are_none_leave_the_old_ones(authority: pki.Autho
     await kept.start()
     before = kept._newest
 
-    with pytest.raises(CertificateError, match="client authorities"):
-        kept.trust(b"nonsense")
+    for _ in range(2):
+        with pytest.raises(CertificateError, match="client authorities"):
+            kept.trust(b"nonsense")
 
     assert kept._newest is before
 

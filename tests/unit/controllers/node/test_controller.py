@@ -15,6 +15,7 @@ from ccm.cloud.errors import Unavailable
 from ccm.cloud.guarded import Guarded
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.node_calls import NodeCalls
+from ccm.cloud.types import InstanceMetadata, address
 from ccm.controllers.node.controller import WRITE_ATTEMPTS, NodeController, Settings
 from ccm.kube.errors import Conflict, Missing
 from ccm.model import Node, ObjectReference
@@ -212,6 +213,20 @@ async def test_the_gauge_counts_nodes_that_wait_for_this_cloud() -> None:
     assert gauge() == 0
 
     await cancel_and_join(task)
+
+
+@pytest.mark.asyncio
+async def test_addresses_that_came_while_the_cloud_was_asked_are_not_written_again() -> None:
+    cluster = Cluster(build())
+    found = InstanceMetadata(addresses=[address("InternalIP", "10.0.0.1")])
+
+    def answer(_: Node) -> InstanceMetadata:
+        cluster.nodes["node0"] = build(addresses=found.addresses)
+        return found
+
+    await controller(cluster, cloud(metadata=answer), FakeClock()).update_addresses()
+
+    assert cluster.requests == []
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ GONE = InstanceState(exists=False)
 RUNNING = InstanceState(exists=True, power=Power.RUNNING)
 SHUTDOWN = InstanceState(exists=True, power=Power.SHUTDOWN)
 DOWN, A = shutdown_taint(), Taint(key="a", effect="NoSchedule")
+NOT_OURS = shutdown_taint(effect="NoExecute")
 
 ASKED = node(provider_id="fake://1", ready="False")
 
@@ -140,7 +141,7 @@ def test_a_node_of_another_cloud_is_never_deleted() -> None:
         (node(ready="Unknown"), True),
         (node(ready=None), True),
         (node(ready="True", taints=[DOWN]), True),
-        (node(ready="True", taints=[shutdown_taint(effect="NoExecute")]), False),
+        (node(ready="True", taints=[NOT_OURS]), False),
         (node(ready="False", provider_id="other://1"), False),
         (node(ready="True", taints=[DOWN], provider_id="other://1"), False),
         (node(ready="False", provider_id="no-scheme"), True),
@@ -180,7 +181,7 @@ def test_which_changes_do_not_wait_for_the_next_pass(
     assert changed_state(old, new) is expected
 
 
-@pytest.mark.parametrize("taints", [(A, DOWN), (DOWN, A), (A,), (DOWN,), ()])
+@pytest.mark.parametrize("taints", [(A, DOWN), (DOWN, NOT_OURS), (A,), (DOWN,), ()])
 @pytest.mark.parametrize("ready", ["True", "False", "Unknown", None])
 @pytest.mark.parametrize("state", [None, RUNNING, SHUTDOWN])
 def test_the_taint_is_written_only_where_it_is_wrong(

@@ -257,12 +257,14 @@ async def test_under_churn_there_is_at_most_one_listing_in_ten_seconds() -> None
 @pytest.mark.row("route-when-01")
 @pytest.mark.asyncio
 async def test_a_fixed_period_is_kept_from_start_to_start_and_by_nothing_else() -> None:
-    stage = Stage(period_s=10.0)
+    stage = Stage(period_s=10.0, interval_s=1.0)
     stage.cloud.latency_s = 3.0
     async with stage.running():
+        await stage.clock.advance(5)
         for number in range(6):
             stage.node(f"n{number}", f"10.120.{number}.0/24")
             await stage.clock.advance(10)
+        await stage.clock.advance(4)
 
         begin = stage.cloud.at[0]
         assert [moment - begin for moment in stage.cloud.at] == [0, 10, 20, 30, 40, 50, 60]
@@ -333,14 +335,17 @@ async def test_a_hopeless_creation_is_not_hammered() -> None:
 
 
 @pytest.mark.asyncio
-async def test_when_the_cloud_answers_again_all_pauses_of_the_outage_end() -> None:
+@pytest.mark.parametrize("also_failing", [{"list": Unavailable("outage")}, {}])
+async def test_when_the_cloud_answers_again_all_pauses_of_the_outage_end(
+    also_failing: dict[str, CloudError],
+) -> None:
     stage = Stage()
     for number in range(5):
         stage.node(f"n{number}", f"10.120.{number}.0/24")
     stage.cloud.faults["create"] = Unavailable("outage")
     async with stage.running():
         await stage.clock.advance(400)
-        stage.cloud.faults = {"list": Unavailable("outage")}
+        stage.cloud.faults = also_failing
         stage.node("x", "10.120.99.0/24")
         await stage.clock.advance(30)
         stage.cloud.faults.clear()
@@ -599,6 +604,20 @@ async def test_a_creation_whose_node_went_is_left_out() -> None:
         await stage.clock.advance(30)
 
         assert stage.cloud.changes() == ["create a 10.120.0.0/24"]
+
+
+@pytest.mark.asyncio
+async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out() -> None:
+    stage = Stage(concurrency=1)
+    stage.node("a", "10.120.0.0/24")
+    stage.node("b", "10.120.1.0/24")
+    stage.cloud.slow.add("create a 10.120.0.0/24")
+    async with stage.running():
+        stage.node("b", "10.120.2.0/24")
+        stage.cloud.open["create a 10.120.0.0/24"].set()
+        await stage.clock.advance(30)
+
+        assert stage.cloud.changes() == ["create a 10.120.0.0/24", "create b 10.120.2.0/24"]
 
 
 @pytest.mark.asyncio

@@ -150,7 +150,9 @@ def test_a_duplicate_goes_and_the_same_one_is_kept_whatever_the_order() -> None:
 
 
 def test_a_route_listed_twice_is_no_duplicate() -> None:
-    found = compare([node("a", "10.120.0.0/24")], [route("a", "10.120.0.0/24", "r")] * 2)
+    twice = [route("a", "10.120.0.0/24", "r") for _ in range(2)]
+
+    found = compare([node("a", "10.120.0.0/24")], twice)
 
     assert deleted(found) == []
 

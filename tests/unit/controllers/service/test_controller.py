@@ -272,6 +272,24 @@ async def test_a_service_made_anew_during_a_call_gets_nothing_of_the_old_one() -
 
 
 @pytest.mark.asyncio
+async def test_a_service_made_anew_before_a_write_gets_nothing_of_the_old_one() -> None:
+    world = World()
+
+    def make_anew() -> None:
+        world.balancers.slow.add("delete")
+        world.vanish()
+        world.service(uid="other")
+
+    async with world.running():
+        world.service(finalizers=[F])
+        world.before_write = make_anew
+        await world.pass_time(1)
+
+        assert world.balancers.calls == ["ensure", "delete"]
+        assert (world.finalizers(), world.address()) == ([], "")
+
+
+@pytest.mark.asyncio
 @pytest.mark.row("service-repair-01")
 async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
     world = World()

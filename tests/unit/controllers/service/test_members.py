@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ccm.base import metrics
-from ccm.cloud.errors import ImplementedElsewhere, Internal
+from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
 from ccm.controllers.service import nodes as nodes_module
 from ccm.model import names
 from tests.unit.controllers.service import world as world_module
@@ -211,6 +211,23 @@ async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -
         world.forget()
         await world.pass_time(1000)
         assert world.balancers.log == []
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_asked_to_wait_is_not_called_because_of_another_node() -> None:
+    world = World()
+    world.node("n1")
+    async with world.running():
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+        world.balancers.faults["update"] = RetryAfter("not yet", seconds=60)
+
+        for name in ("n2", "n3"):
+            world.node(name)
+            await world.pass_time(20)
+
+        assert world.balancers.calls == ["update"]
 
 
 @pytest.mark.asyncio

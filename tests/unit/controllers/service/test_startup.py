@@ -137,6 +137,19 @@ async def test_a_digest_that_cannot_be_computed_means_ensure_or_elsewhere() -> N
 
 
 @pytest.mark.asyncio
+async def test_a_provider_without_a_digest_is_asked_to_ensure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await settled(1)
+    monkeypatch.setattr(FakeDigests, "load_balancer_digest", lambda *_: "")
+
+    async with world.running():
+        await world.pass_time(600)
+
+        assert world.balancers.calls == ["list", "ensure"]
+
+
+@pytest.mark.asyncio
 async def test_a_service_that_vanishes_before_the_start_is_over_loses_its_balancer() -> None:
     world = await settled(2)
     world.balancers.slow.add("list")
