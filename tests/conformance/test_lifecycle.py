@@ -14,8 +14,6 @@ from ccm.testing.fakes import FakeCloud
 from tests.conformance.stage import DELETE, MAIN_PATCH, WRITE_NODE, Stage
 from tests.faults import Respond
 
-pytestmark = pytest.mark.asyncio
-
 DOWN = shutdown_taint()
 A = Taint(key="a", effect="NoSchedule")
 B = Taint(key="b", value="1", effect="NoExecute")

@@ -18,8 +18,6 @@ from ccm.testing.fakes import FakeCloud
 from tests.conformance.stage import MAIN_PATCH, STATUS_PATCH, Stage, eventually
 from tests.faults import Respond
 
-pytestmark = pytest.mark.asyncio
-
 U = uninitialized_taint()
 OTHER = Taint(key="a", effect="NoSchedule")
 V4 = address("InternalIP", "10.0.0.1")

@@ -14,8 +14,6 @@ from ccm.testing.builders import uninitialized_taint
 from ccm.testing.fakes import FakeCloud
 from tests.conformance.stage import Stage
 
-pytestmark = pytest.mark.asyncio
-
 U = uninitialized_taint()
 X = Taint(key="ImproveCoverageTaint", value="true", effect="NoSchedule")
 H = address("Hostname", "node0.cloud.internal")

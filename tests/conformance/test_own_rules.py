@@ -21,8 +21,6 @@ from ccm.testing.fakes import FakeCloud
 from tests.conformance.stage import MAIN_PATCH, Stage, eventually
 from tests.faults import Match, Respond
 
-pytestmark = pytest.mark.asyncio
-
 U, DOWN = uninitialized_taint(), shutdown_taint()
 V4 = address("InternalIP", "10.0.0.1")
 EVENT_POST = Match(method="POST", path="events$")

@@ -16,8 +16,6 @@ from ccm.testing.builders import shutdown_taint, uninitialized_taint
 from ccm.testing.fakes import FakeCloud
 from tests.conformance.stage import Stage, eventually
 
-pytestmark = pytest.mark.asyncio
-
 PERIOD_S = 0.05
 TOPOLOGY = {
     names.LABEL_ZONE_BETA: "z1",

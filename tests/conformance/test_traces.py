@@ -13,8 +13,6 @@ from ccm.testing.fakes import FakeCloud
 from tests.conformance.stage import MAIN_PATCH, Stage
 from tests.faults import Match, Respond
 
-pytestmark = pytest.mark.asyncio
-
 U, DOWN = uninitialized_taint(), shutdown_taint()
 H = address("Hostname", "node0.cloud.internal")
 I4 = address("InternalIP", "10.0.0.1")

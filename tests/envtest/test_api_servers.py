@@ -12,8 +12,6 @@ import pytest
 
 from tests import servers
 
-pytestmark = pytest.mark.asyncio
-
 NODES = "/api/v1/nodes"
 MERGE_PATCH = {"Content-Type": "application/merge-patch+json"}
 

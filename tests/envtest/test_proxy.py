@@ -10,7 +10,6 @@ from tests import faults, servers
 NODES = "/api/v1/nodes"
 
 
-@pytest.mark.asyncio
 async def test_a_write_takes_effect_though_its_answer_is_lost(
     api_server: servers.ApiServer,
 ) -> None:

@@ -11,7 +11,6 @@ from tests import servers
 from tests.envtest import assets
 
 pytestmark = [
-    pytest.mark.asyncio,
     pytest.mark.envtest,
     pytest.mark.parametrize("api_server", [servers.REAL], indirect=True),
 ]

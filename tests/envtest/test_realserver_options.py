@@ -11,7 +11,7 @@ import pytest
 from ccm.sandbox import realserver
 from tests import servers
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.envtest]
+pytestmark = [pytest.mark.envtest]
 
 NODES = "/api/v1/nodes"
 STRANGER = realserver.User(name="stranger", token="stranger-token")

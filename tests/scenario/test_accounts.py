@@ -15,7 +15,6 @@ USER = "system:serviceaccount:kube-system:node-controller"
 
 @pytest.mark.envtest
 @pytest.mark.parametrize("api_server", ["real"], indirect=True)
-@pytest.mark.asyncio
 async def test_controllers_act_under_an_account_of_their_own(stage: Stage) -> None:
     """The account is made, its token works, and nodes are written in its name."""
     async with servers.connect(stage.server) as administrator:

@@ -60,7 +60,6 @@ def once_each(daemon: Daemon, *messages: str) -> None:
     assert {text: len(daemon.lines(text)) for text in messages} == dict.fromkeys(messages, 1)
 
 
-@pytest.mark.asyncio
 async def test_the_api_server_restarts_mid_work(stage: Stage) -> None:
     """Killed with all nodes half initialised: the same daemon, still the leader, finishes."""
     daemon = await stage.start_leading(flags=LONG_LEASE)
@@ -74,7 +73,6 @@ async def test_the_api_server_restarts_mid_work(stage: Stage) -> None:
     once_each(daemon, LOST, FOUND, "became leader")
 
 
-@pytest.mark.asyncio
 async def test_an_outage_shorter_than_the_lease(stage: Stage) -> None:
     """A second without the API server costs nothing: the daemon goes on where it was."""
     daemon = await stage.start_leading(flags=SPARE_TRY)
@@ -91,7 +89,6 @@ async def test_an_outage_shorter_than_the_lease(stage: Stage) -> None:
     assert await daemon.stop() == 0
 
 
-@pytest.mark.asyncio
 async def test_an_outage_longer_than_the_lease(stage: Stage) -> None:
     """The daemon gives up with exit 1; the next one finishes what it left half done."""
     daemon = await stage.start_leading()
@@ -114,7 +111,6 @@ async def test_an_outage_longer_than_the_lease(stage: Stage) -> None:
     )
 
 
-@pytest.mark.asyncio
 async def test_the_api_server_is_not_there_at_start(stage: Stage) -> None:
     """The daemon waits for it, says so once, and is stopped in good order while it waits."""
     await stage.node(HOSTS[0])
@@ -135,7 +131,6 @@ async def test_the_api_server_is_not_there_at_start(stage: Stage) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-@pytest.mark.asyncio
 async def test_a_minute_without_the_api_server(stage: Stage) -> None:
     """At full length: default lease times, one minute away; a supervisor restarts us."""
     defaults = {

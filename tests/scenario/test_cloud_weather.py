@@ -69,7 +69,6 @@ def complaints(daemon: Daemon) -> Counter[tuple[str, str]]:
     )
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("kind", TROUBLES)
 async def test_the_cloud_is_in_trouble_at_start_and_later(stage: Stage, kind: str) -> None:
     """No taint is lifted, no node deleted, little logged; afterwards the work goes on at once."""
@@ -98,7 +97,6 @@ async def test_the_cloud_is_in_trouble_at_start_and_later(stage: Stage, kind: st
         assert set(phase.values()) == {1}, phase
 
 
-@pytest.mark.asyncio
 async def test_a_slow_cloud_is_waited_for(stage: Stage) -> None:
     """Answers that take their time are no trouble: all nodes settle, without a warning."""
     hosts = [f"host-{number}" for number in range(4)]
@@ -112,7 +110,6 @@ async def test_a_slow_cloud_is_waited_for(stage: Stage) -> None:
     assert complaints(daemon) == Counter()
 
 
-@pytest.mark.asyncio
 async def test_many_nodes_come_back_together(stage: Stage) -> None:
     """After an outage one success is enough for all nodes to be tried again at once."""
     hosts = [f"host-{number}" for number in range(20)]
@@ -130,7 +127,6 @@ async def test_many_nodes_come_back_together(stage: Stage) -> None:
     assert len(stage.writes(harness.NODE_WRITE)) == 2 * len(hosts)
 
 
-@pytest.mark.asyncio
 async def test_the_cloud_refuses_our_token(stage: Stage) -> None:
     """The node waits with a Warning event that has the cause, until the token is accepted."""
     stage.configure_cloud(token="wrong")
@@ -152,7 +148,6 @@ async def test_the_cloud_refuses_our_token(stage: Stage) -> None:
     await daemon.says("the trouble is over")
 
 
-@pytest.mark.asyncio
 async def test_an_instance_the_cloud_does_not_know_yet(stage: Stage) -> None:
     """A ready node whose machine the cloud denies waits, tainted, until the machine appears."""
     await stage.cluster.register("alpha", ready=names.STATUS_TRUE)

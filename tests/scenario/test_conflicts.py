@@ -44,7 +44,6 @@ def answers(wire: FaultProxy, match: Match) -> list[int | None]:
     return [exchange.status for exchange in wire.requests(match)]
 
 
-@pytest.mark.asyncio
 async def test_a_conflict_on_the_status_patch(stage: Stage) -> None:
     """The node is read again and everything decided anew; it ends complete, said once."""
     wire = await stage.new_wire()
@@ -60,7 +59,6 @@ async def test_a_conflict_on_the_status_patch(stage: Stage) -> None:
     assert len(daemon.lines("node initialised")) == 1
 
 
-@pytest.mark.asyncio
 async def test_a_conflict_on_the_node_patch(stage: Stage) -> None:
     """Somebody taints and labels the node meanwhile: both changes survive ours, ours too."""
     wire = await stage.new_wire()
@@ -77,7 +75,6 @@ async def test_a_conflict_on_the_node_patch(stage: Stage) -> None:
     assert len(daemon.lines("node initialised")) == 1
 
 
-@pytest.mark.asyncio
 async def test_a_conflict_on_the_shutdown_taint(stage: Stage) -> None:
     """The taint of a stopped machine is put on and taken off beside somebody else's."""
     wire = await stage.new_wire()
@@ -104,7 +101,6 @@ async def test_a_conflict_on_the_shutdown_taint(stage: Stage) -> None:
     assert answers(wire, harness.NODE_PATCH) == [200, 409, 200, 409, 409, 200]
 
 
-@pytest.mark.asyncio
 async def test_a_conflict_on_the_deletion(stage: Stage) -> None:
     """The next pass asks the cloud again and deletes the node."""
     wire = await stage.new_wire()
@@ -122,7 +118,6 @@ async def test_a_conflict_on_the_deletion(stage: Stage) -> None:
     assert answers(wire, harness.NODE_DELETE) == [409, 200]
 
 
-@pytest.mark.asyncio
 async def test_another_machine_takes_the_name_while_the_node_is_deleted(stage: Stage) -> None:
     """A deletion meant for one Node never hits the next of that name."""
     wire = await stage.new_wire()
@@ -177,7 +172,6 @@ MOMENTS: Mapping[str, Moment] = {
 }
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_a_node_re_created_in_the_middle(stage: Stage, moment: str) -> None:
     """Node and machine are replaced mid-way: the new Node gets nothing of the old machine."""

@@ -94,7 +94,6 @@ def assert_sound(outcomes: Sequence[Outcome]) -> None:
     assert [str(one) for one in outcomes if not one.struck] == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
@@ -112,7 +111,6 @@ async def test_every_tenth_crash_point(crashes: Crashes, stories: Sequence[Story
     assert len(outcomes) == math.ceil(crash.POINTS_PER_CALL * calls / SLICE)
 
 
-@pytest.mark.asyncio
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "crashes",

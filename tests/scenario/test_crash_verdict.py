@@ -16,7 +16,6 @@ from tests.scenario import crash_world, harness
 from tests.scenario.crash_world import Play
 
 pytestmark = [
-    pytest.mark.asyncio,
     pytest.mark.parametrize("api_server", [servers.BUILTIN], indirect=True),
 ]
 

@@ -29,7 +29,6 @@ def kubeconfig_with(path: Path, url: str, token_file: Path) -> Path:
     return path
 
 
-@pytest.mark.asyncio
 async def test_a_wrong_token_becomes_right(stage: Stage) -> None:
     """401 at start is tried again with pauses and said once; a new token is taken at once."""
     token = stage.folder / "token"
@@ -53,7 +52,6 @@ async def test_a_wrong_token_becomes_right(stage: Stage) -> None:
     assert len(daemon.lines("became leader")) == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("status", [401, 403])
 async def test_refused_in_the_middle_of_the_work(stage: Stage, status: int) -> None:
     """Refused on every path but the Lease's: tried again, until it is allowed."""

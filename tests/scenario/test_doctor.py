@@ -39,7 +39,6 @@ WITHOUT_IDENTITY = "warn  identity: the API server does not say who we are"
 
 OTHER_CA = Path(__file__).parent.parent / "unit" / "kube" / "certs" / "authority-one.pem"
 
-pytestmark = pytest.mark.asyncio
 only_real = pytest.mark.parametrize(
     "api_server", [pytest.param(servers.REAL, marks=pytest.mark.envtest)], indirect=True
 )

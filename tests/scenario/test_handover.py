@@ -38,7 +38,6 @@ async def series(tmp_path: Path) -> AsyncIterator[Relay]:
 
 @pytest.mark.row("daemon-stop-05")
 @pytest.mark.envtest
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("stops", "kills"), [pytest.param(5, 2, marks=SHORT), pytest.param(50, 20, marks=FULL_LENGTH)]
 )

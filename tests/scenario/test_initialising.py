@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from ccm.model import names
 from providers.sim import world
 from tests.faults import Match
@@ -13,7 +11,6 @@ from tests.scenario import harness
 from tests.scenario.harness import Stage, wait_for
 
 
-@pytest.mark.asyncio
 async def test_one_node_end_to_end(stage: Stage) -> None:
     """A new node gets provider ID, labels, addresses and loses its taint, in two writes."""
     machine = stage.machine(
@@ -54,7 +51,6 @@ async def test_one_node_end_to_end(stage: Stage) -> None:
     ]
 
 
-@pytest.mark.asyncio
 async def test_a_settled_cluster_is_left_in_peace(stage: Stage) -> None:
     """Once all nodes are settled nothing is written, and the cloud is asked now and then."""
     hosts = [f"host-{number}" for number in range(5)]

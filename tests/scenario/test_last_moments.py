@@ -52,7 +52,6 @@ async def two_under_way(stage: Stage) -> bool:
 
 
 @pytest.mark.row("daemon-stop-01")
-@pytest.mark.asyncio
 async def test_changes_under_way_come_to_their_end(stage: Stage) -> None:
     """Two of five load balancers are being made: these get their address, the others wait."""
     stage.configure_cloud(timeout="60s")
@@ -71,7 +70,6 @@ async def test_changes_under_way_come_to_their_end(stage: Stage) -> None:
 
 
 @pytest.mark.row("daemon-stop-02")
-@pytest.mark.asyncio
 async def test_a_change_that_takes_too_long_is_cut(stage: Stage) -> None:
     """After the grace period the call is dropped, and a successor makes it anew."""
     stage.configure_cloud(timeout="60s")
@@ -96,7 +94,6 @@ async def test_a_change_that_takes_too_long_is_cut(stage: Stage) -> None:
 
 
 @pytest.mark.row("daemon-stop-06")
-@pytest.mark.asyncio
 async def test_nothing_of_it_is_left(stage: Stage) -> None:
     """Run inside the test's own event loop: when it has stopped, so have all of its tasks."""
     wire = await stage.new_wire()
@@ -172,7 +169,6 @@ def install(folder: Path) -> dict[str, str]:
 
 @pytest.mark.row("daemon-lease-15")
 @pytest.mark.parametrize("api_server", ["builtin"], indirect=True)
-@pytest.mark.asyncio
 async def test_a_lost_lease_ends_what_hangs(stage: Stage) -> None:
     """Calls are cancelled; the clean-up hangs; the process has ended when the next one leads."""
     flags: dict[str, Any] = {

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from ccm.model import names
 from providers.sim import world
 from providers.sim.faults import Fault
@@ -18,7 +16,6 @@ PASSES_S = 3 * harness.MONITOR_S
 NO_ADDRESS_PASS = {"node-status-update-frequency": "1h"}
 
 
-@pytest.mark.asyncio
 async def test_a_machine_is_stopped_and_started(stage: Stage) -> None:
     """Stopped and not ready: the shutdown taint; ready again: none. One write each."""
     machine = await stage.node("alpha")
@@ -45,7 +42,6 @@ async def test_a_machine_is_stopped_and_started(stage: Stage) -> None:
     assert len(stage.wire.requests(harness.NODE_WRITE)) == before + 2
 
 
-@pytest.mark.asyncio
 async def test_a_machine_is_deleted(stage: Stage) -> None:
     """Its node goes once it is not ready, with an event; a ready node stays."""
     doomed = await stage.node("doomed")
@@ -76,7 +72,6 @@ async def test_a_machine_is_deleted(stage: Stage) -> None:
     assert await daemon.stop() == 0
 
 
-@pytest.mark.asyncio
 async def test_a_node_of_another_cloud(stage: Stage) -> None:
     """It is never asked about, never touched and never deleted, ready or not."""
     await stage.cluster.register("foreign", providerID="aws:///eu-1a/i-0abc")
@@ -88,7 +83,6 @@ async def test_a_node_of_another_cloud(stage: Stage) -> None:
     assert await stage.cluster.has_taint("foreign", names.TAINT_UNINITIALIZED)
 
 
-@pytest.mark.asyncio
 async def test_the_cloud_denies_an_instance_once(stage: Stage) -> None:
     """One "not found" of a cloud that is behind the truth deletes nothing."""
     await stage.node("alpha")
@@ -106,7 +100,6 @@ async def test_the_cloud_denies_an_instance_once(stage: Stage) -> None:
     assert await stage.cluster.events("alpha", names.REASON_DELETING_NODE) == []
 
 
-@pytest.mark.asyncio
 async def test_new_addresses_reach_the_node(stage: Stage) -> None:
     """The periodic pass brings a machine's new address to its node, in one write."""
     machine = await stage.node("alpha")

@@ -50,7 +50,6 @@ async def gone(stage: Stage, name: str) -> None:
     await wait_for(missing, f"node {name} is gone")
 
 
-@pytest.mark.asyncio
 async def test_a_migrated_controller_waits_for_the_shared_lease(stage: Stage) -> None:
     """Held by the other manager, the shared lease keeps the life cycle out; then it runs."""
     body = {
@@ -74,7 +73,6 @@ async def test_a_migrated_controller_waits_for_the_shared_lease(stage: Stage) ->
     assert await holder(stage) == ""
 
 
-@pytest.mark.asyncio
 async def test_what_the_plan_gives_to_another_does_not_run(stage: Stage) -> None:
     daemon = await stage.start_leading(flags=plan(stage.folder, "kube-controller-manager"))
     await stage.node("a")
@@ -89,7 +87,6 @@ async def test_what_the_plan_gives_to_another_does_not_run(stage: Stage) -> None
 
 
 @pytest.mark.row("daemon-migration-05")
-@pytest.mark.asyncio
 async def test_losing_the_shared_lease_ends_the_process(stage: Stage) -> None:
     daemon = await stage.start_leading(flags=plan(stage.folder, "*"))
     await daemon.says("became leader", count=2)
@@ -124,7 +121,6 @@ async def open_cloud(context):
 
 @pytest.mark.row("daemon-migration-06")
 @pytest.mark.parametrize("api_server", ["builtin"], indirect=True)
-@pytest.mark.asyncio
 async def test_the_provider_is_opened_once_for_both_leases(stage: Stage) -> None:
     site = stage.folder / "site"
     info = site / "ccm_noted-1.0.dist-info"

@@ -70,7 +70,6 @@ GOOD = f"url: {NOWHERE}\ntoken: t\n"
 
 
 @pytest.mark.row("daemon-exit-01")
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -100,7 +99,6 @@ async def test_a_setting_that_cannot_be_right(
 
 
 @pytest.mark.row("daemon-exit-01")
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("config", "words"),
     [
@@ -125,7 +123,6 @@ async def test_a_cloud_config_that_makes_no_sense(
 
 
 @pytest.mark.row("daemon-exit-01")
-@pytest.mark.asyncio
 async def test_nothing_is_touched_before_the_settings_are_right(stage: Stage) -> None:
     """With an unknown provider or a bad cloud config no Lease is taken and nothing written."""
     wire = await stage.new_wire()

@@ -92,7 +92,6 @@ def refused(asked: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-@pytest.mark.asyncio
 async def test_the_rights_are_enough_and_none_is_too_many(audited: Stage, audit_log: Path) -> None:
     """All controllers, two replicas, events, conflicts, a hand-over; 403 never, no verb idle."""
     stage = audited
@@ -116,7 +115,6 @@ async def test_the_rights_are_enough_and_none_is_too_many(audited: Stage, audit_
     assert len(unused([surplus], asked)) == 2
 
 
-@pytest.mark.asyncio
 async def test_the_component_is_enough_for_separate_accounts(
     audited: Stage, audit_log: Path
 ) -> None:

@@ -30,7 +30,6 @@ def failures(daemon: Daemon) -> list[str]:
     return [line["msg"] for line in daemon.lines() if line["msg"].startswith(FAILED)]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("token", "outcome"), [("good", USED), ("broken", REFUSED)], ids=["good", "broken"]
 )
@@ -58,7 +57,6 @@ async def test_cloud_credentials_change_under_load(stage: Stage, token: str, out
     ] == [reason]
 
 
-@pytest.mark.asyncio
 async def test_a_cloud_config_that_is_no_yaml_changes_nothing(stage: Stage) -> None:
     daemon = await stage.start_leading()
 
@@ -75,7 +73,6 @@ async def test_a_cloud_config_that_is_no_yaml_changes_nothing(stage: Stage) -> N
     assert await daemon.stop() == 0
 
 
-@pytest.mark.asyncio
 async def test_a_changed_kubeconfig_is_tried_first(stage: Stage) -> None:
     wire = await stage.new_wire()
     kubeconfig = stage.folder / "kubeconfig"
@@ -106,7 +103,6 @@ def write_config(path: Path, **flags: object) -> None:
     )
 
 
-@pytest.mark.asyncio
 async def test_verbosity_follows_the_configuration_file(stage: Stage) -> None:
     file = stage.folder / "config.yaml"
     write_config(file, v=0)

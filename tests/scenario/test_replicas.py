@@ -49,7 +49,6 @@ def node_writes(wire: FaultProxy) -> list[float]:
 
 
 @pytest.mark.row("daemon-lease-14")
-@pytest.mark.asyncio
 async def test_the_leader_is_stopped(stage: Stage) -> None:
     """SIGTERM: the Lease is given back, the standby leads within a second, and works."""
     leader, standby = await two_replicas(stage)
@@ -70,7 +69,6 @@ async def test_the_leader_is_stopped(stage: Stage) -> None:
     assert (await stage.cluster.lease())["leaseTransitions"] == 1
 
 
-@pytest.mark.asyncio
 async def test_the_leader_is_killed(stage: Stage) -> None:
     """SIGKILL: the standby leads once the Lease has run out, within a second, not before."""
     leader, standby = await two_replicas(stage)
@@ -91,7 +89,6 @@ async def test_the_leader_is_killed(stage: Stage) -> None:
 
 
 @pytest.mark.row("daemon-lease-13")
-@pytest.mark.asyncio
 async def test_the_leader_is_cut_off(stage: Stage) -> None:
     """A leader that cannot renew stops and exits 1 before the standby may begin."""
     leader, standby = await two_replicas(stage)
@@ -112,7 +109,6 @@ async def test_the_leader_is_cut_off(stage: Stage) -> None:
     assert max(node_writes(ours)) < first_claim_s(theirs) < min(node_writes(theirs))
 
 
-@pytest.mark.asyncio
 async def test_a_standby_without_a_watch(stage: Stage) -> None:
     """Where the Lease cannot be watched, the standby reads it, and takes over all the same."""
     leader = await stage.start_leading()
@@ -130,7 +126,6 @@ async def test_a_standby_without_a_watch(stage: Stage) -> None:
 
 
 @pytest.mark.row("daemon-lease-12")
-@pytest.mark.asyncio
 async def test_the_lease_as_client_go_writes_it(stage: Stage) -> None:
     """Fields, types and formats are those of client-go, held, renewed and given back."""
     daemon = await stage.start_leading()
@@ -164,7 +159,6 @@ async def test_the_lease_as_client_go_writes_it(stage: Stage) -> None:
 
 
 @pytest.mark.row("daemon-lease-12")
-@pytest.mark.asyncio
 async def test_a_lease_that_a_go_replica_left_behind(stage: Stage) -> None:
     """A dead foreign holder is waited out by our own clock, then followed in its count."""
     now = format_micro_time(datetime.now(UTC))

@@ -15,7 +15,7 @@ from tests.scenario import crowd
 from tests.scenario.crowd import Work
 from tests.scenario.harness import Daemon, Stage
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(crowd.LONGEST_S)]
+pytestmark = [pytest.mark.timeout(crowd.LONGEST_S)]
 
 WITH_ROUTES = {**crowd.FLAGS, "controllers": "*", "cluster-cidr": crowd.POD_RANGES}
 

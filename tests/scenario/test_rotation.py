@@ -76,7 +76,6 @@ def credentials_sent(wire: FaultProxy, since: int) -> set[str]:
 
 @pytest.mark.row("daemon-reload-01", "daemon-reload-02")
 @pytest.mark.timeout(180)
-@pytest.mark.asyncio
 async def test_tokens_are_exchanged_under_load(stage: Stage) -> None:
     """In the files that configurations name, and in the configurations themselves."""
     wire = await stage.new_wire()
@@ -182,7 +181,6 @@ def _subject(name: str, group: str = "") -> x509.Name:
 @pytest.mark.row("daemon-reload-03")
 @pytest.mark.envtest
 @pytest.mark.timeout(180)
-@pytest.mark.asyncio
 async def test_client_certificates_are_exchanged_under_load(tmp_path: Path) -> None:
     """The server knows us by the new one, and never sees us without a good one."""
     ours, others = Authority("ours"), Authority("others")

@@ -165,7 +165,6 @@ async def stay(stage: Stage, chosen: Sequence[Case]) -> None:
     assert list(routes(stage)) == []
 
 
-@pytest.mark.asyncio
 @ONE_SERVER
 async def test_each_call_about_a_route_fails_once(stage: Stage) -> None:
     """Every node gets its route and its condition, and every route goes with its node."""
@@ -174,14 +173,12 @@ async def test_each_call_about_a_route_fails_once(stage: Stage) -> None:
     )
 
 
-@pytest.mark.asyncio
 @pytest.mark.soak
 async def test_each_condition_is_not_answered_once(stage: Stage) -> None:
     """As above, where the API server keeps the daemon waiting for as long as it will wait."""
     await stay(stage, cases((CONDITION, weather.API_SLOW)))
 
 
-@pytest.mark.asyncio
 @ONE_SERVER
 async def test_each_listing_fails_once(stage: Stage) -> None:
     """Without a listing nothing is made and nothing deleted; after it all is as it should be."""

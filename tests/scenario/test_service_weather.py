@@ -275,7 +275,6 @@ async def live(stage: Stage, chosen: Sequence[Case]) -> None:
     assert count(stage, "delete_balancer", 204) == len(chosen)
 
 
-@pytest.mark.asyncio
 async def test_each_call_of_a_services_life_fails_once(stage: Stage) -> None:
     """Create, change and delete go on, with one load balancer per Service and none left."""
     chosen = cases(CREATING, CHANGING, DELETING) + api_cases(weather.API)
@@ -287,14 +286,12 @@ async def test_each_call_of_a_services_life_fails_once(stage: Stage) -> None:
             assert await warnings(stage, case.name, about="429") == [], case.name
 
 
-@pytest.mark.asyncio
 @pytest.mark.soak
 async def test_each_write_is_not_answered_once(stage: Stage) -> None:
     """As above, where the API server keeps the daemon waiting for as long as it will wait."""
     await live(stage, api_cases(weather.API_SLOW))
 
 
-@pytest.mark.asyncio
 @ONE_SERVER
 async def test_each_call_of_a_change_of_members_fails_once(stage: Stage) -> None:
     """A new node is a member everywhere, whatever failed for each of the load balancers."""
@@ -322,7 +319,6 @@ async def _nothing() -> None:
     """The phase is over already."""
 
 
-@pytest.mark.asyncio
 @ONE_SERVER
 async def test_nodes_flap_during_a_slow_ensure(stage: Stage) -> None:
     """The ensure is not repeated, and the members are those of the end."""
@@ -354,7 +350,6 @@ async def test_nodes_flap_during_a_slow_ensure(stage: Stage) -> None:
     )
 
 
-@pytest.mark.asyncio
 @ONE_SERVER
 @pytest.mark.parametrize("way", ["in turn", "unseen", "by force during its ensure"])
 async def test_a_service_is_deleted_and_created_again(stage: Stage, way: str) -> None:
@@ -387,7 +382,6 @@ async def test_a_service_is_deleted_and_created_again(stage: Stage, way: str) ->
     assert first.balancer_name != second.balancer_name
 
 
-@pytest.mark.asyncio
 @ONE_SERVER
 async def test_too_many_requests_everywhere(stage: Stage) -> None:
     """Storms of 429 are sat out without a warning about any Service, and without a flood."""
@@ -421,7 +415,6 @@ def storms(storm: Rule, times: int) -> Callable[[], Awaitable[bool]]:
     return struck
 
 
-@pytest.mark.asyncio
 @ONE_SERVER
 @pytest.mark.parametrize(
     "kind",

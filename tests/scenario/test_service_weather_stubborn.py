@@ -106,7 +106,6 @@ async def begin(stage: Stage, **flags: str) -> Daemon:
     return daemon
 
 
-@pytest.mark.asyncio
 @ONE_SERVER
 async def test_services_behind_one_that_hangs_are_served(stage: Stage) -> None:
     """The one worker goes on; the Service that hangs is left alone, and says so."""
@@ -145,7 +144,6 @@ async def test_services_behind_one_that_hangs_are_served(stage: Stage) -> None:
     assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
 
 
-@pytest.mark.asyncio
 @ONE_SERVER
 @pytest.mark.parametrize("kind", ["deaf", "thread", pytest.param("silent", marks=pytest.mark.soak)])
 async def test_stopping_during_a_call_that_hangs(stage: Stage, kind: str) -> None:
@@ -162,7 +160,6 @@ async def test_stopping_during_a_call_that_hangs(stage: Stage, kind: str) -> Non
     assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
 
 
-@pytest.mark.asyncio
 @ONE_SERVER
 async def test_losing_the_lease_during_a_call_that_hangs(stage: Stage) -> None:
     """The process ends before a successor may lead."""

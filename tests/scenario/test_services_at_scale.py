@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.scenario import crowd
 from tests.scenario.harness import Daemon, Stage
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(crowd.LONGEST_S)]
+pytestmark = [pytest.mark.timeout(crowd.LONGEST_S)]
 
 SERVICES = 100
 LATENCY_S = 0.05

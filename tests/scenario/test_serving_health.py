@@ -20,8 +20,6 @@ from tests.faults import FaultProxy
 from tests.scenario.harness import Daemon, Stage, command_line, wait_for
 from tests.scenario.test_misconfiguration import GOOD, flags_of, run
 
-pytestmark = pytest.mark.asyncio
-
 HEALTHY = {"/healthz": 200, "/livez": 200, "/readyz": 200}
 OUTAGE = {"/healthz": 200, "/livez": 200, "/readyz": 500}
 WITHIN_S = 20.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from ccm.model import names
 from tests.scenario import harness
 from tests.scenario.harness import Stage
@@ -75,7 +73,6 @@ def say(stage: Stage, word: str) -> None:
 FLAGS = {"cloud-provider": "mute"}
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_knows_nothing_yet(stage: Stage) -> None:
     """No answer is no failure: the node stays tainted, without a Warning, and comes back."""
     say(stage, "nothing")
@@ -98,7 +95,6 @@ async def test_a_provider_that_knows_nothing_yet(stage: Stage) -> None:
     await stage.cluster.initialised("alpha")
 
 
-@pytest.mark.asyncio
 async def test_a_provider_with_a_defect(stage: Stage) -> None:
     """An exception nobody foresaw keeps the node as it is, with its cause in an event."""
     say(stage, "defect")
@@ -115,7 +111,6 @@ async def test_a_provider_with_a_defect(stage: Stage) -> None:
     assert "whoops" in event["message"]
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_cannot_be_opened_yet(stage: Stage) -> None:
     """Opening is tried again, said once, before the Lease is asked for."""
     say(stage, "shut")

@@ -19,7 +19,6 @@ STOP_S = 3.0
 EVENT_WRITE = Match(write=True, path="/events")
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_it_in_good_order(stage: Stage, number: signal.Signals) -> None:
     """Exit 0 in time: events on their way arrive, the Lease is given back, nothing is lost."""
@@ -44,7 +43,6 @@ async def test_a_signal_ends_it_in_good_order(stage: Stage, number: signal.Signa
 
 
 @pytest.mark.row("daemon-stop-03")
-@pytest.mark.asyncio
 async def test_a_signal_while_the_cloud_hangs(stage: Stage) -> None:
     """Questions without an answer hold up nothing: exit 0 in time, the Lease given back."""
     stage.configure_cloud(timeout="60s")
@@ -63,7 +61,6 @@ async def test_a_signal_while_the_cloud_hangs(stage: Stage) -> None:
 
 
 @pytest.mark.row("daemon-stop-04")
-@pytest.mark.asyncio
 async def test_a_second_signal_ends_it_at_once(stage: Stage) -> None:
     """Whoever asks twice does not wait for events and the Lease."""
     wire = await stage.new_wire()
@@ -85,7 +82,6 @@ async def test_a_second_signal_ends_it_at_once(stage: Stage) -> None:
     assert time.monotonic() - asked < 0.5
 
 
-@pytest.mark.asyncio
 async def test_a_signal_while_nobody_answers(stage: Stage) -> None:
     """With cloud and API server gone it still ends by itself, with exit 0."""
     daemon = await stage.start_leading()
@@ -97,7 +93,6 @@ async def test_a_signal_while_nobody_answers(stage: Stage) -> None:
     assert await daemon.stop() == 0
 
 
-@pytest.mark.asyncio
 async def test_another_holder_appears(stage: Stage) -> None:
     """A leader that finds somebody else in its Lease stops at once, with exit 1."""
     daemon = await stage.start_leading()

@@ -24,7 +24,7 @@ from tests.scenario.crowd import Work
 from tests.scenario.harness import Stage
 from tests.scenario.legacy import F
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(crowd.LONGEST_S)]
+pytestmark = [pytest.mark.timeout(crowd.LONGEST_S)]
 
 MEMBERS = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.6")
 OTHER_CLASS = "example.com/other"

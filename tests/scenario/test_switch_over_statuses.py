@@ -88,7 +88,6 @@ async def stored(stage: ServiceStage) -> dict[str, Any]:
     return {name: await stage.stored(name) for name in STATUSES}
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("switch-over-06")
 async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
     services: ServiceStage,
@@ -108,7 +107,6 @@ async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
     assert warnings == {"UnAvailableLoadBalancer"}
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("switch-over-06")
 async def test_with_a_listing_none_is_ensured_nor_written(services: ServiceStage) -> None:
     before = await settle(services, Listed(services.balancers.clock))
@@ -122,7 +120,6 @@ async def test_with_a_listing_none_is_ensured_nor_written(services: ServiceStage
     assert await stored(services) == before
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("switch-over-06")
 async def test_another_status_is_written_once(services: ServiceStage) -> None:
     """What the reference wrote is not taken for what it looks like."""

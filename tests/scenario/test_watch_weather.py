@@ -98,7 +98,6 @@ def intact(stage: Stage, daemon: Daemon) -> None:
     assert sorted(done) == sorted(set(done))
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("kind", WEATHER)
 async def test_a_watch_that_fails(stage: Stage, kind: str) -> None:
     """Whether the first watch fails or a later one: the next new node is initialised."""
@@ -119,7 +118,6 @@ async def test_a_watch_that_fails(stage: Stage, kind: str) -> None:
     intact(stage, daemon)
 
 
-@pytest.mark.asyncio
 async def test_a_watch_that_never_lasts(stage: Stage) -> None:
     """A server that closes every watch after one line is followed all the same."""
     wire = await stage.new_wire()
@@ -135,7 +133,6 @@ async def test_a_watch_that_never_lasts(stage: Stage) -> None:
     intact(stage, daemon)
 
 
-@pytest.mark.asyncio
 async def test_a_malformed_object_in_a_watch(stage: Stage) -> None:
     """A node that cannot be read is left alone, the others are served, and it heals."""
     await settled_by_another(stage, "early")
@@ -157,7 +154,6 @@ async def test_a_malformed_object_in_a_watch(stage: Stage) -> None:
     intact(stage, daemon)
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_turns_malformed(stage: Stage) -> None:
     """What is not readable is not gone: the node stays in the cluster and is served later."""
     wire = await stage.new_wire()
@@ -188,7 +184,6 @@ LISTS: Mapping[str, Action] = {
 }
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("kind", LISTS)
 async def test_a_list_that_fails(stage: Stage, kind: str) -> None:
     """A server without watch-list is listed, and a list that fails is made again."""
@@ -207,7 +202,6 @@ async def test_a_list_that_fails(stage: Stage, kind: str) -> None:
     intact(stage, daemon)
 
 
-@pytest.mark.asyncio
 async def test_a_malformed_object_in_a_list(stage: Stage) -> None:
     """One node that cannot be read costs no other node anything, and is not taken for gone."""
     await settled_by_another(stage, "early")
@@ -228,7 +222,6 @@ async def test_a_malformed_object_in_a_list(stage: Stage) -> None:
     intact(stage, daemon)
 
 
-@pytest.mark.asyncio
 async def test_a_watch_list_that_never_speaks(stage: Stage) -> None:
     """A first watch that stays silent is given up after ten seconds, and the nodes listed."""
     await stage.node("early")
@@ -244,7 +237,6 @@ async def test_a_watch_list_that_never_speaks(stage: Stage) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1000)
-@pytest.mark.asyncio
 async def test_a_watch_that_falls_silent(stage: Stage) -> None:
     """At full length: a watch without a byte is renewed after its own time, ten minutes."""
     wire = await stage.new_wire()

@@ -90,7 +90,6 @@ async def registered(stage: Stage, person: Person, port: int) -> AsyncIterator[N
 @pytest.mark.row("webhook-annotations-06")
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("api_server", ["real"], indirect=True)
-@pytest.mark.asyncio
 async def test_wrong_annotations_are_refused_while_the_daemon_lives(stage: Stage) -> None:
     person, port = Person(stage), ports.pick_port()
     assert (await person.writes("old", size="huge"))[0] == 0

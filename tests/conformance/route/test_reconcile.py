@@ -25,7 +25,6 @@ from ccm.kube.resources import NODES
 from ccm.model import Node, names
 from tests.conformance.stage import STATUS_PATCH, Stage, eventually
 
-pytestmark = pytest.mark.asyncio
 ONE, DUAL = "10.120.0.0/16", "10.120.0.0/16,a000::/8"
 QUICK: Mapping[str, Any] = {"settle_s": 0.01, "interval_s": 0.05}
 

@@ -20,7 +20,6 @@ def address_the_server_accepts(services: ServiceStage) -> None:
     services.balancers.address = "192.0.2.7"
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-02", "service-order-01", "service-wire-01")
 async def test_finalizer_then_provider_then_status(services: ServiceStage) -> None:
     await services.node("n1")
@@ -45,7 +44,6 @@ async def test_finalizer_then_provider_then_status(services: ServiceStage) -> No
         assert F in services.balancers.given[0].finalizers
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-05", "service-wire-02")
 async def test_a_deletion_keeps_the_finalizers_of_others(services: ServiceStage) -> None:
     async with services.running():
@@ -71,7 +69,6 @@ async def test_a_deletion_keeps_the_finalizers_of_others(services: ServiceStage)
         assert "null" not in str([body.get("metadata") for _, body in services.writes()])
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-05")
 async def test_a_deleted_service_vanishes(services: ServiceStage) -> None:
     async with services.running():
@@ -85,7 +82,6 @@ async def test_a_deleted_service_vanishes(services: ServiceStage) -> None:
         assert len(services.writes()) == 3
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-04")
 async def test_another_type_takes_finalizer_and_address_away(services: ServiceStage) -> None:
     async with services.running():
@@ -100,7 +96,6 @@ async def test_another_type_takes_finalizer_and_address_away(services: ServiceSt
         assert ingress(service) == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-repair-01")
 async def test_what_somebody_took_away_comes_back(services: ServiceStage) -> None:
     async with services.running():
@@ -116,7 +111,6 @@ async def test_what_somebody_took_away_comes_back(services: ServiceStage) -> Non
         await services.calls("ensure")
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-delete-02")
 async def test_a_service_deleted_without_our_finalizer_loses_its_balancer(
     services: ServiceStage,
@@ -130,7 +124,6 @@ async def test_a_service_deleted_without_our_finalizer_loses_its_balancer(
         await eventually(lambda: services.balancers.held == {})
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-elsewhere-01")
 async def test_a_service_served_elsewhere_keeps_the_finalizer_only(
     services: ServiceStage,
@@ -147,7 +140,6 @@ async def test_a_service_served_elsewhere_keeps_the_finalizer_only(
         assert len(services.writes()) == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-restart-02")
 async def test_a_restart_with_a_listing_writes_nothing(services: ServiceStage) -> None:
     await services.node("n1")
@@ -169,7 +161,6 @@ async def test_a_restart_with_a_listing_writes_nothing(services: ServiceStage) -
         assert services.balancers.calls == ["list"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-switch-01")
 async def test_a_cluster_settled_by_the_reference_is_taken_over_without_a_write(
     services: ServiceStage,
@@ -187,7 +178,6 @@ async def test_a_cluster_settled_by_the_reference_is_taken_over_without_a_write(
         assert services.writes() == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-class-01")
 async def test_a_class_that_is_not_claimed_is_never_touched(services: ServiceStage) -> None:
     async with services.running():
@@ -202,7 +192,6 @@ async def test_a_class_that_is_not_claimed_is_never_touched(services: ServiceSta
     await services.change({"metadata": {"finalizers": None}})
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-class-02", "service-shape-01")
 async def test_a_claimed_class_and_every_shape_reach_the_provider(services: ServiceStage) -> None:
     ports = [
@@ -230,7 +219,6 @@ async def test_a_claimed_class_and_every_shape_reach_the_provider(services: Serv
         assert given.load_balancer_class == "example.com/mine"
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-nodes-04")
 async def test_a_node_becomes_a_member(services: ServiceStage) -> None:
     async with services.running():

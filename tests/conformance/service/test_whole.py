@@ -32,7 +32,6 @@ async def address(stage: harness.Stage, name: str) -> str:
     return await harness.wait_for(given, f"address of {name}")
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-whole-01")
 async def test_a_service_gets_an_address_and_loses_its_balancer(whole: harness.Stage) -> None:
     await whole.node("n1")
@@ -53,7 +52,6 @@ async def test_a_service_gets_an_address_and_loses_its_balancer(whole: harness.S
     assert len(whole.cloud.worlds.balancers.list()) == 0
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-whole-02")
 async def test_a_restart_asks_the_cloud_for_one_listing(whole: harness.Stage) -> None:
     await whole.node("n1")

@@ -10,7 +10,6 @@ from ccm.cloud.interface import Cloud
 from ccm.cloud.types import OPERATIONS
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 async def test_what_changes_something_is_waited_for(operation: str) -> None:
     stopping = Drain()

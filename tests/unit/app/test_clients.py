@@ -17,7 +17,6 @@ from ccm.model.times import format_time
 from tests.unit.kube.wire import HandClock, connect, says, serve
 
 
-@pytest.mark.asyncio
 async def test_with_separate_accounts_controllers_act_as_themselves() -> None:
     clock = HandClock()
     token = {"status": {"token": "theirs", "expirationTimestamp": format_time(clock.now())}}
@@ -49,7 +48,6 @@ async def test_with_separate_accounts_controllers_act_as_themselves() -> None:
     )
 
 
-@pytest.mark.asyncio
 async def test_without_separate_accounts_everybody_acts_as_we_do() -> None:
     async with (
         serve() as server,
@@ -61,7 +59,6 @@ async def test_without_separate_accounts_everybody_acts_as_we_do() -> None:
     assert server.seen[0].headers["User-Agent"].endswith("/acme")
 
 
-@pytest.mark.asyncio
 async def test_accounts_follow_what_we_trust() -> None:
     """Another authority that we were given is theirs too, and our own certificate is not."""
     async with (
@@ -79,7 +76,6 @@ async def test_accounts_follow_what_we_trust() -> None:
         assert accounts.of("node-controller") == (theirs, user)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("method", ["PATCH", "DELETE"])
 async def test_changes_of_controllers_wait_for_their_end_and_those_of_events_do_not(
     method: str,

@@ -21,8 +21,6 @@ from ccm.kube.workqueue import WorkQueue
 from ccm.serving.health import Check
 from ccm.testing.clock import FakeClock
 
-pytestmark = pytest.mark.asyncio
-
 DOWN = errors.Unreachable("nothing listens", kind="refused")
 FORBIDDEN = errors.Forbidden(status=403, reason="Forbidden", message="not you")
 UNWELL = errors.ServerError(status=500, reason="InternalError", message="etcd failed")

@@ -38,7 +38,6 @@ class Script:
 
 
 @pytest.mark.row("daemon-exit-02")
-@pytest.mark.asyncio
 async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
     script = Script(OSError("no route"), PermissionError("bad token"), OSError("again"), None)
     clock = FakeClock(auto=True)
@@ -56,7 +55,6 @@ async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
 
 
 @pytest.mark.row("daemon-exit-01")
-@pytest.mark.asyncio
 async def test_a_refused_configuration_is_a_persons_mistake() -> None:
     script = Script(ConfigError("region is missing", "token is missing"))
 
@@ -65,7 +63,6 @@ async def test_a_refused_configuration_is_a_persons_mistake() -> None:
             pass
 
 
-@pytest.mark.asyncio
 async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider, "OPEN_LIMIT_S", 0.02)
     attempts = 0
@@ -84,7 +81,6 @@ async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.Mon
     assert attempts == 2
 
 
-@pytest.mark.asyncio
 async def test_opening_can_be_cancelled_at_any_time() -> None:
     script = Script(OSError("no route"), OSError("no route"))
     clock = FakeClock()
@@ -102,7 +98,6 @@ async def test_opening_can_be_cancelled_at_any_time() -> None:
     assert not script.outcomes
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_yields_no_cloud_is_told() -> None:
     @contextlib.asynccontextmanager
     async def nothing(given: Context) -> AsyncIterator[Cloud]:

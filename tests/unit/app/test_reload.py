@@ -69,7 +69,6 @@ def count(outcome: str) -> float:
     return metrics.REGISTRY.get_sample_value("ccm_config_reloads_total", labels) or 0.0
 
 
-@pytest.mark.asyncio
 async def test_new_content_is_used_and_told(file: File) -> None:
     before = count("success")
     async with following(file) as told:
@@ -81,7 +80,6 @@ async def test_new_content_is_used_and_told(file: File) -> None:
     assert count("success") == before + 1
 
 
-@pytest.mark.asyncio
 async def test_wrong_content_is_told_once_and_without_secrets(file: File) -> None:
     before = count("failure")
     async with following(file) as told:
@@ -96,7 +94,6 @@ async def test_wrong_content_is_told_once_and_without_secrets(file: File) -> Non
     assert file.tries == ["wrong", "right"]
 
 
-@pytest.mark.asyncio
 async def test_what_may_work_later_is_tried_again(
     file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +105,6 @@ async def test_what_may_work_later_is_tried_again(
     assert len(told) == 1
 
 
-@pytest.mark.asyncio
 async def test_a_stumble_does_not_end_the_following(file: File) -> None:
     async with following(file) as told:
         file.path.write_text("crash")
@@ -119,7 +115,6 @@ async def test_a_stumble_does_not_end_the_following(file: File) -> None:
     assert file.tries == ["crash", "two"]
 
 
-@pytest.mark.asyncio
 async def test_what_is_still_being_written_is_not_read(
     file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +132,6 @@ async def test_what_is_still_being_written_is_not_read(
     assert file.tries == ["whole"]
 
 
-@pytest.mark.asyncio
 async def test_a_file_that_is_gone_for_a_while_is_no_change(file: File) -> None:
     async with following(file):
         moved = file.path.rename(file.path.with_name("aside"))
@@ -148,7 +142,6 @@ async def test_a_file_that_is_gone_for_a_while_is_no_change(file: File) -> None:
     assert file.tries == []
 
 
-@pytest.mark.asyncio
 async def test_a_file_that_stays_away_is_a_fault(
     file: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +155,6 @@ async def test_a_file_that_stays_away_is_a_fault(
     assert file.tries == ["wrong", "two"]
 
 
-@pytest.mark.asyncio
 async def test_a_file_that_the_content_names_is_a_part_of_it(file: File) -> None:
     """Also one that is named only after the first change, and no longer after the second."""
     key, later = file.path.with_name("key"), file.path.with_name("later")
@@ -185,7 +177,6 @@ async def test_a_file_that_the_content_names_is_a_part_of_it(file: File) -> None
     assert file.tries == ["one", "one", "two"]
 
 
-@pytest.mark.asyncio
 async def test_a_change_before_the_following_began_is_seen(file: File) -> None:
     since = {file.path: signature(file.path)}
     file.path.write_text("two")
@@ -197,7 +188,6 @@ async def test_a_change_before_the_following_began_is_seen(file: File) -> None:
     assert file.tries == ["two"]
 
 
-@pytest.mark.asyncio
 async def test_a_link_that_points_elsewhere_is_a_change(file: File) -> None:
     """So do mounted Secrets change."""
     link = file.path.with_name("link")

@@ -15,8 +15,6 @@ from ccm.serving.authorization import Decision, Question
 from ccm.serving.identity import User
 from ccm.testing.clock import FakeClock
 
-pytestmark = pytest.mark.asyncio
-
 ALICE = User(name="alice", uid="7", groups=("devs",), extra=(("scope", ("a", "b")),))
 DOWN = errors.Unreachable("refused", kind="refused")
 REFUSED = errors.Forbidden(status=403, reason="Forbidden", message="not you")

@@ -25,8 +25,6 @@ from ccm.kube.transport import Transport
 from ccm.sandbox import ports
 from tests import pki
 
-pytestmark = pytest.mark.asyncio
-
 NOWHERE = "http://127.0.0.1:1"
 
 

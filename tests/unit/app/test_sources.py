@@ -50,7 +50,6 @@ def write_config(path: Path, **flags: object) -> None:
 
 
 @pytest.mark.usefixtures("verbosity")
-@pytest.mark.asyncio
 async def test_our_own_configuration_changes_what_is_logged_at_once(tmp_path: Path) -> None:
     file = tmp_path / "config"
     write_config(file)
@@ -66,7 +65,6 @@ async def test_our_own_configuration_changes_what_is_logged_at_once(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("verbosity")
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -90,7 +88,6 @@ async def test_a_broken_configuration_changes_nothing(
     assert log.verbosity() == before
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("fault", "final"),
     [(Misconfigured("no url"), True), (errors.Unavailable("down"), False), (OSError("x"), False)],
@@ -152,7 +149,6 @@ async def use(server: Server, file: Path) -> tuple[str, list[str]]:
     return said, [one.headers["Authorization"] for one in server.seen]
 
 
-@pytest.mark.asyncio
 async def test_new_credentials_are_tried_and_then_used(tmp_path: Path) -> None:
     async with serve() as server:
         write_kubeconfig(tmp_path / "file", server.url, "new-token")
@@ -162,7 +158,6 @@ async def test_new_credentials_are_tried_and_then_used(tmp_path: Path) -> None:
     assert (said, sent) == ("new credentials are in use", ["Bearer new-token"])
 
 
-@pytest.mark.asyncio
 async def test_credentials_that_the_server_refuses_are_not_used(tmp_path: Path) -> None:
     async with serve() as server:
         write_kubeconfig(tmp_path / "file", server.url, "new-token")
@@ -174,7 +169,6 @@ async def test_credentials_that_the_server_refuses_are_not_used(tmp_path: Path) 
     assert sent == ["Bearer old-token"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("content", "words"), [("http://other:1", "another server"), ("", "server: is not set")]
 )
@@ -191,12 +185,10 @@ async def test_a_kubeconfig_for_another_server_needs_a_restart(
     assert sent == ["Bearer old-token"]
 
 
-@pytest.mark.asyncio
 async def test_a_cloud_that_lists_nothing_is_asked_about_no_node() -> None:
     await sources.answers(Cloud(name="empty"), None)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("works", "followed"), [(True, {"new"}), (False, {"old", "new"})], ids=["used", "refused"]
 )
@@ -230,7 +222,6 @@ async def test_the_files_of_the_provider_in_use_are_followed(
     await tenant.leave()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("answer", "said", "token"),
     [

@@ -54,7 +54,6 @@ async def started(house: House) -> tuple[Tenant, Guarded]:
     return tenant, Guarded(await tenant.enter(house.opening("old")))
 
 
-@pytest.mark.asyncio
 async def test_the_new_provider_takes_over_and_the_old_is_closed() -> None:
     house = House()
     tenant, guard = await started(house)
@@ -68,7 +67,6 @@ async def test_the_new_provider_takes_over_and_the_old_is_closed() -> None:
     assert house.open == []
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_is_not_accepted_is_closed_and_the_old_stays() -> None:
     house = House()
     tenant, guard = await started(house)
@@ -80,7 +78,6 @@ async def test_a_provider_that_is_not_accepted_is_closed_and_the_old_stays() -> 
     await tenant.leave()
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_does_not_open_leaves_the_old() -> None:
     house = House()
     tenant, guard = await started(house)
@@ -98,7 +95,6 @@ async def test_a_provider_that_does_not_open_leaves_the_old() -> None:
     await tenant.leave()
 
 
-@pytest.mark.asyncio
 async def test_the_old_provider_stays_open_until_its_last_call_has_ended() -> None:
     house = House()
     tenant, guard = await started(house)
@@ -125,7 +121,6 @@ async def test_the_old_provider_stays_open_until_its_last_call_has_ended() -> No
     await tenant.leave()
 
 
-@pytest.mark.asyncio
 async def test_leaving_closes_also_what_still_has_calls() -> None:
     house = House()
     tenant, guard = await started(house)
@@ -139,7 +134,6 @@ async def test_leaving_closes_also_what_still_has_calls() -> None:
     await cancel_and_join(call)
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_ends_by_itself_is_noticed() -> None:
     house = House()
     tenant, guard = await started(house)
@@ -169,7 +163,6 @@ def closing(name: str, seconds: float = 0.0, fault: str = "") -> Opening:
     return opened
 
 
-@pytest.mark.asyncio
 async def test_who_refuses_a_provider_is_heard_also_when_it_does_not_close_well() -> None:
     house = House()
     tenant, guard = await started(house)
@@ -181,7 +174,6 @@ async def test_who_refuses_a_provider_is_heard_also_when_it_does_not_close_well(
     await tenant.leave()
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_never_closes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "CLOSE_S", 0.02)
     house = House()
@@ -196,7 +188,6 @@ async def test_a_provider_that_never_closes_is_given_up(monkeypatch: pytest.Monk
     assert house.open == []
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken() -> None:
     house = House()
     tenant, guard = await started(house)
@@ -223,7 +214,6 @@ async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken() -> None
     await tenant.leave()
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_opens_as_we_are_cancelled_is_closed() -> None:
     house = House()
     tenant = Tenant()

@@ -18,8 +18,6 @@ from ccm.serving.certs import CertificateError
 from ccm.testing.clock import FakeClock
 from tests import pki
 
-pytestmark = pytest.mark.asyncio
-
 DOWN = errors.Unreachable("refused", kind="refused")
 REFUSED = errors.Forbidden(status=403, reason="Forbidden", message="not you")
 STRANGE = errors.Unauthorized(status=401, reason="Unauthorized", message="who are you")

@@ -127,7 +127,6 @@ async def asked(folder: Path, url: str, text: str, **spec: Any) -> dict[str, Any
         return answer
 
 
-@pytest.mark.asyncio
 async def test_a_service_is_judged_by_the_providers_schema(tmp_path: Path) -> None:
     flag = "--load-balancer-classes=acme.example/lb"
     async with serving(tmp_path, flag) as url:
@@ -144,12 +143,10 @@ async def test_a_service_is_judged_by_the_providers_schema(tmp_path: Path) -> No
     )
 
 
-@pytest.mark.asyncio
 async def test_nothing_is_served_unless_it_is_asked_for() -> None:
     await webhooks.serve(parsed("--webhooks=*"), lambda: ACME)
 
 
-@pytest.mark.asyncio
 async def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
     async with serving(tmp_path) as url:
         port = url.rpartition(":")[2]
@@ -158,7 +155,6 @@ async def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
                 pass
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -21,7 +21,6 @@ def test_outside_a_loop_the_machine_gives_the_time() -> None:
     assert before <= SYSTEM.monotonic() <= time.monotonic()
 
 
-@pytest.mark.asyncio
 async def test_inside_a_loop_the_loop_gives_the_time() -> None:
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(asyncio.SelectorEventLoop, "time", lambda _: 12345.5)
@@ -31,7 +30,6 @@ async def test_inside_a_loop_the_loop_gives_the_time() -> None:
     assert told == 12345.5
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("seconds", [0.0, -3.0])
 async def test_sleeping_no_time_lets_others_run(seconds: float) -> None:
     ran = asyncio.Event()
@@ -42,7 +40,6 @@ async def test_sleeping_no_time_lets_others_run(seconds: float) -> None:
     assert ran.is_set()
 
 
-@pytest.mark.asyncio
 async def test_sleeping_lasts_as_long_as_asked() -> None:
     before = SYSTEM.monotonic()
 

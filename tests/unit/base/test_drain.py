@@ -105,7 +105,6 @@ async def ended(stage: Stage) -> None:
     await tasks.cancel_and_join(*stage.tasks)
 
 
-@pytest.mark.asyncio
 async def test_what_only_looks_is_not_waited_for() -> None:
     stage = await run(looks_only)
 
@@ -115,7 +114,6 @@ async def test_what_only_looks_is_not_waited_for() -> None:
     await ended(stage)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("work", "said"),
     [
@@ -142,7 +140,6 @@ async def test_a_change_under_way_comes_to_its_end(
     await ended(stage)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("work", [changes_twice_at_once, ends_before_its_change])
 async def test_a_change_beside_another_comes_to_its_end_too(
     work: Callable[[Stage], Coroutine[Any, Any, None]],
@@ -162,7 +159,6 @@ async def test_a_change_beside_another_comes_to_its_end_too(
     assert stage.drain.under_way == 0
 
 
-@pytest.mark.asyncio
 async def test_what_takes_too_long_is_reported() -> None:
     stage = await run(changes)
     stopped = await stage.stop()
@@ -177,7 +173,6 @@ async def test_what_takes_too_long_is_reported() -> None:
     assert stage.drain.under_way == 0
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("work", [changes, changes_without_a_unit, leaves_a_task_behind])
 async def test_nothing_new_is_begun(work: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
     stage = Stage()
@@ -192,7 +187,6 @@ async def test_nothing_new_is_begun(work: Callable[[Stage], Coroutine[Any, Any, 
     await ended(stage)
 
 
-@pytest.mark.asyncio
 async def test_without_a_drain_everything_is_allowed() -> None:
     stage = Stage()
     stage.door.set()

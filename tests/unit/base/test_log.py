@@ -207,7 +207,6 @@ def test_errors_go_one_way_and_the_rest_another(stream: io.BytesIO) -> None:
     assert [line["msg"] for line in objects(infos)] == ["one", "three"]
 
 
-@pytest.mark.asyncio
 async def test_what_is_held_back_is_written_in_time(stream: io.BytesIO) -> None:
     infos = io.BytesIO()
     clock = FakeClock()

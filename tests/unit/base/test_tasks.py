@@ -21,7 +21,6 @@ def test_groups_in_groups_are_taken_apart_in_their_order() -> None:
     assert list(tasks.leaves(third)) == [third]
 
 
-@pytest.mark.asyncio
 async def test_a_spawned_task_has_its_name() -> None:
     task = tasks.spawn(for_ever(), name="waits")
 
@@ -30,7 +29,6 @@ async def test_a_spawned_task_has_its_name() -> None:
     assert task.cancelled()
 
 
-@pytest.mark.asyncio
 async def test_a_failing_task_of_a_group_ends_the_others() -> None:
     async def fails() -> None:
         raise ValueError("broken")
@@ -49,7 +47,6 @@ async def test_a_failing_task_of_a_group_ends_the_others() -> None:
     assert [task.cancelled() for task in started] == [True, False]
 
 
-@pytest.mark.asyncio
 async def test_joining_takes_finished_tasks_nothing_and_a_second_time() -> None:
     async def fails() -> None:
         raise ValueError("dropped")
@@ -65,7 +62,6 @@ async def test_joining_takes_finished_tasks_nothing_and_a_second_time() -> None:
     assert waits.cancelled()
 
 
-@pytest.mark.asyncio
 async def test_joining_waits_until_a_task_has_tidied_up() -> None:
     tidied = asyncio.Event()
 
@@ -84,7 +80,6 @@ async def test_joining_waits_until_a_task_has_tidied_up() -> None:
     assert tidied.is_set()
 
 
-@pytest.mark.asyncio
 async def test_a_joiner_that_is_cancelled_passes_it_on() -> None:
     async def stubborn() -> None:
         try:
@@ -104,7 +99,6 @@ async def test_a_joiner_that_is_cancelled_passes_it_on() -> None:
     assert task.cancelled()
 
 
-@pytest.mark.asyncio
 async def test_bounded_runs_everything_with_at_most_the_limit_at_once() -> None:
     running, most, done = 0, 0, []
 
@@ -122,7 +116,6 @@ async def test_bounded_runs_everything_with_at_most_the_limit_at_once() -> None:
     assert most == 3
 
 
-@pytest.mark.asyncio
 async def test_bounded_stops_at_the_first_failure() -> None:
     done = []
 
@@ -138,7 +131,6 @@ async def test_bounded_stops_at_the_first_failure() -> None:
     assert len(done) < 5
 
 
-@pytest.mark.asyncio
 async def test_bounded_with_no_workers_runs_nothing() -> None:
     async def work(item: int) -> None:
         raise AssertionError(item)
@@ -146,7 +138,6 @@ async def test_bounded_with_no_workers_runs_nothing() -> None:
     await tasks.bounded([1, 2], work, limit=0, name="job")
 
 
-@pytest.mark.asyncio
 async def test_the_first_to_end_cancels_the_others() -> None:
     other = asyncio.Event()
 
@@ -161,7 +152,6 @@ async def test_the_first_to_end_cancels_the_others() -> None:
     assert other.is_set()
 
 
-@pytest.mark.asyncio
 async def test_the_first_to_fail_is_raised() -> None:
     async def fails() -> None:
         raise ValueError("first")

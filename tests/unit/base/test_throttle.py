@@ -18,7 +18,6 @@ async def take(limiter: throttle.Limiter, count: int) -> list[float]:
     return [await limiter.acquire() for _ in range(count)]
 
 
-@pytest.mark.asyncio
 async def test_the_call_after_the_burst_waits_for_one_token() -> None:
     limiter = TokenBucket(qps=20, burst=30, clock=FakeClock(auto=True))
 
@@ -28,7 +27,6 @@ async def test_the_call_after_the_burst_waits_for_one_token() -> None:
     assert waits[30] == pytest.approx(0.05)
 
 
-@pytest.mark.asyncio
 async def test_a_full_bucket_grows_no_further() -> None:
     clock = FakeClock(auto=True)
     limiter = TokenBucket(qps=10, burst=2, clock=clock)
@@ -39,7 +37,6 @@ async def test_a_full_bucket_grows_no_further() -> None:
     assert waits == pytest.approx([0.0, 0.0, 0.1, 0.1])
 
 
-@pytest.mark.asyncio
 async def test_a_thousand_waiters_are_served_in_order_and_on_time() -> None:
     clock = FakeClock(auto=True)
     limiter = TokenBucket(qps=50, burst=10, clock=clock)
@@ -56,7 +53,6 @@ async def test_a_thousand_waiters_are_served_in_order_and_on_time() -> None:
     assert [moment for _, moment in served] == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.asyncio
 async def test_a_cancelled_waiter_takes_no_token() -> None:
     clock = FakeClock()
     limiter = TokenBucket(qps=1, burst=1, clock=clock)
@@ -73,7 +69,6 @@ async def test_a_cancelled_waiter_takes_no_token() -> None:
     assert waiters[2].result() == pytest.approx(2.0)
 
 
-@pytest.mark.asyncio
 async def test_head_and_follower_cancelled_at_once_leave_the_line_in_order() -> None:
     clock = FakeClock()
     limiter = TokenBucket(qps=1, burst=1, clock=clock)
@@ -88,7 +83,6 @@ async def test_head_and_follower_cancelled_at_once_leave_the_line_in_order() -> 
     assert limiter.try_acquire()
 
 
-@pytest.mark.asyncio
 @settings(max_examples=60, deadline=None)
 @given(
     count=st.integers(1, 25),
@@ -129,7 +123,6 @@ async def line(count: int, qps: float, burst: int, leaving: set[int]) -> list[tu
     return served
 
 
-@pytest.mark.asyncio
 async def test_trying_never_waits_and_never_jumps_the_line() -> None:
     clock = FakeClock()
     limiter = TokenBucket(qps=1, burst=1, clock=clock)
@@ -161,7 +154,6 @@ def test_a_bucket_that_could_never_serve_is_refused(qps: float, burst: int) -> N
         TokenBucket(qps=qps, burst=burst)
 
 
-@pytest.mark.asyncio
 async def test_a_negative_rate_means_no_limit() -> None:
     limiter = bucket(-1, 10)
 
@@ -169,7 +161,6 @@ async def test_a_negative_rate_means_no_limit() -> None:
     assert await take(limiter, 500) == [0.0] * 500
 
 
-@pytest.mark.asyncio
 async def test_zero_takes_the_client_library_defaults() -> None:
     waits = await take(bucket(0, 0, FakeClock(auto=True)), 11)
 
@@ -177,7 +168,6 @@ async def test_zero_takes_the_client_library_defaults() -> None:
     assert waits[10] == pytest.approx(0.2)
 
 
-@pytest.mark.asyncio
 async def test_a_window_never_lets_more_through_in_any_period() -> None:
     limiter = Window(calls=5, period_s=0.1)
     loop = asyncio.get_running_loop()

@@ -15,14 +15,12 @@ async def answer_after(clock: FakeClock, seconds: float) -> str:
     return "done"
 
 
-@pytest.mark.asyncio
 async def test_a_result_in_time_is_returned_at_once() -> None:
     clock = FakeClock(auto=True)
     assert await waiting.within(5, answer_after(clock, 2), clock=clock, name="t") == "done"
     assert clock.elapsed_s == 2
 
 
-@pytest.mark.asyncio
 async def test_too_late_raises_after_the_work_has_ended() -> None:
     clock = FakeClock(auto=True)
     ended = []
@@ -38,7 +36,6 @@ async def test_too_late_raises_after_the_work_has_ended() -> None:
     assert ended == [5]
 
 
-@pytest.mark.asyncio
 async def test_an_error_of_the_work_comes_out() -> None:
     async def work() -> None:
         raise KeyError("x")
@@ -47,7 +44,6 @@ async def test_an_error_of_the_work_comes_out() -> None:
         await waiting.within(5, work(), clock=FakeClock(), name="t")
 
 
-@pytest.mark.asyncio
 async def test_cancellation_reaches_the_work() -> None:
     clock = FakeClock()
     ended = []
@@ -67,7 +63,6 @@ async def test_cancellation_reaches_the_work() -> None:
     assert clock.sleepers == 0
 
 
-@pytest.mark.asyncio
 async def test_an_event_is_awaited_no_longer_than_allowed() -> None:
     clock = FakeClock(auto=True)
     event = asyncio.Event()

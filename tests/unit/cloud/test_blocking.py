@@ -13,19 +13,16 @@ from ccm.cloud.blocking import OUTLASTED, THREADS, blocking
 WHO = contextvars.ContextVar("WHO", default="nobody")
 
 
-@pytest.mark.asyncio
 async def test_result_and_arguments_pass() -> None:
     assert await blocking(divmod, 7, 2) == (3, 1)
     assert await blocking(int, "11", base=2) == 3
 
 
-@pytest.mark.asyncio
 async def test_errors_pass() -> None:
     with pytest.raises(ZeroDivisionError):
         await blocking(divmod, 1, 0)
 
 
-@pytest.mark.asyncio
 async def test_it_runs_in_a_thread_with_the_context_of_the_caller() -> None:
     WHO.set("caller")
 
@@ -33,7 +30,6 @@ async def test_it_runs_in_a_thread_with_the_context_of_the_caller() -> None:
     assert await blocking(threading.get_ident) != threading.get_ident()
 
 
-@pytest.mark.asyncio
 async def test_threads_are_bounded() -> None:
     running, most = 0, 0
     lock, release = threading.Lock(), threading.Event()
@@ -60,7 +56,6 @@ async def test_threads_are_bounded() -> None:
     assert running == 0
 
 
-@pytest.mark.asyncio
 async def test_a_cancelled_caller_does_not_wait_for_the_thread() -> None:
     started, release, ended = threading.Event(), threading.Event(), threading.Event()
 
@@ -81,7 +76,6 @@ async def test_a_cancelled_caller_does_not_wait_for_the_thread() -> None:
     assert await blocking(ended.wait, 5)
 
 
-@pytest.mark.asyncio
 async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
     """However often it is cancelled, the call is not over before its thread is."""
     started, release = threading.Event(), threading.Event()
@@ -105,7 +99,6 @@ async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
         await call
 
 
-@pytest.mark.asyncio
 async def test_what_still_waits_for_a_thread_is_not_outlasted() -> None:
     OUTLASTED.set(True)
     release, ran = threading.Event(), threading.Event()

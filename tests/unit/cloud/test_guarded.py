@@ -101,7 +101,6 @@ def test_a_deadline_of_the_daemon_holds_for_every_call(operation: str) -> None:
     check()
 
 
-@pytest.mark.asyncio
 async def test_a_timeout_inside_the_provider_is_a_deadline_too() -> None:
     with pytest.raises(errors.DeadlineExceeded, match="TimeoutError: connect"):
         await Guarded(Cloud(name="inner")).call("instance_exists", raising(TimeoutError("connect")))
@@ -122,7 +121,6 @@ async def test_calls_keep_to_the_rate_the_provider_declares() -> None:
     assert measured("call_duration_seconds", "rated", "instance_exists", "sum") == 0
 
 
-@pytest.mark.asyncio
 async def test_the_rate_follows_the_clock_that_was_given() -> None:
     clock = FakeClock(auto=True)
     guard = Guarded(Cloud(name="c", limits=Limits(rate=Rate(qps=0.01, burst=1))), clock=clock)
@@ -144,7 +142,6 @@ async def test_waiting_for_the_rate_does_not_count_towards_the_deadline() -> Non
     assert now() - started == pytest.approx(100)
 
 
-@pytest.mark.asyncio
 async def test_a_limiter_of_the_daemon_wins() -> None:
     class Counting:
         taken = 0
@@ -179,7 +176,6 @@ async def test_a_limiter_of_the_daemon_wins() -> None:
     ],
     ids=repr,
 )
-@pytest.mark.asyncio
 async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) -> None:
     seen: list[tuple[str, str]] = []
     before = count("counted", "op", outcome)
@@ -193,7 +189,6 @@ async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) 
     assert seen == [("op", outcome)]
 
 
-@pytest.mark.asyncio
 async def test_success_is_counted_per_operation() -> None:
     guard = Guarded(Cloud(name="fine"))
 
@@ -206,7 +201,6 @@ async def test_success_is_counted_per_operation() -> None:
     assert measured("call_duration_seconds", "fine", "one", "count") == 2
 
 
-@pytest.mark.asyncio
 async def test_errors_of_the_provider_keep_identity_and_cause() -> None:
     original, foreign = errors.Unavailable("x"), KeyError("y")
     guard = Guarded(Cloud(name="errors"))
@@ -220,7 +214,6 @@ async def test_errors_of_the_provider_keep_identity_and_cause() -> None:
     assert wrapped.value.__cause__ is foreign
 
 
-@pytest.mark.asyncio
 async def test_a_cause_that_is_found_does_not_become_its_own_cause() -> None:
     inner = errors.RetryAfter("wait", seconds=3)
     outer = ValueError("wrapped")
@@ -233,7 +226,6 @@ async def test_a_cause_that_is_found_does_not_become_its_own_cause() -> None:
     assert caught.value.__cause__ is None
 
 
-@pytest.mark.asyncio
 async def test_the_provider_can_be_exchanged_under_a_running_controller() -> None:
     old, new = FakeCloud(name="before", exists=True), FakeCloud(name="after", exists=False)
     guard = Guarded(old.cloud())
@@ -269,7 +261,6 @@ async def test_an_exchanged_provider_brings_its_own_rate() -> None:
     assert now() == started
 
 
-@pytest.mark.asyncio
 async def test_cancellation_is_counted_and_passed_on() -> None:
     seen: list[tuple[str, str]] = []
     guard = Guarded(Cloud(name="cancelled"))
@@ -284,7 +275,6 @@ async def test_cancellation_is_counted_and_passed_on() -> None:
     assert seen == [("op", "canceled")]
 
 
-@pytest.mark.asyncio
 async def test_a_cancellation_inside_the_provider_does_not_end_the_caller() -> None:
     """Something of the provider's own was cancelled, not us."""
     with pytest.raises(errors.Canceled, match="op was cancelled inside the provider"):
@@ -324,7 +314,6 @@ def test_what_comes_after_the_deadline_is_no_answer(
 
 
 @pytest.mark.parametrize("provider", [swallow, translate])
-@pytest.mark.asyncio
 async def test_a_swallowed_cancellation_ends_the_caller_all_the_same(
     provider: Callable[[Cloud], Awaitable[bool]],
 ) -> None:
@@ -340,7 +329,6 @@ async def test_a_swallowed_cancellation_ends_the_caller_all_the_same(
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("g", [SystemExit(3)])])
-@pytest.mark.asyncio
 async def test_a_provider_cannot_end_the_daemon(error: BaseException) -> None:
     with pytest.raises(errors.Internal) as caught:
         await Guarded(Cloud(name="fatal")).call("op", raising(error))
@@ -348,7 +336,6 @@ async def test_a_provider_cannot_end_the_daemon(error: BaseException) -> None:
     assert caught.value.__cause__ is error
 
 
-@pytest.mark.asyncio
 async def test_a_forgotten_return_is_a_fault_and_no_answer() -> None:
     """Else it would read as "no addresses", or end in a provider ID."""
     fake = FakeCloud(name="absent", external_ids={"node0": None})  # type: ignore[dict-item]
@@ -366,7 +353,6 @@ async def test_a_forgotten_return_is_a_fault_and_no_answer() -> None:
 
 @pytest.mark.parametrize("answer", [None, 0, 1, "yes"])
 @pytest.mark.parametrize("question", ["instance_exists", "instance_shutdown"])
-@pytest.mark.asyncio
 async def test_only_true_and_false_are_decisions(question: str, answer: object) -> None:
     """A forgotten return must not read as an absence."""
     fake = FakeCloud(name="forgetful")
@@ -397,7 +383,6 @@ CALLS: list[tuple[str, object, str]] = [
 
 
 @pytest.mark.parametrize(("method", "subject", "entry"), CALLS, ids=[row[0] for row in CALLS])
-@pytest.mark.asyncio
 async def test_each_call_asks_its_namesake(method: str, subject: Any, entry: str) -> None:
     fake = FakeStateCloud(name=f"asks-{method}")
     seen: list[tuple[str, str]] = []
@@ -411,7 +396,6 @@ async def test_each_call_asks_its_namesake(method: str, subject: Any, entry: str
 
 
 @pytest.mark.parametrize(("method", "subject", "entry"), CALLS, ids=[row[0] for row in CALLS])
-@pytest.mark.asyncio
 async def test_a_capability_that_is_missing_is_unimplemented(
     method: str, subject: Any, entry: str
 ) -> None:
@@ -421,7 +405,6 @@ async def test_a_capability_that_is_missing_is_unimplemented(
         await getattr(calls, method)(subject)
 
 
-@pytest.mark.asyncio
 async def test_instance_states_and_listings_may_be_missing_alone() -> None:
     calls = NodeCalls(Guarded(FakeCloud().cloud()))
 

@@ -70,7 +70,6 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.asyncio
 async def test_one_listing_answers_everybody_who_waits() -> None:
     listings = Listings(map(str, range(100)))
     inventory = shared(listings)
@@ -88,7 +87,6 @@ async def test_one_listing_answers_everybody_who_waits() -> None:
     assert listings.fetched == 1
 
 
-@pytest.mark.asyncio
 async def test_a_listing_is_used_until_it_is_too_old() -> None:
     clock, listings = FakeClock(), Listings()
     inventory = shared(listings, clock=clock)
@@ -103,7 +101,6 @@ async def test_a_listing_is_used_until_it_is_too_old() -> None:
     assert listings.fetched == 2
 
 
-@pytest.mark.asyncio
 async def test_the_age_counts_from_the_end_of_the_listing() -> None:
     clock, listings = FakeClock(), Listings()
     inventory = shared(listings, clock=clock)
@@ -118,7 +115,6 @@ async def test_the_age_counts_from_the_end_of_the_listing() -> None:
     assert listings.fetched == 1
 
 
-@pytest.mark.asyncio
 async def test_a_node_without_provider_id_is_found_by_its_name() -> None:
     listings = Listings()
     listings.records.append(record("twin", provider_id="fake://1"))
@@ -133,14 +129,12 @@ async def test_a_node_without_provider_id_is_found_by_its_name() -> None:
     assert by_id is listings.records[-1]
 
 
-@pytest.mark.asyncio
 async def test_a_name_does_not_stand_in_for_an_unknown_provider_id() -> None:
     inventory = shared(Listings())
 
     assert await inventory.find(node("a", provider_id="fake://x"), single_requests=5) is None
 
 
-@pytest.mark.asyncio
 async def test_records_without_provider_id_are_found_by_name_only() -> None:
     listings = Listings(())
     nameless = InstanceRecord(name="a", power=Power.RUNNING, metadata=InstanceMetadata())
@@ -160,7 +154,6 @@ async def test_records_without_provider_id_are_found_by_name_only() -> None:
         (0, 2, True),
     ],
 )
-@pytest.mark.asyncio
 async def test_the_first_listing_is_worth_it_if_more_requests_wait_than_pages(
     population: int, waiting: int, listed: bool
 ) -> None:
@@ -171,7 +164,6 @@ async def test_the_first_listing_is_worth_it_if_more_requests_wait_than_pages(
     assert listings.fetched == int(listed)
 
 
-@pytest.mark.asyncio
 async def test_later_listings_are_judged_by_what_the_last_one_took() -> None:
     clock, listings = FakeClock(), Listings(requests=3)
     inventory = shared(listings, clock=clock)
@@ -185,7 +177,6 @@ async def test_later_listings_are_judged_by_what_the_last_one_took() -> None:
     assert listings.fetched == 2
 
 
-@pytest.mark.asyncio
 async def test_a_listing_that_did_not_pay_off_pauses_bulk_listing() -> None:
     clock, listings = FakeClock(), Listings(requests=3)
     inventory = shared(listings, clock=clock)
@@ -202,7 +193,6 @@ async def test_a_listing_that_did_not_pay_off_pauses_bulk_listing() -> None:
     assert listings.fetched == 2
 
 
-@pytest.mark.asyncio
 async def test_a_failed_listing_falls_back_and_pauses() -> None:
     clock, listings = FakeClock(), Listings()
     inventory = shared(listings, clock=clock)
@@ -221,7 +211,6 @@ async def test_a_failed_listing_falls_back_and_pauses() -> None:
     assert await inventory.find(known("a"), single_requests=50)
 
 
-@pytest.mark.asyncio
 async def test_a_cancelled_waiter_does_not_take_the_listing_from_the_others() -> None:
     listings = Listings()
     inventory = shared(listings)
@@ -240,7 +229,6 @@ async def test_a_cancelled_waiter_does_not_take_the_listing_from_the_others() ->
     assert listings.fetched == 1
 
 
-@pytest.mark.asyncio
 async def test_closing_ends_a_listing_under_way() -> None:
     listings = Listings()
     inventory = shared(listings)
@@ -258,7 +246,6 @@ async def test_closing_ends_a_listing_under_way() -> None:
     assert asyncio.all_tasks() == before
 
 
-@pytest.mark.asyncio
 async def test_listings_and_lookups_are_counted() -> None:
     def value(name: str, **labels: str) -> float:
         return metrics.REGISTRY.get_sample_value(f"ccm_cloud_inventory_{name}_total", labels) or 0
@@ -302,7 +289,6 @@ def lookup_of(cloud: FakeCloud, *, population: int, clock: FakeClock) -> Instanc
 
 
 @pytest.mark.parametrize("kind", [FakeCloud, FakeStateCloud])
-@pytest.mark.asyncio
 async def test_one_suspect_among_five_thousand_costs_two_requests_at_most(
     kind: type[FakeCloud],
 ) -> None:
@@ -320,7 +306,6 @@ async def test_one_suspect_among_five_thousand_costs_two_requests_at_most(
         await clock.advance(5)
 
 
-@pytest.mark.asyncio
 async def test_five_thousand_questions_cost_a_hundred_requests() -> None:
     cloud = PagedCloud(5000, 50)
     lookup = lookup_of(cloud, population=5000, clock=FakeClock())
@@ -333,7 +318,6 @@ async def test_five_thousand_questions_cost_a_hundred_requests() -> None:
     assert cloud.requests == 100
 
 
-@pytest.mark.asyncio
 async def test_an_absence_in_a_listing_is_asked_for_and_never_believed() -> None:
     cloud = PagedCloud(10, 50)
     lookup = lookup_of(cloud, population=10, clock=FakeClock())
@@ -345,7 +329,6 @@ async def test_an_absence_in_a_listing_is_asked_for_and_never_believed() -> None
     assert await lookup.state(known("3"), waiting=10) == RUNNING
 
 
-@pytest.mark.asyncio
 async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> None:
     cloud = PagedCloud(10, 50)
     lookup = lookup_of(cloud, population=10, clock=FakeClock())
@@ -356,7 +339,6 @@ async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> Non
     assert cloud.calls == ["list-instances", "instance-exists"]
 
 
-@pytest.mark.asyncio
 async def test_a_failing_listing_leaves_single_questions() -> None:
     cloud = PagedCloud(10, 50)
     cloud.listing_error = errors.PermissionDenied("no list for you")
@@ -369,7 +351,6 @@ async def test_a_failing_listing_leaves_single_questions() -> None:
 
 
 @pytest.mark.parametrize("asked", [known("a"), node("a")], ids=["by_id", "by_name"])
-@pytest.mark.asyncio
 async def test_what_is_listed_twice_proves_nothing(asked: Node) -> None:
     inventory = shared(Listings(["a", "b", "a"]))
 
@@ -377,7 +358,6 @@ async def test_what_is_listed_twice_proves_nothing(asked: Node) -> None:
     assert await inventory.find(known("b"), single_requests=100) is not None
 
 
-@pytest.mark.asyncio
 async def test_a_listing_that_hangs_holds_nobody_up_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

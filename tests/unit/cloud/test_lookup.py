@@ -67,7 +67,6 @@ class Stubborn(FakeCloud):
         raise ValueError("no zone by ID")
 
 
-@pytest.mark.asyncio
 async def test_old_interface_initialises_in_this_order() -> None:
     fake = old(
         external_ids={"node0": "12345"},
@@ -89,7 +88,6 @@ async def test_old_interface_initialises_in_this_order() -> None:
     )
 
 
-@pytest.mark.asyncio
 async def test_old_interface_with_a_known_id_does_not_ask_for_it() -> None:
     fake = old(external_id_errors={"node0": Unimplemented("x")}, addresses=A3, has_zones=False)
 
@@ -104,7 +102,6 @@ async def test_old_interface_with_a_known_id_does_not_ask_for_it() -> None:
     [Unimplemented("x"), wrapped(Unimplemented("x"))],
     ids=["plain", "wrapped"],
 )
-@pytest.mark.asyncio
 async def test_old_interface_without_ids_initialises_without_one(error: Exception) -> None:
     fake = old(external_id_errors={"node0": error}, addresses=A3)
 
@@ -124,7 +121,6 @@ async def test_old_interface_without_ids_initialises_without_one(error: Exceptio
     ],
     ids=["not found", "wrapped not found", "other", "foreign"],
 )
-@pytest.mark.asyncio
 async def test_old_interface_needs_the_id_to_initialise(
     error: Exception, kind: type[CloudError]
 ) -> None:
@@ -137,7 +133,6 @@ async def test_old_interface_needs_the_id_to_initialise(
     assert fake.calls == ["instance-id"]
 
 
-@pytest.mark.asyncio
 async def test_old_interface_falls_back_to_names_for_each_question() -> None:
     fake = Stubborn(
         v2=False, addresses=A3, instance_types={"node0": "small"}, zone=Zone(region="r")
@@ -158,7 +153,6 @@ async def test_old_interface_falls_back_to_names_for_each_question() -> None:
     )
 
 
-@pytest.mark.asyncio
 async def test_both_failures_are_told_and_the_second_decides_the_class() -> None:
     fake = Stubborn(v2=False, error=RetryAfter("busy", seconds=9))
     asking = lookup(fake)
@@ -173,7 +167,6 @@ async def test_both_failures_are_told_and_the_second_decides_the_class() -> None
     assert str(fake.error) == "busy"
 
 
-@pytest.mark.asyncio
 async def test_old_interface_asks_one_question_for_addresses() -> None:
     fake = old(addresses=A3)
 
@@ -181,7 +174,6 @@ async def test_old_interface_asks_one_question_for_addresses() -> None:
     assert fake.calls == ["node-addresses-by-provider-id"]
 
 
-@pytest.mark.asyncio
 async def test_the_new_interface_wins() -> None:
     fake = FakeCloud(exists=True, shutdown=True, addresses=A3, provider_ids={"node0": "fake://1"})
     asking = lookup(fake)
@@ -200,7 +192,6 @@ async def test_the_new_interface_wins() -> None:
     ]
 
 
-@pytest.mark.asyncio
 async def test_new_interface_may_have_nothing_to_say() -> None:
     fake = FakeCloud(metadata=lambda _: None)
 
@@ -217,7 +208,6 @@ async def test_new_interface_may_have_nothing_to_say() -> None:
     ],
     ids=["gone", "running", "shut down"],
 )
-@pytest.mark.asyncio
 async def test_state_through_the_new_interface(
     exists: bool, shutdown: bool, state: object, calls: list[str]
 ) -> None:
@@ -230,7 +220,6 @@ async def test_state_through_the_new_interface(
     assert combined.calls == ["instance-state"]
 
 
-@pytest.mark.asyncio
 async def test_old_interface_looks_the_id_up_once_per_state() -> None:
     fake = old(external_ids={"node0": "12345"}, exists=True)
 
@@ -242,7 +231,6 @@ async def test_old_interface_looks_the_id_up_once_per_state() -> None:
     ]
 
 
-@pytest.mark.asyncio
 async def test_old_interface_with_a_known_id_asks_two_questions() -> None:
     fake = old(exists=True, shutdown=True)
 
@@ -263,7 +251,6 @@ async def test_old_interface_with_a_known_id_asks_two_questions() -> None:
     ],
     ids=["not found", "wrapped", "unavailable", "unimplemented", "foreign", "timeout"],
 )
-@pytest.mark.asyncio
 async def test_an_error_about_existence_is_never_an_absence(
     ask: Callable[..., object], error: Exception
 ) -> None:
@@ -277,7 +264,6 @@ async def test_an_error_about_existence_is_never_an_absence(
 
 
 @pytest.mark.parametrize("error", [NotFound("gone"), Unavailable("down"), ValueError("odd")])
-@pytest.mark.asyncio
 async def test_an_error_of_the_new_interface_is_passed_on(error: Exception) -> None:
     for fake in (FakeCloud(exists_error=error), FakeStateCloud(exists_error=error)):
         with pytest.raises(CloudError):
@@ -286,7 +272,6 @@ async def test_an_error_of_the_new_interface_is_passed_on(error: Exception) -> N
             await lookup(fake).confirmed_gone(WITH_ID)
 
 
-@pytest.mark.asyncio
 async def test_not_found_instead_of_false_is_explained() -> None:
     fake = old(exists_error=NotFound("no such server"))
 
@@ -294,7 +279,6 @@ async def test_not_found_instead_of_false_is_explained() -> None:
         await lookup(fake).state(WITH_ID)
 
 
-@pytest.mark.asyncio
 async def test_old_interface_an_id_that_is_not_found_is_an_absence() -> None:
     fake = old(external_id_errors={"node0": NotFound("gone")}, exists=True)
 
@@ -313,7 +297,6 @@ async def test_old_interface_an_id_that_is_not_found_is_an_absence() -> None:
     ],
     ids=["wrapped not found", "unavailable", "unimplemented", "foreign"],
 )
-@pytest.mark.asyncio
 async def test_old_interface_any_other_error_of_the_id_keeps_the_node(error: Exception) -> None:
     fake = old(external_id_errors={"node0": error}, exists=False)
 
@@ -327,7 +310,6 @@ async def test_old_interface_any_other_error_of_the_id_keeps_the_node(error: Exc
     assert fake.calls == ["instance-id", "instance-id"]
 
 
-@pytest.mark.asyncio
 async def test_old_interface_an_empty_id_is_asked_about() -> None:
     fake = old(exists=False, shutdown_error=Unavailable("not asked"))
 
@@ -337,7 +319,6 @@ async def test_old_interface_an_empty_id_is_asked_about() -> None:
 
 @pytest.mark.parametrize("error", [Unimplemented("x"), wrapped(Unimplemented("x"))])
 @pytest.mark.parametrize("v2", [True, False])
-@pytest.mark.asyncio
 async def test_a_cloud_that_cannot_tell_power_has_running_instances(
     v2: bool, error: Exception
 ) -> None:
@@ -347,7 +328,6 @@ async def test_a_cloud_that_cannot_tell_power_has_running_instances(
 
 
 @pytest.mark.parametrize("v2", [True, False])
-@pytest.mark.asyncio
 async def test_any_other_error_about_power_is_passed_on(v2: bool) -> None:
     fake = FakeCloud(v2=v2, exists=True, shutdown_error=NotFound("raced"))
 
@@ -357,7 +337,6 @@ async def test_any_other_error_about_power_is_passed_on(v2: bool) -> None:
 
 @pytest.mark.parametrize("v2", [True, False])
 @pytest.mark.parametrize("exists", [True, False])
-@pytest.mark.asyncio
 async def test_the_last_question_is_about_existence_alone(v2: bool, exists: bool) -> None:
     fake = FakeCloud(v2=v2, exists=exists)
 
@@ -365,7 +344,6 @@ async def test_the_last_question_is_about_existence_alone(v2: bool, exists: bool
     assert fake.calls == ["instance-exists" if v2 else "instance-exists-by-provider-id"]
 
 
-@pytest.mark.asyncio
 async def test_a_cloud_without_instances_says_so() -> None:
     asking = InstanceLookup(NodeCalls(Guarded(Cloud(name="bare"))))
 
@@ -377,7 +355,6 @@ async def test_a_cloud_without_instances_says_so() -> None:
         await asking.metadata(WITH_ID)
 
 
-@pytest.mark.asyncio
 async def test_cancellation_is_no_reason_to_fall_back() -> None:
     fake = old(addresses=A3, delay_s=60.0)
     call = asyncio.ensure_future(lookup(fake).addresses(WITH_ID))

@@ -42,7 +42,6 @@ async def open_cloud(ctx):
 """
 
 
-@pytest.mark.asyncio
 async def test_an_installed_provider_is_loaded_and_opens(site: Site) -> None:
     site.install("ccm-acme", "acme", "acme_good:open_cloud", GOOD)
 
@@ -183,7 +182,6 @@ def test_a_provider_without_mark_counts_as_written_for_one(site: Site) -> None:
     assert callable(registry.load("acme"))
 
 
-@pytest.mark.asyncio
 async def test_the_decorator_makes_a_context_manager() -> None:
     closed: list[bool] = []
 

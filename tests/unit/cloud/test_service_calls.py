@@ -86,7 +86,6 @@ def calls(balancers: Balancers | None) -> ServiceCalls:
     return ServiceCalls(Guarded(cloud), cluster_name="c1")
 
 
-@pytest.mark.asyncio
 async def test_each_call_carries_the_clusters_name() -> None:
     balancers = Listed()
     balancers.answer = Status()
@@ -106,7 +105,6 @@ async def test_each_call_carries_the_clusters_name() -> None:
     ]
 
 
-@pytest.mark.asyncio
 async def test_a_forgotten_return_is_a_fault_and_no_answer() -> None:
     guarded = calls(Listed())
 
@@ -118,7 +116,6 @@ async def test_a_forgotten_return_is_a_fault_and_no_answer() -> None:
 
 
 @pytest.mark.parametrize("answer", [False, "", [], ["x"], "lb-1"])
-@pytest.mark.asyncio
 async def test_an_answer_of_another_kind_is_a_fault(answer: object) -> None:
     """Above all no absence: that would end a deletion with the load balancer still there."""
     balancers = Listed()
@@ -134,7 +131,6 @@ async def test_an_answer_of_another_kind_is_a_fault(answer: object) -> None:
             await guarded.list()
 
 
-@pytest.mark.asyncio
 async def test_calls_about_one_service_do_not_overlap_with_one_that_never_ends() -> None:
     never = asyncio.Event()
 
@@ -161,7 +157,6 @@ async def test_calls_about_one_service_do_not_overlap_with_one_that_never_ends()
     never.set()
 
 
-@pytest.mark.asyncio
 async def test_calls_about_one_service_do_not_overlap_in_threads_either() -> None:
     release, at_work = threading.Event(), []
 
@@ -193,7 +188,6 @@ async def test_calls_about_one_service_do_not_overlap_in_threads_either() -> Non
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.asyncio
 async def test_what_is_not_offered_is_unimplemented() -> None:
     with pytest.raises(errors.Unimplemented, match="load balancers"):
         await calls(None).get(WEB)
@@ -219,7 +213,6 @@ def test_a_computed_answer_fails_with_a_cloud_error(
     assert caught.value.__cause__ is not caught.value
 
 
-@pytest.mark.asyncio
 async def test_calls_about_routes() -> None:
     routes, told = FakeRoutes(), []
     guard = Guarded(Cloud(name="fake", routes=cast("Routes", routes)))

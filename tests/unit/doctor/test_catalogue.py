@@ -65,14 +65,12 @@ def test_ours_is_listed_with_its_distribution() -> None:
     )
 
 
-@pytest.mark.asyncio
 async def test_without_a_configuration_it_is_not_opened(entries: None) -> None:
     told = await catalogue.describe("plain")
 
     assert (told.opened, told.offers, told.form, told.settings) == (False, None, "", ())
 
 
-@pytest.mark.asyncio
 async def test_an_open_provider_says_what_it_offers(entries: None, tmp_path: Path) -> None:
     file = tmp_path / "cloud.yaml"
     file.write_text("")
@@ -85,7 +83,6 @@ async def test_an_open_provider_says_what_it_offers(entries: None, tmp_path: Pat
     assert catalogue.document(told)["offers"] == list(told.offers)
 
 
-@pytest.mark.asyncio
 async def test_the_simulated_cloud_describes_itself() -> None:
     told = await catalogue.describe("sim")
 
@@ -97,7 +94,6 @@ async def test_the_simulated_cloud_describes_itself() -> None:
     assert [one.shown for one in told.annotations] == ["false", "small", "10s"]
 
 
-@pytest.mark.asyncio
 async def test_what_the_simulated_cloud_declares_is_what_it_has(tmp_path: Path) -> None:
     file = tmp_path / "cloud.yaml"
     file.write_text("url: http://127.0.0.1:1\ntoken: t\n")
@@ -113,7 +109,6 @@ async def test_what_the_simulated_cloud_declares_is_what_it_has(tmp_path: Path) 
     assert (declared.prefixes, declared.annotations) == (opened.prefixes, opened.annotations)
 
 
-@pytest.mark.asyncio
 async def test_what_cannot_be_described_is_an_error(tmp_path: Path) -> None:
     wrong = tmp_path / "cloud.yaml"
     wrong.write_text("url: nowhere")

@@ -18,8 +18,6 @@ from ccm.doctor.examination import Check
 from ccm.doctor.finding import Finding, Result, Verdict, fail, ok, warn
 from ccm.kube import errors
 
-pytestmark = pytest.mark.asyncio
-
 
 def case(limit_s: float = 5.0) -> Case:
     return Case(options=Options(), environ={}, clock=SYSTEM, limit_s=limit_s)

@@ -20,8 +20,6 @@ from ccm.kube.client import Client
 from ccm.testing import builders
 from ccm.testing.memory import MemoryApi, MemoryProvider
 
-pytestmark = pytest.mark.asyncio
-
 Make = Callable[..., Awaitable[Case]]
 
 

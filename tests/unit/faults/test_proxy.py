@@ -19,8 +19,6 @@ from aiohttp import web
 
 from tests import faults
 
-pytestmark = pytest.mark.asyncio
-
 ANY = faults.Match()
 WATCH = faults.Match(stream=True)
 SHORT_S = 0.05

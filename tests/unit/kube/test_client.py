@@ -70,7 +70,6 @@ def _path(seen: Seen) -> str:
     return urlsplit(seen.target).path
 
 
-@pytest.mark.asyncio
 async def test_a_client_appends_its_name_to_the_user_agent(server: Server, client: Client) -> None:
     assert await client.raw("GET", "/version") == b"{}"
 
@@ -78,7 +77,6 @@ async def test_a_client_appends_its_name_to_the_user_agent(server: Server, clien
     assert server.seen[0].headers["User-Agent"] == expected
 
 
-@pytest.mark.asyncio
 async def test_each_client_has_its_own_limiter(server: Server) -> None:
     class Counting(Unlimited):
         turns = 0
@@ -98,7 +96,6 @@ async def test_each_client_has_its_own_limiter(server: Server) -> None:
     assert (one.turns, two.turns) == (1, 1)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("version", "query"), [(None, {}), ("0", {"resourceVersion": "0"})])
 async def test_get_reads_one_object(
     server: Server, nodes: Resource[Node], version: str | None, query: dict[str, str]
@@ -111,7 +108,6 @@ async def test_get_reads_one_object(
     assert (_path(server.seen[0]), _query(server.seen[0])) == ("/api/v1/nodes/n1", query)
 
 
-@pytest.mark.asyncio
 async def test_what_is_no_object_is_no_answer(server: Server, nodes: Resource[Node]) -> None:
     server.will(sends(b"<html>"))
 
@@ -121,7 +117,6 @@ async def test_what_is_no_object_is_no_answer(server: Server, nodes: Resource[No
     assert caught.value.kind == "garbage"
 
 
-@pytest.mark.asyncio
 async def test_missing_is_an_answer(server: Server, nodes: Resource[Node]) -> None:
     server.will(refuses(404, "NotFound", 'nodes "n1" not found'))
 
@@ -129,7 +124,6 @@ async def test_missing_is_an_answer(server: Server, nodes: Resource[Node]) -> No
         await nodes.get("n1")
 
 
-@pytest.mark.asyncio
 async def test_pages_follow_the_token_without_repeating_the_version(
     server: Server, nodes: Resource[Node]
 ) -> None:
@@ -148,7 +142,6 @@ async def test_pages_follow_the_token_without_repeating_the_version(
     ]
 
 
-@pytest.mark.asyncio
 async def test_a_list_takes_every_parameter(server: Server, leases: Resource[Lease]) -> None:
     server.will(says({}))
 
@@ -170,7 +163,6 @@ async def test_a_list_takes_every_parameter(server: Server, leases: Resource[Lea
     }
 
 
-@pytest.mark.asyncio
 async def test_by_default_a_list_asks_for_500_newest(server: Server, nodes: Resource[Node]) -> None:
     server.will(says({}))
 
@@ -179,7 +171,6 @@ async def test_by_default_a_list_asks_for_500_newest(server: Server, nodes: Reso
     assert _query(server.seen[0]) == {"limit": "500"}
 
 
-@pytest.mark.asyncio
 async def test_create_says_what_it_creates(server: Server, leases: Resource[Lease]) -> None:
     server.will(says(LEASE, status=201), says(LEASE, status=201))
     lease = Lease(
@@ -202,7 +193,6 @@ async def test_create_says_what_it_creates(server: Server, leases: Resource[Leas
     assert server.seen[1].json["kind"] == "Lease"
 
 
-@pytest.mark.asyncio
 async def test_a_complete_kind_is_replaced(server: Server, leases: Resource[Lease]) -> None:
     server.will(says(LEASE))
     meta = ObjectMeta(name="ccm", namespace="kube-system", resource_version="5")
@@ -217,7 +207,6 @@ async def test_a_complete_kind_is_replaced(server: Server, leases: Resource[Leas
     assert seen.json["metadata"]["resourceVersion"] == "5"
 
 
-@pytest.mark.asyncio
 async def test_a_narrow_kind_is_never_replaced(server: Server, nodes: Resource[Node]) -> None:
     with pytest.raises(TypeError, match="patch"):
         await nodes.replace(Node(metadata=ObjectMeta(name="n1")))
@@ -225,7 +214,6 @@ async def test_a_narrow_kind_is_never_replaced(server: Server, nodes: Resource[N
     assert server.seen == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("verb", "patch", "content_type"),
     [
@@ -248,7 +236,6 @@ async def test_a_patch_says_its_kind(
     assert seen.json == patch
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("force", "query"),
     [(False, {"fieldManager": "ccm"}), (True, {"fieldManager": "ccm", "force": "true"})],
@@ -266,7 +253,6 @@ async def test_apply_has_a_manager_and_may_force(
     assert seen.json == {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
 
 
-@pytest.mark.asyncio
 async def test_delete_carries_its_preconditions(server: Server, nodes: Resource[Node]) -> None:
     await nodes.delete("n1")
     await nodes.delete(
@@ -286,7 +272,6 @@ async def test_delete_carries_its_preconditions(server: Server, nodes: Resource[
     }
 
 
-@pytest.mark.asyncio
 async def test_an_eviction_is_asked_for_once(server: Server, client: Client) -> None:
     server.will(says({}, status=201), refuses(429, "TooManyRequests", Retry_After="10"))
     pods = client.resource(PODS)
@@ -306,7 +291,6 @@ async def test_an_eviction_is_asked_for_once(server: Server, client: Client) -> 
     }
 
 
-@pytest.mark.asyncio
 async def test_an_object_needs_its_namespace_and_its_name(
     nodes: Resource[Node], leases: Resource[Lease], server: Server
 ) -> None:
@@ -324,7 +308,6 @@ def _line(event: str, body: Any) -> bytes:
     return json.dumps({"type": event, "object": body}).encode() + b"\n"
 
 
-@pytest.mark.asyncio
 async def test_a_watch_yields_its_events(server: Server, nodes: Resource[Node]) -> None:
     bookmark = {"metadata": {"resourceVersion": "8"}}
     server.will(
@@ -344,7 +327,6 @@ async def test_a_watch_yields_its_events(server: Server, nodes: Resource[Node]) 
     }
 
 
-@pytest.mark.asyncio
 async def test_a_watch_may_begin_with_the_present_objects(
     server: Server, leases: Resource[Lease]
 ) -> None:
@@ -370,7 +352,6 @@ async def test_a_watch_may_begin_with_the_present_objects(
     }
 
 
-@pytest.mark.asyncio
 async def test_a_watch_without_a_version_sends_none(server: Server, nodes: Resource[Node]) -> None:
     server.will(streams())
 
@@ -380,7 +361,6 @@ async def test_a_watch_without_a_version_sends_none(server: Server, nodes: Resou
     assert "resourceVersion" not in _query(server.seen[0])
 
 
-@pytest.mark.asyncio
 async def test_an_error_event_ends_the_watch(server: Server, nodes: Resource[Node]) -> None:
     server.will(streams(_line("ADDED", NODE), _line("ERROR", a_status(410, "Expired"))))
     async with nodes.watch(resource_version="1", timeout_s=60) as events:
@@ -391,7 +371,6 @@ async def test_an_error_event_ends_the_watch(server: Server, nodes: Resource[Nod
     assert first.key == "n1"
 
 
-@pytest.mark.asyncio
 async def test_an_html_page_on_a_watch_delivers_nothing(
     server: Server, nodes: Resource[Node]
 ) -> None:
@@ -410,7 +389,6 @@ async def test_an_html_page_on_a_watch_delivers_nothing(
     assert caught.value.kind == "garbage"
 
 
-@pytest.mark.asyncio
 async def test_a_silent_watch_is_given_up(server: Server, nodes: Resource[Node]) -> None:
     server.will(streams(_line("ADDED", NODE), hold=True))
 
@@ -422,7 +400,6 @@ async def test_a_silent_watch_is_given_up(server: Server, nodes: Resource[Node])
     assert caught.value.kind == "silent"
 
 
-@pytest.mark.asyncio
 async def test_a_big_object_on_a_watch_is_delivered(server: Server, nodes: Resource[Node]) -> None:
     big = {"metadata": {"name": "n1", "annotations": {"a": "x" * 2 * 1024 * 1024}}}
     server.will(streams(_line("ADDED", big)))
@@ -434,7 +411,6 @@ async def test_a_big_object_on_a_watch_is_delivered(server: Server, nodes: Resou
     assert len(event.object.annotations["a"]) == 2 * 1024 * 1024
 
 
-@pytest.mark.asyncio
 async def test_a_watch_may_be_left_early(server: Server, nodes: Resource[Node]) -> None:
     server.will(streams(_line("ADDED", NODE), _line("MODIFIED", NODE), hold=True))
 

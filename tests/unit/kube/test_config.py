@@ -70,7 +70,6 @@ async def _header(found: ClusterConfig) -> str | None:
     return (await found.credentials.current()).header
 
 
-@pytest.mark.asyncio
 async def test_a_pod_finds_its_server(account: Path) -> None:
     found = config.load(environ=POD, service_account=account)
 
@@ -122,7 +121,6 @@ def test_a_pod_without_a_namespace_file_is_in_default(account: Path) -> None:
     assert config.load(environ=POD, service_account=account).namespace == "default"
 
 
-@pytest.mark.asyncio
 async def test_a_master_alone_is_reached_anonymously() -> None:
     found = config.load("", "127.0.0.1:8080", environ={})
 
@@ -130,7 +128,6 @@ async def test_a_master_alone_is_reached_anonymously() -> None:
     assert await _header(found) is None
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("user", "header"),
     [
@@ -149,7 +146,6 @@ async def test_a_user_becomes_a_header(write: Any, user: dict[str, str], header:
     assert await _header(found) == header
 
 
-@pytest.mark.asyncio
 async def test_a_token_file_beside_the_kubeconfig_wins_over_a_token(
     write: Any, tmp_path: Path
 ) -> None:
@@ -297,7 +293,6 @@ def test_a_faulty_exec_section_is_named(write: Any, change: dict[str, Any], word
         config.load(write(user={"exec": section}))
 
 
-@pytest.mark.asyncio
 async def test_an_exec_plugin_beside_the_kubeconfig_is_run(write: Any, tmp_path: Path) -> None:
     script = tmp_path / "bin" / "plugin"
     script.parent.mkdir()
@@ -340,7 +335,6 @@ async def test_an_exec_plugin_beside_the_kubeconfig_is_run(write: Any, tmp_path:
     assert await _header(found) == "Bearer get|vanilla|outer|https://api:6443|people|LS0t"
 
 
-@pytest.mark.asyncio
 async def test_a_failing_exec_plugin_is_never_replaced_by_nobody(write: Any) -> None:
     section = {"apiVersion": V1, "command": "false", "interactiveMode": "Never"}
 
@@ -350,7 +344,6 @@ async def test_a_failing_exec_plugin_is_never_replaced_by_nobody(write: Any) -> 
         await found.credentials.current()
 
 
-@pytest.mark.asyncio
 async def test_files_are_merged_and_the_first_current_context_counts(write: Any) -> None:
     first = write(user={"token": "first"}, context={"namespace": "one"}, name="a", label="one")
     second = write(user={"token": "second"}, context={"namespace": "two"}, name="b", label="two")

@@ -27,14 +27,12 @@ def _token_file(file: Path, clock: HandClock) -> TokenFile:
     return TokenFile(file, clock=clock)
 
 
-@pytest.mark.asyncio
 async def test_white_space_around_the_token_is_not_sent(file: Path) -> None:
     file.write_text("  uno \r\n\n")
 
     assert await _token_file(file, HandClock()).current() == Credential(header="Bearer uno")
 
 
-@pytest.mark.asyncio
 async def test_a_rotated_token_is_used_within_a_minute(file: Path) -> None:
     clock = HandClock()
     source = _token_file(file, clock)
@@ -49,7 +47,6 @@ async def test_a_rotated_token_is_used_within_a_minute(file: Path) -> None:
     assert (before, after) == ("Bearer uno", "Bearer two")
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("content", [None, "", " \n", "two lines\nno", "caf\xe9"])
 async def test_an_unreadable_file_keeps_the_old_token(file: Path, content: str | None) -> None:
     clock = HandClock()
@@ -73,13 +70,11 @@ async def test_an_unreadable_file_keeps_the_old_token(file: Path, content: str |
     assert not any("uno" in str(line) for line in lines)
 
 
-@pytest.mark.asyncio
 async def test_a_file_that_could_never_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoCredentials, match="nothing"):
         await _token_file(tmp_path / "nothing", HandClock()).current()
 
 
-@pytest.mark.asyncio
 async def test_a_rejected_token_is_read_again_at_once(file: Path) -> None:
     clock = HandClock()
     source = _token_file(file, clock)
@@ -93,7 +88,6 @@ async def test_a_rejected_token_is_read_again_at_once(file: Path) -> None:
     assert (await source.current()).header == "Bearer two"
 
 
-@pytest.mark.asyncio
 async def test_a_rejected_token_that_did_not_change_is_no_reason_to_repeat(file: Path) -> None:
     clock = HandClock()
     source = _token_file(file, clock)
@@ -103,7 +97,6 @@ async def test_a_rejected_token_that_did_not_change_is_no_reason_to_repeat(file:
     assert not await source.rejected(used, clock.monotonic())
 
 
-@pytest.mark.asyncio
 async def test_a_token_read_after_the_request_began_is_not_dropped(file: Path) -> None:
     clock = HandClock()
     source = _token_file(file, clock)
@@ -116,7 +109,6 @@ async def test_a_token_read_after_the_request_began_is_not_dropped(file: Path) -
     assert await source.rejected(Credential(header="Bearer zero"), sent_at)
 
 
-@pytest.mark.asyncio
 async def test_a_fixed_credential_never_changes() -> None:
     source = Fixed(credentials.basic("user", "pa:ss"))
 

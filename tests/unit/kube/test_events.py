@@ -82,7 +82,6 @@ def unreachable() -> errors.Unreachable:
     return errors.Unreachable("connection refused", kind="refused")
 
 
-@pytest.mark.asyncio
 async def test_an_event_about_a_node_is_created_in_the_default_namespace() -> None:
     sink = Sink(FakeClock())
     async with recording(sink, "cloud-node-controller") as recorder:
@@ -100,7 +99,6 @@ async def test_an_event_about_a_node_is_created_in_the_default_namespace() -> No
     assert event.first_timestamp == event.last_timestamp == "2026-01-01T00:00:00Z"
 
 
-@pytest.mark.asyncio
 async def test_an_event_about_a_namespaced_object_lies_beside_it() -> None:
     sink = Sink(FakeClock())
     async with recording(sink) as recorder:
@@ -110,7 +108,6 @@ async def test_an_event_about_a_namespaced_object_lies_beside_it() -> None:
     assert event.namespace == "kube-system"
 
 
-@pytest.mark.asyncio
 async def test_a_repeated_event_is_patched() -> None:
     sink = Sink(FakeClock())
     async with recording(sink) as recorder:
@@ -124,7 +121,6 @@ async def test_a_repeated_event_is_patched() -> None:
     ]
 
 
-@pytest.mark.asyncio
 async def test_a_repeated_event_that_expired_is_created_with_its_count() -> None:
     sink = Sink(FakeClock())
     async with recording(sink) as recorder:
@@ -138,7 +134,6 @@ async def test_a_repeated_event_that_expired_is_created_with_its_count() -> None
     assert event.count == 2
 
 
-@pytest.mark.asyncio
 async def test_names_are_unique_even_when_time_stands_still() -> None:
     sink = Sink(FakeClock())
     async with recording(sink) as recorder:
@@ -148,7 +143,6 @@ async def test_names_are_unique_even_when_time_stands_still() -> None:
     assert len(sink.events) == 3
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("name", ["Node_1", "x" * 250], ids=["letters", "length"])
 async def test_a_name_the_server_would_refuse_becomes_a_uuid(name: str) -> None:
     sink = Sink(FakeClock())
@@ -159,7 +153,6 @@ async def test_a_name_the_server_would_refuse_becomes_a_uuid(name: str) -> None:
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", written)
 
 
-@pytest.mark.asyncio
 async def test_an_unreachable_server_is_tried_twelve_times() -> None:
     sink = Sink(FakeClock())
     sink.weather = lambda verb: unreachable()
@@ -173,7 +166,6 @@ async def test_an_unreachable_server_is_tried_twelve_times() -> None:
     assert count("patient", "undelivered") == 1
 
 
-@pytest.mark.asyncio
 async def test_events_survive_an_outage() -> None:
     sink = Sink(FakeClock())
     sink.weather = lambda verb: unreachable()
@@ -187,7 +179,6 @@ async def test_events_survive_an_outage() -> None:
     assert count("survivor", "created") == 2
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("status", [403, 409, 422, 429, 500])
 async def test_a_rejection_is_not_repeated(status: int) -> None:
     sink = Sink(FakeClock())
@@ -199,7 +190,6 @@ async def test_a_rejection_is_not_repeated(status: int) -> None:
     assert count(f"rejected-{status}", "rejected") == 1
 
 
-@pytest.mark.asyncio
 async def test_a_full_queue_drops_and_counts_without_waiting() -> None:
     sink = Sink(FakeClock())
     recorder = EventRecorder(sink, component="flooded", clock=sink.clock)
@@ -209,7 +199,6 @@ async def test_a_full_queue_drops_and_counts_without_waiting() -> None:
     assert count("flooded", "overflow") == 3
 
 
-@pytest.mark.asyncio
 async def test_spam_is_left_out_and_counted() -> None:
     sink = Sink(FakeClock())
     async with recording(sink, "spammer") as recorder:
@@ -221,7 +210,6 @@ async def test_spam_is_left_out_and_counted() -> None:
     assert count("spammer", "counted") == 24
 
 
-@pytest.mark.asyncio
 async def test_flush_waits_for_what_is_queued_but_not_for_ever() -> None:
     sink = Sink(FakeClock(auto=True))
     async with recording(sink) as recorder:
@@ -235,7 +223,6 @@ async def test_flush_waits_for_what_is_queued_but_not_for_ever() -> None:
         assert sink.clock.elapsed_s - started == 5
 
 
-@pytest.mark.asyncio
 async def test_one_event_that_fails_unexpectedly_costs_no_other() -> None:
     sink = Sink(FakeClock())
     defects: list[Exception] = [RuntimeError("a defect")]

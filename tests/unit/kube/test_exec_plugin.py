@@ -52,7 +52,6 @@ def _calls(tmp_path: Path) -> list[Any]:
     return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("call-*"))]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("version", exec_plugin.API_VERSIONS)
 async def test_a_token_is_asked_for_once(tmp_path: Path, version: str) -> None:
     settings = _settings(tmp_path, _answer(version, token="t1"), api_version=version)
@@ -67,7 +66,6 @@ async def test_a_token_is_asked_for_once(tmp_path: Path, version: str) -> None:
     assert (tmp_path / "environ").read_text() == "vanilla"
 
 
-@pytest.mark.asyncio
 async def test_callers_at_the_same_time_share_one_run(tmp_path: Path) -> None:
     plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1")), clock=HandClock())
 
@@ -76,7 +74,6 @@ async def test_callers_at_the_same_time_share_one_run(tmp_path: Path) -> None:
     assert len(_calls(tmp_path)) == 1
 
 
-@pytest.mark.asyncio
 async def test_an_expired_credential_is_asked_for_anew(tmp_path: Path) -> None:
     clock = HandClock()
     first = _answer(token="t1", expirationTimestamp="2026-01-01T00:20:00Z")
@@ -91,7 +88,6 @@ async def test_an_expired_credential_is_asked_for_anew(tmp_path: Path) -> None:
     assert (before, kept, after) == ("Bearer t1", "Bearer t1", "Bearer t2")
 
 
-@pytest.mark.asyncio
 async def test_a_rejected_credential_is_asked_for_anew_once(tmp_path: Path) -> None:
     clock = HandClock()
     plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1"), _answer(token="t2")), clock=clock)
@@ -107,7 +103,6 @@ async def test_a_rejected_credential_is_asked_for_anew_once(tmp_path: Path) -> N
     assert not await plugin.rejected(await plugin.current(), sent_at)
 
 
-@pytest.mark.asyncio
 async def test_the_cluster_is_told_if_wanted(tmp_path: Path) -> None:
     settings = _settings(tmp_path, _answer(token="t"), cluster={"server": "https://s"})
 
@@ -116,7 +111,6 @@ async def test_the_cluster_is_told_if_wanted(tmp_path: Path) -> None:
     assert _calls(tmp_path)[0]["spec"]["cluster"] == {"server": "https://s"}
 
 
-@pytest.mark.asyncio
 async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
     answer = _answer(clientCertificateData="CERT", clientKeyData="KEY")
 
@@ -128,7 +122,6 @@ async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
     assert "KEY" not in repr(credential)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -150,7 +143,6 @@ async def test_a_bad_answer_is_an_error(tmp_path: Path, answer: str, words: str)
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.asyncio
 async def test_a_missing_program_is_an_error_with_a_hint(tmp_path: Path) -> None:
     settings = _settings(tmp_path, command="no-such-plugin", install_hint="get it there")
 
@@ -158,7 +150,6 @@ async def test_a_missing_program_is_an_error_with_a_hint(tmp_path: Path) -> None
         await ExecPlugin(settings, clock=HandClock()).current()
 
 
-@pytest.mark.asyncio
 async def test_a_failing_program_is_an_error_with_its_words(tmp_path: Path) -> None:
     code = "import sys; print('log in first', file=sys.stderr); sys.exit(3)"
     settings = _settings(tmp_path, args=("-c", code))
@@ -167,7 +158,6 @@ async def test_a_failing_program_is_an_error_with_its_words(tmp_path: Path) -> N
         await ExecPlugin(settings, clock=HandClock()).current()
 
 
-@pytest.mark.asyncio
 async def test_a_failing_renewal_after_a_rejection_changes_nothing(tmp_path: Path) -> None:
     clock = HandClock()
     answers = (_answer(token="t1"), "broken", "broken", _answer(token="t2"))
@@ -182,7 +172,6 @@ async def test_a_failing_renewal_after_a_rejection_changes_nothing(tmp_path: Pat
     assert [line["log_level"] for line in lines] == ["warning", "info"]
 
 
-@pytest.mark.asyncio
 async def test_a_hanging_program_and_its_children_are_ended(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     settings = _settings(
@@ -195,7 +184,6 @@ async def test_a_hanging_program_and_its_children_are_ended(tmp_path: Path) -> N
     assert await _is_gone(int(note.read_text()))
 
 
-@pytest.mark.asyncio
 async def test_a_cancelled_caller_leaves_no_program_behind(tmp_path: Path) -> None:
     note = tmp_path / "pid"
     settings = _settings(tmp_path, command="/bin/sh", args=("-c", f"echo $$ > {note}; sleep 60"))

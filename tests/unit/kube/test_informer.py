@@ -77,7 +77,6 @@ async def running(thing: Informer[Node] | Informers, clock: FakeClock) -> AsyncI
             await task
 
 
-@pytest.mark.asyncio
 async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
     server = Server(FakeClock())
     server.watches = [
@@ -102,7 +101,6 @@ async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
         assert informer.trouble_since is None
 
 
-@pytest.mark.asyncio
 async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_silent() -> None:
     server = Server(FakeClock())
     server.lists = [
@@ -118,7 +116,6 @@ async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_sil
         assert listener.heard == ["update changed@2->12", "add new@13", "delete gone@3"]
 
 
-@pytest.mark.asyncio
 async def test_a_failing_handler_stops_nobody() -> None:
     server = Server(FakeClock())
     server.lists = [page([node("a", 1), node("b", 2)], 10)]
@@ -133,7 +130,6 @@ async def test_a_failing_handler_stops_nobody() -> None:
         assert listener.heard == ["add a@1 initial", "add b@2 initial"]
 
 
-@pytest.mark.asyncio
 async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> None:
     server = Server(FakeClock())
     server.lists = [page([node("a", 1)], 10)]
@@ -151,7 +147,6 @@ async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> No
         assert deaf == []
 
 
-@pytest.mark.asyncio
 async def test_a_resync_delivers_everything_again_from_the_store() -> None:
     server = Server(FakeClock())
     server.lists = [page([node(f"n{n}", n + 1) for n in range(1200)], 2000)]
@@ -167,7 +162,6 @@ async def test_a_resync_delivers_everything_again_from_the_store() -> None:
         assert len(server.of("list")) == 1
 
 
-@pytest.mark.asyncio
 async def test_waiting_for_the_first_content_has_a_deadline() -> None:
     server = Server(FakeClock(auto=True))
     informer = informer_of(server)
@@ -188,7 +182,6 @@ class Client:
         return self.server
 
 
-@pytest.mark.asyncio
 async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
     server = Server(FakeClock())
     server.lists = [page([node("a", 1)], 10), page([node("b", 1)], 10)]
@@ -210,7 +203,6 @@ async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
     assert server.open_watches == 0
 
 
-@pytest.mark.asyncio
 async def test_an_index_can_be_added_to_an_informer() -> None:
     server = Server(FakeClock())
     server.lists = [page([node("a", 1, provider_id="sim://7")], 10)]

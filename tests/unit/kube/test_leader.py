@@ -107,7 +107,6 @@ def status() -> float | None:
     return REGISTRY.get_sample_value("leader_election_master_status", {"name": NAME})
 
 
-@pytest.mark.asyncio
 async def test_the_first_replica_leads_at_once_and_renews_with_single_writes() -> None:
     server = Server(FakeClock())
     replica = Replica(server)
@@ -126,7 +125,6 @@ async def test_the_first_replica_leads_at_once_and_renews_with_single_writes() -
     assert replica.recorder.events[-1][-1] == "baz stopped leading"
 
 
-@pytest.mark.asyncio
 async def test_cancelled_work_is_joined_before_the_lease_is_given_back() -> None:
     server = Server(FakeClock())
     replica = Replica(server, tidy_up_s=30)
@@ -148,7 +146,6 @@ async def test_cancelled_work_is_joined_before_the_lease_is_given_back() -> None
     assert max(gaps) <= 2
 
 
-@pytest.mark.asyncio
 async def test_work_that_returns_ends_the_term_and_gives_the_lease_back() -> None:
     server = Server(FakeClock())
     replica = Replica(server)
@@ -160,7 +157,6 @@ async def test_work_that_returns_ends_the_term_and_gives_the_lease_back() -> Non
     assert not replica.leads
 
 
-@pytest.mark.asyncio
 async def test_an_exception_of_the_work_comes_out_after_the_release() -> None:
     server = Server(FakeClock())
     replica = Replica(server)
@@ -171,7 +167,6 @@ async def test_an_exception_of_the_work_comes_out_after_the_release() -> None:
     assert server.spec.holder_identity == ""
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "weather",
     [
@@ -199,7 +194,6 @@ async def test_without_a_renewal_leading_ends_at_the_deadline(
     assert status() == 0
 
 
-@pytest.mark.asyncio
 async def test_a_slow_success_counts_from_its_beginning() -> None:
     server = Server(FakeClock())
     replica = Replica(server)
@@ -212,7 +206,6 @@ async def test_a_slow_success_counts_from_its_beginning() -> None:
     assert replica.work.ended == pytest.approx(12.0)
 
 
-@pytest.mark.asyncio
 async def test_a_short_outage_is_survived() -> None:
     server = Server(FakeClock())
     replica = Replica(server)
@@ -225,7 +218,6 @@ async def test_a_short_outage_is_survived() -> None:
         assert replica.leads
 
 
-@pytest.mark.asyncio
 async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
     server = Server(FakeClock())
     replica = Replica(server, tidy_up_s=5)
@@ -241,7 +233,6 @@ async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
     assert replica.leaders == ["baz", "bing"]
 
 
-@pytest.mark.asyncio
 async def test_a_leader_creates_a_deleted_lease_again() -> None:
     server = Server(FakeClock())
     replica = Replica(server)
@@ -253,7 +244,6 @@ async def test_a_leader_creates_a_deleted_lease_again() -> None:
         assert server.spec.holder_identity == "baz"
 
 
-@pytest.mark.asyncio
 async def test_a_standby_leads_as_soon_as_the_lease_is_given_back() -> None:
     server = Server(FakeClock())
     first = Replica(server, "first")
@@ -269,7 +259,6 @@ async def test_a_standby_leads_as_soon_as_the_lease_is_given_back() -> None:
         assert server.spec.lease_transitions == 1
 
 
-@pytest.mark.asyncio
 async def test_a_standby_leads_at_the_moment_a_silent_holder_runs_out() -> None:
     server = Server(FakeClock())
     server.hold("bing", duration_s=15)
@@ -282,7 +271,6 @@ async def test_a_standby_leads_at_the_moment_a_silent_holder_runs_out() -> None:
         assert replica.leaders == ["bing", "baz"]
 
 
-@pytest.mark.asyncio
 async def test_a_standby_tries_at_once_when_the_lease_is_deleted() -> None:
     server = Server(FakeClock())
     server.hold("bing")
@@ -294,7 +282,6 @@ async def test_a_standby_tries_at_once_when_the_lease_is_deleted() -> None:
         assert replica.work.began == 3
 
 
-@pytest.mark.asyncio
 async def test_a_watching_standby_does_not_read_while_the_holder_renews() -> None:
     server = Server(FakeClock())
     leader = Replica(server, "first")
@@ -309,7 +296,6 @@ async def test_a_watching_standby_does_not_read_while_the_holder_renews() -> Non
         assert not standby.leads
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("refused", [True, False], ids=["watch refused", "watch switched off"])
 async def test_without_a_watch_the_lease_is_read_every_retry_period(refused: bool) -> None:
     server = Server(FakeClock())
@@ -329,7 +315,6 @@ async def test_without_a_watch_the_lease_is_read_every_retry_period(refused: boo
         assert standby.leads
 
 
-@pytest.mark.asyncio
 async def test_without_a_watch_a_silent_holder_is_replaced_within_the_old_bounds() -> None:
     server = Server(FakeClock())
     server.hold("bing", duration_s=15)
@@ -340,7 +325,6 @@ async def test_without_a_watch_a_silent_holder_is_replaced_within_the_old_bounds
         assert 15 <= replica.work.began < 19.4
 
 
-@pytest.mark.asyncio
 async def test_a_standby_waits_out_an_unreachable_server() -> None:
     server = Server(FakeClock())
     server.watch_works = False
@@ -355,7 +339,6 @@ async def test_a_standby_waits_out_an_unreachable_server() -> None:
         assert replica.leads
 
 
-@pytest.mark.asyncio
 async def test_a_standby_that_is_cancelled_leaves_the_lease_alone() -> None:
     server = Server(FakeClock())
     server.hold("bing")
@@ -369,7 +352,6 @@ async def test_a_standby_that_is_cancelled_leaves_the_lease_alone() -> None:
     assert replica.recorder.events == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("watch", [True, False])
 async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
     watch: bool,
@@ -394,7 +376,6 @@ async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
     assert replica.work.began is None
 
 
-@pytest.mark.asyncio
 async def test_giving_back_does_not_hold_up_the_end() -> None:
     server = Server(FakeClock())
     replica = Replica(server)
@@ -406,7 +387,6 @@ async def test_giving_back_does_not_hold_up_the_end() -> None:
     assert replica.work.ended == 1
 
 
-@pytest.mark.asyncio
 async def test_only_a_leader_that_missed_its_own_end_is_unhealthy() -> None:
     server = Server(FakeClock())
     replica = Replica(server)
@@ -422,7 +402,6 @@ async def test_only_a_leader_that_missed_its_own_end_is_unhealthy() -> None:
     assert replica.elector.check(now + 3600) is None
 
 
-@pytest.mark.asyncio
 async def test_never_two_leaders_in_changing_weather() -> None:
     server = Server(FakeClock())
     rng = random.Random(7)

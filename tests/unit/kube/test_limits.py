@@ -13,7 +13,6 @@ from ccm.kube.client import Client
 from tests.unit.kube.wire import HandClock, connect, serve
 
 
-@pytest.mark.asyncio
 async def test_the_31st_request_of_a_burst_of_30_waits_50_ms() -> None:
     clock = HandClock()
     limiter = TokenBucket(qps=20, burst=30, clock=clock)
@@ -29,7 +28,6 @@ async def test_the_31st_request_of_a_burst_of_30_waits_50_ms() -> None:
     assert len(server.seen) == 31
 
 
-@pytest.mark.asyncio
 async def test_requests_are_served_in_the_order_of_arrival() -> None:
     limiter = TokenBucket(qps=1000, burst=1, clock=HandClock())
     order: list[int] = []
@@ -43,7 +41,6 @@ async def test_requests_are_served_in_the_order_of_arrival() -> None:
     assert order == list(range(1000))
 
 
-@pytest.mark.asyncio
 async def test_a_cancelled_request_takes_no_token() -> None:
     clock = HandClock()
     limiter = TokenBucket(qps=1, burst=1, clock=clock)
@@ -62,7 +59,6 @@ async def test_a_cancelled_request_takes_no_token() -> None:
     assert sum(clock.naps) == pytest.approx(2)
 
 
-@pytest.mark.asyncio
 async def test_a_negative_rate_is_no_limit() -> None:
     limiter = throttle.bucket(-1, 1)
 

@@ -70,7 +70,6 @@ async def ours_from_before(server: Server, lock: Lock) -> None:
     server.hold("baz", transitions=7)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("arrange", "held", "last_verb", "transitions"),
     [
@@ -105,7 +104,6 @@ async def test_one_try(
 
 
 @pytest.mark.row("daemon-lease-10")
-@pytest.mark.asyncio
 async def test_taking_and_two_renewals_read_once() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)
@@ -116,7 +114,6 @@ async def test_taking_and_two_renewals_read_once() -> None:
 
 
 @pytest.mark.row("daemon-lease-11")
-@pytest.mark.asyncio
 async def test_a_failed_renewal_reads_and_writes_again_and_is_counted() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)
@@ -133,7 +130,6 @@ async def test_a_failed_renewal_reads_and_writes_again_and_is_counted() -> None:
 
 
 @pytest.mark.row("daemon-lease-12")
-@pytest.mark.asyncio
 async def test_a_renewal_keeps_the_start_of_the_term_and_writes_six_digits_in_utc() -> None:
     east = START.astimezone(timezone(timedelta(hours=5)))
     server = Server(FakeClock(start=east))
@@ -149,7 +145,6 @@ async def test_a_renewal_keeps_the_start_of_the_term_and_writes_six_digits_in_ut
     assert (server.spec.strategy, server.spec.preferred_holder) == (None, None)
 
 
-@pytest.mark.asyncio
 async def test_a_term_written_with_other_digits_is_continued() -> None:
     server = Server(FakeClock())
     server.hold("baz", renewed="2025-12-31T23:00:00Z")
@@ -158,7 +153,6 @@ async def test_a_term_written_with_other_digits_is_continued() -> None:
 
 
 @pytest.mark.row("daemon-lease-09")
-@pytest.mark.asyncio
 async def test_each_renewal_counts_however_soon_it_comes() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)
@@ -173,7 +167,6 @@ async def test_each_renewal_counts_however_soon_it_comes() -> None:
     assert lock.observed_at == first + 1
 
 
-@pytest.mark.asyncio
 async def test_times_nobody_can_read_still_count_as_a_record() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)
@@ -184,7 +177,6 @@ async def test_times_nobody_can_read_still_count_as_a_record() -> None:
     assert SIX_DIGITS.fullmatch(server.spec.acquire_time or "")
 
 
-@pytest.mark.asyncio
 async def test_the_record_decides_how_long_others_wait() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)
@@ -196,7 +188,6 @@ async def test_the_record_decides_how_long_others_wait() -> None:
     assert await lock.attempt()
 
 
-@pytest.mark.asyncio
 async def test_a_duration_is_rounded_up_to_whole_seconds() -> None:
     server = Server(FakeClock())
 
@@ -205,7 +196,6 @@ async def test_a_duration_is_rounded_up_to_whole_seconds() -> None:
     assert server.spec.lease_duration_seconds == 16
 
 
-@pytest.mark.asyncio
 async def test_losing_a_race_is_a_conflict() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)
@@ -222,7 +212,6 @@ async def test_losing_a_race_is_a_conflict() -> None:
 
 
 @pytest.mark.row("daemon-lease-14")
-@pytest.mark.asyncio
 async def test_release_empties_the_holder_and_keeps_the_transitions() -> None:
     server = Server(FakeClock())
     server.hold("baz", transitions=3)
@@ -238,7 +227,6 @@ async def test_release_empties_the_holder_and_keeps_the_transitions() -> None:
     assert not lock.is_ours
 
 
-@pytest.mark.asyncio
 async def test_release_is_repeated_on_conflict_while_the_lease_is_ours() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)
@@ -249,7 +237,6 @@ async def test_release_is_repeated_on_conflict_while_the_lease_is_ours() -> None
     assert server.spec.lease_transitions == 2
 
 
-@pytest.mark.asyncio
 async def test_release_touches_nobody_elses_lease() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)
@@ -259,7 +246,6 @@ async def test_release_touches_nobody_elses_lease() -> None:
     assert server.spec.holder_identity == "bing"
 
 
-@pytest.mark.asyncio
 async def test_release_of_a_deleted_lease_is_none() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)
@@ -268,7 +254,6 @@ async def test_release_of_a_deleted_lease_is_none() -> None:
     assert not await lock.release()
 
 
-@pytest.mark.asyncio
 async def test_release_survives_a_short_outage() -> None:
     server = Server(FakeClock(auto=True))
     lock = lock_on(server)
@@ -279,7 +264,6 @@ async def test_release_survives_a_short_outage() -> None:
     assert server.spec.holder_identity == ""
 
 
-@pytest.mark.asyncio
 async def test_a_lost_answer_leaves_the_lock_in_doubt_until_it_is_read() -> None:
     server = Server(FakeClock())
     lock = lock_on(server)

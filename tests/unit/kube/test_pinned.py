@@ -23,7 +23,6 @@ def config(folder: Path, **settings: Path) -> ClusterConfig:
     )
 
 
-@pytest.mark.asyncio
 async def test_what_is_pinned_stays_when_the_files_change(tmp_path: Path) -> None:
     for name in ("authority-one.pem", "client-a.pem", "client-a.key.pem"):
         shutil.copy(CERTS / name, tmp_path)
@@ -47,7 +46,6 @@ async def test_what_is_pinned_stays_when_the_files_change(tmp_path: Path) -> Non
     assert pinned.files(found) == []
 
 
-@pytest.mark.asyncio
 async def test_data_and_other_credentials_are_left_as_they_are() -> None:
     given = ClusterConfig(
         server="https://x",

@@ -89,7 +89,6 @@ def initial(*objects: Node, version: int) -> list[Step]:
     return [*(added(obj) for obj in objects), bookmark(version, end=True)]
 
 
-@pytest.mark.asyncio
 async def test_the_first_request_is_a_watch_list_and_the_same_watch_goes_on() -> None:
     server = Server(FakeClock())
     server.watches = [
@@ -106,7 +105,6 @@ async def test_the_first_request_is_a_watch_list_and_the_same_watch_goes_on() ->
         assert (second.verb, second.version, second.initial) == ("watch", "9", False)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None:
     server = Server(FakeClock())
@@ -129,7 +127,6 @@ async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None
         assert sink.removed == [("b", None)]
 
 
-@pytest.mark.asyncio
 async def test_a_server_that_ignores_watch_list_and_falls_silent_is_listed() -> None:
     server = Server(FakeClock())
     server.watches = [[added(node("a", 1)), FOREVER]]
@@ -142,7 +139,6 @@ async def test_a_server_that_ignores_watch_list_and_falls_silent_is_listed() -> 
         assert [call.verb for call in server.calls] == ["watch", "list", "watch"]
 
 
-@pytest.mark.asyncio
 async def test_a_server_that_ignores_watch_list_and_chatters_is_listed() -> None:
     server = Server(FakeClock())
     chatter = [step for n in range(100) for step in (modified(node("a", n)), 1.0)]
@@ -153,7 +149,6 @@ async def test_a_server_that_ignores_watch_list_and_chatters_is_listed() -> None
         assert sink.completed == [60]
 
 
-@pytest.mark.asyncio
 async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end() -> None:
     server = Server(FakeClock())
     cut = errors.Unreachable("reset", kind="reset")
@@ -170,7 +165,6 @@ async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end
         assert set(sink.objects) == {"a", "c"}
 
 
-@pytest.mark.asyncio
 async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_included() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]
@@ -188,7 +182,6 @@ async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_includ
         assert sink.upserts == ["a@11"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("as_status", [True, False], ids=["at the start", "inside the watch"])
 async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
     server = Server(FakeClock())
@@ -206,7 +199,6 @@ async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
         assert reflector.trouble_since is None
 
 
-@pytest.mark.asyncio
 async def test_an_expiry_after_an_outage_is_listed_without_a_long_pause() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10), page([], 20)]
@@ -217,7 +209,6 @@ async def test_an_expiry_after_an_outage_is_listed_without_a_long_pause() -> Non
         assert server.of("list")[1].at == pytest.approx(expired + 0.8)
 
 
-@pytest.mark.asyncio
 async def test_failures_back_off_without_end_and_watches_resume() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]
@@ -230,7 +221,6 @@ async def test_failures_back_off_without_end_and_watches_resume() -> None:
         assert {call.version for call in server.of("watch")} == {"10"}
 
 
-@pytest.mark.asyncio
 async def test_two_quiet_minutes_make_pauses_short_again() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]
@@ -241,7 +231,6 @@ async def test_two_quiet_minutes_make_pauses_short_again() -> None:
         assert at == pytest.approx([0, 0.8, 2.4, 5.6, 136.4])
 
 
-@pytest.mark.asyncio
 async def test_jitter_stretches_pauses_up_to_double() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]
@@ -255,7 +244,6 @@ async def test_jitter_stretches_pauses_up_to_double() -> None:
         assert max(late) - min(late) > 5
 
 
-@pytest.mark.asyncio
 async def test_retry_after_is_honoured() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]
@@ -266,7 +254,6 @@ async def test_retry_after_is_honoured() -> None:
         assert [call.version for call in server.of("watch")] == ["10", "10"]
 
 
-@pytest.mark.asyncio
 async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10) for _ in range(100)]
@@ -280,7 +267,6 @@ async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> Non
         assert min(gaps) == pytest.approx(30)
 
 
-@pytest.mark.asyncio
 async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
     server = Server(FakeClock())
     server.lists = [page([node("a", 1)], 10), page([], 90)]
@@ -291,7 +277,6 @@ async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
         assert sink.removed == [("a", None)]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "failure",
     [api_error(502), errors.Unreachable("garbage", kind="garbage"), api_error(500), api_error(401)],
@@ -311,7 +296,6 @@ async def test_a_failing_watch_delivers_nothing_and_is_repeated(failure: Excepti
         assert reflector.trouble_since is None
 
 
-@pytest.mark.asyncio
 async def test_a_version_from_the_future_leads_to_a_new_list() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10), page([], 4)]
@@ -325,7 +309,6 @@ async def test_a_version_from_the_future_leads_to_a_new_list() -> None:
         assert [call.version for call in server.of("watch")] == ["10", "4"]
 
 
-@pytest.mark.asyncio
 async def test_a_failing_list_is_repeated_from_its_beginning() -> None:
     server = Server(FakeClock())
     server.lists = [
@@ -340,7 +323,6 @@ async def test_a_failing_list_is_repeated_from_its_beginning() -> None:
         assert len(sink.completed) == 1
 
 
-@pytest.mark.asyncio
 async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() -> None:
     server = Server(FakeClock())
     server.watches = [
@@ -360,7 +342,6 @@ async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() ->
         assert reflector.resource_version == "11"
 
 
-@pytest.mark.asyncio
 async def test_a_list_with_a_malformed_item_still_reports_who_else_is_gone() -> None:
     server = Server(FakeClock())
     server.lists = [
@@ -374,7 +355,6 @@ async def test_a_list_with_a_malformed_item_still_reports_who_else_is_gone() -> 
         assert sink.removed == [("c", None)]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("settings", [PAGES, LISTED], ids=["pages", "watch-list"])
 async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
     settings: Settings,
@@ -396,7 +376,6 @@ async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
         assert sink.removed == []
 
 
-@pytest.mark.asyncio
 async def test_a_deletion_carries_the_last_state() -> None:
     server = Server(FakeClock())
     server.lists = [page([node("a", 1)], 10)]
@@ -406,7 +385,6 @@ async def test_a_deletion_carries_the_last_state() -> None:
         assert reflector.resource_version == "12"
 
 
-@pytest.mark.asyncio
 async def test_a_silent_watch_is_opened_again_and_the_limit_can_be_set() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]
@@ -417,7 +395,6 @@ async def test_a_silent_watch_is_opened_again_and_the_limit_can_be_set() -> None
         assert [call.version for call in server.of("watch")] == ["10", "10"]
 
 
-@pytest.mark.asyncio
 async def test_a_watch_that_is_never_answered_is_given_up_and_resumed() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]
@@ -430,7 +407,6 @@ async def test_a_watch_that_is_never_answered_is_given_up_and_resumed() -> None:
         assert [call.version for call in server.of("watch")] == ["10", "10"]
 
 
-@pytest.mark.asyncio
 async def test_a_watch_that_the_server_never_ends_is_renewed() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]
@@ -440,7 +416,6 @@ async def test_a_watch_that_the_server_never_ends_is_renewed() -> None:
         assert [call.at for call in server.of("watch")] == [0, 76]
 
 
-@pytest.mark.asyncio
 async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
     server = Server(FakeClock())
     server.lists = [page([node(f"n{n}", n + 1) for n in range(5000)], 6000)]
@@ -466,7 +441,6 @@ async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
     await asyncio.gather(task, worker, return_exceptions=True)
 
 
-@pytest.mark.asyncio
 async def test_contact_and_trouble_tell_how_fresh_the_copy_is() -> None:
     server = Server(FakeClock())
     server.lists = [page([], 10)]

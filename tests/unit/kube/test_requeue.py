@@ -22,7 +22,6 @@ def test_a_key_waits_twice_as_long_each_time_up_to_the_cap() -> None:
     assert policy.next_delay("a") == pytest.approx(0.005)
 
 
-@pytest.mark.asyncio
 async def test_the_shared_bucket_hands_out_future_tokens() -> None:
     clock = FakeClock()
     bucket: requeue.SharedBucket[str] = requeue.SharedBucket(qps=10, burst=100, clock=clock)

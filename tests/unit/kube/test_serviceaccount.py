@@ -55,7 +55,6 @@ def sent(server: Server) -> list[tuple[str, str]]:
     return [(seen.method, seen.target) for seen in server.seen]
 
 
-@pytest.mark.asyncio
 async def test_a_token_is_asked_for_once_with_our_own_credentials(
     server: Server, account: ServiceAccount, clock: HandClock
 ) -> None:
@@ -71,7 +70,6 @@ async def test_a_token_is_asked_for_once_with_our_own_credentials(
     assert account.user == "system:serviceaccount:kube-system:node-controller"
 
 
-@pytest.mark.asyncio
 async def test_what_does_not_exist_is_made(
     server: Server, account: ServiceAccount, clock: HandClock
 ) -> None:
@@ -90,7 +88,6 @@ async def test_what_does_not_exist_is_made(
     assert server.seen[1].json["metadata"]["name"] == "node-controller"
 
 
-@pytest.mark.asyncio
 async def test_somebody_else_may_make_the_account_first(
     server: Server, account: ServiceAccount, clock: HandClock
 ) -> None:
@@ -99,7 +96,6 @@ async def test_somebody_else_may_make_the_account_first(
     assert (await account.current()).header == "Bearer theirs"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("life_s", "kept_s"), [(3600, 2880), (60, 480)], ids=["hour", "short"])
 async def test_a_new_token_is_asked_for_when_most_of_its_life_is_over(
     server: Server, account: ServiceAccount, clock: HandClock, life_s: float, kept_s: float
@@ -115,7 +111,6 @@ async def test_a_new_token_is_asked_for_when_most_of_its_life_is_over(
     assert (kept, renewed) == ("Bearer first", "Bearer second")
 
 
-@pytest.mark.asyncio
 async def test_a_token_that_cannot_be_renewed_stays_in_use(
     server: Server, account: ServiceAccount, clock: HandClock
 ) -> None:
@@ -131,7 +126,6 @@ async def test_a_token_that_cannot_be_renewed_stays_in_use(
     assert len(server.seen) == 3
 
 
-@pytest.mark.asyncio
 async def test_the_first_token_is_tried_for_a_while(
     server: Server, account: ServiceAccount, clock: HandClock
 ) -> None:
@@ -143,7 +137,6 @@ async def test_the_first_token_is_tried_for_a_while(
     assert clock.naps == [0.5, 1.0, 2.0]
 
 
-@pytest.mark.asyncio
 async def test_without_any_token_nothing_is_sent(server: Server, account: ServiceAccount) -> None:
     server.will(refuses(403, "Forbidden", "may not"))
 
@@ -151,7 +144,6 @@ async def test_without_any_token_nothing_is_sent(server: Server, account: Servic
         await account.current()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("answer", [{}, {"status": {"token": ""}}, {"status": {"token": "a"}}, []])
 async def test_nonsense_is_no_token(server: Server, account: ServiceAccount, answer: Any) -> None:
     server.will(*[says(answer)] * serviceaccount.TRIES)
@@ -160,7 +152,6 @@ async def test_nonsense_is_no_token(server: Server, account: ServiceAccount, ans
         await account.current()
 
 
-@pytest.mark.asyncio
 async def test_a_rejected_token_is_replaced_once(
     server: Server, account: ServiceAccount, clock: HandClock
 ) -> None:

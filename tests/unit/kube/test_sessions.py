@@ -35,7 +35,6 @@ def _client(name: str) -> ClientCertificate:
     )
 
 
-@pytest.mark.asyncio
 async def test_a_server_of_another_authority_is_not_trusted() -> None:
     settings = TlsSettings(ca_file=CERTS / "authority-two.pem")
 
@@ -50,7 +49,6 @@ async def test_a_server_of_another_authority_is_not_trusted() -> None:
     assert server.seen == []
 
 
-@pytest.mark.asyncio
 async def test_without_an_authority_the_systems_are_trusted() -> None:
     async with serve(server_context("server-one")) as server, connect(server.url) as wire:
         with pytest.raises(errors.Unreachable) as caught:
@@ -59,7 +57,6 @@ async def test_without_an_authority_the_systems_are_trusted() -> None:
     assert caught.value.kind == "tls"
 
 
-@pytest.mark.asyncio
 async def test_any_server_is_trusted_on_demand() -> None:
     async with (
         serve(server_context("server-one")) as server,
@@ -68,7 +65,6 @@ async def test_any_server_is_trusted_on_demand() -> None:
         assert await wire.do("GET", "/") == b"{}"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("name", "trusted"), [("apiserver.test", True), ("other.test", False)])
 async def test_the_servers_name_may_be_told(name: str, trusted: bool) -> None:
     settings = TlsSettings(ca_file=CERTS / "authority-one.pem", server_name=name)
@@ -86,7 +82,6 @@ async def test_the_servers_name_may_be_told(name: str, trusted: bool) -> None:
     assert outcome == ("trusted" if trusted else "tls")
 
 
-@pytest.mark.asyncio
 async def test_a_rotated_authority_is_found_at_the_first_failure_of_trust(
     tmp_path: Path,
 ) -> None:
@@ -108,7 +103,6 @@ async def test_a_rotated_authority_is_found_at_the_first_failure_of_trust(
     assert len(server.seen) == 2
 
 
-@pytest.mark.asyncio
 async def test_a_rotated_certificate_is_shown_within_a_minute_and_no_stream_is_lost(
     tmp_path: Path,
 ) -> None:
@@ -146,7 +140,6 @@ async def test_a_rotated_certificate_is_shown_within_a_minute_and_no_stream_is_l
     assert server.peers == ["daemon-a", "daemon-a", "daemon-b"]
 
 
-@pytest.mark.asyncio
 async def test_a_certificate_that_was_rejected_is_looked_for_at_once(tmp_path: Path) -> None:
     chain = _copy("client-a.pem", tmp_path / "tls.crt")
     key = _copy("client-a.key.pem", tmp_path / "tls.key")
@@ -167,7 +160,6 @@ async def test_a_certificate_that_was_rejected_is_looked_for_at_once(tmp_path: P
     assert server.peers == ["daemon-a", "daemon-a", "daemon-b"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("content", [None, "", "half a certifi"])
 async def test_unusable_files_leave_the_old_material_in_use(
     tmp_path: Path, content: str | None
@@ -195,7 +187,6 @@ async def test_unusable_files_leave_the_old_material_in_use(
     assert [line["log_level"] for line in lines] == ["warning", "info"]
 
 
-@pytest.mark.asyncio
 async def test_files_that_stay_the_same_make_no_new_context(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +211,6 @@ async def test_files_that_stay_the_same_make_no_new_context(
     assert not made
 
 
-@pytest.mark.asyncio
 async def test_files_that_never_were_usable_are_an_error(tmp_path: Path) -> None:
     async with connect("https://127.0.0.1:1", tls=TlsSettings(ca_file=tmp_path / "no")) as wire:
         with pytest.raises(errors.Unreachable) as caught:
@@ -229,7 +219,6 @@ async def test_files_that_never_were_usable_are_an_error(tmp_path: Path) -> None
     assert caught.value.kind == "tls"
 
 
-@pytest.mark.asyncio
 async def test_unchanged_files_keep_the_session(tmp_path: Path) -> None:
     file = _copy("authority-one.pem", tmp_path / "ca.crt")
     clock = HandClock()
@@ -259,7 +248,6 @@ class _Changing:
         return False
 
 
-@pytest.mark.asyncio
 async def test_a_certificate_of_the_credential_is_shown_from_the_next_request_on() -> None:
     settings = TlsSettings(ca_file=CERTS / "authority-one.pem")
     source = _Changing()

@@ -44,7 +44,6 @@ def _metric(name: str, **labels: str) -> float:
     return REGISTRY.get_sample_value(name, labels) or 0.0
 
 
-@pytest.mark.asyncio
 async def test_a_request_arrives_as_it_was_meant(server: Server) -> None:
     wire = connect(server.url, credentials=Fixed(credentials.bearer("t")))
 
@@ -68,7 +67,6 @@ async def test_a_request_arrives_as_it_was_meant(server: Server) -> None:
     assert seen.headers["User-Agent"] == "ccm/1.0 (linux/amd64) kubernetes/abc1234"
 
 
-@pytest.mark.asyncio
 async def test_a_server_may_live_below_a_path(server: Server) -> None:
     async with connect(server.url + "/clusters/one/") as wire:
         await wire.do("GET", "/version")
@@ -76,7 +74,6 @@ async def test_a_server_may_live_below_a_path(server: Server) -> None:
     assert server.seen[0].target == "/clusters/one/version"
 
 
-@pytest.mark.asyncio
 async def test_nobody_sends_no_authorization(server: Server) -> None:
     async with connect(server.url) as wire:
         await wire.do("GET", "/version")
@@ -85,7 +82,6 @@ async def test_nobody_sends_no_authorization(server: Server) -> None:
     assert "Content-Type" not in server.seen[0].headers
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("disabled", "expected"), [(True, "identity"), (False, "gzip")])
 async def test_compression_is_asked_for_unless_disabled(
     server: Server, disabled: bool, expected: str
@@ -104,7 +100,6 @@ async def test_compression_is_asked_for_unless_disabled(
     assert server.seen[0].headers["Accept-Encoding"] == expected
 
 
-@pytest.mark.asyncio
 async def test_cookies_are_not_kept(server: Server) -> None:
     server.will(says({}, Set_Cookie="a=b"))
 
@@ -115,7 +110,6 @@ async def test_cookies_are_not_kept(server: Server) -> None:
     assert "Cookie" not in server.seen[1].headers
 
 
-@pytest.mark.asyncio
 async def test_no_proxy_of_the_environment_is_used(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +122,6 @@ async def test_no_proxy_of_the_environment_is_used(
     assert len(server.seen) == 2
 
 
-@pytest.mark.asyncio
 async def test_a_redirect_is_not_followed(server: Server) -> None:
     server.will(says({}, status=302, Location="/elsewhere"))
 
@@ -140,7 +133,6 @@ async def test_a_redirect_is_not_followed(server: Server) -> None:
     assert len(server.seen) == 1
 
 
-@pytest.mark.asyncio
 async def test_429_with_retry_after_is_repeated_once_after_that_time(server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
     clock = HandClock()
@@ -157,7 +149,6 @@ async def test_429_with_retry_after_is_repeated_once_after_that_time(server: Ser
     assert retries == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
 async def test_without_the_header_an_answer_is_final(
@@ -175,7 +166,6 @@ async def test_without_the_header_an_answer_is_final(
     assert len(server.seen) == 1
 
 
-@pytest.mark.asyncio
 async def test_a_4xx_is_final_even_with_the_header(server: Server) -> None:
     server.will(refuses(409, "Conflict", Retry_After="1"))
 
@@ -186,7 +176,6 @@ async def test_a_4xx_is_final_even_with_the_header(server: Server) -> None:
     assert len(server.seen) == 1
 
 
-@pytest.mark.asyncio
 async def test_after_ten_repetitions_it_is_an_error(server: Server) -> None:
     server.will(*[refuses(503, "ServiceUnavailable", Retry_After="2")] * 20)
     clock = HandClock()
@@ -200,7 +189,6 @@ async def test_after_ten_repetitions_it_is_an_error(server: Server) -> None:
     assert clock.naps == [2] * 10
 
 
-@pytest.mark.asyncio
 async def test_a_caller_may_forbid_repetition(server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
 
@@ -211,7 +199,6 @@ async def test_a_caller_may_forbid_repetition(server: Server) -> None:
     assert len(server.seen) == 1
 
 
-@pytest.mark.asyncio
 async def test_each_attempt_takes_a_turn(server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
     clock = HandClock()
@@ -223,7 +210,6 @@ async def test_each_attempt_takes_a_turn(server: Server) -> None:
     assert clock.naps == [1, pytest.approx(9)]
 
 
-@pytest.mark.asyncio
 async def test_a_get_that_was_cut_is_repeated(server: Server) -> None:
     server.will(cuts, cuts)
     clock = HandClock()
@@ -235,7 +221,6 @@ async def test_a_get_that_was_cut_is_repeated(server: Server) -> None:
     assert len(server.seen) == 3
 
 
-@pytest.mark.asyncio
 async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
     server.will(cuts)
     host = server.url.removeprefix("http://")
@@ -251,7 +236,6 @@ async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
     assert failed == 1
 
 
-@pytest.mark.asyncio
 async def test_an_answer_cut_in_the_middle_is_repeated(server: Server) -> None:
     server.will(streams(b"half an ans", then=cuts))
 
@@ -259,7 +243,6 @@ async def test_an_answer_cut_in_the_middle_is_repeated(server: Server) -> None:
         assert await wire.do("GET", "/x") == b"{}"
 
 
-@pytest.mark.asyncio
 async def test_refused_connections_are_not_repeated_here() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -274,7 +257,6 @@ async def test_refused_connections_are_not_repeated_here() -> None:
     assert clock.naps == []
 
 
-@pytest.mark.asyncio
 async def test_a_slow_answer_times_out(server: Server) -> None:
     server.will(streams(b"begun", hold=True))
 
@@ -285,7 +267,6 @@ async def test_a_slow_answer_times_out(server: Server) -> None:
     assert caught.value.kind == "timeout"
 
 
-@pytest.mark.asyncio
 async def test_what_is_no_http_is_garbage() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
@@ -302,7 +283,6 @@ async def test_what_is_no_http_is_garbage() -> None:
     assert caught.value.kind == "garbage"
 
 
-@pytest.mark.asyncio
 async def test_cancellation_passes_through(server: Server) -> None:
     server.will(streams(hold=True))
 
@@ -312,7 +292,6 @@ async def test_cancellation_passes_through(server: Server) -> None:
                 await wire.do("GET", "/x")
 
 
-@pytest.mark.asyncio
 async def test_a_401_with_a_rotated_token_is_repeated_once(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
@@ -334,7 +313,6 @@ async def test_a_401_with_a_rotated_token_is_repeated_once(server: Server, tmp_p
     assert server.seen[2].body == b"{}"
 
 
-@pytest.mark.asyncio
 async def test_a_second_401_is_final(server: Server, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
@@ -352,7 +330,6 @@ async def test_a_second_401_is_final(server: Server, tmp_path: Path) -> None:
     assert len(server.seen) == 3
 
 
-@pytest.mark.asyncio
 async def test_a_401_with_an_unchanged_token_is_final(server: Server, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("one")
     clock = HandClock()
@@ -366,7 +343,6 @@ async def test_a_401_with_an_unchanged_token_is_final(server: Server, tmp_path: 
     assert len(server.seen) == 1
 
 
-@pytest.mark.asyncio
 async def test_without_a_credential_nothing_is_sent(server: Server, tmp_path: Path) -> None:
     async with connect(server.url, credentials=TokenFile(tmp_path / "none")) as wire:
         with pytest.raises(errors.NoCredentials):
@@ -375,7 +351,6 @@ async def test_without_a_credential_nothing_is_sent(server: Server, tmp_path: Pa
     assert server.seen == []
 
 
-@pytest.mark.asyncio
 async def test_a_pods_configuration_reaches_the_server_over_tls(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("pod\n")
     (tmp_path / "ca.crt").write_bytes((CERTS / "authority-one.pem").read_bytes())
@@ -400,7 +375,6 @@ async def _read(wire: transport.Transport, idle_timeout_s: float = 5.0) -> list[
         return [line async for line in lines]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "chunks",
     [
@@ -417,7 +391,6 @@ async def test_a_stream_is_cut_into_lines(server: Server, chunks: tuple[bytes, .
         assert await _read(wire) == [b"one", b"two", b"three"]
 
 
-@pytest.mark.asyncio
 async def test_a_line_arrives_before_the_stream_ends(server: Server) -> None:
     server.will(streams(b"one\n", hold=True))
 
@@ -426,7 +399,6 @@ async def test_a_line_arrives_before_the_stream_ends(server: Server) -> None:
             assert await anext(lines) == b"one"
 
 
-@pytest.mark.asyncio
 async def test_a_line_of_two_mebibytes_passes(server: Server) -> None:
     line = b"x" * (2 * 1024 * 1024 + 1000)
     server.will(streams(b"first\n" + line + b"\nlast\n"))
@@ -435,7 +407,6 @@ async def test_a_line_of_two_mebibytes_passes(server: Server) -> None:
         assert await _read(wire) == [b"first", line, b"last"]
 
 
-@pytest.mark.asyncio
 async def test_a_line_without_an_end_is_garbage(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,7 +420,6 @@ async def test_a_line_without_an_end_is_garbage(
     assert caught.value.kind == "garbage"
 
 
-@pytest.mark.asyncio
 async def test_a_silent_stream_is_given_up(server: Server) -> None:
     server.will(streams(b"one\n", hold=True))
     started = time.monotonic()
@@ -462,7 +432,6 @@ async def test_a_silent_stream_is_given_up(server: Server) -> None:
     assert time.monotonic() - started < 3
 
 
-@pytest.mark.asyncio
 async def test_a_stream_that_is_cut_is_told_from_one_that_ends(server: Server) -> None:
     server.will(streams(b"one\n", then=cuts))
 
@@ -473,7 +442,6 @@ async def test_a_stream_that_is_cut_is_told_from_one_that_ends(server: Server) -
     assert caught.value.kind == "reset"
 
 
-@pytest.mark.asyncio
 async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> None:
     server.will(refuses(410, "Expired"), sends(b"<html>", status=502, content_type="text/html"))
 
@@ -484,7 +452,6 @@ async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> N
             await _read(wire)
 
 
-@pytest.mark.asyncio
 async def test_a_stream_asks_for_no_compression(server: Server) -> None:
     async with connect(server.url, disable_compression=False) as wire:
         await _read(wire)
@@ -492,7 +459,6 @@ async def test_a_stream_asks_for_no_compression(server: Server) -> None:
     assert server.seen[0].headers["Accept-Encoding"] == "identity"
 
 
-@pytest.mark.asyncio
 async def test_a_server_that_never_begins_its_answer_times_out(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -510,7 +476,6 @@ async def test_a_server_that_never_begins_its_answer_times_out(
     assert caught.value.kind == "timeout"
 
 
-@pytest.mark.asyncio
 async def test_leaving_a_stream_closes_its_connection(server: Server) -> None:
     ended = asyncio.Event()
 
@@ -535,7 +500,6 @@ async def test_leaving_a_stream_closes_its_connection(server: Server) -> None:
             await ended.wait()
 
 
-@pytest.mark.asyncio
 async def test_durations_and_sizes_are_counted(server: Server) -> None:
     server.will(sends(b"12345"))
     host = server.url.removeprefix("http://")
@@ -560,7 +524,6 @@ def test_only_a_get_that_was_cut_is_tried_again(
     assert transport.cut_delay(method, errors.Unreachable("", kind=kind)) == expected
 
 
-@pytest.mark.asyncio
 async def test_many_streams_leave_room_for_a_write(server: Server) -> None:
     """The number of connections has no limit, so watches never starve the writes."""
     server.will(*[streams(b"one\n", hold=True)] * 120)

@@ -28,7 +28,6 @@ async def take_all(queue: WorkQueue[str]) -> list[str]:
     return taken
 
 
-@pytest.mark.asyncio
 async def test_keys_come_in_order_and_only_once() -> None:
     queue: WorkQueue[str] = WorkQueue("order", clock=FakeClock())
     for key in ("a", "b", "a", "c", "b"):
@@ -36,7 +35,6 @@ async def test_keys_come_in_order_and_only_once() -> None:
     assert await take_all(queue) == ["a", "b", "c"]
 
 
-@pytest.mark.asyncio
 async def test_a_key_added_while_in_work_comes_back_when_done() -> None:
     queue: WorkQueue[str] = WorkQueue("again", clock=FakeClock())
     queue.add("a")
@@ -49,7 +47,6 @@ async def test_a_key_added_while_in_work_comes_back_when_done() -> None:
     assert len(queue) == 0
 
 
-@pytest.mark.asyncio
 async def test_an_idle_worker_is_woken_by_an_addition() -> None:
     queue: WorkQueue[str] = WorkQueue("idle", clock=FakeClock())
     workers = [asyncio.create_task(queue.get()) for _ in range(2)]
@@ -59,7 +56,6 @@ async def test_an_idle_worker_is_woken_by_an_addition() -> None:
     assert [await worker for worker in workers] == ["a", "b"]
 
 
-@pytest.mark.asyncio
 async def test_a_worker_cancelled_while_woken_passes_the_key_on() -> None:
     queue: WorkQueue[str] = WorkQueue("pass", clock=FakeClock())
     first = asyncio.create_task(queue.get())
@@ -71,7 +67,6 @@ async def test_a_worker_cancelled_while_woken_passes_the_key_on() -> None:
     assert first.cancelled()
 
 
-@pytest.mark.asyncio
 async def test_a_delayed_key_comes_when_it_is_due() -> None:
     clock = FakeClock()
     queue: WorkQueue[str] = WorkQueue("later", clock=clock)
@@ -87,7 +82,6 @@ async def test_a_delayed_key_comes_when_it_is_due() -> None:
     assert await take_all(queue) == ["slow"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("delays", [(5.0, 2.0), (2.0, 5.0)], ids=["shortened", "not lengthened"])
 async def test_of_several_delays_the_earliest_wins(delays: tuple[float, float]) -> None:
     clock = FakeClock()
@@ -100,7 +94,6 @@ async def test_of_several_delays_the_earliest_wins(delays: tuple[float, float]) 
     assert await take_all(queue) == []
 
 
-@pytest.mark.asyncio
 async def test_the_delay_pump_starts_again_after_it_ran_dry() -> None:
     clock = FakeClock()
     queue: WorkQueue[str] = WorkQueue("pump", clock=clock)
@@ -110,7 +103,6 @@ async def test_the_delay_pump_starts_again_after_it_ran_dry() -> None:
         assert await take_all(queue) == ["a"]
 
 
-@pytest.mark.asyncio
 async def test_failures_are_counted_delayed_and_forgotten() -> None:
     clock = FakeClock()
     policy = PerItem(policy=Exponential(base_s=1, cap_s=60))
@@ -126,7 +118,6 @@ async def test_failures_are_counted_delayed_and_forgotten() -> None:
     assert await queue.drained(1)
 
 
-@pytest.mark.asyncio
 async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest() -> None:
     clock = FakeClock()
     queue: WorkQueue[str] = WorkQueue("shut", clock=clock)
@@ -153,7 +144,6 @@ async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest() -> None:
     assert len(queue) == 0
 
 
-@pytest.mark.asyncio
 async def test_shut_down_wakes_every_idle_worker() -> None:
     queue: WorkQueue[str] = WorkQueue("wake", clock=FakeClock())
     workers = [asyncio.create_task(queue.get()) for _ in range(3)]
@@ -163,7 +153,6 @@ async def test_shut_down_wakes_every_idle_worker() -> None:
     assert [type(result) for result in results] == [ShutDown] * 3
 
 
-@pytest.mark.asyncio
 async def test_drained_gives_up_on_a_worker_that_never_ends() -> None:
     clock = FakeClock(auto=True)
     queue: WorkQueue[str] = WorkQueue("stuck", clock=clock)
@@ -174,7 +163,6 @@ async def test_drained_gives_up_on_a_worker_that_never_ends() -> None:
     assert clock.elapsed_s == 5
 
 
-@pytest.mark.asyncio
 async def test_metrics_count_as_in_client_go() -> None:
     clock = FakeClock()
     queue: WorkQueue[str] = WorkQueue("measured", clock=clock)
@@ -229,7 +217,6 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.asyncio
 @settings(max_examples=150, deadline=None)
 @given(steps=STEPS, workers=st.integers(min_value=1, max_value=3))
 async def test_no_key_is_in_two_hands_and_none_is_lost(
@@ -275,7 +262,6 @@ async def test_no_key_is_in_two_hands_and_none_is_lost(
         assert await queue.drained(1)
 
 
-@pytest.mark.asyncio
 async def test_keys_in_the_background_wait_for_all_others() -> None:
     queue: WorkQueue[str] = WorkQueue("background", clock=FakeClock())
     for key in ("old-1", "old-2", "old-3"):
@@ -285,7 +271,6 @@ async def test_keys_in_the_background_wait_for_all_others() -> None:
     assert await take_all(queue) == ["new", "old-1", "old-2", "old-3"]
 
 
-@pytest.mark.asyncio
 async def test_a_key_in_the_background_comes_forward_when_it_is_added_again() -> None:
     queue: WorkQueue[str] = WorkQueue("forward", clock=FakeClock())
     queue.add("a", background=True)
@@ -295,7 +280,6 @@ async def test_a_key_in_the_background_comes_forward_when_it_is_added_again() ->
     assert await take_all(queue) == ["b", "a"]
 
 
-@pytest.mark.asyncio
 async def test_a_key_in_work_that_is_added_in_the_background_stays_there() -> None:
     queue: WorkQueue[str] = WorkQueue("in-work", clock=FakeClock())
     queue.add("a")
@@ -306,7 +290,6 @@ async def test_a_key_in_work_that_is_added_in_the_background_stays_there() -> No
     assert await take_all(queue) == ["b", "a"]
 
 
-@pytest.mark.asyncio
 async def test_a_key_in_work_that_is_added_both_ways_does_not_wait() -> None:
     queue: WorkQueue[str] = WorkQueue("both", clock=FakeClock())
     queue.add("a")

@@ -9,7 +9,6 @@ from ccm.runtime.burst import Burst
 from ccm.testing.clock import FakeClock, settle
 
 
-@pytest.mark.asyncio
 async def test_an_act_follows_the_pause_and_never_comes_too_late() -> None:
     clock, acts = FakeClock(), []
     burst = Burst(lambda: acts.append(clock.elapsed_s), quiet_s=1, longest_s=10, clock=clock)

@@ -29,7 +29,6 @@ from ccm.runtime.retry import Again
 from ccm.testing.clock import FakeClock
 
 
-@pytest.mark.asyncio
 async def test_every_line_of_one_reconcile_has_its_controller_key_and_id() -> None:
     stream = io.BytesIO()
     root = logging.getLogger()
@@ -116,7 +115,6 @@ async def running(
         await queue.drained(0)
 
 
-@pytest.mark.asyncio
 async def test_one_key_is_never_in_two_hands() -> None:
     works = Works(FakeClock())
     works.took_s = 10
@@ -131,7 +129,6 @@ async def test_one_key_is_never_in_two_hands() -> None:
     assert works.peak == 2
 
 
-@pytest.mark.asyncio
 async def test_no_more_keys_are_in_work_than_there_are_workers() -> None:
     works = Works(FakeClock())
     works.took_s = 1
@@ -158,7 +155,6 @@ async def test_no_more_keys_are_in_work_than_there_are_workers() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-@pytest.mark.asyncio
 async def test_the_class_of_the_error_decides_when_a_key_returns(
     answer: object, times: list[float]
 ) -> None:
@@ -169,7 +165,6 @@ async def test_the_class_of_the_error_decides_when_a_key_returns(
     assert works.times("a") == times
 
 
-@pytest.mark.asyncio
 async def test_never_forgets_the_failures_before() -> None:
     works = Works(FakeClock(), a=Internal("x"))
     async with running(works) as queue:
@@ -182,7 +177,6 @@ async def test_never_forgets_the_failures_before() -> None:
         assert queue.num_requeues("a") == 0
 
 
-@pytest.mark.asyncio
 async def test_success_begins_the_count_anew() -> None:
     works = Works(FakeClock(), a=PermissionDenied("no"))
     async with running(works) as queue:
@@ -198,7 +192,6 @@ async def test_success_begins_the_count_anew() -> None:
         assert works.times("a")[-1] == 130
 
 
-@pytest.mark.asyncio
 async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> None:
     down = Unavailable("down")
     works = Works(FakeClock(), a=down, b=down, c=Internal("its own fault"))
@@ -213,7 +206,6 @@ async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> 
         assert works.times("c")[-1] == 15
 
 
-@pytest.mark.asyncio
 async def test_what_an_outage_stopped_is_not_woken_in_a_hurry() -> None:
     down = Unavailable("down")
     works = Works(FakeClock(), a=down, b=down, c=down)
@@ -231,7 +223,6 @@ async def test_what_an_outage_stopped_is_not_woken_in_a_hurry() -> None:
         assert works.times("c")[-2:] == [16, 17]
 
 
-@pytest.mark.asyncio
 async def test_errors_are_told_with_their_answer() -> None:
     told: list[tuple[str, str, bool, bool]] = []
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from ccm.runtime.passes import Passes
 from ccm.testing.clock import FakeClock
 
@@ -22,17 +20,14 @@ async def measured(*, joins: bool) -> list[float]:
     return seen
 
 
-@pytest.mark.asyncio
 async def test_a_pass_ends_with_its_last_key() -> None:
     assert await measured(joins=False) == [3]
 
 
-@pytest.mark.asyncio
 async def test_a_later_pass_can_join() -> None:
     assert await measured(joins=True) == [4]
 
 
-@pytest.mark.asyncio
 async def test_the_next_pass_is_measured_from_its_own_start() -> None:
     clock = FakeClock()
     seen: list[float] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from structlog.testing import capture_logs
 
 from ccm.base.tasks import cancel_and_join, spawn
@@ -10,7 +9,6 @@ from ccm.runtime.periodic import run_every
 from ccm.testing.clock import FakeClock
 
 
-@pytest.mark.asyncio
 async def test_the_period_begins_when_a_pass_ends() -> None:
     clock = FakeClock()
     began: list[float] = []
@@ -26,7 +24,6 @@ async def test_the_period_begins_when_a_pass_ends() -> None:
     assert began == [0, 13, 26, 39]
 
 
-@pytest.mark.asyncio
 async def test_an_error_is_logged_and_the_next_pass_comes() -> None:
     clock = FakeClock()
     passes = 0
@@ -47,7 +44,6 @@ async def test_an_error_is_logged_and_the_next_pass_comes() -> None:
     assert lines[0]["log_level"] == "error"
 
 
-@pytest.mark.asyncio
 async def test_cancelling_ends_a_pass_under_way() -> None:
     clock = FakeClock()
 

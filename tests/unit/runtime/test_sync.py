@@ -25,7 +25,6 @@ class Slow:
 
 
 @pytest.mark.parametrize(("takes_s", "reminders"), [(0, 0), (REMIND_S, 0), (2.5 * REMIND_S, 2)])
-@pytest.mark.asyncio
 async def test_it_waits_and_says_what_for(takes_s: float, reminders: int) -> None:
     clock = FakeClock(auto=True)
 

@@ -77,7 +77,6 @@ def test_of_another_providers_node_nothing_but_the_id_is_known() -> None:
     assert not is_settled(builders.node(), ())
 
 
-@pytest.mark.asyncio
 async def test_it_has_converged_with_the_last_expected_node() -> None:
     board = Board(["a", "b"])
     board.node_seen(builders.node("a", provider_id="x://a"), 1.0)
@@ -184,7 +183,6 @@ def test_with_routes_a_node_needs_one_to_converge() -> None:
     assert board.rows["a"].changed_at == 3.0
 
 
-@pytest.mark.asyncio
 async def test_initialised_comes_before_converged() -> None:
     board = Board(["a"], routes=True)
     board.node_seen(builders.node("a", provider_id="x://a"), 1.0)

@@ -19,14 +19,12 @@ async def admin() -> AsyncIterator[cloud.Admin]:
         yield calls
 
 
-@pytest.mark.asyncio
 async def test_placed_instances_run(admin: cloud.Admin) -> None:
     await admin.place(["a", "b"])
 
     assert await admin.running() == {"a": "i-0001", "b": "i-0002"}
 
 
-@pytest.mark.asyncio
 async def test_more_instances_than_one_request_carries(admin: cloud.Admin) -> None:
     names = [f"n{number}" for number in range(2001)]
 
@@ -35,7 +33,6 @@ async def test_more_instances_than_one_request_carries(admin: cloud.Admin) -> No
     assert list(await admin.running()) == names
 
 
-@pytest.mark.asyncio
 async def test_the_administrator_is_not_counted(admin: cloud.Admin) -> None:
     await admin.place(["a"])
     await admin.running()
@@ -43,7 +40,6 @@ async def test_the_administrator_is_not_counted(admin: cloud.Admin) -> None:
     assert await admin.call_count() == 0
 
 
-@pytest.mark.asyncio
 async def test_a_refusal_names_the_call(admin: cloud.Admin) -> None:
     await admin.place(["a"])
 
@@ -51,7 +47,6 @@ async def test_a_refusal_names_the_call(admin: cloud.Admin) -> None:
         await admin.place(["a"])
 
 
-@pytest.mark.asyncio
 async def test_a_cloud_that_is_gone_is_trouble() -> None:
     service = server.Service(token="t")
     async with server.serve(service) as url:
@@ -62,7 +57,6 @@ async def test_a_cloud_that_is_gone_is_trouble() -> None:
             await calls.running()
 
 
-@pytest.mark.asyncio
 async def test_the_members_of_every_load_balancer_are_counted(admin: cloud.Admin) -> None:
     assert await admin.members() == {}
     listeners = [{"protocol": "TCP", "port": 80, "target_port": 30080}]

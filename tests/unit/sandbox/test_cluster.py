@@ -50,7 +50,6 @@ def test_the_last_words_of_a_process_are_quoted(tmp_path: Path) -> None:
     assert "(nothing)" in cluster.last_words("it ended", tmp_path / "absent.log")
 
 
-@pytest.mark.asyncio
 async def test_a_process_that_ends_before_it_is_ready_leaves_its_last_words(
     tmp_path: Path,
 ) -> None:
@@ -62,7 +61,6 @@ async def test_a_process_that_ends_before_it_is_ready_leaves_its_last_words(
         await cluster.until_ready(child)
 
 
-@pytest.mark.asyncio
 async def test_readiness_is_the_first_line_of_json(tmp_path: Path) -> None:
     script = "import time; print('warming up'); print('{\"url\": 1}', flush=True); time.sleep(60)"
     child = process.Child([sys.executable, "-c", script], log=tmp_path / "log")

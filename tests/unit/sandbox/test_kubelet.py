@@ -141,7 +141,6 @@ def kubelets(nodes: Nodes, api: Api) -> kubelet.Kubelets:
     return kubelet.Kubelets(cast("Informer[Node]", nodes), api, clock=FakeClock())
 
 
-@pytest.mark.asyncio
 async def test_a_kubelet_registers_once(kubelets: kubelet.Kubelets, api: Api) -> None:
     kubelets.follow({"a": "i-1"})
 
@@ -151,7 +150,6 @@ async def test_a_kubelet_registers_once(kubelets: kubelet.Kubelets, api: Api) ->
     assert api.created == ["a"]
 
 
-@pytest.mark.asyncio
 async def test_a_node_deleted_under_a_running_kubelet_stays_deleted_until_it_boots_again(
     kubelets: kubelet.Kubelets, api: Api
 ) -> None:
@@ -169,7 +167,6 @@ async def test_a_node_deleted_under_a_running_kubelet_stays_deleted_until_it_boo
     assert api.created == ["a", "a"]
 
 
-@pytest.mark.asyncio
 async def test_another_machine_under_the_same_name_registers(
     kubelets: kubelet.Kubelets, api: Api
 ) -> None:
@@ -181,7 +178,6 @@ async def test_another_machine_under_the_same_name_registers(
     assert api.created == ["a", "a"]
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_is_there_already_is_taken_over(
     kubelets: kubelet.Kubelets, api: Api
 ) -> None:
@@ -194,7 +190,6 @@ async def test_a_node_that_is_there_already_is_taken_over(
     assert api.created == ["a"]
 
 
-@pytest.mark.asyncio
 async def test_an_initialised_node_becomes_ready_and_loses_the_taint(
     kubelets: kubelet.Kubelets, api: Api, nodes: Nodes
 ) -> None:
@@ -207,7 +202,6 @@ async def test_an_initialised_node_becomes_ready_and_loses_the_taint(
     assert api.lifted == ["a"]
 
 
-@pytest.mark.asyncio
 async def test_nothing_is_written_about_a_node_that_waits_for_its_cloud(
     kubelets: kubelet.Kubelets, api: Api, nodes: Nodes
 ) -> None:
@@ -220,7 +214,6 @@ async def test_nothing_is_written_about_a_node_that_waits_for_its_cloud(
     assert (api.created, api.reports, api.lifted) == ([], [], [])
 
 
-@pytest.mark.asyncio
 async def test_a_node_without_a_machine_turns_unknown(
     kubelets: kubelet.Kubelets, api: Api, nodes: Nodes
 ) -> None:
@@ -231,7 +224,6 @@ async def test_a_node_without_a_machine_turns_unknown(
     assert api.reports == [("a", "Unknown")]
 
 
-@pytest.mark.asyncio
 async def test_each_node_gets_a_range_of_pod_addresses_once(api: Api, nodes: Nodes) -> None:
     ranges = podranges.PodRanges()
     kubelets = kubelet.Kubelets(cast("Informer[Node]", nodes), api, ranges=ranges)

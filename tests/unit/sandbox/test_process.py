@@ -43,7 +43,6 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-@pytest.mark.asyncio
 async def test_both_outputs_go_to_the_log_and_are_appended(tmp_path: Path) -> None:
     log = tmp_path / "log"
     for word in ("first", "second"):
@@ -52,7 +51,6 @@ async def test_both_outputs_go_to_the_log_and_are_appended(tmp_path: Path) -> No
     assert log.read_text().split("\n") == ["first", "first error", "second", "second error", ""]
 
 
-@pytest.mark.asyncio
 async def test_the_log_tail_is_short(tmp_path: Path) -> None:
     child = python("print('x' * 100_000 + 'end')", tmp_path / "log")
     await ended(child)
@@ -60,7 +58,6 @@ async def test_the_log_tail_is_short(tmp_path: Path) -> None:
     assert child.log_tail().endswith("xend\n")
 
 
-@pytest.mark.asyncio
 async def test_stop_asks_first(tmp_path: Path) -> None:
     log = tmp_path / "log"
     child = python("import time; print('up', flush=True); time.sleep(60)", log)
@@ -70,7 +67,6 @@ async def test_stop_asks_first(tmp_path: Path) -> None:
     assert child.exit_code == -signal.SIGTERM
 
 
-@pytest.mark.asyncio
 async def test_stop_kills_who_does_not_listen(tmp_path: Path) -> None:
     log = tmp_path / "log"
     child = python(STUBBORN + "time.sleep(60)", log)
@@ -78,7 +74,6 @@ async def test_stop_kills_who_does_not_listen(tmp_path: Path) -> None:
     assert await child.stop(grace_s=0.1) == -signal.SIGKILL
 
 
-@pytest.mark.asyncio
 async def test_the_exit_code_of_its_own_end_is_kept(tmp_path: Path) -> None:
     child = python("raise SystemExit(3)", tmp_path / "log")
     await ended(child)

@@ -12,8 +12,6 @@ from ccm.serving.identity import ANONYMOUS, Authorities, User
 from ccm.testing.clock import FakeClock
 from tests.unit.serving.callers import Reviewer, certified, request
 
-pytestmark = pytest.mark.asyncio
-
 CLIENTS = Authorities(pem=b"clients", members=frozenset({b"clients-ca"}))
 PROXIES = Authorities(pem=b"proxies", members=frozenset({b"proxies-ca"}))
 TRUST = Trust(

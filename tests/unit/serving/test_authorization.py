@@ -58,7 +58,6 @@ def test_a_star_alone_covers_everything_and_nothing_covers_nothing() -> None:
     assert "/any/where" not in Paths([])
 
 
-@pytest.mark.asyncio
 async def test_masters_may_all_and_open_paths_are_for_all() -> None:
     reviewer = Reviewer(allowed=())
     asked = authorizer(reviewer)
@@ -69,13 +68,11 @@ async def test_masters_may_all_and_open_paths_are_for_all() -> None:
     assert reviewer.asked == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("serving-matrix-05")
 async def test_without_anybody_to_ask_the_rest_is_forbidden() -> None:
     assert await authorizer(None).decide(question("/metrics")) == Decision(allowed=False)
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("serving-matrix-07")
 @pytest.mark.parametrize(("path", "ttl_s"), [("/metrics", 10.0), ("/configz", 5.0)])
 async def test_the_answer_is_remembered_for_as_long_as_its_kind(path: str, ttl_s: float) -> None:
@@ -94,7 +91,6 @@ async def test_the_answer_is_remembered_for_as_long_as_its_kind(path: str, ttl_s
     assert {answer.allowed for answer in answers} == {path == "/metrics"}
 
 
-@pytest.mark.asyncio
 async def test_another_user_verb_or_path_is_another_question() -> None:
     reviewer = Reviewer(allowed=[("alice", "/metrics")])
     asked = authorizer(reviewer)
@@ -111,7 +107,6 @@ async def test_another_user_verb_or_path_is_another_question() -> None:
     assert len(reviewer.asked) == 4
 
 
-@pytest.mark.asyncio
 async def test_no_answer_is_no_decision_and_is_not_remembered() -> None:
     reviewer = Reviewer(allowed=None)
     asked = authorizer(reviewer)
@@ -123,7 +118,6 @@ async def test_no_answer_is_no_decision_and_is_not_remembered() -> None:
     assert len(reviewer.asked) == 2
 
 
-@pytest.mark.asyncio
 async def test_what_is_too_long_is_not_remembered() -> None:
     reviewer = Reviewer(allowed=[])
     asked = authorizer(reviewer)

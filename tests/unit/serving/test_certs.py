@@ -25,8 +25,6 @@ from ccm.serving.certs import (
 from ccm.testing.clock import FakeClock
 from tests import pki
 
-pytestmark = pytest.mark.asyncio
-
 LOCAL = Subject()
 
 

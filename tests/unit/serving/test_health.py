@@ -12,8 +12,6 @@ from ccm.serving.health import WELL, Check, Finding, Health, wrong
 from ccm.serving.slis import Slis
 from tests.unit.serving.callers import request
 
-pytestmark = pytest.mark.asyncio
-
 
 def check(name: str, finding: Finding = WELL) -> Check:
     async def look() -> Finding:

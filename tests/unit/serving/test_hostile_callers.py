@@ -14,8 +14,6 @@ from ccm.serving.http import Request, Response, text
 from tests import pki
 from tests.unit.serving.test_http import exchange, serving
 
-pytestmark = pytest.mark.asyncio
-
 REST = b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
 
 

@@ -18,8 +18,6 @@ from ccm.serving.certs import Certificates, Files
 from ccm.serving.http import Request, Response, text
 from tests import pki
 
-pytestmark = pytest.mark.asyncio
-
 LOOPBACK = ip_address("127.0.0.1")
 
 

@@ -14,8 +14,6 @@ from ccm.serving import verbosity
 from ccm.serving.profiling import Profiling
 from tests.unit.serving.callers import request
 
-pytestmark = pytest.mark.asyncio
-
 
 async def page(path: str, *query: tuple[str, str], of: Profiling | None = None) -> tuple[int, str]:
     asked = request(f"/debug/pprof{path}", query=query)

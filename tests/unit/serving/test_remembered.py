@@ -9,8 +9,6 @@ import pytest
 from ccm.serving.remembered import Remembered
 from ccm.testing.clock import FakeClock
 
-pytestmark = pytest.mark.asyncio
-
 
 class Source:
     """Answers with the number of the question, once it is let."""

@@ -13,8 +13,6 @@ from ccm.serving.identity import User
 from ccm.serving.site import Site
 from tests.unit.serving.callers import Reviewer, request
 
-pytestmark = pytest.mark.asyncio
-
 TOKEN = {"Authorization": "Bearer right"}
 RIGHTS = [("alice", "/page"), ("alice", "/folder/below"), ("alice", "/nowhere")]
 

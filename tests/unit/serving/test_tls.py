@@ -113,7 +113,6 @@ def test_only_suites_of_tls_13_leave_no_other_version() -> None:
     assert tls.policy("", ["TLS_AES_128_GCM_SHA256"]).minimum is ssl.TLSVersion.TLSv1_3
 
 
-@pytest.mark.asyncio
 async def test_suites_and_lowest_version_are_kept_to(authority: pki.Authority) -> None:
     suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
     kept = keeper(authority.server("localhost"), rules=tls.policy("VersionTLS12", [suite], [24]))
@@ -131,7 +130,6 @@ async def test_suites_and_lowest_version_are_kept_to(authority: pki.Authority) -
     assert secured.cipher()[0] == "ECDHE-ECDSA-AES256-GCM-SHA384"
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(("minimum", "works"), [("VersionTLS13", False), ("VersionTLS12", True)])
 async def test_a_version_below_the_lowest_is_refused(
     authority: pki.Authority, minimum: str, works: bool
@@ -150,7 +148,6 @@ async def test_a_version_below_the_lowest_is_refused(
     assert agreed == ("TLSv1.2" if works else None)
 
 
-@pytest.mark.asyncio
 async def test_an_outdated_version_works_if_it_is_asked_for(authority: pki.Authority) -> None:
     kept = keeper(authority.server("localhost"), rules=tls.policy("VersionTLS10", ()))
     ancient = pki.client_context(authority.file)
@@ -166,7 +163,6 @@ async def test_an_outdated_version_works_if_it_is_asked_for(authority: pki.Autho
     assert secured.version() == "TLSv1"
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("serving-tls-06")
 async def test_http_2_is_not_agreed_on(authority: pki.Authority) -> None:
     client = pki.client_context(authority.file)
@@ -178,7 +174,6 @@ async def test_http_2_is_not_agreed_on(authority: pki.Authority) -> None:
     assert secured.selected_alpn_protocol() == "http/1.1"
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("serving-tls-07")
 async def test_a_host_name_of_its_own_has_a_certificate_of_its_own(
     authority: pki.Authority,
@@ -192,7 +187,6 @@ async def test_a_host_name_of_its_own_has_a_certificate_of_its_own(
         assert await presented(port, client, "other.example") == "other.example"
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("serving-tls-03")
 async def test_new_connections_get_a_changed_certificate(
     authority: pki.Authority, tmp_path: Path
@@ -216,7 +210,6 @@ async def test_new_connections_get_a_changed_certificate(
         assert await presented(port, client) == "fresh.example"
 
 
-@pytest.mark.asyncio
 async def test_files_are_looked_at_again_and_again(authority: pki.Authority) -> None:
     used = authority.server("localhost", file="used")
     clock = FakeClock()
@@ -236,7 +229,6 @@ async def test_files_are_looked_at_again_and_again(authority: pki.Authority) -> 
         await asyncio.gather(task, return_exceptions=True)
 
 
-@pytest.mark.asyncio
 async def test_callers_may_show_a_certificate_and_need_not(authority: pki.Authority) -> None:
     kept = keeper(authority.server("localhost"))
     kept.trust(authority.own)
@@ -250,7 +242,6 @@ async def test_callers_may_show_a_certificate_and_need_not(authority: pki.Author
     assert unknown == "{}"
 
 
-@pytest.mark.asyncio
 async def test_an_intermediate_authority_may_be_trusted_alone(
     authority: pki.Authority, tmp_path: Path
 ) -> None:
@@ -264,7 +255,6 @@ async def test_an_intermediate_authority_may_be_trusted_alone(
     assert "someone" in known
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("serving-lookup-04")
 async def test_authorities_that_change_count_from_the_next_connection_on(
     authority: pki.Authority, tmp_path: Path
@@ -287,7 +277,6 @@ async def test_authorities_that_change_count_from_the_next_connection_on(
     assert unasked == "{}"
 
 
-@pytest.mark.asyncio
 async def test_authorities_that_are_none_leave_the_old_ones(authority: pki.Authority) -> None:
     kept = keeper(authority.server("localhost"))
     kept.trust(authority.own)
@@ -301,7 +290,6 @@ async def test_authorities_that_are_none_leave_the_old_ones(authority: pki.Autho
     assert kept._newest is before
 
 
-@pytest.mark.asyncio
 async def test_a_key_that_needs_a_password_is_an_error(authority: pki.Authority) -> None:
     pair = authority.server("localhost")
     key = serialization.load_pem_private_key(pair.key.read_bytes(), password=None)

@@ -96,7 +96,6 @@ def counted(name: str, code: str, *, metric: str = "request_total") -> float:
     return 0.0 if found is None else found
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-serve-01")
 async def test_a_request_is_answered_with_its_uid() -> None:
     async with serving(allow) as ask:
@@ -110,7 +109,6 @@ async def test_a_request_is_answered_with_its_uid() -> None:
     }
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-serve-01")
 async def test_a_refusal_is_an_answer_too() -> None:
     name = "denying"
@@ -123,7 +121,6 @@ async def test_a_refusal_is_an_answer_too() -> None:
     assert denials == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-serve-02")
 @pytest.mark.parametrize(
     ("body", "headers", "message"),
@@ -146,7 +143,6 @@ async def test_what_is_not_understood_is_the_callers_fault(
     assert message in text
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-serve-03")
 @pytest.mark.parametrize("handler", [fail, no_answer])
 async def test_a_webhook_that_fails_is_our_fault(handler: admission.Handler) -> None:
@@ -157,7 +153,6 @@ async def test_a_webhook_that_fails_is_our_fault(handler: admission.Handler) -> 
     assert "webhook test-hook failed" in text
 
 
-@pytest.mark.asyncio
 async def test_other_paths_and_methods() -> None:
     async with serving(allow, deny) as ask:
         assert (await ask(path="/other"))[0] == 404
@@ -166,7 +161,6 @@ async def test_other_paths_and_methods() -> None:
         assert (await ask(path="/test-hook-1"))[0] == 200
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-metrics-01")
 async def test_every_answer_is_counted_and_measured() -> None:
     name = "counting"
@@ -193,7 +187,6 @@ def test_the_buckets_are_the_references() -> None:
     assert found == ["0.25", "0.5", "0.7", "1.0", "1.5", "3.0", "5.0", "10.0", "+Inf"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-limits-01")
 async def test_a_body_may_not_be_endless() -> None:
     async with serving(allow, max_body=len(BODY)) as ask:
@@ -201,7 +194,6 @@ async def test_a_body_may_not_be_endless() -> None:
         assert (await ask(BODY + b" "))[0] == 413
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-limits-01")
 async def test_a_caller_may_not_send_for_ever() -> None:
     async def slowly() -> AsyncIterator[bytes]:
@@ -216,7 +208,6 @@ async def test_a_caller_may_not_send_for_ever() -> None:
     assert "in time" in text
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-limits-01")
 async def test_a_webhook_may_not_think_for_longer_than_the_caller_waits() -> None:
     gate = Gate()
@@ -227,7 +218,6 @@ async def test_a_webhook_may_not_think_for_longer_than_the_caller_waits() -> Non
     assert "did not decide in time" in text
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("asked", ["1h", "-1s", "0s", "soon", ""])
 async def test_a_caller_cannot_buy_more_time(asked: str) -> None:
     gate = Gate()
@@ -235,7 +225,6 @@ async def test_a_caller_cannot_buy_more_time(asked: str) -> None:
         assert (await ask(path=f"/test-hook?timeout={asked}"))[0] == 500
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-limits-01")
 async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
     gate = Gate()
@@ -250,7 +239,6 @@ async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
     assert gate.most == 2
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-limits-01")
 async def test_who_waits_for_too_long_is_told() -> None:
     gate = Gate()
@@ -265,7 +253,6 @@ async def test_who_waits_for_too_long_is_told() -> None:
         assert (await first)[0] == 200
 
 
-@pytest.mark.asyncio
 async def test_a_lost_caller_leaves_no_place_taken() -> None:
     gate = Gate()
     async with serving(gate, limits=webhook.Limits(at_once=1)) as ask:

@@ -60,7 +60,6 @@ async def asked(
     return await ServiceAnnotations(lambda: schema, concerns)(request)
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "annotations",
     [None, {SIZE: "small"}, {SIZE: "large", COLOUR: "red"}, {RANGES: "x"}, {"other.io/size": "x"}],
@@ -70,7 +69,6 @@ async def test_good_annotations_pass_without_a_word(annotations: dict[str, str] 
     assert await asked(service(annotations)) == admission.ALLOWED
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-annotations-01")
 async def test_every_wrong_value_is_named_in_one_refusal() -> None:
     answer = await asked(service({SIZE: "huge", COLOUR: "green"}))
@@ -82,7 +80,6 @@ async def test_every_wrong_value_is_named_in_one_refusal() -> None:
     )
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-annotations-02")
 async def test_an_unknown_name_below_the_prefix_is_a_warning() -> None:
     close = await asked(service({PREFIX + "sise": "small"}))
@@ -98,7 +95,6 @@ async def test_an_unknown_name_below_the_prefix_is_a_warning() -> None:
     )
 
 
-@pytest.mark.asyncio
 async def test_warnings_come_with_a_refusal_too_and_have_a_limit() -> None:
     strangers = {f"{PREFIX}q{number}": "x" for number in range(100)}
 
@@ -108,7 +104,6 @@ async def test_warnings_come_with_a_refusal_too_and_have_a_limit() -> None:
     assert len(answer.warnings) == MOST_WARNINGS
 
 
-@pytest.mark.asyncio
 async def test_names_that_mean_nothing_cost_no_more_than_the_warnings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -126,14 +121,12 @@ async def test_names_that_mean_nothing_cost_no_more_than_the_warnings(
     assert max(len(word) for word in compared) < 1000
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-annotations-03")
 @pytest.mark.parametrize("spec", [{"type": "ClusterIP"}, {"type": "NodePort"}])
 async def test_a_service_that_is_not_served_passes(spec: dict[str, str]) -> None:
     assert await asked(service({SIZE: "huge"}, **spec)) == admission.ALLOWED
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-annotations-04")
 async def test_a_service_that_is_served_from_now_on_is_checked_whole() -> None:
     before = service({SIZE: "huge"}, type="ClusterIP")
@@ -143,7 +136,6 @@ async def test_a_service_that_is_served_from_now_on_is_checked_whole() -> None:
     assert not answer.allowed
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-annotations-04")
 @pytest.mark.parametrize(
     "new",
@@ -159,7 +151,6 @@ async def test_a_service_that_was_wrong_already_can_change(new: Service) -> None
     assert await asked(new, service({SIZE: "huge"})) == admission.ALLOWED
 
 
-@pytest.mark.asyncio
 async def test_what_stays_wrong_beside_a_change_is_a_warning() -> None:
     before = service({SIZE: "huge", COLOUR: "green"})
 
@@ -169,7 +160,6 @@ async def test_what_stays_wrong_beside_a_change_is_a_warning() -> None:
     assert answer.warnings == (f"{SIZE}: 'huge'; expected small or large",)
 
 
-@pytest.mark.asyncio
 async def test_a_wrong_value_may_not_be_exchanged_for_another() -> None:
     answer = await asked(service({SIZE: "giant"}), service({SIZE: "huge"}))
 
@@ -177,7 +167,6 @@ async def test_a_wrong_value_may_not_be_exchanged_for_another() -> None:
     assert not answer.allowed
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-annotations-05")
 @pytest.mark.parametrize(
     "facts",
@@ -194,7 +183,6 @@ async def test_other_requests_pass(facts: dict[str, Any]) -> None:
     assert await asked(service({SIZE: "huge"}), **facts) == admission.ALLOWED
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("webhook-annotations-05")
 async def test_a_service_being_deleted_passes() -> None:
     new = json.loads(msgspec.json.encode(service({SIZE: "huge"})))
@@ -203,20 +191,17 @@ async def test_a_service_being_deleted_passes() -> None:
     assert await asked(new, service()) == admission.ALLOWED
 
 
-@pytest.mark.asyncio
 async def test_a_provider_without_a_schema_refuses_nothing() -> None:
     answer = await asked(service({SIZE: "huge"}), schema=Schema())
 
     assert answer == admission.ALLOWED
 
 
-@pytest.mark.asyncio
 async def test_an_object_that_is_no_service_is_the_callers_mistake() -> None:
     with pytest.raises(msgspec.DecodeError):
         await asked({"metadata": {"annotations": 7}})
 
 
-@pytest.mark.asyncio
 async def test_the_schema_of_now_counts() -> None:
     """A provider that was opened anew may bring another schema."""
     schemas = [SCHEMA, Schema(rules=(OneOf(SIZE, "huge"),), prefixes=(PREFIX,))]

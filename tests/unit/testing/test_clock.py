@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
-import pytest
-
 from ccm.testing.clock import START, FakeClock, settle
 
 
-@pytest.mark.asyncio
 async def test_time_stands_still_until_it_is_moved() -> None:
     clock = FakeClock()
     await settle()
@@ -20,7 +17,6 @@ async def test_time_stands_still_until_it_is_moved() -> None:
     assert clock.monotonic() - FakeClock().monotonic() == 1.5
 
 
-@pytest.mark.asyncio
 async def test_sleepers_wake_in_order_at_their_own_moment() -> None:
     clock = FakeClock()
     seen: list[tuple[str, float]] = []
@@ -41,7 +37,6 @@ async def test_sleepers_wake_in_order_at_their_own_moment() -> None:
     assert seen[-1] == ("a", 3.0)
 
 
-@pytest.mark.asyncio
 async def test_a_cancelled_sleeper_is_forgotten() -> None:
     clock = FakeClock()
     task = asyncio.create_task(clock.sleep(5))
@@ -53,7 +48,6 @@ async def test_a_cancelled_sleeper_is_forgotten() -> None:
     assert task.cancelled()
 
 
-@pytest.mark.asyncio
 async def test_automatic_time_runs_a_program_to_its_end() -> None:
     clock = FakeClock(auto=True)
     queue: asyncio.Queue[int] = asyncio.Queue()
@@ -70,7 +64,6 @@ async def test_automatic_time_runs_a_program_to_its_end() -> None:
     assert clock.elapsed_s == 3 * 3600
 
 
-@pytest.mark.asyncio
 async def test_automatic_time_waits_for_ready_work_first() -> None:
     clock = FakeClock(auto=True)
     done_at: list[float] = []
@@ -86,7 +79,6 @@ async def test_automatic_time_waits_for_ready_work_first() -> None:
     assert done_at == [0.0]
 
 
-@pytest.mark.asyncio
 async def test_a_nap_of_zero_only_yields() -> None:
     clock = FakeClock()
     await clock.sleep(0)
@@ -94,7 +86,6 @@ async def test_a_nap_of_zero_only_yields() -> None:
     assert clock.elapsed_s == 0
 
 
-@pytest.mark.asyncio
 async def test_a_jump_wakes_nobody_until_time_moves_again() -> None:
     clock = FakeClock()
     task = asyncio.create_task(clock.sleep(5))

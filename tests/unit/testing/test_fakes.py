@@ -34,7 +34,6 @@ def test_capabilities_are_chosen() -> None:
     assert listing.cloud().inventory is listing
 
 
-@pytest.mark.asyncio
 async def test_metadata_adds_up() -> None:
     fake = FakeCloud(
         provider_ids={"node0": "fake://12345"},
@@ -54,7 +53,6 @@ async def test_metadata_adds_up() -> None:
     )
 
 
-@pytest.mark.asyncio
 async def test_metadata_can_be_overridden() -> None:
     fake = FakeCloud(metadata=lambda asked: InstanceMetadata(provider_id=f"x://{asked.name}"))
 
@@ -63,7 +61,6 @@ async def test_metadata_can_be_overridden() -> None:
     assert found == InstanceMetadata(provider_id="x://node0")
 
 
-@pytest.mark.asyncio
 async def test_types_of_the_old_interface_are_keyed_by_what_was_asked() -> None:
     fake = FakeCloud(instance_types={"node0": "by name", "fake://1": "by ID"})
 
@@ -72,7 +69,6 @@ async def test_types_of_the_old_interface_are_keyed_by_what_was_asked() -> None:
     assert await fake.instance_type("other") == ""
 
 
-@pytest.mark.asyncio
 async def test_missing_ids_are_empty_and_errors_are_raised() -> None:
     fake = FakeCloud(external_ids={"a": "1", "b": "2"}, external_id_errors={"b": NotFound("b")})
 
@@ -82,7 +78,6 @@ async def test_missing_ids_are_empty_and_errors_are_raised() -> None:
         await fake.instance_id("b")
 
 
-@pytest.mark.asyncio
 async def test_one_error_serves_addresses_and_zones() -> None:
     fake = FakeCloud(addresses=ADDRESSES, error=Unavailable("down"))
 
@@ -96,7 +91,6 @@ async def test_one_error_serves_addresses_and_zones() -> None:
             await ask("x")
 
 
-@pytest.mark.asyncio
 async def test_errors_win_over_answers() -> None:
     fake = FakeStateCloud(
         exists=True,
@@ -119,7 +113,6 @@ async def test_errors_win_over_answers() -> None:
         await fake.list_instances()
 
 
-@pytest.mark.asyncio
 async def test_the_old_shutdown_question_needs_an_id() -> None:
     fake = FakeCloud(shutdown=True)
 
@@ -128,7 +121,6 @@ async def test_the_old_shutdown_question_needs_an_id() -> None:
         await fake.instance_shutdown_by_provider_id("")
 
 
-@pytest.mark.asyncio
 async def test_calls_are_logged_with_their_subject_after_the_delay() -> None:
     clock = FakeClock(auto=True)
     fake = FakeCloud(delay_s=10, clock=clock)

@@ -120,7 +120,6 @@ def cloud(**script: Any) -> FakeCloud:
     return FakeCloud(**{"provider_ids": {"node0": "fake://1"}, **script})
 
 
-@pytest.mark.asyncio
 async def test_conflicts_without_end_become_an_error() -> None:
     clock = FakeClock(auto=True)
     cluster = Cluster(build(taints=[U]))
@@ -135,7 +134,6 @@ async def test_conflicts_without_end_become_an_error() -> None:
     assert cluster.events == []
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_vanishes_under_the_write_is_done() -> None:
     cluster = Cluster(build(taints=[U]))
     cluster.refuse = missing
@@ -145,7 +143,6 @@ async def test_a_node_that_vanishes_under_the_write_is_done() -> None:
     assert (result, cluster.requests, cluster.events) == (DONE, ["PATCH"], [])
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_vanishes_after_a_conflict_is_done() -> None:
     cluster = Cluster(build(taints=[U]))
 
@@ -159,7 +156,6 @@ async def test_a_node_that_vanishes_after_a_conflict_is_done() -> None:
     assert (result, cluster.requests) == (DONE, ["PATCH", "GET"])
 
 
-@pytest.mark.asyncio
 async def test_one_cause_is_told_once_a_minute_and_another_at_once() -> None:
     clock = FakeClock()
     fake = cloud(metadata_error=Unavailable("first"))
@@ -177,7 +173,6 @@ async def test_one_cause_is_told_once_a_minute_and_another_at_once() -> None:
     await cancel_and_join(task)
 
 
-@pytest.mark.asyncio
 async def test_what_the_api_server_lacks_is_no_event_about_the_node() -> None:
     clock = FakeClock()
     cluster = Cluster(build(taints=[U]))
@@ -191,7 +186,6 @@ async def test_what_the_api_server_lacks_is_no_event_about_the_node() -> None:
     assert cluster.events == []
 
 
-@pytest.mark.asyncio
 async def test_the_gauge_counts_nodes_that_wait_for_this_cloud() -> None:
     clock = FakeClock()
     waiting = build("a", taints=[U])
@@ -215,7 +209,6 @@ async def test_the_gauge_counts_nodes_that_wait_for_this_cloud() -> None:
     await cancel_and_join(task)
 
 
-@pytest.mark.asyncio
 async def test_addresses_that_came_while_the_cloud_was_asked_are_not_written_again() -> None:
     cluster = Cluster(build())
     found = InstanceMetadata(addresses=[address("InternalIP", "10.0.0.1")])
@@ -234,7 +227,6 @@ async def test_addresses_that_came_while_the_cloud_was_asked_are_not_written_aga
     [("2025-12-31T23:59:50Z", 10.0), ("2026-01-01T00:05:00Z", 0.0)],
     ids=["before", "clock behind the server's"],
 )
-@pytest.mark.asyncio
 async def test_delays_count_from_the_creation_of_the_node(created: str, seconds: float) -> None:
     def total() -> float:
         name = "node_controller_cloud_provider_taint_removal_delay_seconds_sum"

@@ -121,7 +121,6 @@ def said(lines: list[Any], text: str, level: str | None = None) -> int:
 
 
 @pytest.mark.parametrize("end", ["ready", "gone", "answered"])
-@pytest.mark.asyncio
 async def test_a_trouble_ends_however_its_last_node_leaves_it(end: str) -> None:
     clock, fake = FakeClock(), Cloudy(a=Unavailable("down"))
     async with running(fake, clock) as cache:
@@ -143,7 +142,6 @@ async def test_a_trouble_ends_however_its_last_node_leaves_it(end: str) -> None:
     assert said(lines, OVER) == 2
 
 
-@pytest.mark.asyncio
 async def test_an_error_about_a_node_that_went_away_is_no_trouble() -> None:
     clock, fake = FakeClock(), Cloudy(a=Unavailable("down"))
     fake.delay_s, fake.clock = 1.0, clock
@@ -158,7 +156,6 @@ async def test_an_error_about_a_node_that_went_away_is_no_trouble() -> None:
     assert said(lines, TROUBLE) == 0
 
 
-@pytest.mark.asyncio
 async def test_when_an_outage_ends_for_one_node_the_others_are_asked_about_at_once() -> None:
     clock = FakeClock()
     fake = Cloudy(a=Unavailable("down"), b=Unavailable("down"))
@@ -174,7 +171,6 @@ async def test_when_an_outage_ends_for_one_node_the_others_are_asked_about_at_on
     assert fake.questions("a") > before
 
 
-@pytest.mark.asyncio
 async def test_refused_credentials_are_not_tried_every_few_seconds() -> None:
     clock, fake = FakeClock(), Cloudy(a=Unauthenticated("no"))
     async with running(fake, clock) as cache:
@@ -185,7 +181,6 @@ async def test_refused_credentials_are_not_tried_every_few_seconds() -> None:
         assert fake.questions("a") == 2
 
 
-@pytest.mark.asyncio
 async def test_a_hold_is_said_once() -> None:
     """The cloud says gone and takes it back, again and again."""
     clock, fake = FakeClock(), FakeCloud()
@@ -201,7 +196,6 @@ async def test_a_hold_is_said_once() -> None:
     assert fake.calls.count("instance-exists") >= 8
 
 
-@pytest.mark.asyncio
 async def test_a_brake_lets_so_many_nodes_be_deleted_in_a_while() -> None:
     """On the day when the cloud denies every instance, most of the cluster survives."""
     clock = FakeClock()
@@ -226,7 +220,6 @@ async def test_a_brake_lets_so_many_nodes_be_deleted_in_a_while() -> None:
     assert all(warned.count(name) == 1 for name in kept)
 
 
-@pytest.mark.asyncio
 async def test_a_young_node_is_not_deleted_before_its_time() -> None:
     clock, fake = FakeClock(), FakeCloud(exists=False)
     young = build("a", provider_id="fake://a", ready="False", created=format_time(clock.now()))

@@ -176,7 +176,6 @@ class Stage:
             await cancel_and_join(task)
 
 
-@pytest.mark.asyncio
 async def test_a_start_creates_what_is_missing_and_deletes_what_is_too_much() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -193,7 +192,6 @@ async def test_a_start_creates_what_is_missing_and_deletes_what_is_too_much() ->
 
 
 @pytest.mark.row("route-when-02")
-@pytest.mark.asyncio
 async def test_a_settled_cluster_costs_one_listing_now_and_one_in_ten_minutes() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -210,7 +208,6 @@ async def test_a_settled_cluster_costs_one_listing_now_and_one_in_ten_minutes() 
 
 
 @pytest.mark.row("route-when-03")
-@pytest.mark.asyncio
 async def test_a_new_node_has_its_route_soon() -> None:
     stage = Stage()
     async with stage.running():
@@ -222,7 +219,6 @@ async def test_a_new_node_has_its_route_soon() -> None:
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_is_still_without_ranges_costs_no_listing() -> None:
     stage = Stage()
     async with stage.running():
@@ -239,7 +235,6 @@ async def test_a_node_that_is_still_without_ranges_costs_no_listing() -> None:
 
 
 @pytest.mark.row("route-when-04")
-@pytest.mark.asyncio
 async def test_under_churn_there_is_at_most_one_listing_in_ten_seconds() -> None:
     stage = Stage()
     async with stage.running():
@@ -255,7 +250,6 @@ async def test_under_churn_there_is_at_most_one_listing_in_ten_seconds() -> None
 
 
 @pytest.mark.row("route-when-01")
-@pytest.mark.asyncio
 async def test_a_fixed_period_is_kept_from_start_to_start_and_by_nothing_else() -> None:
     stage = Stage(period_s=10.0, interval_s=1.0)
     stage.cloud.latency_s = 3.0
@@ -272,7 +266,6 @@ async def test_a_fixed_period_is_kept_from_start_to_start_and_by_nothing_else() 
 
 
 @pytest.mark.row("route-fail-02")
-@pytest.mark.asyncio
 async def test_a_failed_creation_is_told_and_tried_again_ever_later() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -293,7 +286,6 @@ async def test_a_failed_creation_is_told_and_tried_again_ever_later() -> None:
 
 
 @pytest.mark.row("route-fail-02")
-@pytest.mark.asyncio
 async def test_a_failed_deletion_is_tried_again() -> None:
     stage = Stage()
     stage.cloud.routes = [Route(destination_cidr="10.120.9.0/24", target_node="gone", name="r9")]
@@ -308,7 +300,6 @@ async def test_a_failed_deletion_is_tried_again() -> None:
 
 
 @pytest.mark.row("route-fail-03")
-@pytest.mark.asyncio
 async def test_a_retry_after_is_honoured_and_makes_no_event() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -323,7 +314,6 @@ async def test_a_retry_after_is_honoured_and_makes_no_event() -> None:
         assert stage.events == []
 
 
-@pytest.mark.asyncio
 async def test_a_hopeless_creation_is_not_hammered() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -334,7 +324,6 @@ async def test_a_hopeless_creation_is_not_hammered() -> None:
         assert len(stage.cloud.changes()) == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("also_failing", [{"list": Unavailable("outage")}, {}])
 async def test_when_the_cloud_answers_again_all_pauses_of_the_outage_end(
     also_failing: dict[str, CloudError],
@@ -356,7 +345,6 @@ async def test_when_the_cloud_answers_again_all_pauses_of_the_outage_end(
 
 
 @pytest.mark.row("route-fail-04")
-@pytest.mark.asyncio
 async def test_a_listing_that_fails_changes_nothing() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -370,7 +358,6 @@ async def test_a_listing_that_fails_changes_nothing() -> None:
 
 
 @pytest.mark.row("route-fail-05")
-@pytest.mark.asyncio
 async def test_a_call_that_hangs_holds_up_nothing_else() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -391,7 +378,6 @@ async def test_a_call_that_hangs_holds_up_nothing_else() -> None:
         assert stage.cloud.changes().count("create a 10.120.0.0/24") == 1
 
 
-@pytest.mark.asyncio
 async def test_what_was_created_during_a_listing_counts_as_there() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -410,7 +396,6 @@ async def test_what_was_created_during_a_listing_counts_as_there() -> None:
         assert ("a", "True", "NoRouteCreated") not in stage.api.conditions
 
 
-@pytest.mark.asyncio
 async def test_what_waited_for_a_call_that_ended_during_the_listing_is_done_soon() -> None:
     """Nobody else would ask for a comparison before the safety pass."""
     stage = Stage()
@@ -429,7 +414,6 @@ async def test_what_waited_for_a_call_that_ended_during_the_listing_is_done_soon
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("ends", ["during the listing", "after it"])
 async def test_a_node_that_comes_back_during_the_deletion_of_its_route_gets_it_anew(
     ends: str,
@@ -454,7 +438,6 @@ async def test_a_node_that_comes_back_during_the_deletion_of_its_route_gets_it_a
         assert stage.api.conditions == [("a", "False", "RouteCreated")]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("ends", ["during the listing", "after it"])
 async def test_a_route_whose_node_goes_during_its_creation_goes_too(ends: str) -> None:
     """The listing does not show the route yet."""
@@ -476,7 +459,6 @@ async def test_a_route_whose_node_goes_during_its_creation_goes_too(ends: str) -
         assert stage.cloud.present() == set()
 
 
-@pytest.mark.asyncio
 async def test_a_comparison_that_meets_a_defect_is_tried_again() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -493,7 +475,6 @@ async def test_a_comparison_that_meets_a_defect_is_tried_again() -> None:
 
 
 @pytest.mark.row("route-when-07")
-@pytest.mark.asyncio
 @pytest.mark.parametrize("limit", [1, 7, 200])
 async def test_never_more_calls_at_once_than_allowed(limit: int) -> None:
     stage = Stage(concurrency=limit)
@@ -508,7 +489,6 @@ async def test_never_more_calls_at_once_than_allowed(limit: int) -> None:
 
 
 @pytest.mark.row("route-compare-20")
-@pytest.mark.asyncio
 async def test_a_creation_waits_for_the_deletion_in_its_way() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -527,7 +507,6 @@ async def test_a_creation_waits_for_the_deletion_in_its_way() -> None:
 
 
 @pytest.mark.row("route-compare-20")
-@pytest.mark.asyncio
 async def test_nothing_is_created_while_what_is_in_its_way_cannot_be_deleted() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -545,7 +524,6 @@ async def test_nothing_is_created_while_what_is_in_its_way_cannot_be_deleted() -
 
 
 @pytest.mark.row("route-compare-21")
-@pytest.mark.asyncio
 async def test_a_node_without_ranges_keeps_its_routes_for_a_while() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -562,7 +540,6 @@ async def test_a_node_without_ranges_keeps_its_routes_for_a_while() -> None:
 
 
 @pytest.mark.row("route-compare-21")
-@pytest.mark.asyncio
 async def test_a_node_without_ranges_for_long_loses_its_routes() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -575,7 +552,6 @@ async def test_a_node_without_ranges_for_long_loses_its_routes() -> None:
         assert stage.api.conditions[-1] == ("a", "True", "NoRouteCreated")
 
 
-@pytest.mark.asyncio
 async def test_a_deletion_is_thought_over_at_the_last_moment() -> None:
     stage = Stage(concurrency=1)
     stage.cloud.routes = [
@@ -592,7 +568,6 @@ async def test_a_deletion_is_thought_over_at_the_last_moment() -> None:
         assert stage.cloud.present() == {("back", "10.120.1.0/24")}
 
 
-@pytest.mark.asyncio
 async def test_a_creation_whose_node_went_is_left_out() -> None:
     stage = Stage(concurrency=1)
     stage.node("a", "10.120.0.0/24")
@@ -606,7 +581,6 @@ async def test_a_creation_whose_node_went_is_left_out() -> None:
         assert stage.cloud.changes() == ["create a 10.120.0.0/24"]
 
 
-@pytest.mark.asyncio
 async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out() -> None:
     stage = Stage(concurrency=1)
     stage.node("a", "10.120.0.0/24")
@@ -620,7 +594,6 @@ async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out() -
         assert stage.cloud.changes() == ["create a 10.120.0.0/24", "create b 10.120.2.0/24"]
 
 
-@pytest.mark.asyncio
 async def test_a_node_made_anew_gets_a_condition_of_its_own() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -632,7 +605,6 @@ async def test_a_node_made_anew_gets_a_condition_of_its_own() -> None:
         assert stage.api.conditions == [("a", "False", "RouteCreated")] * 2
 
 
-@pytest.mark.asyncio
 async def test_a_condition_that_meets_a_conflict_is_written_later() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
@@ -645,7 +617,6 @@ async def test_a_condition_that_meets_a_conflict_is_written_later() -> None:
         assert stage.api.conditions == [("a", "False", "RouteCreated")]
 
 
-@pytest.mark.asyncio
 async def test_changed_addresses_delete_before_they_create() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24", ip="10.0.0.2")
@@ -664,7 +635,6 @@ async def test_changed_addresses_delete_before_they_create() -> None:
         assert found.target_addresses == (address("InternalIP", "10.0.0.2"),)
 
 
-@pytest.mark.asyncio
 async def test_a_hopeless_creation_is_tried_at_once_when_its_node_changes() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24", ip="10.0.0.1")

@@ -16,7 +16,6 @@ SOON_S = 90.0
 """Some comparisons, and far less than a safety pass."""
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("seed", range(60))
 async def test_routes_are_right_soon_after(seed: int) -> None:
     rng = random.Random(seed)

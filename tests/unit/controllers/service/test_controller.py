@@ -11,7 +11,6 @@ from ccm.kube.errors import Conflict, ServerError
 from tests.unit.controllers.service.world import KEY, F, World
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-02", "service-idle-01")
 async def test_a_new_service_gets_finalizer_balancer_and_address() -> None:
     world = World()
@@ -32,7 +31,6 @@ async def test_a_new_service_gets_finalizer_balancer_and_address() -> None:
         assert (world.balancers.log, world.patches, world.events) == ([], [], [])
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-05")
 async def test_a_deleted_service_loses_balancer_then_finalizer() -> None:
     world = World()
@@ -55,7 +53,6 @@ async def test_a_deleted_service_loses_balancer_then_finalizer() -> None:
         assert len(world.patches) == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-04")
 async def test_a_service_of_another_type_loses_its_balancer_and_status() -> None:
     world = World()
@@ -75,7 +72,6 @@ async def test_a_service_of_another_type_loses_its_balancer_and_status() -> None
         assert len(world.balancers.held) == 1
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-cleanup-01")
 async def test_our_finalizer_never_holds_a_service_for_ever_whoever_put_it_there() -> None:
     world = World()
@@ -94,7 +90,6 @@ async def test_our_finalizer_never_holds_a_service_for_ever_whoever_put_it_there
         assert KEY not in world.objects
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-04")
 async def test_a_service_that_wants_a_balancer_again_in_the_middle_of_a_removal_gets_one() -> None:
     """The load balancer is gone, but the finalizer could not be taken away yet."""
@@ -114,7 +109,6 @@ async def test_a_service_that_wants_a_balancer_again_in_the_middle_of_a_removal_
         assert world.finalizers() == [F]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-delete-01")
 async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer() -> None:
     world = World()
@@ -131,7 +125,6 @@ async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer(
         assert world.reasons() == ["DeletingLoadBalancer", "DeletedLoadBalancer"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-delete-02")
 async def test_a_service_deleted_without_our_finalizer_but_with_another_loses_it_too() -> None:
     world = World()
@@ -152,7 +145,6 @@ async def test_a_service_deleted_without_our_finalizer_but_with_another_loses_it
         assert world.balancers.log == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-delete-02")
 async def test_a_service_that_loses_its_finalizer_while_it_waits_for_its_cleanup() -> None:
     """It was there at the start, and vanishes while the only worker is busy with another."""
@@ -172,7 +164,6 @@ async def test_a_service_that_loses_its_finalizer_while_it_waits_for_its_cleanup
         assert world.balancers.held == {}
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-elsewhere-01")
 async def test_a_service_served_elsewhere_loses_our_finalizer_all_the_same() -> None:
     """Whichever of the provider's calls says so."""
@@ -188,7 +179,6 @@ async def test_a_service_served_elsewhere_loses_our_finalizer_all_the_same() -> 
         assert KEY not in world.objects
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-uid-01")
 async def test_a_service_made_anew_under_its_name_has_the_old_balancer_removed_first() -> None:
     world = World()
@@ -205,7 +195,6 @@ async def test_a_service_made_anew_under_its_name_has_the_old_balancer_removed_f
         assert list(world.balancers.held) == ["aother"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("damage", ["finalizer", "status", "both"])
 @pytest.mark.row("service-repair-01")
 async def test_what_somebody_took_away_comes_back(damage: str) -> None:
@@ -229,7 +218,6 @@ async def test_what_somebody_took_away_comes_back(damage: str) -> None:
         assert world.events == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-repair-01")
 @pytest.mark.parametrize("damage", ["finalizer", "status"])
 async def test_what_somebody_took_away_during_a_call_comes_back_after_it(damage: str) -> None:
@@ -254,7 +242,6 @@ async def test_what_somebody_took_away_during_a_call_comes_back_after_it(damage:
         assert world.address() == address
 
 
-@pytest.mark.asyncio
 async def test_a_service_made_anew_during_a_call_gets_nothing_of_the_old_one() -> None:
     world = World()
     async with world.running():
@@ -271,7 +258,6 @@ async def test_a_service_made_anew_during_a_call_gets_nothing_of_the_old_one() -
         assert (world.finalizers(), world.address()) == ([], "")
 
 
-@pytest.mark.asyncio
 async def test_a_service_made_anew_before_a_write_gets_nothing_of_the_old_one() -> None:
     world = World()
 
@@ -289,7 +275,6 @@ async def test_a_service_made_anew_before_a_write_gets_nothing_of_the_old_one() 
         assert (world.finalizers(), world.address()) == ([], "")
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-repair-01")
 async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
     world = World()
@@ -307,7 +292,6 @@ async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
         assert world.address()
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-retry-01")
 async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
     world = World()
@@ -326,7 +310,6 @@ async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
         assert world.finalizers() == [F]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("operation", ["ensure", "get", "delete", "update"])
 @pytest.mark.row("service-retry-02")
 async def test_come_back_later_is_obeyed_from_every_call_and_told_nobody(operation: str) -> None:
@@ -360,7 +343,6 @@ async def test_come_back_later_is_obeyed_from_every_call_and_told_nobody(operati
         assert world.balancers.calls[-1] in (operation, "delete")
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-elsewhere-01")
 async def test_a_service_served_elsewhere_is_left_alone() -> None:
     world = World()
@@ -376,7 +358,6 @@ async def test_a_service_served_elsewhere_is_left_alone() -> None:
         assert "EnsuredLoadBalancer" not in world.reasons()
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-order-02")
 async def test_without_the_finalizer_the_provider_is_not_called() -> None:
     world = World()
@@ -390,7 +371,6 @@ async def test_without_the_finalizer_the_provider_is_not_called() -> None:
         assert world.balancers.calls == ["ensure"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-wire-02")
 async def test_a_write_that_meets_another_keeps_both() -> None:
     world = World()
@@ -406,7 +386,6 @@ async def test_a_write_that_meets_another_keeps_both() -> None:
         assert world.finalizers() == ["late", "later"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-deleting-01")
 async def test_a_service_deleted_before_its_finalizer_was_written_is_not_served() -> None:
     world = World()
@@ -419,7 +398,6 @@ async def test_a_service_deleted_before_its_finalizer_was_written_is_not_served(
         assert KEY not in world.objects
 
 
-@pytest.mark.asyncio
 async def test_a_lagging_cache_does_not_repeat_work() -> None:
     world = World()
     world.node("n1")
@@ -435,7 +413,6 @@ async def test_a_lagging_cache_does_not_repeat_work() -> None:
         assert len(world.patches) == writes == 2
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-label-01")
 async def test_a_label_costs_nothing_and_an_annotation_one_ensure() -> None:
     world = World()
@@ -452,7 +429,6 @@ async def test_a_label_costs_nothing_and_an_annotation_one_ensure() -> None:
         assert world.balancers.calls == ["ensure"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-annotations-01")
 async def test_only_annotations_with_the_providers_prefixes_count() -> None:
     world = World(cloud={"service_annotations": ("lb.fake.io/",)})
@@ -469,7 +445,6 @@ async def test_only_annotations_with_the_providers_prefixes_count() -> None:
         assert world.balancers.calls == ["ensure"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-class-01", "service-sync-07")
 async def test_a_class_that_is_not_claimed_is_never_touched() -> None:
     world = World()
@@ -485,7 +460,6 @@ async def test_a_class_that_is_not_claimed_is_never_touched() -> None:
         assert world.finalizers() == [F]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-class-02")
 async def test_a_claimed_class_is_served() -> None:
     world = World()
@@ -499,7 +473,6 @@ async def test_a_claimed_class_is_served() -> None:
         assert KEY not in world.objects
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-06")
 async def test_without_a_balancer_nothing_is_deleted_but_the_finalizer() -> None:
     world = World()
@@ -512,7 +485,6 @@ async def test_without_a_balancer_nothing_is_deleted_but_the_finalizer() -> None
         assert world.reasons() == ["DeletedLoadBalancer"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-08")
 async def test_a_provider_may_ask_for_every_deletion() -> None:
     world = World(cloud={"always_ensure_deleted": True})
@@ -524,7 +496,6 @@ async def test_a_provider_may_ask_for_every_deletion() -> None:
         assert KEY not in world.objects
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-09")
 async def test_a_failed_removal_keeps_the_finalizer() -> None:
     world = World()
@@ -542,7 +513,6 @@ async def test_a_failed_removal_keeps_the_finalizer() -> None:
         assert world.reasons() == ["DeletingLoadBalancer", "SyncLoadBalancerFailed"] * 3
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-priority-01")
 async def test_what_people_change_comes_before_a_start() -> None:
     world = World()
@@ -560,7 +530,6 @@ async def test_what_people_change_comes_before_a_start() -> None:
         assert sorted(order) == sorted(["dying", "new", *(f"old{number}" for number in range(10))])
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("type_", ["ClusterIP", "NodePort", "ExternalName"])
 @pytest.mark.row("service-sync-01")
 async def test_other_services_are_never_touched(type_: str) -> None:
@@ -576,7 +545,6 @@ async def test_other_services_are_never_touched(type_: str) -> None:
         assert (world.balancers.log, world.patches, world.events) == ([], [], [])
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-sync-03")
 async def test_a_finalizer_that_is_there_saves_a_write() -> None:
     world = World()
@@ -587,7 +555,6 @@ async def test_a_finalizer_that_is_there_saves_a_write() -> None:
         assert [sorted(patch) for patch in world.patches] == [["metadata", "status"]]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-write-01")
 async def test_a_status_that_always_conflicts_is_written_later_without_a_second_ensure() -> None:
     world = World()
@@ -607,7 +574,6 @@ async def test_a_status_that_always_conflicts_is_written_later_without_a_second_
         ]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-write-02")
 async def test_a_service_that_vanishes_before_its_status_is_no_failure() -> None:
     world = World()
@@ -621,7 +587,6 @@ async def test_a_service_that_vanishes_before_its_status_is_no_failure() -> None
         assert not [event for event in world.events if event[1] == "Warning"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-write-03")
 async def test_the_newest_service_is_given_to_the_provider() -> None:
     world = World()
@@ -637,7 +602,6 @@ async def test_the_newest_service_is_given_to_the_provider() -> None:
         assert {each.spec.load_balancer_ip for each in world.balancers.given} == {"192.0.2.9"}
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-delete-03")
 async def test_the_deletion_path_reports_its_own_error_and_tries_again() -> None:
     world = World()
@@ -658,7 +622,6 @@ async def test_the_deletion_path_reports_its_own_error_and_tries_again() -> None
         assert world.balancers.calls == ["delete"] * 3
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-delete-04")
 async def test_a_service_that_was_never_served_vanishes_unnoticed() -> None:
     world = World()
@@ -674,7 +637,6 @@ async def test_a_service_that_was_never_served_vanishes_unnoticed() -> None:
         assert world.balancers.log == [("ensure", "first", ())]
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_never_returns_holds_up_its_own_service_only() -> None:
     world = World()
     world.balancers.slow.add("ensure")
@@ -689,7 +651,6 @@ async def test_a_provider_that_never_returns_holds_up_its_own_service_only() -> 
         assert not world.address("stuck")
 
 
-@pytest.mark.asyncio
 async def test_a_service_changed_while_it_is_ensured_is_ensured_again() -> None:
     world = World()
     world.balancers.slow.add("ensure")
@@ -704,7 +665,6 @@ async def test_a_service_changed_while_it_is_ensured_is_ensured_again() -> None:
         assert [each.spec.load_balancer_ip for each in world.balancers.given] == ["", "192.0.2.9"]
 
 
-@pytest.mark.asyncio
 async def test_a_service_deleted_while_it_is_ensured_is_removed_afterwards() -> None:
     world = World()
     world.balancers.slow.add("ensure")

@@ -23,7 +23,6 @@ def sample(name: str) -> float:
     return metrics.REGISTRY.get_sample_value(name) or 0.0
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-burst-01")
 async def test_one_node_added_to_a_quiet_cluster_is_a_member_within_two_seconds() -> None:
     world = World()
@@ -46,7 +45,6 @@ async def test_one_node_added_to_a_quiet_cluster_is_a_member_within_two_seconds(
         assert world.balancers.log == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-burst-01")
 async def test_a_crowd_of_nodes_costs_one_update() -> None:
     world = World()
@@ -63,7 +61,6 @@ async def test_a_crowd_of_nodes_costs_one_update() -> None:
         assert [len(members) for _, members in world.balancers.of("update")] == [100]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-burst-01")
 async def test_nodes_that_never_pause_are_members_after_ten_seconds() -> None:
     world = World()
@@ -80,7 +77,6 @@ async def test_nodes_that_never_pause_are_members_after_ten_seconds() -> None:
         assert [round(at - started, 1) for at in world.balancers.at] == [10, 20]
 
 
-@pytest.mark.asyncio
 async def test_the_burst_window_can_be_set() -> None:
     world = World()
     async with world.running(quiet_s=0.2, longest_wait_s=1):
@@ -94,7 +90,6 @@ async def test_the_burst_window_can_be_set() -> None:
         assert world.balancers.of("update") == [("web", ("n1",))]
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     "change",
     [
@@ -121,7 +116,6 @@ async def test_changes_that_cost_no_call(change: dict[str, object]) -> None:
         assert world.balancers.log == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("change", "members"),
     [
@@ -149,7 +143,6 @@ async def test_changes_that_cost_one_update(
         assert world.balancers.log == [("update", "web", members)]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-nodes-06")
 async def test_a_tainted_or_deleting_node_leaves_with_the_next_change() -> None:
     world = World()
@@ -169,7 +162,6 @@ async def test_a_tainted_or_deleting_node_leaves_with_the_next_change() -> None:
         assert world.balancers.log == [("update", "web", ("n1", "n4"))]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-nodes-07")
 async def test_without_nodes_the_balancer_is_made_and_people_are_warned() -> None:
     world = World()
@@ -188,7 +180,6 @@ async def test_without_nodes_the_balancer_is_made_and_people_are_warned() -> Non
         assert world.events == [no_nodes]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-update-01")
 async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -> None:
     world = World()
@@ -213,7 +204,6 @@ async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -
         assert world.balancers.log == []
 
 
-@pytest.mark.asyncio
 async def test_a_provider_that_asked_to_wait_is_not_called_because_of_another_node() -> None:
     world = World()
     world.node("n1")
@@ -230,7 +220,6 @@ async def test_a_provider_that_asked_to_wait_is_not_called_because_of_another_no
         assert world.balancers.calls == ["update"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-update-02")
 async def test_a_failed_update_of_a_balancer_that_is_gone_is_no_failure() -> None:
     world = World()
@@ -249,7 +238,6 @@ async def test_a_failed_update_of_a_balancer_that_is_gone_is_no_failure() -> Non
         assert world.events == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-update-03")
 async def test_a_failed_question_after_a_failed_update_changes_nothing() -> None:
     world = World()
@@ -266,7 +254,6 @@ async def test_a_failed_question_after_a_failed_update_changes_nothing() -> None
         assert world.messages[0].endswith("boom")
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-update-04")
 async def test_members_changed_elsewhere_are_no_failure() -> None:
     world = World()
@@ -283,7 +270,6 @@ async def test_members_changed_elsewhere_are_no_failure() -> None:
         assert world.events == []
 
 
-@pytest.mark.asyncio
 async def test_flapping_nodes_during_a_slow_ensure_cost_one_update_after_it() -> None:
     world = World()
     world.node("n1")
@@ -308,7 +294,6 @@ async def test_flapping_nodes_during_a_slow_ensure_cost_one_update_after_it() ->
         assert len(world.balancers.of("update")) <= 2
 
 
-@pytest.mark.asyncio
 async def test_a_node_that_comes_during_a_slow_ensure_is_a_member_after_it() -> None:
     """Its burst ended during the call, and nothing else may happen for a long time."""
     world = World()
@@ -327,7 +312,6 @@ async def test_a_node_that_comes_during_a_slow_ensure_is_a_member_after_it() -> 
         assert world.balancers.of("update") == [("web", ("n1", "n2"))]
 
 
-@pytest.mark.asyncio
 async def test_a_burst_that_outlasts_an_ensure_costs_one_update_at_its_end() -> None:
     world = World()
     world.node("n1")
@@ -346,7 +330,6 @@ async def test_a_burst_that_outlasts_an_ensure_costs_one_update_at_its_end() -> 
         assert world.balancers.of("update") == [("web", ("n1", "n2", "n3", "n4"))]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-burst-01")
 async def test_a_look_at_a_service_during_a_burst_changes_no_members() -> None:
     world = World()
@@ -367,7 +350,6 @@ async def test_a_look_at_a_service_during_a_burst_changes_no_members() -> None:
         assert world.balancers.log == [("update", "web", ("n1", "n2", "n3"))]
 
 
-@pytest.mark.asyncio
 async def test_members_that_could_not_be_given_are_given_during_the_next_burst() -> None:
     world = World()
     world.node("n1")
@@ -390,7 +372,6 @@ async def test_members_that_could_not_be_given_are_given_during_the_next_burst()
         assert len(world.balancers.of("update")[-1][1]) == 10
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-slow-01")
 async def test_a_slow_update_never_takes_a_newer_node_away() -> None:
     world = World()
@@ -427,7 +408,6 @@ async def settled(services: int, nodes: int, **settings: int) -> World:
     return world
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-cost-01", "service-update-05")
 async def test_a_node_costs_one_look_at_it_and_one_update_per_service(
     monkeypatch: pytest.MonkeyPatch,
@@ -479,7 +459,6 @@ def counted_calls() -> Iterator[Counter[str]]:
         sys.setprofile(before)
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-cost-01")
 @pytest.mark.parametrize("services", [50, 100])
 async def test_twice_the_services_cost_at_most_twice_the_work(
@@ -509,7 +488,6 @@ async def test_twice_the_services_cost_at_most_twice_the_work(
     assert small.total() >= 5 * services  # each update is at least a call
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-metrics-01")
 async def test_metrics_of_a_change_of_nodes() -> None:
     world = World()

@@ -139,7 +139,6 @@ class Weather:
         self.world.catch_up()
 
 
-@pytest.mark.asyncio
 @pytest.mark.parametrize("seed", range(25))
 async def test_the_end_is_what_is_wanted(seed: int) -> None:
     rng = random.Random(seed)

@@ -24,7 +24,6 @@ async def settled(services: int, *, digests: bool = True) -> World:
     return world
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-restart-02")
 async def test_a_restart_on_a_settled_cluster_is_one_listing_and_no_write() -> None:
     world = await settled(20)
@@ -36,7 +35,6 @@ async def test_a_restart_on_a_settled_cluster_is_one_listing_and_no_write() -> N
         assert (world.patches, world.events) == ([], [])
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-restart-02")
 async def test_a_restart_ensures_exactly_what_differs() -> None:
     world = await settled(20)
@@ -56,7 +54,6 @@ async def test_a_restart_ensures_exactly_what_differs() -> None:
         assert len(world.balancers.of("update")) == 20
 
 
-@pytest.mark.asyncio
 async def test_a_restart_puts_back_what_was_taken_away_meanwhile() -> None:
     world = await settled(2)
     address = world.address("s0")
@@ -71,7 +68,6 @@ async def test_a_restart_puts_back_what_was_taken_away_meanwhile() -> None:
         assert world.finalizers("s1")
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-restart-01")
 async def test_without_a_listing_every_service_is_ensured_once() -> None:
     world = await settled(3, digests=False)
@@ -83,7 +79,6 @@ async def test_without_a_listing_every_service_is_ensured_once() -> None:
         assert world.patches == []
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-restart-03")
 async def test_a_listing_that_fails_is_tried_again_then_given_up() -> None:
     world = await settled(3)
@@ -95,7 +90,6 @@ async def test_a_listing_that_fails_is_tried_again_then_given_up() -> None:
         assert world.balancers.calls == ["list"] * 4 + ["ensure"] * 3
 
 
-@pytest.mark.asyncio
 async def test_a_listing_that_asks_to_wait_is_waited_for() -> None:
     world = await settled(3)
     world.balancers.faults["list"] = RetryAfter("busy", seconds=20)
@@ -108,7 +102,6 @@ async def test_a_listing_that_asks_to_wait_is_waited_for() -> None:
         assert world.balancers.calls == ["list", "list"]
 
 
-@pytest.mark.asyncio
 async def test_people_do_not_wait_for_the_listing() -> None:
     world = await settled(3)
     world.balancers.slow.add("list")
@@ -124,7 +117,6 @@ async def test_people_do_not_wait_for_the_listing() -> None:
         assert len(world.balancers.of("ensure")) == 2
 
 
-@pytest.mark.asyncio
 async def test_a_digest_that_cannot_be_computed_means_ensure_or_elsewhere() -> None:
     world = await settled(3)
     world.balancers.faults["digest s0"] = Internal("boom")
@@ -136,7 +128,6 @@ async def test_a_digest_that_cannot_be_computed_means_ensure_or_elsewhere() -> N
         assert world.balancers.log == [("list", "", ()), ("ensure", "s0", ("n1", "n2"))]
 
 
-@pytest.mark.asyncio
 async def test_a_provider_without_a_digest_is_asked_to_ensure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -149,7 +140,6 @@ async def test_a_provider_without_a_digest_is_asked_to_ensure(
         assert world.balancers.calls == ["list", "ensure"]
 
 
-@pytest.mark.asyncio
 async def test_a_service_that_vanishes_before_the_start_is_over_loses_its_balancer() -> None:
     world = await settled(2)
     world.balancers.slow.add("list")
@@ -161,7 +151,6 @@ async def test_a_service_that_vanishes_before_the_start_is_over_loses_its_balanc
         assert world.balancers.of("delete") == [("s1", ())]
 
 
-@pytest.mark.asyncio
 async def test_a_service_being_deleted_without_our_finalizer_is_cleaned_up_after_a_start() -> None:
     world = await settled(1)
     world.cache_lags = True
@@ -175,7 +164,6 @@ async def test_a_service_being_deleted_without_our_finalizer_is_cleaned_up_after
         assert world.finalizers("s0") == ["foo"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-drift-01")
 async def test_drift_is_not_looked_for_unless_asked() -> None:
     world = await settled(2)
@@ -186,7 +174,6 @@ async def test_drift_is_not_looked_for_unless_asked() -> None:
         assert world.balancers.calls == ["list"]
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-drift-01")
 async def test_drift_is_found_and_set_right_within_the_budget() -> None:
     world = await settled(6)
@@ -204,7 +191,6 @@ async def test_drift_is_found_and_set_right_within_the_budget() -> None:
         assert not [held for held in world.balancers.held.values() if held[0] == "altered"]
 
 
-@pytest.mark.asyncio
 async def test_a_balancer_with_another_address_has_drifted() -> None:
     world = await settled(1)
 
@@ -216,7 +202,6 @@ async def test_a_balancer_with_another_address_has_drifted() -> None:
         assert world.address("s0") == "1.2.3.4"
 
 
-@pytest.mark.asyncio
 @pytest.mark.row("service-drift-02")
 async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -> None:
     world = await settled(4, digests=False)
@@ -230,7 +215,6 @@ async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -
         assert (world.events, world.patches) == ([], [])
 
 
-@pytest.mark.asyncio
 async def test_a_change_after_a_blind_look_that_failed_is_announced() -> None:
     world = World()
     world.node("n1")
@@ -248,7 +232,6 @@ async def test_a_change_after_a_blind_look_that_failed_is_announced() -> None:
         assert world.reasons() == ["EnsuringLoadBalancer", "EnsuredLoadBalancer"]
 
 
-@pytest.mark.asyncio
 async def test_a_drift_check_whose_listing_fails_changes_nothing() -> None:
     world = await settled(2)
 
@@ -261,7 +244,6 @@ async def test_a_drift_check_whose_listing_fails_changes_nothing() -> None:
         assert world.balancers.calls == ["list"]
 
 
-@pytest.mark.asyncio
 async def test_what_changed_while_the_listing_was_made_is_not_drift() -> None:
     world = await settled(2)
     assert isinstance(world.balancers, FakeDigests)

@@ -13,7 +13,6 @@ from ccm.testing import builders
 from providers import sim
 from providers.sim import balancers, faults, server, traffic, world_balancers
 
-pytestmark = pytest.mark.asyncio
 CLUSTER = "kubernetes"
 WEB = builders.service()
 

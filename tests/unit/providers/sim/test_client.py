@@ -12,8 +12,6 @@ import pytest_asyncio
 from ccm import cloud
 from providers.sim import client, config, faults, server, world
 
-pytestmark = pytest.mark.asyncio
-
 
 def settings(url: str, *, token: str = "secret") -> config.Config:
     return config.Config(url=url, token=token, timeout=timedelta(seconds=1))

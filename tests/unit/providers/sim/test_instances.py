@@ -13,8 +13,6 @@ from ccm.model import Node, NodeSpec, ObjectMeta
 from providers import sim
 from providers.sim import faults, server, world
 
-pytestmark = pytest.mark.asyncio
-
 
 @pytest_asyncio.fixture
 async def provider(url: str) -> AsyncIterator[cloud.Cloud]:

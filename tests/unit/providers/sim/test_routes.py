@@ -11,7 +11,6 @@ from ccm import cloud
 from providers import sim
 from providers.sim import faults, routes, server, traffic, world, world_routes
 
-pytestmark = pytest.mark.asyncio
 CLUSTER = "kubernetes"
 
 

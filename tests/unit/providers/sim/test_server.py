@@ -11,8 +11,6 @@ import pytest
 from providers.sim import api, faults, server, world
 from tests.unit.providers.sim.conftest import Remote
 
-pytestmark = pytest.mark.asyncio
-
 
 def fill(service: server.Service, number: int) -> None:
     service.world.put_all([world.GivenInstance(name=f"n{index}") for index in range(number)])

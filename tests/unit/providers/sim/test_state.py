@@ -16,7 +16,6 @@ def new_cloud() -> worlds.Worlds:
     return worlds.Worlds(ManualClock(), random.Random(1))
 
 
-@pytest.mark.asyncio
 async def test_everything_outlives_the_process(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     before, after = new_cloud(), new_cloud()
@@ -45,7 +44,6 @@ def test_a_file_of_an_earlier_version_holds_instances(tmp_path: Path) -> None:
     assert [one.id for one in state.load(path).instances] == ["i-1"]
 
 
-@pytest.mark.asyncio
 async def test_changes_are_saved_while_it_runs(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     cloud = new_cloud()

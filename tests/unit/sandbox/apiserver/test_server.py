@@ -14,8 +14,6 @@ import pytest
 
 from ccm.sandbox.apiserver import server, store
 
-pytestmark = pytest.mark.asyncio
-
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 MERGE = "application/merge-patch+json"
 

@@ -102,7 +102,6 @@ def test_changes_of_one_kind_do_not_push_out_those_of_another() -> None:
     assert len(objects.collection(kinds.NODES).changes(first - 1)) == 1
 
 
-@pytest.mark.asyncio
 async def test_waiters_learn_of_a_change_and_a_revision() -> None:
     objects = store.Store()
     wanted = objects.revision + 2
@@ -116,7 +115,6 @@ async def test_waiters_learn_of_a_change_and_a_revision() -> None:
         put(objects, "b")
 
 
-@pytest.mark.asyncio
 async def test_a_waiter_that_gives_up_leaves_nothing_behind() -> None:
     objects = store.Store()
     with pytest.raises(TimeoutError):

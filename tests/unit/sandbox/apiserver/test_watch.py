@@ -9,8 +9,6 @@ import pytest
 
 from ccm.sandbox.apiserver import api, deletion, kinds, query, render, store, watch
 
-pytestmark = pytest.mark.asyncio
-
 
 class World:
     """A store with shorthands for writing nodes."""
