@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from ccm.testing.clock import VirtualTimeLoop
 
 _ROOT = str(Path(__file__).parent.parent)
 if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
 
 pytest_plugins = ["tests.servers"]
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests that do no real input or output run in virtual time."""
+    virtual = item.get_closest_marker("virtual_time")
+    return {"virtual": VirtualTimeLoop} if virtual else {"real": asyncio.new_event_loop}
 
 
 class NetworkForbidden(RuntimeError):

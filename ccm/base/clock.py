@@ -1,15 +1,48 @@
-"""The clock every waiting component takes, so that tests own time.
+"""What time it is: the two clocks the project reads, and nothing to pass around.
 
-`now` is wall-clock time for what is written down (lease times, events);
-`monotonic` is for measuring and for deadlines; `sleep` is the only way to wait.
+Waiting belongs to the event loop (`asyncio.sleep`, `asyncio.timeout`), so a component
+takes no clock: a test that wants time to obey it runs on a loop of its own
+(`ccm.testing.clock`), which answers here as well while it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Protocol
+
+
+def now() -> datetime:
+    """Wall-clock time in UTC, for what is written down: lease times, events."""
+    return _wall()
+
+
+def monotonic() -> float:
+    """Seconds since an arbitrary start; never runs backwards, and goes on in a stuck loop."""
+    return _steady()
+
+
+def _system_wall() -> datetime:
+    return datetime.now(UTC)
+
+
+_wall: Callable[[], datetime] = _system_wall
+_steady: Callable[[], float] = time.monotonic
+
+
+@contextmanager
+def replaced(wall: Callable[[], datetime], steady: Callable[[], float]) -> Iterator[None]:
+    """For as long as the block runs, `now` and `monotonic` ask these: virtual time."""
+    global _wall, _steady
+    before = _wall, _steady
+    _wall, _steady = wall, steady
+    try:
+        yield
+    finally:
+        _wall, _steady = before
 
 
 class Clock(Protocol):
@@ -29,22 +62,15 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock; waiting goes through the running event loop.
-
-    `monotonic` reads the event loop's time where one runs, so that a test which
-    replaces the loop's clock moves every deadline with it.
-    """
+    """The module's own functions, as an object."""
 
     def now(self) -> datetime:
         """Wall-clock time in UTC."""
-        return datetime.now(UTC)
+        return now()
 
     def monotonic(self) -> float:
-        """The running loop's time, or the machine's monotonic clock outside a loop."""
-        try:
-            return asyncio.get_running_loop().time()
-        except RuntimeError:
-            return time.monotonic()
+        """Seconds since an arbitrary start."""
+        return monotonic()
 
     async def sleep(self, seconds: float) -> None:
         """Wait through the event loop."""

@@ -1,33 +1,33 @@
-"""The system clock follows the event loop, and sleeping always yields."""
+"""The machine gives the time unless somebody replaces it, and sleeping always yields."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ccm.base import clock
 from ccm.base.clock import SYSTEM
 
 
 def test_now_is_aware_and_in_utc() -> None:
-    assert SYSTEM.now().tzinfo is UTC
+    assert clock.now().tzinfo is UTC
 
 
-def test_outside_a_loop_the_machine_gives_the_time() -> None:
+def test_the_machine_gives_the_time() -> None:
     before = time.monotonic()
 
-    assert before <= SYSTEM.monotonic() <= time.monotonic()
+    assert before <= clock.monotonic() <= time.monotonic()
 
 
-async def test_inside_a_loop_the_loop_gives_the_time() -> None:
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(asyncio.SelectorEventLoop, "time", lambda _: 12345.5)
+def test_whoever_owns_time_replaces_both_clocks_for_a_while() -> None:
+    with clock.replaced(lambda: datetime(2030, 1, 1, tzinfo=UTC), lambda: 12345.5):
+        told = clock.now().year, clock.monotonic()
 
-        told = SYSTEM.monotonic()
-
-    assert told == 12345.5
+    assert told == (2030, 12345.5)
+    assert clock.monotonic() <= time.monotonic()
 
 
 @pytest.mark.parametrize("seconds", [0.0, -3.0])
