@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 import ccm
 from ccm.app.accounts import Accounts
-from ccm.app.careful import CarefulClient
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
 from ccm.kube.client import Client
@@ -66,7 +65,7 @@ class Clients:
         wire, user = self._transport, name
         if self._accounts is not None:
             wire, user = self._accounts.of(name)
-        return CarefulClient(wire, name=user, limiter=self._limiter())
+        return Client(wire, name=user, limiter=self._limiter(), graceful=True)
 
     def lease(self, renew_deadline_s: float) -> Client:
         """The client of leader election: never limited, and quick to give up.

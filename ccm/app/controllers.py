@@ -15,12 +15,11 @@ from ccm.app.events import Events
 from ccm.app.options import Options
 from ccm.base import log
 from ccm.base.clock import Clock
-from ccm.cloud.guarded import Guarded
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.routes import RouteCalls
+from ccm.cloud.calls.services import ServiceCalls
 from ccm.cloud.inventory import SharedInventory
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.node_calls import NodeCalls
-from ccm.cloud.route_calls import RouteCalls
-from ccm.cloud.service_calls import ServiceCalls
 from ccm.controllers.node import controller as node
 from ccm.controllers.nodelifecycle import controller as nodelifecycle
 from ccm.controllers.nodelifecycle.metrics import observe_call
@@ -62,7 +61,7 @@ class Parts:
         clients: makes API clients.
         events: makes event recorders.
         informers: the shared caches.
-        guard: the handle to the cloud.
+        handle: the handle to the cloud.
         inventory: the shared listing of instances; None where the provider has none.
         clock: where time comes from.
     """
@@ -71,7 +70,7 @@ class Parts:
     clients: Clients
     events: Events
     informers: Informers
-    guard: Guarded
+    handle: Handle
     inventory: SharedInventory | None
     clock: Clock
 
@@ -111,8 +110,8 @@ def _node(parts: Parts) -> Work:
     return node.NodeController(
         nodes=parts.informers.of(NODES),
         api=parts.clients.named(names.NODE.client).resource(NODES),
-        lookup=InstanceLookup(NodeCalls(parts.guard), parts.inventory),
-        schemes=tuple(parts.guard.cloud.provider_schemes),
+        lookup=InstanceLookup(parts.handle, parts.inventory),
+        schemes=tuple(parts.handle.cloud.provider_schemes),
         events=parts.events.recorder(COMPONENT_NODE),
         settings=node.Settings(
             workers=options.concurrent_node_syncs,
@@ -129,8 +128,8 @@ def _node_lifecycle(parts: Parts) -> Work:
     return nodelifecycle.NodeLifecycleController(
         nodes=parts.informers.of(NODES),
         api=parts.clients.named(names.NODE_LIFECYCLE.client).resource(NODES),
-        lookup=InstanceLookup(NodeCalls(parts.guard, observe_call), parts.inventory),
-        schemes=tuple(parts.guard.cloud.provider_schemes),
+        lookup=InstanceLookup(parts.handle.observe(observe_call), parts.inventory),
+        schemes=tuple(parts.handle.cloud.provider_schemes),
         events=parts.events.recorder(COMPONENT_NODE_LIFECYCLE),
         settings=nodelifecycle.Settings(
             workers=options.concurrent_node_lifecycle_syncs,
@@ -148,7 +147,7 @@ def _route(parts: Parts) -> Work:
     options = parts.options
     if not options.configure_cloud_routes:
         raise TurnedOff("--configure-cloud-routes is false")
-    if parts.guard.cloud.routes is None:
+    if parts.handle.cloud.routes is None:
         raise NotOffered("the provider offers no routes")
     try:
         ranges = route_plan.parse_ranges(options.cluster_cidr)
@@ -162,12 +161,12 @@ def _route(parts: Parts) -> Work:
         nodes=parts.informers.of(NODES),
         api=parts.clients.named(names.ROUTE.client).resource(NODES),
         calls=RouteCalls(
-            parts.guard, cluster_name=options.cluster_name, observer=route_metrics.observe_call
+            parts.handle.observe(route_metrics.observe_call), cluster_name=options.cluster_name
         ),
         ranges=ranges,
         events=parts.events.recorder(COMPONENT_ROUTE),
         settings=route.Settings(
-            concurrency=parts.guard.cloud.limits.concurrent_routes,
+            concurrency=parts.handle.cloud.limits.concurrent_routes,
             period_s=None if on_changes else period_s,
             interval_s=options.route_shortest_interval.total_seconds(),
             safety_s=options.route_safety_period.total_seconds(),
@@ -179,14 +178,14 @@ def _route(parts: Parts) -> Work:
 
 
 def _service(parts: Parts) -> Work:
-    if parts.guard.cloud.load_balancer is None:
+    if parts.handle.cloud.load_balancer is None:
         raise NotOffered("the provider offers no load balancers")
     options = parts.options
     return service.ServiceController(
         services=parts.informers.of(SERVICES),
         nodes=parts.informers.of(NODES),
         api=parts.clients.named(names.SERVICE.client).resource(SERVICES),
-        calls=ServiceCalls(parts.guard, cluster_name=options.cluster_name),
+        calls=ServiceCalls(parts.handle, cluster_name=options.cluster_name),
         events=parts.events.recorder(COMPONENT_SERVICE),
         settings=service.Settings(
             workers=options.concurrent_service_syncs,
@@ -201,7 +200,7 @@ def _service(parts: Parts) -> Work:
 
 
 def _need_instances(parts: Parts) -> None:
-    cloud = parts.guard.cloud
+    cloud = parts.handle.cloud
     if cloud.instances is None and cloud.instances_v1 is None:
         raise NotOffered("the provider offers no instances")
 

@@ -20,7 +20,6 @@ from pathlib import Path
 import ccm
 from ccm.app import controllers, metrics, migration, names, reload, sources, stopping, webhooks
 from ccm.app.accounts import Accounts
-from ccm.app.careful import CarefulGuard
 from ccm.app.clients import EVENTS, INFORMERS, Clients, user_agent
 from ccm.app.documents import DocumentError
 from ccm.app.events import HURRIED_FLUSH_S, Events
@@ -39,11 +38,10 @@ from ccm.base.lastresort import LastResort
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import TokenBucket
 from ccm.cloud import registry
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import Context
-from ccm.cloud.guarded import Guarded
-from ccm.cloud.interface import Cloud
+from ccm.cloud.interface import Cloud, Inventory
 from ccm.cloud.inventory import SharedInventory
-from ccm.cloud.node_calls import NodeCalls
 from ccm.kube import config as kube_config
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.leader import LeaderElector, LostLease
@@ -181,10 +179,10 @@ class Daemon:
         self._plan = plan
         self._followed = followed
         self._provider_files: dict[Path, Signature] = {}
-        self._tenant = Tenant(clock)
+        self._tenant = Tenant()
         self._informers: ProviderInformers | None = None
         self._nodes: Informer[Node] | None = None
-        self._guarded: Guarded | None = None
+        self._handle: Handle | None = None
         self._identity = new_identity(socket.gethostname())
         self._clock = clock
         self._log = log.logger("daemon")
@@ -205,17 +203,16 @@ class Daemon:
                         given,
                         anew=self._context,
                         told=self.vitals.not_opened,
-                        clock=self._clock,
                     )
                 )
                 self._check_cluster_id(cloud)
-                return await self._serve(self._guard(cloud))
+                return await self._serve(self._open_handle(cloud))
             finally:
                 await self._tenant.leave()
 
     def let_go(self, code: int) -> None:
         """All work has ended; what a provider does not end will not hold up our end."""
-        left = self._guarded.abandoned_calls if self._guarded is not None else 0
+        left = self._handle.abandoned_calls if self._handle is not None else 0
         if left:
             self._log.warning("cloud calls do not end, leaving without them", calls=left)
             self.last_resort.arm(LEAVE_S, code)
@@ -227,14 +224,13 @@ class Daemon:
             file=self._options.cloud_config,
             cluster_name=self._options.cluster_name,
             clients=self._clients,
-            clock=self._clock,
             followed=self._provider_files,
         )
 
-    async def _serve(self, guard: Guarded) -> int:
+    async def _serve(self, handle: Handle) -> int:
         """Lead when it is our turn, and follow the files meanwhile; the exit code."""
-        following = spawn(self._follow(guard), name="follow")
-        work = spawn(self._elect(guard), name="elect")
+        following = spawn(self._follow(handle), name="follow")
+        work = spawn(self._elect(handle), name="elect")
         try:
             await asyncio.wait({following, work}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -245,14 +241,14 @@ class Daemon:
             if not work.cancelled() and (fault := work.exception()) is not None:
                 raise fault
 
-    async def _elect(self, guard: Guarded) -> int:
+    async def _elect(self, handle: Handle) -> int:
         options = self._options
         if not options.leader_elect:
-            await self._lead(guard)
+            await self._lead(handle)
             return EXIT_OK
         try:
             lease = options.leader_elect_resource_name
-            await self._elector(lease).run(lambda: self._lead(guard))
+            await self._elector(lease).run(lambda: self._lead(handle))
         except LostLease as error:
             self._log.error("leaderelection lost", error=str(error))
             return EXIT_LOST_LEASE
@@ -264,7 +260,7 @@ class Daemon:
             return EXIT_LOST_LEASE
         return EXIT_OK
 
-    async def _follow(self, guard: Guarded) -> None:
+    async def _follow(self, handle: Handle) -> None:
         """Follow files and the provider, serve webhooks; ends only by an exception."""
         options, name = self._options, self._options.cloud_provider
         found = [*self._followed.sources]
@@ -276,7 +272,7 @@ class Daemon:
                     Path(options.cloud_config),
                     lambda: opened_once(name, self._opener, self._context()),
                     tenant=self._tenant,
-                    guard=guard,
+                    handle=handle,
                     accept=self._accept,
                     followed=self._provider_files,
                 )
@@ -292,7 +288,7 @@ class Daemon:
         async with Group() as group:
             group.start(reloader.run(), name="reload")
             group.start(self._tenant.until_crash(), name="provider-watch")
-            serving = webhooks.serve(options, lambda: guard.cloud, clock=self._clock)
+            serving = webhooks.serve(options, lambda: handle.cloud, clock=self._clock)
             group.start(serving, name="webhooks")
 
     async def _accept(self, cloud: Cloud) -> None:
@@ -331,7 +327,7 @@ class Daemon:
         left = options.leader_elect_lease_duration - options.leader_elect_renew_deadline
         self.last_resort.arm(LAST_MOMENT * left.total_seconds(), EXIT_LOST_LEASE)
 
-    async def _lead(self, guard: Guarded) -> None:
+    async def _lead(self, handle: Handle) -> None:
         """Everything that only the leader does, until cancelled."""
         self.drain.govern()
         informers = Informers(
@@ -341,15 +337,15 @@ class Daemon:
         )
         nodes = informers.of(NODES)
         self._nodes, self._informers = nodes, ProviderInformers(nodes)
-        if guard.cloud.set_informers is not None:
-            guard.cloud.set_informers(self._informers)
-        inventory = self._inventory(guard, nodes)
+        if handle.cloud.set_informers is not None:
+            handle.cloud.set_informers(self._informers)
+        inventory = self._inventory(handle, nodes)
         parts = controllers.Parts(
             options=self._options,
             clients=self._clients,
             events=self._events,
             informers=informers,
-            guard=guard,
+            handle=handle,
             inventory=inventory,
             clock=self._clock,
         )
@@ -386,27 +382,25 @@ class Daemon:
         with metrics.running(controller.metric), self.vitals.running(controller.name):
             await work()
 
-    def _guard(self, cloud: Cloud) -> Guarded:
+    def _open_handle(self, cloud: Cloud) -> Handle:
         options = self._options
         rate = options.cloud_rate
         limiter = TokenBucket(qps=rate[0], burst=rate[1], clock=self._clock) if rate else None
-        self._guarded = CarefulGuard(
+        self._handle = Handle(
             cloud,
             deadline_s=options.cloud_call_timeout.total_seconds() or None,
             limiter=limiter,
-            clock=self._clock,
         )
-        self.vitals.opened(self._guarded)
-        return self._guarded
+        self.vitals.opened(self._handle)
+        return self._handle
 
-    def _inventory(self, guard: Guarded, nodes: Informer[Node]) -> SharedInventory | None:
-        if guard.cloud.inventory is None:
+    def _inventory(self, handle: Handle, nodes: Informer[Node]) -> SharedInventory | None:
+        if handle.cloud.inventory is None:
             return None
         return SharedInventory(
-            NodeCalls(guard).list_instances,
+            lambda: handle.call(Inventory.list_instances),
             population=lambda: len(nodes.store),
             max_age_s=self._options.inventory_max_age.total_seconds(),
-            clock=self._clock,
         )
 
     async def _pause_between_starts(self) -> None:

@@ -117,7 +117,7 @@ class Checks:
         vitals = self._vitals
         if vitals.opening:
             return wrong(vitals.opening)
-        trouble = vitals.guard.trouble if vitals.guard is not None else None
+        trouble = vitals.handle.trouble if vitals.handle is not None else None
         if trouble is None or trouble.calls < REFUSED_CALLS:
             return WELL
         return wrong(f"{trouble.calls} calls in a row failed, the last one: {trouble.error}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ccm.base import log
 from ccm.base.backoff import Exponential, Streak
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base.clock import monotonic
 from ccm.base.files import Signature
 from ccm.cloud.config import ClientBuilder, Context
 from ccm.cloud.errors import normalized
@@ -54,7 +54,6 @@ def context(
     file: str,
     cluster_name: str,
     clients: ClientBuilder | None,
-    clock: Clock = SYSTEM,
     followed: dict[Path, Signature] | None = None,
 ) -> Context:
     """What the provider is opened with; `followed` takes the files it follows.
@@ -67,7 +66,6 @@ def context(
         source=file or "--cloud-config (not given)",
         cluster_name=cluster_name,
         clients=clients,
-        clock=clock,
         followed={} if followed is None else followed,
     )
 
@@ -80,7 +78,6 @@ async def opened(
     *,
     anew: Callable[[], Context] | None = None,
     told: Callable[[Exception], object] | None = None,
-    clock: Clock = SYSTEM,
 ) -> AsyncIterator[Cloud]:
     """The open provider.
 
@@ -90,7 +87,6 @@ async def opened(
         given: what the first attempt is made with.
         anew: reads that again for each further attempt; None = the same again.
         told: of each attempt that failed.
-        clock: where time comes from.
 
     Raises:
         Misconfigured: the provider refuses its configuration.
@@ -105,12 +101,12 @@ async def opened(
             except Misconfigured:
                 raise
             except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-                delay, fault = streak.next(clock.monotonic()), normalized(error)
+                delay, fault = streak.next(monotonic()), normalized(error)
                 level = logger.warning if streak.failures == 1 else logger.debug
                 level("provider cannot be opened, retrying", error=str(fault))
                 if told is not None:
                     told(fault)
-            await clock.sleep(delay)
+            await asyncio.sleep(delay)
             given = given if anew is None else anew()
         if streak.failures:
             logger.info("provider opened at last", attempt=streak.failures + 1)

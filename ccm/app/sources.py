@@ -18,9 +18,8 @@ from ccm.base import log
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.files import Signature, signature
 from ccm.cloud import errors as cloud_errors
-from ccm.cloud.guarded import Guarded
-from ccm.cloud.interface import Cloud
-from ccm.cloud.node_calls import NodeCalls
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.interface import Cloud, InstancesV2, Inventory
 from ccm.kube import config as kube_config
 from ccm.kube import errors as kube_errors
 from ccm.kube import pinned
@@ -41,7 +40,7 @@ class CloudConfig:
         path: the file.
         opening: opens a provider with the file's content of now, trying once.
         tenant: the provider in use.
-        guard: the controllers' handle to it.
+        handle: the controllers' handle to it.
         accept: has the last word on a new provider.
         followed: the files that the provider follows; `opening` brings it up to date.
     """
@@ -54,7 +53,7 @@ class CloudConfig:
         opening: Opening,
         *,
         tenant: Tenant,
-        guard: Guarded,
+        handle: Handle,
         accept: Callable[[Cloud], Awaitable[None]],
         followed: dict[Path, Signature],
     ) -> None:
@@ -62,7 +61,7 @@ class CloudConfig:
         self.more = followed
         self._opening = opening
         self._tenant = tenant
-        self._guard = guard
+        self._handle = handle
         self._accept = accept
 
     async def use(self) -> str:
@@ -79,7 +78,7 @@ class CloudConfig:
 
     async def _exchange(self) -> None:
         try:
-            await self._tenant.exchange(self._opening, self._guard, self._accept)
+            await self._tenant.exchange(self._opening, self._handle, self._accept)
         except Misconfigured as error:
             raise Refused(str(error)) from error
         except Exception as error:
@@ -93,12 +92,12 @@ async def answers(cloud: Cloud, node: Node | None) -> None:
         cloud: what the provider yielded.
         node: any node, for providers that list nothing; None = do without.
     """
-    calls = NodeCalls(Guarded(cloud))
+    handle = Handle(cloud)
     try:
         if cloud.inventory is not None:
-            await calls.list_instances()
+            await handle.call(Inventory.list_instances)
         elif cloud.instances is not None and node is not None:
-            await calls.instance_exists(node)
+            await handle.call(InstancesV2.instance_exists, node)
     except (cloud_errors.NotFound, cloud_errors.Unimplemented):
         return
 

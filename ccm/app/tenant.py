@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from ccm.base import log
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud.guarded import Guarded
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud
 
 DRAIN_S = 900.0
@@ -24,8 +23,6 @@ DRAIN_S = 900.0
 
 CLOSE_S = 30.0
 """Longest time that a provider may take to close before it is cancelled."""
-
-_LOOK_S = 0.2
 
 Opening = Callable[[], AbstractAsyncContextManager[Cloud]]
 """Opens the provider with the configuration of now."""
@@ -57,14 +54,9 @@ class _Stay:
 
 
 class Tenant:
-    """The provider in use.
+    """The provider in use."""
 
-    Args:
-        clock: where time comes from.
-    """
-
-    def __init__(self, clock: Clock = SYSTEM) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._log = log.logger("provider")
         self._stay: _Stay | None = None
         self._leaving: dict[asyncio.Task[None], _Stay] = {}
@@ -76,7 +68,7 @@ class Tenant:
         return self._stay.cloud
 
     async def exchange(
-        self, opening: Opening, guard: Guarded, accept: Callable[[Cloud], Awaitable[None]]
+        self, opening: Opening, handle: Handle, accept: Callable[[Cloud], Awaitable[None]]
     ) -> None:
         """Open another provider, and use it once `accept` has not raised.
 
@@ -93,10 +85,10 @@ class Tenant:
             raise
         old, self._stay = self._stay, new
         self._moved.set()
-        guard.swap(new.cloud)
+        handle.swap(new.cloud)
         if old is not None:
             self._leaving = {task: stay for task, stay in self._leaving.items() if not task.done()}
-            task = spawn(self._let_go(old, guard), name="provider-drain")
+            task = spawn(self._let_go(old, handle), name="provider-drain")
             self._leaving[task] = old
 
     async def until_crash(self) -> None:
@@ -130,10 +122,10 @@ class Tenant:
             if stay is not None:
                 await stay.end()
 
-    async def _let_go(self, old: _Stay, guard: Guarded) -> None:
-        deadline = self._clock.monotonic() + DRAIN_S
-        while guard.calls_under_way(old.cloud) and self._clock.monotonic() < deadline:
-            await self._clock.sleep(_LOOK_S)
+    async def _let_go(self, old: _Stay, handle: Handle) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                await handle.ended(old.cloud)
         await self._close(old)
 
     async def _close(self, stay: _Stay) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ccm.base.clock import SYSTEM, Clock
-from ccm.cloud.guarded import Guarded
+from ccm.cloud.calls.handle import Handle
 from ccm.kube.informer import Informers
 from ccm.kube.leader import LeaderElector
 
@@ -38,7 +38,7 @@ class Vitals:
 
     Attributes:
         opening: why the provider is not open yet; empty once it is.
-        guard: the handle to the cloud, once the provider is open.
+        handle: the handle to the cloud, once the provider is open.
         informers: the caches, while we lead.
         waiting: what the HTTPS server still waits for, in words.
         late_beats: how often in a row the event loop was late.
@@ -49,7 +49,7 @@ class Vitals:
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self.opening = "the provider is not open yet"
-        self.guard: Guarded | None = None
+        self.handle: Handle | None = None
         self.informers: Informers | None = None
         self.waiting: Callable[[], str] = str
         self.late_beats = 0
@@ -80,10 +80,10 @@ class Vitals:
         self._electors[lease] = elector
         return elector
 
-    def opened(self, guard: Guarded) -> None:
+    def opened(self, handle: Handle) -> None:
         """The provider is open."""
         self.opening = ""
-        self.guard = guard
+        self.handle = handle
 
     def not_opened(self, error: Exception) -> None:
         """An attempt to open the provider failed."""

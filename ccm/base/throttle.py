@@ -2,9 +2,7 @@
 
 `TokenBucket` is the API-server limiter: it starts full, refills steadily and serves
 waiters in the order of arrival (the semantics of Go's x/time/rate as client-go uses
-it). `Window` keeps a cloud's "N calls per period" quota: never more than N in any
-period; asyncio-throttle counts, a FIFO lock in front keeps the order and lets only
-one waiter poll.
+it).
 """
 
 from __future__ import annotations
@@ -12,8 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import Protocol
-
-from asyncio_throttle.throttler import Throttler
 
 from ccm.base.clock import SYSTEM, Clock
 
@@ -115,26 +111,6 @@ class TokenBucket:
         self._refill()
         # A token short by rounding error counts as whole, else the head could spin.
         return 0.0 if self._tokens > 1 - 1e-9 else (1 - self._tokens) / self._qps
-
-
-class Window:
-    """At most `calls` in any `period_s`, in order of arrival.
-
-    Use it for a quota that a cloud states as "N calls per period"; it has no burst.
-    """
-
-    def __init__(self, *, calls: int, period_s: float, clock: Clock = SYSTEM) -> None:
-        if calls < 1 or period_s <= 0:
-            raise ValueError(f"a window needs calls >= 1 and a period > 0, not {calls}/{period_s}")
-        self._throttler = Throttler(rate_limit=calls, period=period_s)
-        self._line = asyncio.Lock()
-        self._clock = clock
-
-    async def acquire(self) -> float:
-        """Wait for a place in the window."""
-        started = self._clock.monotonic()
-        async with self._line, self._throttler:
-            return self._clock.monotonic() - started
 
 
 def bucket(qps: float, burst: int, clock: Clock = SYSTEM) -> Limiter:

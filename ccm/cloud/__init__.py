@@ -2,7 +2,7 @@
 
 A provider may import this package, `ccm.model` and `ccm.base`, and nothing else of the
 daemon. The wrappers that the daemon puts around every provider live here too
-(`guarded`, `inventory`, `lookup`) but are not part of the public names. Nothing in this
+(`calls`, `inventory`, `lookup`) but are not part of the public names. Nothing in this
 package speaks to the API server, and importing it loads no HTTP library.
 """
 
@@ -38,7 +38,6 @@ from ccm.cloud.interface import (
     Cloud,
     Clusters,
     InformerFactory,
-    Instances,
     InstanceStates,
     InstancesV2,
     Inventory,
@@ -47,8 +46,8 @@ from ccm.cloud.interface import (
     PVLabeler,
     Routes,
     SetInformers,
-    Zones,
 )
+from ccm.cloud.legacy import Instances, Zones
 from ccm.cloud.provider_id import format_provider_id, is_foreign, parse_provider_id
 from ccm.cloud.registry import SDK_VERSION, ProviderError, provider
 from ccm.cloud.services import (

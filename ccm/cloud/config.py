@@ -16,7 +16,6 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from ccm.base import files, redact
-from ccm.base.clock import SYSTEM, Clock
 from ccm.cloud.fields import ConfigError, Fields
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -59,7 +58,6 @@ class Context:
         source: where they came from, for messages.
         cluster_name: `--cluster-name`.
         clients: makes API clients; None where there is no cluster, as in contract tests.
-        clock: the clock to use, so that tests own time.
         followed: the files that the provider named to `follow`, and what they looked like then.
     """
 
@@ -67,7 +65,6 @@ class Context:
     source: str = "cloud config"
     cluster_name: str = "kubernetes"
     clients: ClientBuilder | None = None
-    clock: Clock = field(default=SYSTEM)
     followed: dict[Path, files.Signature] = field(default_factory=dict, repr=False, compare=False)
 
     def follow(self, file: str | Path) -> Path:

@@ -4,17 +4,17 @@
 CloudError
 ├─ NotFound                               absent is an answer, not a fault
 │  └─ DiskNotFound                        a volume is absent
-├─ AlreadyExists                          read and adopt
+├─ AlreadyExists                          event; back off (providers read and adopt)
 ├─ InvalidArgument, OutOfRange            event; retry slowly (the cloud side may change)
 ├─ FailedPrecondition                     event; retry slowly
 ├─ Unauthenticated, PermissionDenied      event; back off long
 ├─ ResourceExhausted                      event; back off long
-├─ Unavailable, DeadlineExceeded, Aborted back off
-├─ Uninitialized                          the instance exists, initialise it again
-├─ Unimplemented                          treat the capability as absent
+├─ Unavailable, DeadlineExceeded, Aborted event; back off
+├─ Uninitialized                          event; back off, and initialise it again
+├─ Unimplemented                          the capability counts as absent; event; retry slowly
 ├─ ImplementedElsewhere                   leave alone, no event
 ├─ RetryAfter(seconds)                    come back then; not a failure
-└─ Internal, DataLoss, Canceled, Unknown  back off
+└─ Internal, DataLoss, Canceled, Unknown  event; back off
 ```
 
 The names are the machine codes of Gardener's driver interface plus the sentinels of the
@@ -149,7 +149,7 @@ class Retry(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class RetryPolicy:
     """What the daemon does on one class of error.
 
     Attributes:
@@ -161,31 +161,31 @@ class Answer:
     event: bool
 
 
-POLICY: dict[type[CloudError], Answer] = {
-    NotFound: Answer(retry=Retry.BACK_OFF, event=True),
-    AlreadyExists: Answer(retry=Retry.BACK_OFF, event=True),
-    InvalidArgument: Answer(retry=Retry.SLOW, event=True),
-    OutOfRange: Answer(retry=Retry.SLOW, event=True),
-    FailedPrecondition: Answer(retry=Retry.SLOW, event=True),
-    Unauthenticated: Answer(retry=Retry.LONG, event=True),
-    PermissionDenied: Answer(retry=Retry.LONG, event=True),
-    ResourceExhausted: Answer(retry=Retry.LONG, event=True),
-    Unavailable: Answer(retry=Retry.BACK_OFF, event=True),
-    DeadlineExceeded: Answer(retry=Retry.BACK_OFF, event=True),
-    Aborted: Answer(retry=Retry.BACK_OFF, event=True),
-    Uninitialized: Answer(retry=Retry.BACK_OFF, event=True),
-    Unimplemented: Answer(retry=Retry.SLOW, event=True),
-    ImplementedElsewhere: Answer(retry=Retry.NEVER, event=False),
-    RetryAfter: Answer(retry=Retry.AFTER, event=False),
-    Internal: Answer(retry=Retry.BACK_OFF, event=True),
-    DataLoss: Answer(retry=Retry.BACK_OFF, event=True),
-    Canceled: Answer(retry=Retry.BACK_OFF, event=True),
-    Unknown: Answer(retry=Retry.BACK_OFF, event=True),
+POLICY: dict[type[CloudError], RetryPolicy] = {
+    NotFound: RetryPolicy(retry=Retry.BACK_OFF, event=True),
+    AlreadyExists: RetryPolicy(retry=Retry.BACK_OFF, event=True),
+    InvalidArgument: RetryPolicy(retry=Retry.SLOW, event=True),
+    OutOfRange: RetryPolicy(retry=Retry.SLOW, event=True),
+    FailedPrecondition: RetryPolicy(retry=Retry.SLOW, event=True),
+    Unauthenticated: RetryPolicy(retry=Retry.LONG, event=True),
+    PermissionDenied: RetryPolicy(retry=Retry.LONG, event=True),
+    ResourceExhausted: RetryPolicy(retry=Retry.LONG, event=True),
+    Unavailable: RetryPolicy(retry=Retry.BACK_OFF, event=True),
+    DeadlineExceeded: RetryPolicy(retry=Retry.BACK_OFF, event=True),
+    Aborted: RetryPolicy(retry=Retry.BACK_OFF, event=True),
+    Uninitialized: RetryPolicy(retry=Retry.BACK_OFF, event=True),
+    Unimplemented: RetryPolicy(retry=Retry.SLOW, event=True),
+    ImplementedElsewhere: RetryPolicy(retry=Retry.NEVER, event=False),
+    RetryAfter: RetryPolicy(retry=Retry.AFTER, event=False),
+    Internal: RetryPolicy(retry=Retry.BACK_OFF, event=True),
+    DataLoss: RetryPolicy(retry=Retry.BACK_OFF, event=True),
+    Canceled: RetryPolicy(retry=Retry.BACK_OFF, event=True),
+    Unknown: RetryPolicy(retry=Retry.BACK_OFF, event=True),
 }
-"""Class -> answer where nothing more special applies; subclasses inherit their base's answer."""
+"""Class -> policy where nothing more special applies; subclasses inherit their base's."""
 
 
-def answer(error: CloudError) -> Answer:
+def policy_for(error: CloudError) -> RetryPolicy:
     """The policy for an error: of its class, or of the nearest base that has one."""
     for base in type(error).__mro__:
         if base in POLICY:

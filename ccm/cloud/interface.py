@@ -10,10 +10,12 @@ Rules that hold for every method:
   whose answer was lost: repeating it must be harmless.
 * The daemon gives every call a deadline and cancels it on lost leadership; cancelled
   calls must leave nothing that the next call cannot adopt. They have a second to clean up;
-  one that goes on is left behind, and nothing else is done about its Service or route until
-  it ends.
+  one that goes on is abandoned, and nothing else is done about its Service or route until it
+  ends.
 * Raise the classes of `ccm.cloud.errors`; whatever else is raised counts as `Internal`
   and is tried again with back-off.
+* Each method that the daemon waits for says how long by `operation`, which also says whether
+  it changes something; a stop of the daemon lets changes come to their end.
 * Blocking libraries run through `ccm.cloud.blocking`.
 """
 
@@ -24,6 +26,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from ccm.cloud.annotations import ServiceAnnotation
+from ccm.cloud.legacy import Instances, Zones
+from ccm.cloud.operation import LISTING_S, operation
 from ccm.cloud.types import (
     InstanceListing,
     InstanceMetadata,
@@ -32,9 +36,22 @@ from ccm.cloud.types import (
     LoadBalancerRecord,
     Route,
     Status,
-    Zone,
 )
-from ccm.model import Node, NodeAddress, Service
+from ccm.model import Node, Service
+
+BALANCER_S = 900.0
+"""Deadline of a change of a load balancer: clouds take minutes, and do not like it cut."""
+
+ROUTE_S = 300.0
+"""Deadline of a change of a route."""
+
+
+def _service_uid(service: Service, **_: object) -> str:
+    return service.uid
+
+
+def _destination(route: Route, **_: object) -> str:
+    return route.destination_cidr
 
 
 class InstancesV2(Protocol):
@@ -45,6 +62,7 @@ class InstancesV2(Protocol):
     offers this, the daemon calls neither `Instances` nor `Zones`.
     """
 
+    @operation()
     async def instance_exists(self, node: Node) -> bool:
         """Whether the instance exists; True for a stopped one.
 
@@ -55,6 +73,7 @@ class InstancesV2(Protocol):
         """
         ...
 
+    @operation()
     async def instance_shutdown(self, node: Node) -> bool:
         """Whether the instance is switched off.
 
@@ -64,6 +83,7 @@ class InstancesV2(Protocol):
         """
         ...
 
+    @operation()
     async def instance_metadata(self, node: Node) -> InstanceMetadata | None:
         """Everything the cloud knows about the instance.
 
@@ -80,114 +100,13 @@ class InstancesV2(Protocol):
 class InstanceStates(Protocol):
     """Optional on the same object as `InstancesV2`: existence and power in one cloud request."""
 
+    @operation()
     async def instance_state(self, node: Node) -> InstanceState:
         """What `instance_exists` and `instance_shutdown` would say, asked at once.
 
         Called by the node lifecycle controller in their place. Errors as for
         `instance_exists`.
         """
-        ...
-
-
-class Instances(Protocol):
-    """Instances looked up by provider ID or by node name: the old interface.
-
-    For providers ported from an older code base. Only what the node controllers call is
-    needed. Where there are two ways to ask, they ask by provider ID first, and by name after
-    any error; the error of the second counts. Whatever is raised while a node is initialised
-    keeps its taint, makes a Warning event and is tried again according to its class.
-    """
-
-    async def node_addresses(self, node_name: str) -> Sequence[NodeAddress]:
-        """Addresses by node name.
-
-        Called after `node_addresses_by_provider_id` raised anything. An empty answer leaves
-        the addresses of the node as they are. An error in the periodic pass is logged and
-        asked again in the next one.
-        """
-        ...
-
-    async def node_addresses_by_provider_id(self, provider_id: str) -> Sequence[NodeAddress]:
-        """Addresses by provider ID.
-
-        Called once to initialise a node, and for each initialised node once per
-        `--node-status-update-frequency`. Any error leads to `node_addresses`.
-        """
-        ...
-
-    async def instance_id(self, node_name: str) -> str:
-        """The cloud's ID of an instance, without scheme, for nodes without provider ID.
-
-        Called once to initialise such a node, and by the lifecycle controller in each look
-        at one that is not Ready.
-
-        Raises:
-            NotFound: no such instance, not even a stopped one; the lifecycle controller
-                then deletes the Node, after asking a second time.
-            Unimplemented: initialisation goes on without a provider ID.
-        """
-        ...
-
-    async def instance_type(self, node_name: str) -> str:
-        """Instance type by node name.
-
-        Called after `instance_type_by_provider_id` raised anything. Empty = no label.
-        """
-        ...
-
-    async def instance_type_by_provider_id(self, provider_id: str) -> str:
-        """Instance type by provider ID.
-
-        Called once to initialise a node. Empty = no label. Any error leads to
-        `instance_type`.
-        """
-        ...
-
-    async def add_ssh_key_to_all_instances(self, user: str, key: str) -> None:
-        """Put an SSH key (`<type> <blob>`) on every instance. The daemon never calls it."""
-        ...
-
-    async def current_node_name(self, hostname: str) -> str:
-        """The node name of the machine we run on. The daemon never calls it."""
-        ...
-
-    async def instance_exists_by_provider_id(self, provider_id: str) -> bool:
-        """Whether the instance exists; True for a stopped one.
-
-        Called as `InstancesV2.instance_exists` is, and False deletes the Node as there. An
-        error keeps the node and is asked again with back-off; `NotFound` is such an error
-        too, never an answer.
-        """
-        ...
-
-    async def instance_shutdown_by_provider_id(self, provider_id: str) -> bool:
-        """Whether the instance is switched off.
-
-        Called right after `instance_exists_by_provider_id` said True. True puts the
-        shutdown taint on the node. `Unimplemented` reads as no; any other error leaves the
-        node as it is.
-        """
-        ...
-
-
-class Zones(Protocol):
-    """Zones for the old `Instances` interface.
-
-    Called once to initialise a node, after its addresses and type are known. Either field
-    of the answer may be empty: no label then. An error of the second way keeps the node's
-    taint, makes a Warning event and is tried again according to its class.
-    """
-
-    async def get_zone(self) -> Zone:
-        """The zone of the machine we run on. The daemon never calls it."""
-        ...
-
-    async def get_zone_by_provider_id(self, provider_id: str) -> Zone:
-        """The zone of an instance. Any error leads to `get_zone_by_node_name`."""
-        ...
-
-    async def get_zone_by_node_name(self, node_name: str) -> Zone:
-        """The same by node name, after the other way failed."""
         ...
 
 
@@ -200,6 +119,7 @@ class Inventory(Protocol):
     follows from that.
     """
 
+    @operation(deadline_s=LISTING_S)
     async def list_instances(self) -> InstanceListing:
         """Every instance, with power state and complete metadata, and the requests it took.
 
@@ -227,6 +147,7 @@ class LoadBalancer(Protocol):
     until it does.
     """
 
+    @operation(subject=_service_uid)
     async def get_load_balancer(self, cluster_name: str, service: Service) -> Status | None:
         """The load balancer's status; None when nothing of it is there.
 
@@ -248,6 +169,7 @@ class LoadBalancer(Protocol):
         """
         ...
 
+    @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
     async def ensure_load_balancer(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> Status:
@@ -266,6 +188,7 @@ class LoadBalancer(Protocol):
         """
         ...
 
+    @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
     async def update_load_balancer(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> None:
@@ -282,6 +205,7 @@ class LoadBalancer(Protocol):
         """
         ...
 
+    @operation(deadline_s=BALANCER_S, change=True, subject=_service_uid)
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: Service) -> None:
         """Remove it and every left-over of a half-made one; silent when nothing is there.
 
@@ -313,6 +237,7 @@ class LoadBalancerDigests(Protocol):
     would hide every change made behind the daemon's back.
     """
 
+    @operation(deadline_s=LISTING_S)
     async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
         """All load balancers of this cluster as the cloud holds them now.
 
@@ -344,6 +269,7 @@ class Routes(Protocol):
     after the pause decides anew, so a call is never repeated blindly.
     """
 
+    @operation(deadline_s=LISTING_S)
     async def list_routes(self, cluster_name: str) -> Sequence[Route]:
         """All routes that the cloud manages for this cluster, those that lead nowhere included.
 
@@ -354,6 +280,7 @@ class Routes(Protocol):
         """
         ...
 
+    @operation(deadline_s=ROUTE_S, change=True, subject=_destination)
     async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
         """Create a route; `name_hint` may shape its name.
 
@@ -369,6 +296,7 @@ class Routes(Protocol):
         """
         ...
 
+    @operation(deadline_s=ROUTE_S, change=True, subject=_destination)
     async def delete_route(self, cluster_name: str, route: Route) -> None:
         """Delete a route as `list_routes` returned it; silent when it is gone.
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable
 
 from ccm.base import log, metrics
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base.clock import monotonic
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.errors import CloudError
 from ccm.cloud.types import InstanceListing, InstanceRecord
@@ -48,7 +48,6 @@ class SharedInventory:
         fetch: makes a listing; one runs at a time.
         population: how many nodes the cluster has, for guessing the price of the first one.
         max_age_s: seconds a finished listing may be used.
-        clock: where time comes from.
     """
 
     def __init__(
@@ -57,12 +56,10 @@ class SharedInventory:
         *,
         population: Callable[[], int],
         max_age_s: float,
-        clock: Clock = SYSTEM,
     ) -> None:
         self._fetch = fetch
         self._population = population
         self._max_age_s = max_age_s
-        self._clock = clock
         self._log = log.logger("inventory")
         self._index: _Index | None = None
         self._expires = -math.inf
@@ -88,7 +85,7 @@ class SharedInventory:
         self._flight = None
 
     async def _usable(self, single_requests: int) -> _Index | None:
-        if self._index is not None and self._clock.monotonic() < self._expires:
+        if self._index is not None and monotonic() < self._expires:
             return self._index
         if self._flight is None and not self._worth_it(single_requests):
             return None
@@ -102,7 +99,7 @@ class SharedInventory:
             return None
 
     def _worth_it(self, single_requests: int) -> bool:
-        now = self._clock.monotonic()
+        now = monotonic()
         last = self._index
         if last is not None and not last.judged:
             last.judged = True
@@ -117,14 +114,14 @@ class SharedInventory:
         try:
             listing = await self._fetch()
         except CloudError as error:
-            self._paused_until = self._clock.monotonic() + PAUSE_S
+            self._paused_until = monotonic() + PAUSE_S
             _LISTINGS.labels("error").inc()
             self._log.warning("bulk listing failed, asking one by one", error=str(error))
             return None
         else:
             _LISTINGS.labels("success").inc()
             self._index = _Index(listing)
-            self._expires = self._clock.monotonic() + self._max_age_s
+            self._expires = monotonic() + self._max_age_s
             return self._index
         finally:
             self._flight = None

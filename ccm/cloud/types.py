@@ -9,35 +9,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Literal
 
+from ccm.cloud.operation import DECLARED
 from ccm.model import NodeAddress
-
-OPERATIONS = frozenset(
-    {
-        "create_route",
-        "delete_route",
-        "ensure_load_balancer",
-        "ensure_load_balancer_deleted",
-        "get_load_balancer",
-        "get_zone_by_node_name",
-        "get_zone_by_provider_id",
-        "instance_exists",
-        "instance_exists_by_provider_id",
-        "instance_id",
-        "instance_metadata",
-        "instance_shutdown",
-        "instance_shutdown_by_provider_id",
-        "instance_state",
-        "instance_type",
-        "instance_type_by_provider_id",
-        "list_instances",
-        "list_load_balancers",
-        "list_routes",
-        "node_addresses",
-        "node_addresses_by_provider_id",
-        "update_load_balancer",
-    }
-)
-"""The methods of the interfaces that the daemon calls under a deadline."""
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -210,7 +183,7 @@ class Limits:
 
     Attributes:
         deadlines_s: operation -> seconds a call may take, in place of the default; the
-            operations are `OPERATIONS`.
+            operations are the methods of the interfaces.
         rate: total rate of calls; None = no limit.
         concurrent_routes: most calls about routes at once (the Go reference's fixed number).
 
@@ -223,11 +196,11 @@ class Limits:
     concurrent_routes: int = 200
 
     def __post_init__(self) -> None:
-        strangers = sorted(map(str, self.deadlines_s.keys() - OPERATIONS))
+        strangers = sorted(map(str, self.deadlines_s.keys() - DECLARED.keys()))
         if strangers:
             raise ValueError(
                 f"deadlines_s names {', '.join(strangers)}; operations are: "
-                f"{', '.join(sorted(OPERATIONS))}"
+                f"{', '.join(sorted(DECLARED))}"
             )
         for operation, seconds in self.deadlines_s.items():
             if not 0 < seconds < math.inf:

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ccm.app import names as controllers
 from ccm.base.tasks import bounded
 from ccm.cloud import errors
-from ccm.cloud.guarded import Guarded
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.node_calls import NodeCalls
 from ccm.cloud.provider_id import is_foreign
 from ccm.controllers.route import plan as route_plan
 from ccm.doctor import provider
@@ -157,7 +156,7 @@ def _unlisted(case: Case, nodes: Sequence[Node]) -> Sequence[Node]:
 
 async def _look_up(case: Case, nodes: Iterable[Node]) -> None:
     """Ask about single nodes: an absence in a listing is never believed."""
-    lookup = InstanceLookup(NodeCalls(Guarded(case.cloud, clock=case.clock)))
+    lookup = InstanceLookup(Handle(case.cloud))
 
     async def look(node: Node) -> None:
         try:

@@ -12,11 +12,11 @@ from ccm.app import names
 from ccm.app.clients import ProviderClient
 from ccm.app.provider import Misconfigured, context, opened_once
 from ccm.cloud import errors, registry
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import ApiClient
 from ccm.cloud.fields import ConfigError
-from ccm.cloud.guarded import Guarded
+from ccm.cloud.interface import Inventory
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.node_calls import NodeCalls
 from ccm.controllers.route import plan as route_plan
 from ccm.doctor import catalogue
 from ccm.doctor.case import Case
@@ -87,7 +87,6 @@ async def cloud_config(case: Case) -> Finding:
             file=file,
             cluster_name=case.options.cluster_name,
             clients=ReadOnlyClients(case.client) if case.is_usable("kubeconfig") else None,
-            clock=case.clock,
         )
         case.cloud = await case.exits.enter_async_context(opened_once(name, case.opener, given))
     except Misconfigured as error:
@@ -115,18 +114,18 @@ async def cluster_id(case: Case) -> Finding:
 
 async def cloud(case: Case) -> Finding:
     """Make one call that needs credentials and changes nothing."""
-    calls = NodeCalls(Guarded(case.cloud, clock=case.clock))
+    handle = Handle(case.cloud)
     name = case.options.cloud_provider
     try:
-        if case.cloud.inventory is not None:
-            case.listing = await calls.list_instances()
+        if handle.offers(Inventory):
+            case.listing = await handle.call(Inventory.list_instances)
             return ok(f"the cloud answers: {count(len(case.listing.instances), 'instance')}")
         if case.cloud.instances is None and case.cloud.instances_v1 is None:
             return warn("the provider offers no instances, so there is nothing to ask for")
         nodes = await case.nodes() if case.is_usable("identity") else ()
         if not nodes:
             return warn("not asked: this provider lists nothing, and there is no node to ask about")
-        state = await InstanceLookup(calls).state(nodes[0])
+        state = await InstanceLookup(handle).state(nodes[0])
         verb = "exists" if state.exists else "does not exist"
         return ok(f"the cloud answers: the instance of {nodes[0].name} {verb}")
     except (errors.NotFound, errors.Unimplemented, errors.InvalidArgument) as error:

@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from ccm.base import drain
 from ccm.base.throttle import Limiter, Unlimited
 from ccm.kube import decode, metrics
 from ccm.kube.decode import Page, WatchEvent
@@ -44,7 +45,6 @@ _JSON_PATCH = "application/json-patch+json"
 _APPLY = "application/apply-patch+yaml"
 
 _ENCODER = msgspec.json.Encoder()
-_NOTHING = contextlib.nullcontext()
 
 
 class Client:
@@ -55,6 +55,8 @@ class Client:
         name: suffix of the user agent, such as `node-controller`; empty for none.
         limiter: waits before each attempt of each request; unlimited by default.
         timeout_s: limit of one attempt of one call, in seconds; watches have none.
+        graceful: whether a stop lets what changes something come to its end, with all attempts:
+            a request cut on its way may still be carried out, when somebody else leads already.
     """
 
     def __init__(
@@ -64,10 +66,12 @@ class Client:
         name: str = "",
         limiter: Limiter | None = None,
         timeout_s: float = 30.0,
+        graceful: bool = False,
     ) -> None:
         self._transport = transport
         self._limiter: Limiter = limiter if limiter is not None else Unlimited()
         self._timeout_s = timeout_s
+        self._graceful = graceful
         self.name = name
         self.user_agent = f"{transport.user_agent}/{name}" if name else transport.user_agent
 
@@ -87,7 +91,8 @@ class Client:
         retry: bool = True,
     ) -> bytes:
         """Any request, such as `GET /version` or a review; `path` is encoded already."""
-        async with self.sending(method):
+        changes = self._graceful and method != "GET"
+        async with drain.change() if changes else contextlib.nullcontext():
             return await self._transport.do(
                 method,
                 path,
@@ -100,11 +105,6 @@ class Client:
                 user_agent=self.user_agent,
                 retry=retry,
             )
-
-    def sending(self, method: str) -> AbstractAsyncContextManager[None]:
-        """What surrounds a request of that method, all its attempts; here nothing does."""
-        del method
-        return _NOTHING
 
     def lines(
         self, path: str, *, query: Mapping[str, str], idle_timeout_s: float

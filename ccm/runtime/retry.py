@@ -64,7 +64,7 @@ def delay_s(answer: Again, failures: int) -> float | None:
 
 
 def _cloud(error: cloud.CloudError) -> Again:
-    policy = cloud.answer(error)
+    policy = cloud.policy_for(error)
     if isinstance(error, cloud.RetryAfter):
         return Again(retry=Retry.AFTER, after_s=error.seconds, event=policy.event)
     # Refused credentials stop every key alike, and one success means all may go on.

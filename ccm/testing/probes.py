@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import pytest
 
+from ccm.cloud.calls import capabilities, responses
 from ccm.cloud.errors import CloudError, Unimplemented
-from ccm.cloud.guarded import Guarded, Observer
-from ccm.cloud.interface import Cloud, InstanceStates, Inventory
+from ccm.cloud.interface import Cloud, InstanceStates, InstancesV2, Inventory
+from ccm.cloud.legacy import Instances, Zones
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.node_calls import NodeCalls
+from ccm.cloud.operation import DECLARED
 from ccm.cloud.types import InstanceMetadata, InstanceState, Power
 from ccm.model import Node
 from ccm.testing.builders import node as build_node
 from ccm.testing.harness import Harness, Made
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Question = Callable[[], Awaitable[object]]
 
@@ -55,18 +59,17 @@ class Face:
             _require(cloud.instances, "instances", "InstancesV2")
             self.cloud = dataclasses.replace(cloud, instances_v1=None, zones=None)
         self.old = old
-        self.combined = bool(isinstance(self.cloud.instances, InstanceStates))
-        self._calls = NodeCalls(_Unguarded(self.cloud))
-        self._lookup = InstanceLookup(self._calls)
+        self._caller = _Unprotected(self.cloud)
+        self._lookup = InstanceLookup(self._caller)
 
     async def state(self, node: Node) -> InstanceState:
         """What the lifecycle controller finds out; where there are two ways, both must agree."""
         state = await self._lookup.state(node)
-        if self.combined:
-            exists = await self._calls.instance_exists(node)
+        if self._caller.offers(InstanceStates):
+            exists = await self._caller.call(InstancesV2.instance_exists, node)
             power = None
             if exists:
-                off = await self._calls.instance_shutdown(node)
+                off = await self._caller.call(InstancesV2.instance_shutdown, node)
                 power = Power.SHUTDOWN if off else Power.RUNNING
             single = InstanceState(exists=exists, power=power)
             same(state, single, "instance_state against instance_exists and instance_shutdown")
@@ -83,7 +86,7 @@ class Face:
         """Every question about an instance, by ID, by name and in bulk."""
         questions = dict(self.about(by_id(made)))
         if self.cloud.inventory is not None:
-            questions["list_instances"] = self._calls.list_instances
+            questions["list_instances"] = partial(self._caller.call, Inventory.list_instances)
         return questions
 
     def about_id(self, name: str, provider_id: str) -> Mapping[str, Question]:
@@ -92,47 +95,45 @@ class Face:
         Zones are left out: a cloud of one zone may answer without looking.
         """
         asked = self.about(build_node(name, provider_id=provider_id))
-        if not self.old:
-            return asked
         return {
             key: ask
             for key, ask in asked.items()
-            if key.endswith("by_provider_id") and "zone" not in key
+            if not self.old or (key.endswith("by_provider_id") and "zone" not in key)
         }
 
     def about(self, node: Node) -> Mapping[str, Question]:
         """Every question about a node, by the name of its method."""
-        if not self.old:
-            names = ["instance_exists", "instance_shutdown", "instance_metadata"]
-            if self.combined:
-                names.append("instance_state")
-            return {name: self._question(name, node) for name in names}
-        by_id = ["instance_exists_by_provider_id", "instance_shutdown_by_provider_id"]
-        by_id += ["node_addresses_by_provider_id", "instance_type_by_provider_id"]
-        by_name = ["instance_id", "node_addresses", "instance_type"]
-        if self.cloud.zones is not None:
-            by_id.append("get_zone_by_provider_id")
-            by_name.append("get_zone_by_node_name")
-        asked = {name: self._question(name, node.provider_id) for name in by_id}
-        return asked | {name: self._question(name, node.name) for name in by_name}
-
-    def _question(self, name: str, subject: object) -> Question:
-        method: Callable[[Any], Awaitable[object]] = getattr(self._calls, name)
-        return lambda: method(subject)
+        subjects = {"node": node, "provider_id": node.provider_id, "node_name": node.name}
+        return {
+            name: partial(self._caller.call, method, subjects[parameter])
+            for face in (InstancesV2, InstanceStates, Instances, Zones)
+            if self._caller.offers(face)
+            for name, method in inspect.getmembers(face, inspect.iscoroutinefunction)
+            if name in DECLARED
+            for parameter in DECLARED[name].parameters
+        }
 
 
-class _Unguarded(Guarded):
-    """Passes every call on as it is, so that the provider's own errors can be seen."""
+class _Unprotected:
+    """Calls the provider as it is, so that the errors it raises itself can be seen."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self._cloud = cloud
+        self.name = cloud.name
+
+    def offers(self, face: type) -> bool:
+        return capabilities.offered(self._cloud, face) is not None
 
     async def call(
         self,
-        operation: str,  # noqa: ARG002
-        invoke: Callable[[Cloud], Awaitable[T]],
-        *,
-        subject: str = "",  # noqa: ARG002
-        observer: Observer | None = None,  # noqa: ARG002
+        method: Callable[Concatenate[Any, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> T:
-        return await invoke(self.cloud)
+        answer = await capabilities.bound(self._cloud, method)(*args, **kwargs)
+        responses.verify(method, answer)
+        return cast("T", answer)
 
 
 def by_id(made: Made) -> Node:

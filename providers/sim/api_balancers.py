@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from . import operation, world_balancers
-from .operation import Asked, Operation
-
-_BALANCERS = "/v1/balancers"
-_ADMIN = "/admin/balancers"
+from .operation import Operation, Request
 
 
 class BalancerList(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +32,7 @@ class Members(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 _LIST = Operation(
     name="list_balancers",
-    method="GET",
-    path=_BALANCERS,
+    route="GET /v1/balancers",
     summary="One page of load balancers, in order of creation",
     query=BalancerQuery,
     answer=BalancerList,
@@ -44,63 +40,54 @@ _LIST = Operation(
 
 _CREATE = Operation(
     name="create_balancer",
-    method="POST",
-    path=_BALANCERS,
+    route="POST /v1/balancers",
     summary="Order a load balancer under a name nobody has; it has no members yet",
     body=world_balancers.NewBalancer,
     answer=world_balancers.Balancer,
-    status=201,
+    created=True,
 )
 
 OPERATIONS = (
     _LIST,
     Operation(
         name="get_balancer",
-        method="GET",
-        path=_BALANCERS + "/{id}",
+        route="GET /v1/balancers/{id}",
         summary="One load balancer",
         answer=world_balancers.Balancer,
     ),
     _CREATE,
     Operation(
         name="change_balancer",
-        method="PUT",
-        path=_BALANCERS + "/{id}",
+        route="PUT /v1/balancers/{id}",
         summary="Replace everything but name, cluster and members",
         body=world_balancers.Plan,
         answer=world_balancers.Balancer,
     ),
     Operation(
         name="set_members",
-        method="PUT",
-        path=_BALANCERS + "/{id}/members",
+        route="PUT /v1/balancers/{id}/members",
         summary="Replace the members",
         body=Members,
         answer=world_balancers.Balancer,
     ),
     Operation(
         name="delete_balancer",
-        method="DELETE",
-        path=_BALANCERS + "/{id}",
+        route="DELETE /v1/balancers/{id}",
         summary="Delete a load balancer in whatever state it is",
-        status=204,
     ),
     operation.behind_the_scenes(_LIST),
     operation.behind_the_scenes(_CREATE),
     Operation(
         name="admin_update_balancer",
-        method="PATCH",
-        path=_ADMIN + "/{id}",
+        route="PATCH /admin/balancers/{id}",
         summary="Alter a load balancer, its state and its members, behind the scenes",
         body=world_balancers.Interference,
         answer=world_balancers.Balancer,
     ),
     Operation(
         name="admin_delete_balancer",
-        method="DELETE",
-        path=_ADMIN + "/{id}",
+        route="DELETE /admin/balancers/{id}",
         summary="Delete a load balancer, protected or not, behind the scenes",
-        status=204,
     ),
 )
 
@@ -110,20 +97,20 @@ def handlers(
 ) -> Mapping[str, operation.Handler]:
     """Operation -> what it does."""
 
-    def listed(asked: Asked) -> BalancerList:
-        found = balancers.list(name=asked.query.name, cluster=asked.query.cluster)
-        page, cursor = operation.cut(found, asked.query, page_size())
+    def listed(request: Request) -> BalancerList:
+        found = balancers.list(name=request.query.name, cluster=request.query.cluster)
+        page, cursor = operation.cut(found, request.query, page_size())
         return BalancerList(balancers=page, next_cursor=cursor)
 
     return {
         "list_balancers": listed,
-        "get_balancer": lambda asked: balancers.get(asked.id),
-        "create_balancer": lambda asked: balancers.create(asked.body),
-        "change_balancer": lambda asked: balancers.change(asked.id, asked.body),
-        "set_members": lambda asked: balancers.set_members(asked.id, asked.body.members),
-        "delete_balancer": lambda asked: balancers.delete(asked.id),
+        "get_balancer": lambda request: balancers.get(request.id),
+        "create_balancer": lambda request: balancers.create(request.body),
+        "change_balancer": lambda request: balancers.change(request.id, request.body),
+        "set_members": lambda request: balancers.set_members(request.id, request.body.members),
+        "delete_balancer": lambda request: balancers.delete(request.id),
         "admin_list_balancers": listed,
-        "admin_create_balancer": lambda asked: balancers.create(asked.body),
-        "admin_update_balancer": lambda asked: balancers.interfere(asked.id, asked.body),
-        "admin_delete_balancer": lambda asked: balancers.remove(asked.id),
+        "admin_create_balancer": lambda request: balancers.create(request.body),
+        "admin_update_balancer": lambda request: balancers.interfere(request.id, request.body),
+        "admin_delete_balancer": lambda request: balancers.remove(request.id),
     }

@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from . import operation, world_routes
-from .operation import Asked, Operation
-
-_ROUTES = "/v1/routes"
-_ADMIN = "/admin/routes"
+from .operation import Operation, Request
 
 
 class RouteList(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,8 +25,7 @@ class RouteQuery(operation.PageQuery, frozen=True, kw_only=True, forbid_unknown_
 
 _LIST = Operation(
     name="list_routes",
-    method="GET",
-    path=_ROUTES,
+    route="GET /v1/routes",
     summary="One page of routes, in order of creation",
     query=RouteQuery,
     answer=RouteList,
@@ -37,20 +33,17 @@ _LIST = Operation(
 
 _CREATE = Operation(
     name="create_route",
-    method="POST",
-    path=_ROUTES,
+    route="POST /v1/routes",
     summary="Order a route to a range that has none in its table",
     body=world_routes.NewRoute,
     answer=world_routes.Route,
-    status=201,
+    created=True,
 )
 
 _DELETE = Operation(
     name="delete_route",
-    method="DELETE",
-    path=_ROUTES + "/{id}",
+    route="DELETE /v1/routes/{id}",
     summary="Delete a route",
-    status=204,
 )
 
 OPERATIONS = (
@@ -61,8 +54,7 @@ OPERATIONS = (
     operation.behind_the_scenes(_CREATE),
     Operation(
         name="admin_update_route",
-        method="PATCH",
-        path=_ADMIN + "/{id}",
+        route="PATCH /admin/routes/{id}",
         summary="Alter a route, behind the scenes",
         body=world_routes.RouteChange,
         answer=world_routes.Route,
@@ -76,17 +68,17 @@ def handlers(
 ) -> Mapping[str, operation.Handler]:
     """Operation -> what it does."""
 
-    def listed(asked: Asked) -> RouteList:
-        found = routes.list(cluster=asked.query.cluster)
-        page, cursor = operation.cut(found, asked.query, page_size())
+    def listed(request: Request) -> RouteList:
+        found = routes.list(cluster=request.query.cluster)
+        page, cursor = operation.cut(found, request.query, page_size())
         return RouteList(routes=page, next_cursor=cursor)
 
     return {
         "list_routes": listed,
-        "create_route": lambda asked: routes.create(asked.body),
-        "delete_route": lambda asked: routes.delete(asked.id),
+        "create_route": lambda request: routes.create(request.body),
+        "delete_route": lambda request: routes.delete(request.id),
         "admin_list_routes": listed,
-        "admin_create_route": lambda asked: routes.create(asked.body),
-        "admin_update_route": lambda asked: routes.change(asked.id, asked.body),
-        "admin_delete_route": lambda asked: routes.delete(asked.id),
+        "admin_create_route": lambda request: routes.create(request.body),
+        "admin_update_route": lambda request: routes.change(request.id, request.body),
+        "admin_delete_route": lambda request: routes.delete(request.id),
     }

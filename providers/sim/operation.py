@@ -17,20 +17,37 @@ class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the API; `body` and `answer` None mean there is none."""
+    """One row of the API; `body` and `answer` None mean there is none.
+
+    `route` is method and path; `created` makes the status of success 201.
+    """
 
     name: str
-    method: str
-    path: str
+    route: str
     summary: str
     query: type[msgspec.Struct] = NoQuery
     body: type[msgspec.Struct] | None = None
     answer: type[msgspec.Struct] | None = None
-    status: int = 200
+    created: bool = False
+
+    @property
+    def method(self) -> str:
+        """The HTTP method."""
+        return self.route.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        """The path, with `{id}` where one stands."""
+        return self.route.partition(" ")[2]
+
+    @property
+    def status(self) -> int:
+        """The status of success."""
+        return 204 if self.answer is None else 201 if self.created else 200
 
     @property
     def is_cloud_call(self) -> bool:
-        """Whether a customer makes this call, so that manners and faults apply."""
+        """Whether a customer makes this call, so that settings and faults apply."""
         return self.path.startswith("/v1/")
 
 
@@ -39,12 +56,12 @@ def behind_the_scenes(row: Operation) -> Operation:
     return msgspec.structs.replace(
         row,
         name=f"admin_{row.name}",
-        path=row.path.replace("/v1/", "/admin/", 1),
+        route=row.route.replace("/v1/", "/admin/", 1),
         summary=f"As {row.name}, behind the scenes",
     )
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True):
     """A call, read and checked: the ID in its path, its query and its body."""
 
     id: str
@@ -52,7 +69,7 @@ class Asked(msgspec.Struct, frozen=True):
     body: Any
 
 
-Handler = Callable[[Asked], object]
+Handler = Callable[[Request], object]
 
 
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -44,13 +44,13 @@ class ApiError(Exception):
 
 
 class Service:
-    """One simulated cloud: its world, its manners, its faults and its call log.
+    """One simulated cloud: its world, its settings, its faults and its call log.
 
     Args:
         token: the bearer token to ask for; empty draws one.
         seed: makes instance IDs repeatable; None makes them differ from run to run.
         clock: tells the time and waits.
-        settings: the manners to begin with.
+        settings: those to begin with.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Service:
         self.change_settings(settings or traffic.Settings())
 
     def change_settings(self, settings: traffic.Settings) -> None:
-        """Take on new manners; the rate limit starts afresh."""
+        """Take on new settings; the rate limit starts afresh."""
         self.settings = settings
         self.worlds.use(settings)
         self._rate_limit = traffic.RateLimit(self._clock, settings.rate_limit)
@@ -105,7 +105,7 @@ class Service:
         async def cloud(request: web.Request) -> web.StreamResponse:
             entry = self.calls.open(row.name, request.path_qs)
             try:
-                response = await self._suffer(row, handler, request)
+                response = await self._handle(row, handler, request)
                 entry.status = 0 if isinstance(response, _NoAnswer) else response.status
                 return response
             except ApiError as error:
@@ -116,26 +116,26 @@ class Service:
 
         return cloud if row.is_cloud_call else admin
 
-    async def _suffer(
-        self, row: operation.Operation, handler: operation.Handler, request: web.Request
+    async def _handle(
+        self, row: operation.Operation, handler: operation.Handler, http: web.Request
     ) -> web.StreamResponse:
-        self._check_token(request)
+        self._check_token(http)
         wait_s = self._rate_limit.take()
         if wait_s:
             raise ApiError("rate_limited", "too many calls", retry_after_s=wait_s)
-        asked = await _read(row, request)
-        verdict = self.script.judge(faults.Call(operation=row.name, instances=self._names(asked)))
+        request = await _read(row, http)
+        verdict = self.script.judge(faults.Call(operation=row.name, instances=self._names(request)))
         delay_s = self.settings.latency_s + verdict.delay_s
         if delay_s > 0:
             await self._clock.sleep(delay_s)
         if verdict.fault is None:
-            return _answer(row, self._run(handler, asked))
+            return _answer(row, self._run(handler, request))
         if verdict.fault.kind == "novelty":
-            answer = msgspec.to_builtins(self._run(handler, asked))
+            answer = msgspec.to_builtins(self._run(handler, request))
             return _answer(row, faults.novel(answer))
         if verdict.fault.applied:
-            self._run(handler, asked)
-        return await self._break(request, verdict.fault)
+            self._run(handler, request)
+        return await self._break(http, verdict.fault)
 
     async def _break(self, request: web.Request, fault: faults.Fault) -> web.StreamResponse:
         if fault.kind == "error":
@@ -154,12 +154,12 @@ class Service:
             request.transport.abort()
         return _NoAnswer()
 
-    def _names(self, asked: operation.Asked) -> tuple[str, ...]:
+    def _names(self, request: operation.Request) -> tuple[str, ...]:
         """The words by which a fault may name the thing a call is about."""
-        if asked.id:
-            words = (asked.id, self.worlds.name_of(asked.id))
+        if request.id:
+            words = (request.id, self.worlds.name_of(request.id))
         else:
-            words = (getattr(asked.body, "name", ""), getattr(asked.query, "name", ""))
+            words = (getattr(request.body, "name", ""), getattr(request.query, "name", ""))
         return tuple(word for word in words if word)
 
     def _check_token(self, request: web.Request) -> None:
@@ -168,9 +168,9 @@ class Service:
         if not any(secrets.compare_digest(given, one) for one in valid):
             raise ApiError("unauthenticated", "the bearer token is missing or wrong")
 
-    def _run(self, handler: operation.Handler, asked: operation.Asked) -> object:
+    def _run(self, handler: operation.Handler, request: operation.Request) -> object:
         try:
-            return handler(asked)
+            return handler(request)
         except world.WorldError as error:
             raise ApiError(error.code, str(error)) from error
 
@@ -202,10 +202,10 @@ class Service:
     def _handlers(self) -> dict[str, operation.Handler]:
         return {
             "list_instances": self._list,
-            "get_instance": lambda asked: self.world.get(
-                asked.id, stale_s=self.settings.get_delay_s
+            "get_instance": lambda request: self.world.get(
+                request.id, stale_s=self.settings.get_delay_s
             ),
-            "create_instance": lambda asked: self.world.create(asked.body),
+            "create_instance": lambda request: self.world.create(request.body),
             "update_instance": self._update,
             "delete_instance": self._delete,
             "act_on_instance": self._act,
@@ -231,40 +231,40 @@ class Service:
             routes=self.worlds.routes.snapshot(),
         )
 
-    def _list(self, asked: operation.Asked) -> api.InstanceList:
+    def _list(self, request: operation.Request) -> api.InstanceList:
         page = self.world.page(
-            limit=min(asked.query.limit, self.settings.page_size),
-            after=operation.parse_cursor(asked.query.cursor),
-            name=asked.query.name,
+            limit=min(request.query.limit, self.settings.page_size),
+            after=operation.parse_cursor(request.query.cursor),
+            name=request.query.name,
             stale_s=self.settings.list_delay_s,
         )
         return api.InstanceList(
             instances=page.instances, next_cursor=operation.format_cursor(page.after)
         )
 
-    def _update(self, asked: operation.Asked) -> world.Instance:
-        return self.world.update(asked.id, asked.body)
+    def _update(self, request: operation.Request) -> world.Instance:
+        return self.world.update(request.id, request.body)
 
-    def _delete(self, asked: operation.Asked) -> None:
-        self.world.delete(asked.id)
+    def _delete(self, request: operation.Request) -> None:
+        self.world.delete(request.id)
 
-    def _act(self, asked: operation.Asked) -> world.Instance:
-        return self.world.act(asked.id, asked.body.action)
+    def _act(self, request: operation.Request) -> world.Instance:
+        return self.world.act(request.id, request.body.action)
 
-    def _put(self, asked: operation.Asked) -> api.InstanceList:
-        return api.InstanceList(instances=self.world.put_all(asked.body.instances))
+    def _put(self, request: operation.Request) -> api.InstanceList:
+        return api.InstanceList(instances=self.world.put_all(request.body.instances))
 
-    def _add_faults(self, asked: operation.Asked) -> None:
-        for fault in asked.body.faults:
+    def _add_faults(self, request: operation.Request) -> None:
+        for fault in request.body.faults:
             self.script.add(fault)
 
-    def _change_settings(self, asked: operation.Asked) -> traffic.Settings:
-        self.change_settings(changes.applied(self.settings, asked.body))
+    def _change_settings(self, request: operation.Request) -> traffic.Settings:
+        self.change_settings(changes.applied(self.settings, request.body))
         return self.settings
 
-    def _list_calls(self, asked: operation.Asked) -> api.Calls:
+    def _list_calls(self, request: operation.Request) -> api.Calls:
         counts = dict(self.calls.counts)
-        entries = (entry for entry in self.calls.entries if entry.sequence > asked.query.after)
+        entries = (entry for entry in self.calls.entries if entry.sequence > request.query.after)
         return api.Calls(calls=tuple(entries), counts=counts, total=sum(counts.values()))
 
 
@@ -293,7 +293,7 @@ class _NoAnswer(web.Response):
     """Returned for a connection that was cut: there is nobody to send it to."""
 
 
-async def _read(row: operation.Operation, request: web.Request) -> operation.Asked:
+async def _read(row: operation.Operation, request: web.Request) -> operation.Request:
     body = None
     try:
         query = msgspec.convert(dict(request.query), row.query, strict=False)
@@ -301,7 +301,7 @@ async def _read(row: operation.Operation, request: web.Request) -> operation.Ask
             body = msgspec.json.decode(await request.read(), type=row.body)
     except msgspec.MsgspecError as error:
         raise ApiError("invalid", str(error)) from error
-    return operation.Asked(id=request.match_info.get("id", ""), query=query, body=body)
+    return operation.Request(id=request.match_info.get("id", ""), query=query, body=body)
 
 
 def _answer(row: operation.Operation, result: object) -> web.Response:

@@ -22,7 +22,7 @@ Delay = Annotated[float, msgspec.Meta(ge=0, le=world.HISTORY_S)]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cloud's manners; every one can be changed while it runs.
+    """How the cloud behaves; every one can be changed while it runs.
 
     `latency_s` precedes every answer. `rate_limit` is calls per second, 0 = no limit;
     as many may come at once, the rest gets 429 with Retry-After. `list_delay_s` and

@@ -40,7 +40,7 @@ class Worlds:
         return self.instances.revision + self.balancers.revision + self.routes.revision
 
     def use(self, settings: traffic.Settings) -> None:
-        """Take on new manners."""
+        """Take on new settings."""
         self.instances.transition_s = settings.transition_s
         self.instances.linger_s = settings.linger_s
         self.balancers.provision_s = settings.provision_s

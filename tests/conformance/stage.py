@@ -20,10 +20,10 @@ import msgspec
 
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud.guarded import Guarded
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.interface import Inventory
 from ccm.cloud.inventory import SharedInventory
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.node_calls import NodeCalls
 from ccm.controllers.node import controller as node_controller
 from ccm.controllers.node.controller import NodeController
 from ccm.controllers.nodelifecycle import controller as lifecycle_controller
@@ -199,7 +199,7 @@ class Stage:
         return NodeController(
             nodes=self.informer,
             api=self._client("node-controller").resource(NODES),
-            lookup=self._lookup(fake, clock),
+            lookup=self._lookup(fake),
             schemes=tuple(fake.cloud().provider_schemes),
             events=self._recorder(names.COMPONENT_NODE),
             settings=node_controller.Settings(**settings),
@@ -214,7 +214,7 @@ class Stage:
         return NodeLifecycleController(
             nodes=self.informer,
             api=self._client("node-controller").resource(NODES),
-            lookup=self._lookup(fake, clock, observe_call),
+            lookup=self._lookup(fake, observe_call),
             schemes=tuple(fake.cloud().provider_schemes),
             events=self._recorder(names.COMPONENT_NODE_LIFECYCLE),
             settings=lifecycle_controller.Settings(**settings),
@@ -271,17 +271,16 @@ class Stage:
     def _client(self, name: str) -> Client:
         return Client(self._transport, name=name)
 
-    def _lookup(self, fake: FakeCloud, clock: Clock, observer: Any = None) -> InstanceLookup:
-        calls = NodeCalls(Guarded(fake.cloud(), clock=clock), observer)
+    def _lookup(self, fake: FakeCloud, observer: Any = None) -> InstanceLookup:
+        handle = Handle(fake.cloud()).observe(observer or (lambda *_: None))
         if fake.listing is None:
-            return InstanceLookup(calls)
+            return InstanceLookup(handle)
         inventory = SharedInventory(
-            calls.list_instances,
+            lambda: handle.call(Inventory.list_instances),
             population=lambda: len(self.informer.store),
             max_age_s=30.0,
-            clock=clock,
         )
-        return InstanceLookup(calls, inventory)
+        return InstanceLookup(handle, inventory)
 
     def _recorder(self, component: str) -> EventRecorder:
         known = self._recorders.get(component)

@@ -65,7 +65,7 @@ Change = tuple[str, Network, bool]
 
 
 class Calls(Protocol):
-    """The questions and orders to the cloud; see `ccm.cloud.route_calls`."""
+    """The questions and orders to the cloud; see `ccm.cloud.calls.routes`."""
 
     async def list(self) -> Sequence[Route]:
         """All routes of the cluster."""

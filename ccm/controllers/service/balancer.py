@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from ccm.base import log
 from ccm.base.clock import Clock
+from ccm.cloud.calls.services import ServiceCalls
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
-from ccm.cloud.service_calls import ServiceCalls
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.nodes import Members, shown
 from ccm.controllers.service.record import Record

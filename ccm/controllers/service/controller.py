@@ -20,8 +20,8 @@ from ccm.base import log
 from ccm.base.backoff import Exponential, PerItem, jittered
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.tasks import Group
+from ccm.cloud.calls.services import ServiceCalls
 from ccm.cloud.errors import RetryAfter
-from ccm.cloud.service_calls import ServiceCalls
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.balancer import Balancers, ServiceApi
 from ccm.controllers.service.listing import ATTEMPTS, Listing, Verdict, listed

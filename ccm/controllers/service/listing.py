@@ -8,8 +8,8 @@ from enum import Enum
 from ccm.base import log
 from ccm.base.backoff import Exponential
 from ccm.base.clock import Clock
+from ccm.cloud.calls.services import ServiceCalls
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
-from ccm.cloud.service_calls import ServiceCalls
 from ccm.cloud.types import LoadBalancerRecord, Status
 from ccm.model import Node, Service, names
 

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.routes import RouteCalls
 from ccm.cloud.errors import AlreadyExists, Unavailable
-from ccm.cloud.guarded import Guarded
 from ccm.cloud.interface import Cloud
-from ccm.cloud.route_calls import RouteCalls
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import controller as route_controller
 from ccm.controllers.route import plan
@@ -93,7 +93,7 @@ async def placed(stage: Stage, name: str, cidrs: Sequence[str], ip: str) -> Node
 async def running(
     stage: Stage, cloud: FakeRoutes, ranges: str = ONE, **settings: Any
 ) -> AsyncIterator[RouteController]:
-    calls = RouteCalls(Guarded(Cloud(name="fake", routes=cloud)), cluster_name="kubernetes")
+    calls = RouteCalls(Handle(Cloud(name="fake", routes=cloud)), cluster_name="kubernetes")
     controller = RouteController(
         nodes=stage.informer,
         api=stage._client("route-controller").resource(NODES),

@@ -18,8 +18,8 @@ import aiohttp
 
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud
-from ccm.cloud.guarded import Guarded
-from ccm.cloud.service_calls import ServiceCalls
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.services import ServiceCalls
 from ccm.controllers.service.controller import ServiceController, Settings
 from ccm.kube.client import Client
 from ccm.kube.events import EventRecorder
@@ -166,7 +166,7 @@ class ServiceStage:
             nodes=informers.of(NODES),
             api=self._client("service-controller").resource(SERVICES),
             calls=ServiceCalls(
-                Guarded(Cloud(name="fake", load_balancer=self.balancers)), cluster_name="kubernetes"
+                Handle(Cloud(name="fake", load_balancer=self.balancers)), cluster_name="kubernetes"
             ),
             events=self._recorder,
             settings=Settings(**settings),

@@ -14,12 +14,14 @@ from ccm.app import health
 from ccm.app.health import Checks
 from ccm.app.vitals import Vitals
 from ccm.cloud import errors as cloud_errors
-from ccm.cloud.guarded import Guarded
-from ccm.cloud.interface import Cloud
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.kube import errors
 from ccm.kube.workqueue import WorkQueue
 from ccm.serving.health import Check
+from ccm.testing.builders import node
 from ccm.testing.clock import FakeClock
+from tests.unit.cloud.calls.provider import cloud
 
 DOWN = errors.Unreachable("nothing listens", kind="refused")
 FORBIDDEN = errors.Forbidden(status=403, reason="Forbidden", message="not you")
@@ -51,7 +53,7 @@ class World:
         self.clock = FakeClock()
         self.api = Api(trouble)
         self.vitals = Vitals(self.clock)
-        self.vitals.opened(Guarded(Cloud(name="paper")))
+        self.vitals.opened(Handle(Cloud(name="paper")))
         self.checks = Checks(self.vitals, self.api, self.clock)
 
     async def failing(self, checks: Sequence[Check]) -> dict[str, str]:
@@ -210,16 +212,16 @@ async def test_a_provider_that_cannot_be_opened_is_told_with_the_cause() -> None
 
 async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several() -> None:
     world = World()
-    guard = world.vitals.guard
-    assert guard is not None
+    handle = world.vitals.handle
+    assert handle is not None
 
-    async def call(error: Exception | None) -> None:
-        async def invoke(_cloud: Cloud) -> None:
-            if error is not None:
-                raise error
+    async def call(error: Exception) -> None:
+        async def act() -> None:
+            raise error
 
+        handle.swap(cloud("paper", act))
         with contextlib.suppress(cloud_errors.CloudError):
-            await guard.call("instance_exists", invoke)
+            await handle.call(InstancesV2.instance_exists, node("n"))
 
     down = cloud_errors.Unavailable("no route")
     for _ in range(health.REFUSED_CALLS - 1):

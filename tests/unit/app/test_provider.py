@@ -13,9 +13,11 @@ from ccm.app import provider
 from ccm.app.provider import Misconfigured, opened
 from ccm.cloud import ConfigError, Context
 from ccm.cloud.interface import Cloud
-from ccm.testing.clock import FakeClock
+from ccm.testing import clock
 
 CLOUD = Cloud(name="paper")
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Script:
@@ -40,15 +42,14 @@ class Script:
 @pytest.mark.row("daemon-exit-02")
 async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
     script = Script(OSError("no route"), PermissionError("bad token"), OSError("again"), None)
-    clock = FakeClock(auto=True)
 
     with capture_logs() as lines:
-        async with opened("paper", script, Context(), clock=clock) as cloud:
+        async with opened("paper", script, Context()) as cloud:
             assert cloud is CLOUD
             assert script.open == 1
 
     assert script.open == 0
-    assert 7 <= clock.elapsed_s <= 7 * 1.2
+    assert 7 <= clock.elapsed_s() <= 7 * 1.2
     said = [line for line in lines if line["log_level"] != "debug"]
     assert [line["log_level"] for line in said] == ["warning", "info"]
     assert "no route" in said[0]["error"]
@@ -59,7 +60,7 @@ async def test_a_refused_configuration_is_a_persons_mistake() -> None:
     script = Script(ConfigError("region is missing", "token is missing"))
 
     with pytest.raises(Misconfigured, match=r"paper(.|\n)*cloud.yaml(.|\n)*region(.|\n)*token"):
-        async with opened("paper", script, Context(source="cloud.yaml"), clock=FakeClock()):
+        async with opened("paper", script, Context(source="cloud.yaml")):
             pass
 
 
@@ -75,7 +76,7 @@ async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.Mon
             await asyncio.Event().wait()
         yield CLOUD
 
-    async with opened("paper", hangs_once, Context(), clock=FakeClock(auto=True)) as cloud:
+    async with opened("paper", hangs_once, Context()) as cloud:
         assert cloud is CLOUD
 
     assert attempts == 2
@@ -83,10 +84,9 @@ async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.Mon
 
 async def test_opening_can_be_cancelled_at_any_time() -> None:
     script = Script(OSError("no route"), OSError("no route"))
-    clock = FakeClock()
 
     async def use() -> None:
-        async with opened("paper", script, Context(), clock=clock):
+        async with opened("paper", script, Context()):
             raise AssertionError("it was not opened")
 
     task = asyncio.create_task(use())

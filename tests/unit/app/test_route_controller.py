@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from ccm.app import controllers, options
 from ccm.base.clock import SYSTEM
-from ccm.cloud.guarded import Guarded
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Limits
 from ccm.controllers.route.controller import RouteController, Settings
@@ -31,7 +31,7 @@ def parts(*flags: str, cloud: Cloud) -> controllers.Parts:
         clients=unused,
         events=unused,
         informers=unused,
-        guard=Guarded(cloud),
+        handle=Handle(cloud),
         inventory=None,
         clock=SYSTEM,
     )

@@ -18,8 +18,8 @@ from ccm.app.tenant import Tenant
 from ccm.base import log
 from ccm.base.files import Signature
 from ccm.cloud import errors
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import Context
-from ccm.cloud.guarded import Guarded
 from ccm.cloud.interface import Cloud
 from ccm.kube import config as kube_config
 from ccm.kube.credentials import Fixed, bearer
@@ -110,16 +110,16 @@ async def test_a_provider_that_does_not_open_is_refused(
         raise AssertionError(cloud.name)
 
     tenant = Tenant()
-    guard = Guarded(await tenant.enter(good))
+    handle = Handle(await tenant.enter(good))
     source = sources.CloudConfig(
-        tmp_path, bad, tenant=tenant, guard=guard, accept=accept, followed={}
+        tmp_path, bad, tenant=tenant, handle=handle, accept=accept, followed={}
     )
 
     with pytest.raises(Refused) as caught:
         await source.use()
 
     assert caught.value.final is final
-    assert guard.cloud.name == "good"
+    assert handle.cloud.name == "good"
     await tenant.leave()
 
 
@@ -210,9 +210,9 @@ async def test_the_files_of_the_provider_in_use_are_followed(
         pass
 
     tenant = Tenant()
-    guard = Guarded(Cloud(name="first"))
+    handle = Handle(Cloud(name="first"))
     source = sources.CloudConfig(
-        tmp_path, opening, tenant=tenant, guard=guard, accept=accept, followed=files
+        tmp_path, opening, tenant=tenant, handle=handle, accept=accept, followed=files
     )
 
     with nullcontext() if works else pytest.raises(Refused):

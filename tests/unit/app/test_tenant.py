@@ -11,8 +11,10 @@ import pytest
 from ccm.app import tenant as tenants
 from ccm.app.tenant import Crashed, Opening, Tenant
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud.guarded import Guarded
-from ccm.cloud.interface import Cloud
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.interface import Cloud, InstancesV2
+from ccm.testing.builders import node
+from tests.unit.cloud.calls.provider import Provider
 
 
 class House:
@@ -21,6 +23,7 @@ class House:
     def __init__(self) -> None:
         self.open: list[str] = []
         self.crash = asyncio.Event()
+        self.provider = Provider(lambda: asyncio.sleep(60))
 
     def opening(self, name: str) -> Opening:
         @asynccontextmanager
@@ -29,7 +32,7 @@ class House:
                 keeper = group.create_task(self._fall())
                 self.open.append(name)
                 try:
-                    yield Cloud(name=name)
+                    yield self.provider.cloud(name)
                 finally:
                     self.open.remove(name)
                     keeper.cancel()
@@ -49,19 +52,19 @@ async def refuse(cloud: Cloud) -> None:
     raise ValueError(cloud.name)
 
 
-async def started(house: House) -> tuple[Tenant, Guarded]:
+async def started(house: House) -> tuple[Tenant, Handle]:
     tenant = Tenant()
-    return tenant, Guarded(await tenant.enter(house.opening("old")))
+    return tenant, Handle(await tenant.enter(house.opening("old")))
 
 
 async def test_the_new_provider_takes_over_and_the_old_is_closed() -> None:
     house = House()
-    tenant, guard = await started(house)
+    tenant, handle = await started(house)
 
-    await tenant.exchange(house.opening("new"), guard, fine)
+    await tenant.exchange(house.opening("new"), handle, fine)
     await asyncio.sleep(0.01)
 
-    assert guard.cloud.name == "new"
+    assert handle.cloud.name == "new"
     assert house.open == ["new"]
     await tenant.leave()
     assert house.open == []
@@ -69,18 +72,18 @@ async def test_the_new_provider_takes_over_and_the_old_is_closed() -> None:
 
 async def test_a_provider_that_is_not_accepted_is_closed_and_the_old_stays() -> None:
     house = House()
-    tenant, guard = await started(house)
+    tenant, handle = await started(house)
 
     with pytest.raises(ValueError, match="new"):
-        await tenant.exchange(house.opening("new"), guard, refuse)
+        await tenant.exchange(house.opening("new"), handle, refuse)
 
-    assert (guard.cloud.name, house.open) == ("old", ["old"])
+    assert (handle.cloud.name, house.open) == ("old", ["old"])
     await tenant.leave()
 
 
 async def test_a_provider_that_does_not_open_leaves_the_old() -> None:
     house = House()
-    tenant, guard = await started(house)
+    tenant, handle = await started(house)
 
     @asynccontextmanager
     async def broken() -> AsyncIterator[Cloud]:
@@ -89,31 +92,32 @@ async def test_a_provider_that_does_not_open_leaves_the_old() -> None:
         yield Cloud(name="never")
 
     with pytest.raises(ValueError, match="no"):
-        await tenant.exchange(broken, guard, fine)
+        await tenant.exchange(broken, handle, fine)
 
-    assert (guard.cloud.name, house.open) == ("old", ["old"])
+    assert (handle.cloud.name, house.open) == ("old", ["old"])
     await tenant.leave()
 
 
 async def test_the_old_provider_stays_open_until_its_last_call_has_ended() -> None:
     house = House()
-    tenant, guard = await started(house)
+    tenant, handle = await started(house)
     answer = asyncio.Event()
     seen: list[list[str]] = []
 
-    async def slow(cloud: Cloud) -> str:
+    async def slow() -> bool:
         await answer.wait()
         seen.append(list(house.open))
-        return cloud.name
+        return True
 
-    call = spawn(guard.call("instance_exists", slow), name="call")
+    house.provider.act = slow
+    call = spawn(handle.call(InstancesV2.instance_exists, node("n")), name="call")
     await asyncio.sleep(0)
-    await tenant.exchange(house.opening("new"), guard, fine)
+    await tenant.exchange(house.opening("new"), handle, fine)
     for _ in range(20):
         await asyncio.sleep(0)
     answer.set()
 
-    assert await call == "old"
+    assert await call
     assert seen == [["old", "new"]]
     async with asyncio.timeout(5):
         while house.open != ["new"]:
@@ -123,10 +127,10 @@ async def test_the_old_provider_stays_open_until_its_last_call_has_ended() -> No
 
 async def test_leaving_closes_also_what_still_has_calls() -> None:
     house = House()
-    tenant, guard = await started(house)
-    call = spawn(guard.call("instance_exists", lambda _: asyncio.sleep(60)), name="call")
+    tenant, handle = await started(house)
+    call = spawn(handle.call(InstancesV2.instance_exists, node("n")), name="call")
     await asyncio.sleep(0)
-    await tenant.exchange(house.opening("new"), guard, fine)
+    await tenant.exchange(house.opening("new"), handle, fine)
 
     await tenant.leave()
 
@@ -136,9 +140,9 @@ async def test_leaving_closes_also_what_still_has_calls() -> None:
 
 async def test_a_provider_that_ends_by_itself_is_noticed() -> None:
     house = House()
-    tenant, guard = await started(house)
+    tenant, handle = await started(house)
     watch = spawn(tenant.until_crash(), name="watch")
-    await tenant.exchange(house.opening("new"), guard, fine)
+    await tenant.exchange(house.opening("new"), handle, fine)
     await asyncio.sleep(0.01)
     assert not watch.done()
 
@@ -165,23 +169,23 @@ def closing(name: str, seconds: float = 0.0, fault: str = "") -> Opening:
 
 async def test_who_refuses_a_provider_is_heard_also_when_it_does_not_close_well() -> None:
     house = House()
-    tenant, guard = await started(house)
+    tenant, handle = await started(house)
 
     with pytest.raises(ValueError, match="new"):
-        await tenant.exchange(closing("new", fault="no"), guard, refuse)
+        await tenant.exchange(closing("new", fault="no"), handle, refuse)
 
-    assert guard.cloud.name == "old"
+    assert handle.cloud.name == "old"
     await tenant.leave()
 
 
 async def test_a_provider_that_never_closes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenants, "CLOSE_S", 0.02)
     house = House()
-    tenant, guard = await started(house)
+    tenant, handle = await started(house)
 
     with pytest.raises(ValueError, match="new"):
-        await tenant.exchange(closing("new", seconds=60), guard, refuse)
-    await tenant.exchange(closing("hanging", seconds=60), guard, fine)
+        await tenant.exchange(closing("new", seconds=60), handle, refuse)
+    await tenant.exchange(closing("hanging", seconds=60), handle, fine)
 
     with pytest.raises(TimeoutError, match="did not close"):
         await tenant.leave()
@@ -190,7 +194,7 @@ async def test_a_provider_that_never_closes_is_given_up(monkeypatch: pytest.Monk
 
 async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken() -> None:
     house = House()
-    tenant, guard = await started(house)
+    tenant, handle = await started(house)
     end = asyncio.Event()
 
     @asynccontextmanager
@@ -208,9 +212,9 @@ async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken() -> None
         await asyncio.sleep(0.01)
 
     with pytest.raises(Crashed, match="ended by itself"):
-        await tenant.exchange(fragile, guard, look)
+        await tenant.exchange(fragile, handle, look)
 
-    assert guard.cloud.name == "old"
+    assert handle.cloud.name == "old"
     await tenant.leave()
 
 

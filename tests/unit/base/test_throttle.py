@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ccm.base import tasks, throttle
-from ccm.base.throttle import TokenBucket, Unlimited, Window, bucket
+from ccm.base.throttle import TokenBucket, Unlimited, bucket
 from ccm.testing.clock import FakeClock, settle
 
 
@@ -166,27 +166,3 @@ async def test_zero_takes_the_client_library_defaults() -> None:
 
     assert waits[:10] == [0.0] * 10
     assert waits[10] == pytest.approx(0.2)
-
-
-async def test_a_window_never_lets_more_through_in_any_period() -> None:
-    limiter = Window(calls=5, period_s=0.1)
-    loop = asyncio.get_running_loop()
-    moments: list[float] = []
-    order: list[int] = []
-
-    async def call(number: int) -> None:
-        await limiter.acquire()
-        moments.append(loop.time())
-        order.append(number)
-
-    await tasks.bounded(range(12), call, limit=12, name="call")
-
-    assert order == list(range(12))
-    gaps = [later - earlier for earlier, later in zip(moments, moments[5:], strict=False)]
-    assert min(gaps) >= 0.1 - 0.002
-
-
-@pytest.mark.parametrize(("calls", "period_s"), [(0, 1.0), (1, 0.0)])
-def test_a_window_without_room_is_refused(calls: int, period_s: float) -> None:
-    with pytest.raises(ValueError, match="window"):
-        Window(calls=calls, period_s=period_s)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 
 import pytest
 
+from ccm.cloud import Status, errors
 from ccm.cloud.blocking import OUTLASTED, THREADS, blocking
+from ccm.cloud.calls.handle import Handle
+from tests.unit.cloud.calls.provider import cloud, ensure
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
 
@@ -114,3 +118,32 @@ async def test_what_still_waits_for_a_thread_is_not_outlasted() -> None:
     release.set()
     await asyncio.gather(*holding)
     assert not ran.is_set()
+
+
+async def test_calls_about_one_service_do_not_overlap_in_threads_either() -> None:
+    release, at_work = threading.Event(), []
+
+    def work() -> None:
+        at_work.append("ensure")
+        release.wait(10)
+        at_work.remove("ensure")
+
+    async def synchronous() -> Status:
+        await blocking(work)
+        return Status()
+
+    handle = Handle(cloud("threads", synchronous), deadline_s=0.05)
+    with pytest.raises(errors.DeadlineExceeded):
+        await ensure(handle, "uid-1")
+
+    with pytest.raises(errors.Aborted):
+        await ensure(handle, "uid-1")
+    assert at_work == ["ensure"]
+
+    release.set()
+    async with asyncio.timeout(5):
+        while True:
+            with contextlib.suppress(errors.Aborted):
+                assert await ensure(handle, "uid-1") == Status()
+                break
+            await asyncio.sleep(0.01)

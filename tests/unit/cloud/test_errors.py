@@ -1,4 +1,4 @@
-"""The error tree: every class has an answer, and normalising never invents an absence."""
+"""The error tree: every class has a policy, and normalising never invents an absence."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ccm.cloud.errors import (
     RetryAfter,
     Unavailable,
     Unimplemented,
-    answer,
     normalized,
+    policy_for,
 )
 
 CLASSES = sorted(
@@ -41,7 +41,7 @@ def raised(error: Exception, *causes: BaseException) -> Exception:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_every_class_has_an_answer_and_a_docstring(kind: type[CloudError]) -> None:
+def test_every_class_has_a_policy_and_a_docstring(kind: type[CloudError]) -> None:
     assert any(base in POLICY for base in kind.__mro__)
     assert kind.__doc__
 
@@ -68,30 +68,30 @@ def test_the_tree_in_the_docstring_is_complete(kind: type[CloudError]) -> None:
     ],
 )
 def test_retry_follows_from_the_class(kind: type[CloudError], retry: Retry) -> None:
-    assert answer(kind("x")).retry is retry
-    assert answer(kind("x")).event
+    assert policy_for(kind("x")).retry is retry
+    assert policy_for(kind("x")).event
 
 
 def test_not_yet_and_not_ours_are_no_events() -> None:
-    assert answer(RetryAfter("wait", seconds=3)).retry is Retry.AFTER
-    assert not answer(RetryAfter("wait", seconds=3)).event
-    assert answer(ImplementedElsewhere("x")).retry is Retry.NEVER
-    assert not answer(ImplementedElsewhere("x")).event
+    assert policy_for(RetryAfter("wait", seconds=3)).retry is Retry.AFTER
+    assert not policy_for(RetryAfter("wait", seconds=3)).event
+    assert policy_for(ImplementedElsewhere("x")).retry is Retry.NEVER
+    assert not policy_for(ImplementedElsewhere("x")).event
 
 
-def test_a_subclass_has_the_answer_of_its_base() -> None:
+def test_a_subclass_has_the_policy_of_its_base() -> None:
     class OutOfStock(errors.ResourceExhausted):
         """A provider's own."""
 
-    assert answer(OutOfStock("x")) == POLICY[errors.ResourceExhausted]
-    assert answer(DiskNotFound("x")) == POLICY[NotFound]
+    assert policy_for(OutOfStock("x")) == POLICY[errors.ResourceExhausted]
+    assert policy_for(DiskNotFound("x")) == POLICY[NotFound]
 
 
 def test_a_direct_subclass_of_the_base_counts_as_unknown() -> None:
     class Odd(CloudError):
         """A provider's own."""
 
-    assert answer(Odd("x")) == POLICY[errors.Unknown]
+    assert policy_for(Odd("x")) == POLICY[errors.Unknown]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind is not RetryAfter])

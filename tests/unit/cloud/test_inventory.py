@@ -17,16 +17,18 @@ from ccm.cloud import (
     errors,
 )
 from ccm.cloud import inventory as inventory_module
-from ccm.cloud.guarded import Guarded
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.interface import Inventory
 from ccm.cloud.inventory import PAUSE_S, SharedInventory
 from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
-from ccm.cloud.node_calls import NodeCalls
 from ccm.model import Node
 from ccm.testing.builders import node
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import advance
 from ccm.testing.fakes import FakeCloud, FakeStateCloud
 
 MAX_AGE_S = 30.0
+
+pytestmark = pytest.mark.virtual_time
 
 
 def record(name: str, *, power: Power = Power.RUNNING, provider_id: str = "") -> InstanceRecord:
@@ -57,12 +59,8 @@ class Listings:
         return InstanceListing(instances=list(self.records), requests=self.requests)
 
 
-def shared(
-    fetch: Listings, *, population: int = 2, clock: FakeClock | None = None
-) -> SharedInventory:
-    return SharedInventory(
-        fetch, population=lambda: population, max_age_s=MAX_AGE_S, clock=clock or FakeClock()
-    )
+def shared(fetch: Listings, *, population: int = 2) -> SharedInventory:
+    return SharedInventory(fetch, population=lambda: population, max_age_s=MAX_AGE_S)
 
 
 async def turn() -> None:
@@ -88,26 +86,26 @@ async def test_one_listing_answers_everybody_who_waits() -> None:
 
 
 async def test_a_listing_is_used_until_it_is_too_old() -> None:
-    clock, listings = FakeClock(), Listings()
-    inventory = shared(listings, clock=clock)
+    listings = Listings()
+    inventory = shared(listings)
 
     for _ in range(3):
         assert await inventory.find(known("a"), single_requests=5)
-    await clock.advance(MAX_AGE_S - 0.001)
+    await advance(MAX_AGE_S - 0.001)
     assert await inventory.find(known("b"), single_requests=1)
     assert listings.fetched == 1
-    await clock.advance(0.001)
+    await advance(0.001)
     assert await inventory.find(known("b"), single_requests=5)
     assert listings.fetched == 2
 
 
 async def test_the_age_counts_from_the_end_of_the_listing() -> None:
-    clock, listings = FakeClock(), Listings()
-    inventory = shared(listings, clock=clock)
+    listings = Listings()
+    inventory = shared(listings)
     listings.free.clear()
     asked = asyncio.ensure_future(inventory.find(known("a"), single_requests=5))
     await turn()
-    await clock.advance(100)
+    await advance(2 * MAX_AGE_S - 1)
     listings.free.set()
     assert await asked
 
@@ -165,11 +163,11 @@ async def test_the_first_listing_is_worth_it_if_more_requests_wait_than_pages(
 
 
 async def test_later_listings_are_judged_by_what_the_last_one_took() -> None:
-    clock, listings = FakeClock(), Listings(requests=3)
-    inventory = shared(listings, clock=clock)
+    listings = Listings(requests=3)
+    inventory = shared(listings)
     for name in ("a", "b", "a"):
         await inventory.find(known(name), single_requests=9)
-    await clock.advance(MAX_AGE_S)
+    await advance(MAX_AGE_S)
 
     await inventory.find(known("a"), single_requests=3)
     assert listings.fetched == 1
@@ -178,24 +176,24 @@ async def test_later_listings_are_judged_by_what_the_last_one_took() -> None:
 
 
 async def test_a_listing_that_did_not_pay_off_pauses_bulk_listing() -> None:
-    clock, listings = FakeClock(), Listings(requests=3)
-    inventory = shared(listings, clock=clock)
+    listings = Listings(requests=3)
+    inventory = shared(listings)
     await inventory.find(known("a"), single_requests=9)
     await inventory.find(known("nobody"), single_requests=9)
-    await clock.advance(MAX_AGE_S)
+    await advance(MAX_AGE_S)
 
     assert await inventory.find(known("a"), single_requests=1000) is None
-    await clock.advance(PAUSE_S - 0.001)
+    await advance(PAUSE_S - 0.001)
     assert await inventory.find(known("a"), single_requests=1000) is None
     assert listings.fetched == 1
-    await clock.advance(0.001)
+    await advance(0.001)
     assert await inventory.find(known("a"), single_requests=1000)
     assert listings.fetched == 2
 
 
 async def test_a_failed_listing_falls_back_and_pauses() -> None:
-    clock, listings = FakeClock(), Listings()
-    inventory = shared(listings, clock=clock)
+    listings = Listings()
+    inventory = shared(listings)
     listings.error = errors.Unavailable("down")
 
     answers = await asyncio.gather(
@@ -204,10 +202,10 @@ async def test_a_failed_listing_falls_back_and_pauses() -> None:
     listings.error = None
 
     assert answers == [None] * 10
-    await clock.advance(PAUSE_S - 0.001)
+    await advance(PAUSE_S - 0.001)
     assert await inventory.find(known("a"), single_requests=50) is None
     assert listings.fetched == 1
-    await clock.advance(0.001)
+    await advance(0.001)
     assert await inventory.find(known("a"), single_requests=50)
 
 
@@ -280,12 +278,14 @@ class PagedCloud(FakeStateCloud):
         return len(self.calls) + listed * (self.listing.requests - 1)
 
 
-def lookup_of(cloud: FakeCloud, *, population: int, clock: FakeClock) -> InstanceLookup:
-    calls = NodeCalls(Guarded(cloud.cloud()))
+def lookup_of(cloud: FakeCloud, *, population: int) -> InstanceLookup:
+    handle = Handle(cloud.cloud())
     inventory = SharedInventory(
-        calls.list_instances, population=lambda: population, max_age_s=MAX_AGE_S, clock=clock
+        lambda: handle.call(Inventory.list_instances),
+        population=lambda: population,
+        max_age_s=MAX_AGE_S,
     )
-    return InstanceLookup(calls, inventory)
+    return InstanceLookup(handle, inventory)
 
 
 @pytest.mark.parametrize("kind", [FakeCloud, FakeStateCloud])
@@ -293,22 +293,21 @@ async def test_one_suspect_among_five_thousand_costs_two_requests_at_most(
     kind: type[FakeCloud],
 ) -> None:
     """Pass after pass: a listing would take a hundred pages."""
-    clock = FakeClock()
     records = [record(str(number)) for number in range(5000)]
     cloud = kind(exists=True, listing=InstanceListing(instances=records, requests=100), v1=False)
-    lookup = lookup_of(cloud, population=5000, clock=clock)
+    lookup = lookup_of(cloud, population=5000)
 
     for _ in range(20):
         before = len(cloud.calls)
         assert await lookup.state(known("17"), waiting=1) == RUNNING
         assert "list-instances" not in cloud.calls
         assert len(cloud.calls) - before <= 2
-        await clock.advance(5)
+        await advance(5)
 
 
 async def test_five_thousand_questions_cost_a_hundred_requests() -> None:
     cloud = PagedCloud(5000, 50)
-    lookup = lookup_of(cloud, population=5000, clock=FakeClock())
+    lookup = lookup_of(cloud, population=5000)
 
     for number in range(5000):
         metadata = await lookup.metadata(known(str(number)), waiting=5000 - number)
@@ -320,7 +319,7 @@ async def test_five_thousand_questions_cost_a_hundred_requests() -> None:
 
 async def test_an_absence_in_a_listing_is_asked_for_and_never_believed() -> None:
     cloud = PagedCloud(10, 50)
-    lookup = lookup_of(cloud, population=10, clock=FakeClock())
+    lookup = lookup_of(cloud, population=10)
 
     assert await lookup.state(known("newborn"), waiting=10) == RUNNING
     assert cloud.calls == ["list-instances", "instance-state"]
@@ -331,7 +330,7 @@ async def test_an_absence_in_a_listing_is_asked_for_and_never_believed() -> None
 
 async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> None:
     cloud = PagedCloud(10, 50)
-    lookup = lookup_of(cloud, population=10, clock=FakeClock())
+    lookup = lookup_of(cloud, population=10)
     assert await lookup.state(known("3"), waiting=10) == RUNNING
     cloud.exists = False
 
@@ -342,7 +341,7 @@ async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> Non
 async def test_a_failing_listing_leaves_single_questions() -> None:
     cloud = PagedCloud(10, 50)
     cloud.listing_error = errors.PermissionDenied("no list for you")
-    lookup = lookup_of(cloud, population=10, clock=FakeClock())
+    lookup = lookup_of(cloud, population=10)
 
     for _ in range(3):
         assert await lookup.state(known("3"), waiting=10) == RUNNING

@@ -21,9 +21,8 @@ from ccm.cloud import (
     Zone,
     address,
 )
-from ccm.cloud.guarded import Guarded
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import GONE, RUNNING, SHUTDOWN, InstanceLookup
-from ccm.cloud.node_calls import NodeCalls
 from ccm.testing.builders import node
 from ccm.testing.fakes import FakeCloud, FakeStateCloud
 
@@ -37,7 +36,7 @@ WITHOUT_ID = node("node0")
 
 
 def lookup(fake: FakeCloud) -> InstanceLookup:
-    return InstanceLookup(NodeCalls(Guarded(fake.cloud())))
+    return InstanceLookup(Handle(fake.cloud()))
 
 
 def old(**script: object) -> FakeCloud:
@@ -345,7 +344,7 @@ async def test_the_last_question_is_about_existence_alone(v2: bool, exists: bool
 
 
 async def test_a_cloud_without_instances_says_so() -> None:
-    asking = InstanceLookup(NodeCalls(Guarded(Cloud(name="bare"))))
+    asking = InstanceLookup(Handle(Cloud(name="bare")))
 
     with pytest.raises(Unimplemented):
         await asking.addresses(WITH_ID)

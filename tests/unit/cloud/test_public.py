@@ -15,7 +15,9 @@ PUBLIC = [(name, getattr(cloud, name)) for name in cloud.__all__]
 INTERFACES = [
     kind
     for name, kind in PUBLIC
-    if isinstance(kind, type) and kind.__module__ == "ccm.cloud.interface" and name != "Cloud"
+    if isinstance(kind, type)
+    and kind.__module__ in ("ccm.cloud.interface", "ccm.cloud.legacy")
+    and name != "Cloud"
 ]
 
 

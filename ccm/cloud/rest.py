@@ -1,0 +1,259 @@
+"""An HTTP client for providers whose cloud speaks JSON: the daemon's rules about errors, kept.
+
+Everything a cloud may answer becomes a value or a class of `ccm.cloud.errors`; nothing of the
+HTTP library leaves this module. An absence is believed only where status and words of the cloud
+both say so: a 404 of some proxy, an empty or garbled body is a fault like any other, because an
+absence deletes nodes. But for a question whose connection breaks, which is put once more, nothing
+is tried again here: the daemon knows better when.
+
+Import it where it is used: `ccm.cloud` itself loads no HTTP library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+import aiohttp
+import msgspec
+from asyncio_throttle.throttler import Throttler
+
+from ccm.base import redact
+from ccm.base.clock import now
+from ccm.cloud import errors
+
+T = TypeVar("T")
+
+RETRY_AFTER_S = 1.0
+"""Assumed where a cloud does not say, or not readably, when to come back."""
+
+STATUSES: Mapping[int, type[errors.CloudError]] = MappingProxyType(
+    {
+        400: errors.InvalidArgument,
+        401: errors.Unauthenticated,
+        403: errors.PermissionDenied,
+        408: errors.DeadlineExceeded,
+        409: errors.Aborted,
+        429: errors.RetryAfter,
+        504: errors.DeadlineExceeded,
+    }
+)
+"""HTTP status -> what it means; other 5xx are `Unavailable` and the rest is `Unknown`."""
+
+SUCCESS: Mapping[str, int] = MappingProxyType(
+    {"GET": 200, "POST": 201, "PUT": 200, "PATCH": 200, "DELETE": 204}
+)
+"""Method -> the one status that means success, unless the cloud has others."""
+
+
+class Refusal(NamedTuple):
+    """What a cloud says about an error: a word for programs, and a text for people."""
+
+    code: str = ""
+    message: str = ""
+
+
+class QuotaLimiter:
+    """At most `calls` in any `period_s` seconds, in order of arrival; it has no burst.
+
+    For a quota that a cloud states as "N calls per period". Raises ValueError for one that lets
+    nothing through.
+    """
+
+    def __init__(self, *, calls: int, period_s: float) -> None:
+        if calls < 1 or period_s <= 0:
+            raise ValueError(f"a quota needs calls >= 1 and a period > 0, not {calls}/{period_s}")
+        self._throttler = Throttler(rate_limit=calls, period=period_s)
+        # The throttler polls in no order; the lock lets only one waiter do so.
+        self._line = asyncio.Lock()
+
+    async def acquire(self) -> None:
+        """Wait for a place in the window."""
+        async with self._line, self._throttler:
+            return
+
+
+class RestClient:
+    """Requests to one cloud; use `open_client`.
+
+    Every method raises classes of `ccm.cloud.errors` only: those of the cloud's codes and of
+    `STATUSES`, `DeadlineExceeded` when the cloud is too slow, `Unavailable` when it cannot be
+    reached, `Unknown` when its answer makes no sense.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        *,
+        secret: str,
+        refusal: Callable[[bytes], Refusal],
+        codes: Mapping[str, type[errors.CloudError]],
+        success: Mapping[str, int],
+        quota: QuotaLimiter | None,
+    ) -> None:
+        self._session = session
+        self._url = url
+        self._secret = secret
+        self._refusal = refusal
+        self._codes = codes
+        self._success = success
+        self._quota = quota
+
+    async def get(self, path: str, answer: type[T], query: Mapping[str, str] | None = None) -> T:
+        """Ask, and read the answer as that type."""
+        body = await self.request("GET", path, query=query)
+        return self._decoded(f"GET {path}", body, answer)
+
+    async def send(self, method: str, path: str, content: object, answer: type[T]) -> T:
+        """Send something as JSON, and read the answer as that type."""
+        body = await self.request(method, path, data=msgspec.json.encode(content))
+        return self._decoded(f"{method} {path}", body, answer)
+
+    async def pages(
+        self,
+        path: str,
+        page: type[T],
+        query: Mapping[str, str],
+        *,
+        after: Callable[[T], Mapping[str, str] | None],
+    ) -> list[T]:
+        """All pages of a listing, one request each.
+
+        Args:
+            path: of the listing.
+            page: the type of one page. Let it require the field that leads to the next one, lest
+                a listing be cut short silently.
+            query: of the first page.
+            after: from a page to what the query of the next one adds; None = it was the last.
+        """
+        found: list[T] = []
+        seen: list[Mapping[str, str]] = []
+        more: Mapping[str, str] | None = {}
+        while more is not None:
+            if more in seen:
+                raise errors.Unknown(f"GET {path}: the listing never ends: {more} again")
+            seen.append(more)
+            found.append(await self.get(path, page, {**query, **more}))
+            more = after(found[-1])
+        return found
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+    ) -> bytes:
+        """The body of the one answer that means success; `path` is quoted already."""
+        what = f"{method} {path}"
+        if self._quota is not None:
+            await self._quota.acquire()
+        try:
+            async with self._session.request(
+                method, self._url + path, params=query, data=data, allow_redirects=False
+            ) as response:
+                body = await response.read()
+        except TimeoutError as error:
+            raise errors.DeadlineExceeded(f"{what}: no answer in time") from error
+        except aiohttp.ClientError as error:
+            said = self._masked(str(error)) or type(error).__name__
+            raise errors.Unavailable(f"{what}: {said}") from error
+        if response.status != self._success[method]:
+            raise self._failure(what, response, body)
+        return body
+
+    def _decoded(self, what: str, body: bytes, answer: type[T]) -> T:
+        try:
+            return msgspec.json.decode(body, type=answer)
+        except msgspec.MsgspecError as error:
+            raise errors.Unknown(f"{what}: unreadable answer: {error}") from error
+
+    def _failure(
+        self, what: str, response: aiohttp.ClientResponse, body: bytes
+    ) -> errors.CloudError:
+        """The error for an answer that is none of success."""
+        status = response.status
+        try:
+            said = self._refusal(body)
+        except msgspec.MsgspecError:
+            said = Refusal()
+        told = f" {said.code}: {said.message}" if said.code else ""
+        text = self._masked(f"{what}: HTTP {status}{told}")
+        otherwise = errors.Unavailable if status >= 500 else errors.Unknown
+        kind = STATUSES.get(status, otherwise)
+        if kind is not errors.RetryAfter:
+            named = self._codes.get(said.code, kind)
+            kind = kind if named is errors.NotFound and status != 404 else named
+        if issubclass(kind, errors.RetryAfter):
+            return kind(text, seconds=_retry_after_s(response.headers.get("Retry-After", "")))
+        return kind(text)
+
+    def _masked(self, text: str) -> str:
+        """What a cloud or a proxy quotes may hold our credentials, and errors reach events."""
+        if self._secret:
+            text = text.replace(self._secret, redact.MASK)
+        return redact.words(text)
+
+
+@contextlib.asynccontextmanager
+async def open_client(
+    url: str,
+    *,
+    refusal: Callable[[bytes], Refusal],
+    codes: Mapping[str, type[errors.CloudError]],
+    authorization: str = "",
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 5.0,
+    connections: int = 100,
+    quota: QuotaLimiter | None = None,
+    success: Mapping[str, int] = SUCCESS,
+) -> AsyncIterator[RestClient]:
+    """A client with its own pool of connections, closed with the context.
+
+    Args:
+        url: what all paths stand behind.
+        refusal: reads the body of an error; it may raise what msgspec raises.
+        codes: the cloud's words -> the class that says more than the status; `NotFound` is
+            believed with status 404 only, `RetryAfter` takes its time from the headers.
+        authorization: value of that header, a scheme and a secret; errors never show it.
+        timeout_s: limit of one request, from connecting to the last byte; keep it below the
+            deadline of the calls.
+        connect_timeout_s: limit for getting a connection.
+        connections: how many there are at most.
+        quota: waited for before each request.
+        success: method -> the status that means success; any other is a fault, 200 with a body
+            that nobody expects too.
+    """
+    timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
+    headers = {"Authorization": authorization} if authorization else {}
+    async with aiohttp.ClientSession(
+        timeout=timeout,
+        headers=headers,
+        trust_env=False,
+        connector=aiohttp.TCPConnector(limit=connections),
+    ) as session:
+        yield RestClient(
+            session,
+            url,
+            secret=authorization.rpartition(" ")[2],
+            refusal=refusal,
+            codes=codes,
+            success=success,
+            quota=quota,
+        )
+
+
+def _retry_after_s(text: str) -> float:
+    """Seconds of a `Retry-After`, a number or a date."""
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        return (parsedate_to_datetime(text) - now()).total_seconds()
+    except (ValueError, TypeError):  # no date, or one without a zone
+        return RETRY_AFTER_S

@@ -1,0 +1,433 @@
+"""The handle: deadline, rate, metrics, errors, exchange, cancellation, wrappers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ccm.base import metrics
+from ccm.base.drain import Drain
+from ccm.cloud import (
+    Cloud,
+    InstanceStates,
+    InstancesV2,
+    Limits,
+    LoadBalancer,
+    Rate,
+    Route,
+    Routes,
+    errors,
+)
+from ccm.cloud.calls import capabilities
+from ccm.cloud.calls.handle import OUTCOMES, Handle
+from ccm.cloud.operation import DECLARED, READ_S, Operation
+from ccm.testing.builders import node
+from tests.unit.cloud.calls.provider import Provider, cloud
+
+pytestmark = pytest.mark.virtual_time
+
+NODE = node("node0", provider_id="fake://1")
+ROUTE = Route(destination_cidr="10.0.0.0/24", target_node="n1")
+EXISTS = InstancesV2.instance_exists
+OPERATIONS = [
+    method
+    for face in capabilities.CAPABILITIES
+    for name, method in inspect.getmembers(face, inspect.iscoroutinefunction)
+    if name in DECLARED
+]
+NEVER_CALLED = {"add_ssh_key_to_all_instances", "current_node_name", "get_zone"}
+
+
+LONG_S = {
+    "ensure_load_balancer": 900.0,
+    "update_load_balancer": 900.0,
+    "ensure_load_balancer_deleted": 900.0,
+    "list_routes": 300.0,
+    "create_route": 300.0,
+    "delete_route": 300.0,
+    "list_instances": 300.0,
+    "list_load_balancers": 300.0,
+}
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def raising(error: BaseException) -> Callable[[], Awaitable[Any]]:
+    async def act() -> None:
+        raise error
+
+    return act
+
+
+async def hang() -> None:
+    await asyncio.sleep(1e6)
+
+
+async def yes() -> bool:
+    return True
+
+
+async def call(handle: Handle, method: Callable[..., Any]) -> object:
+    """Any method, with arguments of no meaning."""
+    given: dict[str, object] = {"node": NODE, "service": NODE, "route": ROUTE}
+    names = DECLARED[method.__name__].parameters
+    return await handle.call(method, *(given.get(name, "x") for name in names))
+
+
+def count(provider: str, operation: str, outcome: str) -> float:
+    labels = {"provider": provider, "operation": operation, "outcome": outcome}
+    return metrics.REGISTRY.get_sample_value("ccm_cloud_calls_total", labels) or 0.0
+
+
+def measured(name: str, provider: str, operation: str, what: str) -> float:
+    labels = {"provider": provider, "operation": operation}
+    return metrics.REGISTRY.get_sample_value(f"ccm_cloud_{name}_{what}", labels) or 0.0
+
+
+def test_every_method_that_is_waited_for_is_declared() -> None:
+    """One that is not cannot be called at all."""
+    methods = {
+        name
+        for face in capabilities.CAPABILITIES
+        for name, _ in inspect.getmembers(face, inspect.iscoroutinefunction)
+    }
+
+    assert methods == DECLARED.keys() | NEVER_CALLED
+
+
+async def test_a_call_that_hangs_ends_at_the_default_deadline() -> None:
+    handle = Handle(cloud("hang-default", hang))
+    started = now()
+
+    with pytest.raises(errors.DeadlineExceeded, match="instance_exists took longer than 60 s"):
+        await handle.call(EXISTS, NODE)
+
+    assert now() - started == pytest.approx(READ_S)
+    assert count("hang-default", "instance_exists", "deadline_exceeded") == 1
+
+
+@pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
+@pytest.mark.parametrize(("forced_s", "own_s"), [(None, None), (None, 7.5), (3.0, 700.0)])
+async def test_deadlines_of_the_daemon_win_and_then_those_of_the_provider(
+    method: Callable[..., Any], forced_s: float | None, own_s: float | None
+) -> None:
+    name = method.__name__
+    expected = forced_s or own_s or LONG_S.get(name, 60.0)
+
+    limits = Limits(deadlines_s={name: own_s} if own_s else {})
+    handle = Handle(cloud("declared", hang, limits=limits), deadline_s=forced_s)
+    started = now()
+    with pytest.raises(errors.DeadlineExceeded, match=f"longer than {expected:g} s"):
+        await call(handle, method)
+    assert now() - started == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
+async def test_what_changes_something_is_waited_for(method: Callable[..., Any]) -> None:
+    stopping = Drain()
+    stopping.govern()
+    waited_for = []
+
+    async def act() -> None:
+        waited_for.append(stopping.under_way == 1)
+
+    with contextlib.suppress(errors.Internal):
+        await call(Handle(cloud("acme", act)), method)
+
+    changes = method.__name__.startswith(("create", "delete", "ensure", "update"))
+    assert waited_for == [changes]
+
+
+async def test_a_timeout_inside_the_provider_is_a_deadline_too() -> None:
+    with pytest.raises(errors.DeadlineExceeded, match="TimeoutError: connect"):
+        await Handle(cloud("inner", raising(TimeoutError("connect")))).call(EXISTS, NODE)
+
+
+async def test_calls_keep_to_the_rate_the_provider_declares() -> None:
+    handle = Handle(cloud("rated", yes, limits=Limits(rate=Rate(qps=2, burst=3))))
+    started, moments = now(), []
+
+    for _ in range(6):
+        await handle.call(EXISTS, NODE)
+        moments.append(now() - started)
+
+    assert moments == pytest.approx([0, 0, 0, 0.5, 1.0, 1.5])
+    wait = "rate_limiter_duration_seconds"
+    assert measured(wait, "rated", "instance_exists", "sum") == pytest.approx(1.5)
+    assert measured("call_duration_seconds", "rated", "instance_exists", "sum") == 0
+
+
+async def test_waiting_for_the_rate_does_not_count_towards_the_deadline() -> None:
+    limits = Limits(rate=Rate(qps=0.01, burst=1), deadlines_s={"instance_exists": 1.0})
+    handle = Handle(cloud("patient", yes, limits=limits))
+    await handle.call(EXISTS, NODE)
+    started = now()
+
+    assert await handle.call(EXISTS, NODE)
+    assert now() - started == pytest.approx(100)
+
+
+async def test_a_limiter_of_the_daemon_wins() -> None:
+    class Counting:
+        taken = 0
+
+        async def acquire(self) -> float:
+            self.taken += 1
+            return 0.0
+
+    limiter = Counting()
+    slow = cloud("forced", yes, limits=Limits(rate=Rate(qps=0.001, burst=1)))
+    handle = Handle(slow, limiter=limiter)
+
+    for _ in range(3):
+        await handle.call(EXISTS, NODE)
+    handle.swap(slow)
+    for _ in range(3):
+        await handle.call(EXISTS, NODE)
+
+    assert limiter.taken == 6
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        *((kind("x"), text) for kind, text in OUTCOMES.items() if kind is not errors.RetryAfter),
+        (errors.RetryAfter("x", seconds=1), "retry_after"),
+        (errors.DiskNotFound("x"), "not_found"),
+        (errors.Aborted("x"), "error"),
+        (ValueError("x"), "error"),
+        (TimeoutError(), "deadline_exceeded"),
+    ],
+    ids=repr,
+)
+async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) -> None:
+    seen: list[tuple[str, str]] = []
+    before = count("counted", "instance_exists", outcome)
+    handle = Handle(cloud("counted", raising(error)))
+
+    with pytest.raises(errors.CloudError):
+        await handle.observe(lambda *told: seen.append(told)).call(EXISTS, NODE)
+    with pytest.raises(errors.CloudError):
+        await handle.call(EXISTS, NODE)
+
+    assert count("counted", "instance_exists", outcome) == before + 2
+    assert seen == [("instance_exists", outcome)]
+
+
+async def test_success_is_counted_per_operation() -> None:
+    handle = Handle(cloud("fine", yes))
+
+    await handle.call(EXISTS, NODE)
+    await handle.call(EXISTS, NODE)
+    await handle.call(InstancesV2.instance_shutdown, NODE)
+
+    assert count("fine", "instance_exists", "success") == 2
+    assert count("fine", "instance_shutdown", "success") == 1
+    assert measured("call_duration_seconds", "fine", "instance_exists", "count") == 2
+
+
+async def test_errors_of_the_provider_keep_identity_and_cause() -> None:
+    original, foreign = errors.Unavailable("x"), KeyError("y")
+
+    with pytest.raises(errors.Unavailable) as kept:
+        await Handle(cloud("errors", raising(original))).call(EXISTS, NODE)
+    with pytest.raises(errors.Internal, match="KeyError: 'y'") as wrapped:
+        await Handle(cloud("errors", raising(foreign))).call(EXISTS, NODE)
+
+    assert kept.value is original
+    assert wrapped.value.__cause__ is foreign
+
+
+async def test_a_cause_that_is_found_does_not_become_its_own_cause() -> None:
+    inner = errors.RetryAfter("wait", seconds=3)
+    outer = ValueError("wrapped")
+    outer.__cause__ = inner
+
+    with pytest.raises(errors.RetryAfter) as caught:
+        await Handle(cloud("loop", raising(outer))).call(EXISTS, NODE)
+
+    assert caught.value is inner
+    assert caught.value.__cause__ is None
+
+
+async def test_the_provider_can_be_exchanged_under_a_running_controller() -> None:
+    leave = asyncio.Event()
+
+    async def slow() -> bool:
+        await leave.wait()
+        return True
+
+    async def no() -> bool:
+        return False
+
+    old, new = Provider(slow), Provider(no)
+    handle = Handle(old.cloud("before"))
+    view = handle.observe(lambda *_: None)
+    under_way = asyncio.ensure_future(view.call(EXISTS, NODE))
+    await asyncio.sleep(0)
+    handle.swap(new.cloud("after"))
+
+    assert not await view.call(EXISTS, NODE)
+    assert view.name == "after"
+    leave.set()
+    assert await under_way
+    assert old.asked == new.asked == ["instance_exists"]
+
+
+async def test_a_wrapper_sees_the_call_as_a_value_and_within_what_a_stop_waits_for() -> None:
+    stopping, seen = Drain(), []
+    stopping.govern()
+    provider = Provider(yes)
+
+    async def journal(operation: Operation, go_on: Callable[[], Awaitable[object]]) -> object:
+        seen.append((operation, stopping.under_way, list(provider.asked)))
+        return await go_on()
+
+    handle = Handle(provider.cloud("wrapped")).around(journal)
+    await handle.call(Routes.create_route, "c1", "hint", ROUTE)
+
+    arguments = {"cluster_name": "c1", "name_hint": "hint", "route": ROUTE}
+    expected = Operation(
+        verb="create_route",
+        subject="10.0.0.0/24",
+        arguments=arguments,
+        deadline_s=300.0,
+        change=True,
+    )
+    assert seen == [(expected, 1, [])]
+    assert provider.asked == ["create_route"]
+
+
+async def test_an_exchanged_provider_brings_its_own_rate() -> None:
+    handle = Handle(cloud("slow", yes, limits=Limits(rate=Rate(qps=0.1, burst=1))))
+    await handle.call(EXISTS, NODE)
+    started = now()
+
+    handle.swap(cloud("fast", yes))
+    await handle.call(EXISTS, NODE)
+
+    assert now() == started
+
+
+async def test_cancellation_is_counted_and_passed_on() -> None:
+    seen: list[tuple[str, str]] = []
+    handle = Handle(cloud("cancelled", hang)).observe(lambda *told: seen.append(told))
+    call = asyncio.ensure_future(handle.call(EXISTS, NODE))
+    await asyncio.sleep(0)
+
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+    assert count("cancelled", "instance_exists", "canceled") == 1
+    assert seen == [("instance_exists", "canceled")]
+
+
+async def test_a_cancellation_inside_the_provider_does_not_end_the_caller() -> None:
+    """Something of the provider's own was cancelled, not us."""
+    with pytest.raises(errors.Canceled, match="was cancelled inside the provider"):
+        await Handle(cloud("inside", raising(asyncio.CancelledError()))).call(EXISTS, NODE)
+
+
+async def swallow() -> bool:
+    """Catches everything, its own cancellation included."""
+    try:
+        await asyncio.sleep(1e6)
+    except BaseException:  # noqa: BLE001 - the point
+        return False
+    return True
+
+
+async def translate() -> bool:
+    """Makes an absence of every trouble, its own cancellation included."""
+    try:
+        await asyncio.sleep(1e6)
+    except BaseException as error:
+        raise errors.NotFound("gone") from error
+    return True
+
+
+@pytest.mark.parametrize("act", [swallow, translate])
+async def test_what_comes_after_the_deadline_is_no_answer(
+    act: Callable[[], Awaitable[bool]],
+) -> None:
+    """Else a cloud that hangs would read as "gone"."""
+
+    with pytest.raises(errors.DeadlineExceeded, match="longer than 60 s"):
+        await Handle(cloud("late", act)).call(EXISTS, NODE)
+
+
+@pytest.mark.parametrize("act", [swallow, translate])
+async def test_a_swallowed_cancellation_ends_the_caller_all_the_same(
+    act: Callable[[], Awaitable[bool]],
+) -> None:
+    name = f"stubborn-{act.__name__}"
+    call = asyncio.ensure_future(Handle(cloud(name, act)).call(EXISTS, NODE))
+    await asyncio.sleep(0)
+
+    call.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert count(name, "instance_exists", "canceled") == 1
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("g", [SystemExit(3)])])
+async def test_a_provider_cannot_end_the_daemon(error: BaseException) -> None:
+    with pytest.raises(errors.Internal) as caught:
+        await Handle(cloud("fatal", raising(error))).call(EXISTS, NODE)
+
+    assert caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
+async def test_each_call_asks_its_namesake(method: Callable[..., Any]) -> None:
+    provider = Provider(raising(errors.NotFound("x")))
+
+    with pytest.raises(errors.NotFound):
+        await call(Handle(provider.cloud("asks")), method)
+    with pytest.raises(errors.Unimplemented, match="this cloud does not offer"):
+        await call(Handle(Cloud(name="bare")), method)
+
+    assert provider.asked == [method.__name__]
+
+
+async def test_an_interface_beside_another_may_be_missing_alone() -> None:
+    class Plain:
+        async def instance_exists(self, _: object) -> bool:
+            return True
+
+    plain: Any = Plain()
+    handle = Handle(Cloud(name="plain", instances=plain))
+
+    assert handle.offers(InstancesV2)
+    assert not handle.offers(InstanceStates)
+    with pytest.raises(errors.Unimplemented, match="instance states"):
+        await handle.call(InstanceStates.instance_state, NODE)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [(KeyError("x"), errors.Internal), (errors.OutOfRange("x"), errors.OutOfRange)],
+)
+def test_a_computed_answer_fails_with_a_cloud_error(
+    raised: Exception, kind: type[errors.CloudError]
+) -> None:
+    class Failing:
+        def get_load_balancer_name(self, *_: object) -> str:
+            raise raised
+
+    failing: Any = Failing()
+    service: Any = None
+    handle = Handle(Cloud(name="fake", load_balancer=failing))
+
+    with pytest.raises(kind) as caught:
+        handle.compute(LoadBalancer.get_load_balancer_name, "c1", service)
+    assert caught.value.__cause__ is not caught.value

@@ -1,0 +1,152 @@
+"""Answers of wrong kinds are told from answers."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+
+import pytest
+
+from ccm.cloud import Internal, LoadBalancer, LoadBalancerDigests, Routes
+from ccm.cloud.calls import responses
+from ccm.cloud.interface import InstanceStates, InstancesV2, Inventory
+from ccm.cloud.legacy import Instances, Zones
+from ccm.cloud.types import (
+    Ingress,
+    InstanceListing,
+    InstanceMetadata,
+    InstanceRecord,
+    InstanceState,
+    LoadBalancerRecord,
+    Power,
+    Route,
+    Status,
+    Zone,
+    address,
+)
+
+FULL = InstanceMetadata(
+    provider_id="a://1",
+    instance_type="big",
+    addresses=[address("InternalIP", "10.0.0.1")],
+    zone="z",
+    region="r",
+    additional_labels={"colour": "blue"},
+)
+RECORD = InstanceRecord(name="n", power=Power.RUNNING, metadata=FULL)
+
+GOOD: list[tuple[Callable[..., object], object]] = [
+    (InstancesV2.instance_exists, False),
+    (Instances.instance_id, ""),
+    (Zones.get_zone_by_node_name, Zone(failure_domain="z", region="r")),
+    (Instances.node_addresses, ()),
+    (Instances.node_addresses, FULL.addresses),
+    (InstancesV2.instance_metadata, None),
+    (InstancesV2.instance_metadata, InstanceMetadata()),
+    (InstancesV2.instance_metadata, FULL),
+    (InstanceStates.instance_state, InstanceState(exists=False)),
+    (InstanceStates.instance_state, InstanceState(exists=True, power=Power.SHUTDOWN)),
+    (Inventory.list_instances, InstanceListing(instances=[RECORD], requests=3)),
+    (LoadBalancer.get_load_balancer, None),
+    (LoadBalancer.ensure_load_balancer, Status(ingress=[Ingress(ip="192.0.2.1", ip_mode="VIP")])),
+    (LoadBalancer.update_load_balancer, "whatever"),
+    (LoadBalancerDigests.list_load_balancers, [LoadBalancerRecord(name="a", digest="d")]),
+    (Routes.list_routes, [Route(destination_cidr="10.0.0.0/24", target_node="n")]),
+]
+
+NO_TEXT = ipaddress.ip_address("10.0.0.1")
+BAD: list[tuple[Callable[..., object], object, str]] = [
+    (InstancesV2.instance_exists, None, "None, not True or False"),
+    (Instances.instance_id, None, "None, not text"),
+    (Zones.get_zone_by_node_name, None, "None, not a Zone"),
+    (Zones.get_zone_by_node_name, Zone(region=7), "7 as region, not text"),  # type: ignore[arg-type]
+    (Instances.node_addresses, None, "None, not a sequence of NodeAddress"),
+    (Instances.node_addresses, "10.0.0.1", "'10.0.0.1', not a sequence of NodeAddress"),
+    (Instances.node_addresses, ["10.0.0.1"], "'10.0.0.1', not a NodeAddress"),
+    (
+        Instances.node_addresses,
+        [address("InternalIP", NO_TEXT)],  # type: ignore[arg-type]
+        "as address, not text",
+    ),
+    (InstancesV2.instance_metadata, {}, "{}, not an InstanceMetadata"),
+    (
+        InstancesV2.instance_metadata,
+        InstanceMetadata(provider_id=7),  # type: ignore[arg-type]
+        "7 as provider_id, not text",
+    ),
+    (
+        InstancesV2.instance_metadata,
+        InstanceMetadata(addresses=None),  # type: ignore[arg-type]
+        "None as addresses, not a sequence of NodeAddress",
+    ),
+    (
+        InstancesV2.instance_metadata,
+        InstanceMetadata(additional_labels=()),  # type: ignore[arg-type]
+        "() as additional_labels, not a mapping",
+    ),
+    (
+        InstancesV2.instance_metadata,
+        InstanceMetadata(additional_labels={"cores": 4}),  # type: ignore[dict-item]
+        "4 as additional_labels['cores'], not text",
+    ),
+    (InstanceStates.instance_state, None, "None, not an InstanceState"),
+    (InstanceStates.instance_state, InstanceState(exists=0), "0 as exists, not True or False"),  # type: ignore[arg-type]
+    (InstanceStates.instance_state, InstanceState(exists=True), "None as power, not a Power"),
+    (Inventory.list_instances, [RECORD], "not an InstanceListing"),
+    (
+        Inventory.list_instances,
+        InstanceListing(instances=[RECORD], requests="1"),  # type: ignore[arg-type]
+        "'1' as requests, not a number",
+    ),
+    (
+        Inventory.list_instances,
+        InstanceListing(instances={}),  # type: ignore[arg-type]
+        "{} as instances, not a sequence of InstanceRecord",
+    ),
+    (
+        Inventory.list_instances,
+        InstanceListing(instances=[FULL]),  # type: ignore[list-item]
+        "not an InstanceRecord",
+    ),
+    (
+        Inventory.list_instances,
+        InstanceListing(
+            instances=[InstanceRecord(name="n", power=Power.RUNNING, metadata=None)]  # type: ignore[arg-type]
+        ),
+        "None as metadata, not an InstanceMetadata",
+    ),
+    # Above all no absence: that would end a deletion with the load balancer still there.
+    (LoadBalancer.get_load_balancer, False, "False, not a Status"),
+    (LoadBalancer.get_load_balancer, "", "'', not a Status"),
+    (LoadBalancer.get_load_balancer, [], "[], not a Status"),
+    (LoadBalancer.ensure_load_balancer, None, "None, not a Status"),
+    (
+        LoadBalancer.ensure_load_balancer,
+        Status(ingress=[Ingress(ip_mode="vip")]),  # type: ignore[arg-type]
+        "'vip' as ip_mode, not 'VIP' or 'Proxy'",
+    ),
+    (LoadBalancerDigests.list_load_balancers, ["x"], "'x', not a LoadBalancerRecord"),
+    (Routes.list_routes, None, "None, not a sequence of Route"),
+]
+
+
+@pytest.mark.parametrize(("method", "answer"), GOOD)
+def test_right_answers_pass(method: Callable[..., object], answer: object) -> None:
+    responses.verify(method, answer)
+
+
+@pytest.mark.parametrize(("method", "answer", "told"), BAD, ids=[told for _, _, told in BAD])
+def test_wrong_answers_are_told(method: Callable[..., object], answer: object, told: str) -> None:
+    with pytest.raises(Internal) as caught:
+        responses.verify(method, answer)
+
+    assert str(caught.value).startswith(f"{method.__name__} answered ")
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize("method", [InstancesV2.instance_exists, InstancesV2.instance_shutdown])
+@pytest.mark.parametrize("answer", [None, 0, 1, "yes"])
+def test_only_true_and_false_are_decisions(method: Callable[..., object], answer: object) -> None:
+    """A forgotten return must not read as an absence."""
+    with pytest.raises(Internal, match=f"answered {answer!r}, not True or False"):
+        responses.verify(method, answer)

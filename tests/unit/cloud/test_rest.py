@@ -1,0 +1,226 @@
+"""The HTTP client for providers, beside what the simulated cloud's client shows of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from ccm.base import redact, tasks
+from ccm.base.clock import now
+from ccm.cloud import errors, rest
+from ccm.cloud.rest import QuotaLimiter, Refusal, RestClient
+from tests.unit.kube import wire
+
+CODES: dict[str, type[errors.CloudError]] = {
+    "absent": errors.NotFound,
+    "full": errors.ResourceExhausted,
+    "busy": errors.RetryAfter,
+}
+
+
+class Item(msgspec.Struct):
+    name: str
+
+
+class Page(msgspec.Struct):
+    names: list[str]
+    next: str | None
+
+
+def refusal(body: bytes) -> Refusal:
+    return msgspec.json.decode(body, type=Refusal)
+
+
+def after(page: Page) -> dict[str, str] | None:
+    return None if page.next is None else {"cursor": page.next}
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[wire.Server]:
+    async with wire.serve() as server:
+        yield server
+
+
+@pytest_asyncio.fixture
+async def client(server: wire.Server) -> AsyncIterator[RestClient]:
+    async with opened(server.url) as client:
+        yield client
+
+
+def opened(url: str, **settings: Any) -> Any:
+    settings = {"authorization": "Bearer hunter2", **settings}
+    return rest.open_client(f"{url}/api", refusal=refusal, codes=CODES, **settings)
+
+
+async def test_a_request_goes_below_the_url_with_our_credentials(
+    server: wire.Server, client: RestClient
+) -> None:
+    server.will(wire.says({"name": "a"}), wire.says({"name": "b"}, status=201))
+
+    assert await client.get("/items/a%2Fb", Item, {"page": "1"}) == Item("a")
+    assert await client.send("POST", "/items", Item("b"), Item) == Item("b")
+
+    asked, sent = server.seen
+    assert asked.target == "/api/items/a%2Fb?page=1"
+    assert asked.headers["Authorization"] == "Bearer hunter2"
+    assert (sent.method, sent.json) == ("POST", {"name": "b"})
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, "", errors.InvalidArgument),
+        (401, "", errors.Unauthenticated),
+        (403, "", errors.PermissionDenied),
+        (403, "full", errors.ResourceExhausted),
+        (404, "", errors.Unknown),
+        (404, "absent", errors.NotFound),
+        (409, "", errors.Aborted),
+        (409, "busy", errors.RetryAfter),
+        (418, "odd", errors.Unknown),
+        (429, "full", errors.RetryAfter),
+        (500, "absent", errors.Unavailable),
+        (503, "", errors.Unavailable),
+        (504, "", errors.DeadlineExceeded),
+        (200, "", errors.Unknown),
+        (302, "absent", errors.Unknown),
+    ],
+)
+async def test_status_and_words_make_the_class(
+    server: wire.Server,
+    client: RestClient,
+    status: int,
+    code: str,
+    kind: type[errors.CloudError],
+) -> None:
+    server.will(wire.says([code, "why"], status=status))
+
+    with pytest.raises(errors.CloudError) as caught:
+        await client.request("DELETE", "/items/a")
+
+    assert type(caught.value) is kind
+    said = f" {code}: why" if code else ""
+    assert str(caught.value) == f"DELETE /items/a: HTTP {status}{said}"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"null", b"{}"])
+async def test_an_answer_that_makes_no_sense_is_no_answer(
+    server: wire.Server, client: RestClient, body: bytes
+) -> None:
+    server.will(wire.sends(body), wire.sends(body, status=404))
+
+    for _ in range(2):
+        with pytest.raises(errors.CloudError) as caught:
+            await client.get("/items/a", Item)
+        assert type(caught.value) is errors.Unknown
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ("17", 17.0),
+        (format_datetime(now() + timedelta(hours=1)), 3600.0),
+        (format_datetime(now() - timedelta(hours=1)), 0.0),
+        ("Mon, 01 Jan 2024 00:00:00", rest.RETRY_AFTER_S),
+        ("soon", rest.RETRY_AFTER_S),
+        ("", rest.RETRY_AFTER_S),
+    ],
+    ids=["seconds", "date", "past", "no zone", "odd", "none"],
+)
+async def test_a_rate_limit_says_when_to_come_back(
+    server: wire.Server, client: RestClient, told: str, seconds: float
+) -> None:
+    server.will(wire.says({}, status=429, Retry_After=told))
+
+    with pytest.raises(errors.RetryAfter) as caught:
+        await client.request("GET", "/items")
+
+    assert caught.value.seconds == pytest.approx(seconds, abs=60)
+
+
+async def test_what_a_cloud_quotes_is_shown_without_secrets(
+    server: wire.Server, client: RestClient
+) -> None:
+    server.will(wire.says(["bad", "'hunter2' and password=swordfish are refused"], status=401))
+
+    with pytest.raises(errors.Unauthenticated) as caught:
+        await client.request("GET", "/items")
+
+    text = f"bad: '{redact.MASK}' and password={redact.MASK} are refused"
+    assert str(caught.value) == f"GET /items: HTTP 401 {text}"
+
+
+async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: wire.Server) -> None:
+    async def hang(_: object) -> Any:
+        await asyncio.sleep(60)
+
+    server.will(hang, wire.cuts, wire.cuts)
+    async with opened(server.url, timeout_s=0.05) as client:
+        with pytest.raises(errors.DeadlineExceeded, match="GET /items: no answer in time"):
+            await client.request("GET", "/items")
+        with pytest.raises(errors.Unavailable):
+            await client.request("GET", "/items")
+
+
+async def test_a_listing_is_read_to_its_end(server: wire.Server, client: RestClient) -> None:
+    server.will(wire.says({"names": ["a"], "next": "2"}), wire.says({"names": ["b"], "next": None}))
+
+    pages = await client.pages("/items", Page, {"limit": "1"}, after=after)
+
+    assert [page.names for page in pages] == [["a"], ["b"]]
+    targets = [one.target for one in server.seen]
+    assert targets == ["/api/items?limit=1", "/api/items?limit=1&cursor=2"]
+
+
+async def test_a_listing_that_goes_in_circles_is_refused(
+    server: wire.Server, client: RestClient
+) -> None:
+    server.will(*(wire.says({"names": [], "next": one}) for one in ("2", "3", "2")))
+
+    with pytest.raises(errors.Unknown, match="never ends"):
+        await client.pages("/items", Page, {}, after=after)
+
+
+async def test_environment_proxies_are_not_asked(
+    client: RestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+
+    assert await client.request("GET", "/items") == b"{}"
+
+
+async def test_a_quota_never_lets_more_through_in_any_period(server: wire.Server) -> None:
+    quota = QuotaLimiter(calls=5, period_s=0.1)
+    loop = asyncio.get_running_loop()
+    moments: list[float] = []
+    order: list[int] = []
+
+    async def counted() -> None:
+        await QuotaLimiter.acquire(quota)
+        moments.append(loop.time())
+
+    quota.acquire = counted  # type: ignore[method-assign]
+    async with opened(server.url, quota=quota, connections=1) as client:
+
+        async def call(number: int) -> None:
+            await client.request("GET", "/items")
+            order.append(number)
+
+        await tasks.bounded(range(12), call, limit=12, name="call")
+
+    assert order == list(range(12))
+    gaps = [later - earlier for earlier, later in zip(moments, moments[5:], strict=False)]
+    assert min(gaps) >= 0.1 - 0.002
+
+
+@pytest.mark.parametrize(("calls", "period_s"), [(0, 1.0), (1, 0.0)])
+def test_a_quota_without_room_is_refused(calls: int, period_s: float) -> None:
+    with pytest.raises(ValueError, match="quota"):
+        QuotaLimiter(calls=calls, period_s=period_s)
