@@ -18,15 +18,20 @@ _ROOT = str(Path(__file__).parent.parent)
 if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
 
+from tests.shifted import ShiftedTimeLoop  # noqa: E402 - found through the line above
+
 pytest_plugins = ["tests.servers"]
 
 
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Tests that do no real input or output run in virtual time."""
-    virtual = item.get_closest_marker("virtual_time")
-    return {"virtual": VirtualTimeLoop} if virtual else {"real": asyncio.new_event_loop}
+    """Tests that do no real input or output run in virtual time, some in one they move."""
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual": VirtualTimeLoop}
+    if item.get_closest_marker("shifted_time"):
+        return {"shifted": ShiftedTimeLoop}
+    return {"real": asyncio.new_event_loop}
 
 
 class NetworkForbidden(RuntimeError):

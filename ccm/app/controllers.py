@@ -6,7 +6,7 @@ lacks. The order in which they start is that of `names.CONTROLLERS`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ccm.app import gates, names
@@ -27,6 +27,7 @@ from ccm.controllers.nodelifecycle.plan import Protection
 from ccm.controllers.route import controller as route
 from ccm.controllers.route import metrics as route_metrics
 from ccm.controllers.route import plan as route_plan
+from ccm.controllers.route.schedule import Times
 from ccm.controllers.service import controller as service
 from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES, SERVICES
@@ -36,8 +37,7 @@ from ccm.model.names import (
     COMPONENT_ROUTE,
     COMPONENT_SERVICE,
 )
-
-Work = Callable[[], Awaitable[None]]
+from ccm.runtime.controller import Controller
 
 
 class NotOffered(Exception):
@@ -79,7 +79,7 @@ def enabled(
     parts: Parts,
     among: Collection[names.Controller] = names.CONTROLLERS,
     left_out: Callable[[str, str], object] = lambda _name, _why: None,
-) -> Iterator[tuple[names.Controller, Work]]:
+) -> Iterator[tuple[names.Controller, Controller]]:
     """Those of some controllers that are turned on and that the provider can serve.
 
     `left_out` is told (name, why) of those that are turned on and will not run.
@@ -104,7 +104,7 @@ def enabled(
             yield controller, work
 
 
-def _node(parts: Parts) -> Work:
+def _node(parts: Parts) -> Controller:
     _need_instances(parts)
     options = parts.options
     return node.NodeController(
@@ -118,11 +118,10 @@ def _node(parts: Parts) -> Work:
             status_workers=options.node_status_workers,
             status_period_s=options.node_status_update_frequency.total_seconds(),
         ),
-        clock=parts.clock,
-    ).run
+    ).controller
 
 
-def _node_lifecycle(parts: Parts) -> Work:
+def _node_lifecycle(parts: Parts) -> Controller:
     _need_instances(parts)
     options = parts.options
     return nodelifecycle.NodeLifecycleController(
@@ -139,11 +138,10 @@ def _node_lifecycle(parts: Parts) -> Work:
                 most_deletions=options.node_deletion_limit,
             ),
         ),
-        clock=parts.clock,
-    ).run
+    ).controller
 
 
-def _route(parts: Parts) -> Work:
+def _route(parts: Parts) -> Controller:
     options = parts.options
     if not options.configure_cloud_routes:
         raise TurnedOff("--configure-cloud-routes is false")
@@ -160,24 +158,25 @@ def _route(parts: Parts) -> Work:
     return route.RouteController(
         nodes=parts.informers.of(NODES),
         api=parts.clients.named(names.ROUTE.client).resource(NODES),
-        calls=RouteCalls(
+        cloud=RouteCalls(
             parts.handle.observe(route_metrics.observe_call), cluster_name=options.cluster_name
         ),
         ranges=ranges,
         events=parts.events.recorder(COMPONENT_ROUTE),
         settings=route.Settings(
             concurrency=parts.handle.cloud.limits.concurrent_routes,
-            period_s=None if on_changes else period_s,
-            interval_s=options.route_shortest_interval.total_seconds(),
-            safety_s=options.route_safety_period.total_seconds(),
+            times=Times(
+                period_s=None if on_changes else period_s,
+                interval_s=options.route_shortest_interval.total_seconds(),
+                safety_s=options.route_safety_period.total_seconds(),
+            ),
             grace_s=options.route_grace_period.total_seconds(),
             keep_foreign_reason=options.route_keep_foreign_conditions,
         ),
-        clock=parts.clock,
-    ).run
+    ).controller
 
 
-def _service(parts: Parts) -> Work:
+def _service(parts: Parts) -> Controller:
     if parts.handle.cloud.load_balancer is None:
         raise NotOffered("the provider offers no load balancers")
     options = parts.options
@@ -195,8 +194,7 @@ def _service(parts: Parts) -> Work:
             drift_period_s=options.load_balancer_drift_check_period.total_seconds(),
             drift_budget=options.load_balancer_drift_check_budget,
         ),
-        clock=parts.clock,
-    ).run
+    ).controller
 
 
 def _need_instances(parts: Parts) -> None:
@@ -205,7 +203,7 @@ def _need_instances(parts: Parts) -> None:
         raise NotOffered("the provider offers no instances")
 
 
-_MAKERS: Mapping[names.Controller, Callable[[Parts], Work]] = {
+_MAKERS: Mapping[names.Controller, Callable[[Parts], Controller]] = {
     names.NODE: _node,
     names.NODE_LIFECYCLE: _node_lifecycle,
     names.SERVICE: _service,

@@ -51,6 +51,7 @@ from ccm.kube.transport import Transport
 from ccm.model import Node
 from ccm.model.meta import ObjectReference
 from ccm.model.names import COMPONENT_MANAGER
+from ccm.runtime.controller import Controller
 from ccm.runtime.sync import until_synced
 
 EXIT_OK = 0
@@ -374,13 +375,13 @@ class Daemon:
     async def _start(self, group: Group, parts: controllers.Parts, runs: migration.Runs) -> None:
         plan = self._plan or _NO_MIGRATION
         among = [entry for entry in names.CONTROLLERS if plan.of(entry.name) is runs]
-        for controller, work in controllers.enabled(parts, among, self.vitals.left_out):
-            group.start(self._run(controller, work), name=controller.name)
+        for name, controller in controllers.enabled(parts, among, self.vitals.left_out):
+            group.start(self._run(name, controller), name=name.name)
             await self._pause_between_starts()
 
-    async def _run(self, controller: names.Controller, work: controllers.Work) -> None:
-        with metrics.running(controller.metric), self.vitals.running(controller.name):
-            await work()
+    async def _run(self, name: names.Controller, controller: Controller) -> None:
+        with metrics.running(name.metric), self.vitals.running(name.name):
+            await controller.run()
 
     def _open_handle(self, cloud: Cloud) -> Handle:
         options = self._options

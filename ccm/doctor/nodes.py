@@ -119,7 +119,7 @@ async def pod_cidrs(case: Case) -> Finding:
         for cidr in node.spec.pod_cidrs or ()
         if (network := parse_cidr(cidr)) is None or not route_plan.is_managed(network, ranges)
     ]
-    bare = [node.name for node in nodes if route_plan.is_bare(node)]
+    bare = [node.name for node in nodes if route_plan.has_no_pod_cidrs(node)]
     if outside:
         verb = "lies" if len(outside) == 1 else "lie"
         return fail(

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Generic, TypeVar
 
-from ccm.base import metrics
-from ccm.base.clock import Clock
+from ccm.base import clock, metrics
 
 K = TypeVar("K", bound=Hashable)
 
@@ -57,8 +56,7 @@ def longest_running() -> Mapping[str, float]:
 class QueueMetrics(Generic[K]):
     """The metrics of one queue; a later queue of the same name takes the series over."""
 
-    def __init__(self, name: str, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, name: str) -> None:
         self._added: dict[K, float] = {}
         self._started: dict[K, float] = {}
         self._depth = _depth.labels(name)
@@ -74,11 +72,11 @@ class QueueMetrics(Generic[K]):
         """A key became due for work."""
         self._adds.inc()
         self._depth.inc()
-        self._added.setdefault(key, self._clock.monotonic())
+        self._added.setdefault(key, clock.monotonic())
 
     def got(self, key: K) -> None:
         """A worker took the key."""
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         self._depth.dec()
         self._started[key] = now
         added = self._added.pop(key, None)
@@ -89,7 +87,7 @@ class QueueMetrics(Generic[K]):
         """The worker is through with the key."""
         started = self._started.pop(key, None)
         if started is not None:
-            self._worked.observe(self._clock.monotonic() - started)
+            self._worked.observe(clock.monotonic() - started)
 
     def retried(self) -> None:
         """A key asked to come back later."""
@@ -97,10 +95,10 @@ class QueueMetrics(Generic[K]):
 
     def unfinished_s(self) -> float:
         """Seconds of work in progress, summed over the workers."""
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         return sum(now - started for started in self._started.values())
 
     def longest_s(self) -> float:
         """Seconds of the longest work in progress."""
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         return max((now - started for started in self._started.values()), default=0.0)

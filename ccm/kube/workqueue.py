@@ -23,9 +23,6 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from ccm.base import tasks, waiting
-from ccm.base.clock import SYSTEM, Clock
-from ccm.kube import requeue
 from ccm.kube.queue_metrics import QueueMetrics
 
 K = TypeVar("K", bound=Hashable)
@@ -40,25 +37,18 @@ class WorkQueue(Generic[K]):
 
     Args:
         name: value of the label `name` of its metrics.
-        policy: delays of `add_rate_limited`; client-go's default if None.
-        clock: where time comes from.
     """
 
-    def __init__(
-        self, name: str, *, policy: requeue.Policy[K] | None = None, clock: Clock = SYSTEM
-    ) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._clock = clock
-        self._policy: requeue.Policy[K] = policy or requeue.default_policy(clock=clock)
-        self._metrics: QueueMetrics[K] = QueueMetrics(name, clock)
+        self._metrics: QueueMetrics[K] = QueueMetrics(name)
         self._ready: _Lanes[K] = _Lanes()
         self._dirty: set[K] = set()
         self._unhurried: set[K] = set()
         self._processing: set[K] = set()
         self._getters: deque[asyncio.Future[None]] = deque()
         self._delayed: _Delayed[K] = _Delayed()
-        self._pump: asyncio.Task[None] | None = None
-        self._pump_news = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._shutting_down = False
@@ -101,22 +91,14 @@ class WorkQueue(Generic[K]):
         if delay_s <= 0:
             self.add(key)
             return
-        if self._delayed.push(key, self._clock.monotonic() + delay_s):
-            self._wake_pump()
+        loop = asyncio.get_running_loop()
+        due = loop.time() + delay_s
+        if self._delayed.push(key, due):
+            self._wake_at(due)
 
-    def add_rate_limited(self, key: K) -> float:
-        """Record a failure of a key, queue it as late as the policy says; the delay in s."""
-        delay = self._policy.next_delay(key)
-        self.add_after(key, delay)
-        return delay
-
-    def forget(self, key: K) -> None:
-        """Start counting the failures of a key anew; a delay that runs is kept."""
-        self._policy.forget(key)
-
-    def num_requeues(self, key: K) -> int:
-        """Failures of a key since it was last forgotten."""
-        return self._policy.failures(key)
+    def is_processing(self, key: K) -> bool:
+        """Whether a worker has the key in hand."""
+        return key in self._processing
 
     async def get(self) -> K:
         """Take the next key; `done` must follow, whatever happens to the work.
@@ -148,18 +130,17 @@ class WorkQueue(Generic[K]):
         """Take nothing in any more; drop delayed keys; let workers empty the queue."""
         self._shutting_down = True
         self._delayed.clear()
-        self._pump_news.set()
+        self._wake_at(None)
         for getter in self._getters:
             if not getter.done():
                 getter.set_result(None)
 
     async def drained(self, timeout_s: float) -> bool:
         """After `shut_down`: wait until no key is queued or in work; False when too late."""
-        idle = await waiting.wait_for(
-            self._idle, timeout_s, clock=self._clock, name=f"{self.name}-drained"
-        )
-        await tasks.cancel_and_join(self._pump)
-        return idle
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        return self._idle.is_set()
 
     def _queue(self, key: K) -> None:
         self._ready.push(key, background=key in self._unhurried)
@@ -191,23 +172,21 @@ class WorkQueue(Generic[K]):
                 getter.set_result(None)
                 return
 
-    def _wake_pump(self) -> None:
-        if self._pump is None or self._pump.done():
-            self._pump = tasks.spawn(self._release_delayed(), name=f"{self.name}-delayed")
-        self._pump_news.set()
+    def _wake_at(self, due: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due is not None:
+            self._timer = asyncio.get_running_loop().call_at(due, self._release_delayed)
 
-    async def _release_delayed(self) -> None:
-        """Queue delayed keys when they fall due; ends when none is left."""
-        while (due := self._delayed.next_due()) is not None:
-            self._pump_news.clear()
-            await waiting.wait_for(
-                self._pump_news,
-                due - self._clock.monotonic(),
-                clock=self._clock,
-                name=f"{self.name}-delay",
-            )
-            for key in self._delayed.pop_due(self._clock.monotonic()):
-                self.add(key)
+    def _release_delayed(self) -> None:
+        """Queue the delayed keys that are due."""
+        # A timer fires up to one tick of the loop's clock early.
+        due = self._delayed.next_due()
+        assert due is not None
+        for key in self._delayed.pop_due(max(due, asyncio.get_running_loop().time())):
+            self.add(key)
+        self._wake_at(self._delayed.next_due())
 
 
 class _Lanes(Generic[K]):

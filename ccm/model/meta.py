@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -96,6 +96,23 @@ class KubeObject(Wire, frozen=True, kw_only=True):
     def annotations(self) -> Mapping[str, str]:
         """Annotations; empty when there are none."""
         return self.metadata.annotations or EMPTY
+
+    @property
+    def finalizers(self) -> Sequence[str]:
+        """Finalizers; empty when there are none."""
+        return self.metadata.finalizers or ()
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether deletion was asked for and waits for finalizers."""
+        return self.metadata.deletion_timestamp is not None
+
+    def lags_behind(self, other: KubeObject) -> bool:
+        """Whether this is an earlier state of the same object; unknown versions never are."""
+        own, others = self.resource_version, other.resource_version
+        return (
+            self.uid == other.uid and own.isdigit() and others.isdigit() and int(own) < int(others)
+        )
 
     @property
     def key(self) -> str:

@@ -114,16 +114,6 @@ class Service(KubeObject, frozen=True, kw_only=True):
         return self.status.load_balancer.ingress or ()
 
     @property
-    def finalizers(self) -> Sequence[str]:
-        """Finalizers; empty when there are none."""
-        return self.metadata.finalizers or ()
-
-    @property
-    def is_deleting(self) -> bool:
-        """Whether deletion was asked for and waits for finalizers."""
-        return self.metadata.deletion_timestamp is not None
-
-    @property
     def reference(self) -> ObjectReference:
         """A reference for events, without a resourceVersion."""
         return ObjectReference(

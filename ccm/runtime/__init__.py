@@ -1,5 +1,6 @@
 """L3: what every controller is built from; knows no concrete kind.
 
-`loop` turns keys into reconciles with bounded concurrency, `retry` says when a failed one
-comes back, `periodic` runs passes. Controllers bring the decisions.
+`controller` turns watched changes into reconciles with bounded concurrency, `backoff` says
+when a failed one comes back, `writer` carries changes to the API server. Controllers bring
+the decisions.
 """

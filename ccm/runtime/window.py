@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 
-class Window:
+class SlidingCounter:
     """Counts what happened in the last `span_s` seconds."""
 
     def __init__(self, span_s: float) -> None:

@@ -17,15 +17,13 @@ import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from ccm.base import tasks
 from ccm.base.clock import SYSTEM, Clock
 from ccm.kube import errors
 from ccm.kube.informer import Informer
-from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node, names
 from ccm.model.node import is_uninitialized
 from ccm.model.times import format_time
-from ccm.runtime.loop import DONE, Loop, Result
+from ccm.runtime.controller import DONE, Controller, Result, Watch
 from ccm.sandbox import podranges
 
 HEARTBEAT_S = 300.0
@@ -92,7 +90,15 @@ class Kubelets:
         self._clock = clock
         self._running: dict[str, str] = {}
         self._registered: set[str] = set()
-        self._queue: WorkQueue[str] = WorkQueue("sandbox-kubelets", clock=clock)
+        self._controller = Controller(
+            "kubelets",
+            queue="sandbox-kubelets",
+            reconcile=self.sync,
+            workers=WORKERS,
+            watches=[Watch(informer=nodes, changed=self._changed)],
+            tasks={"heartbeat": self._report},
+        )
+        self.run = self._controller.run
 
     def follow(self, machines: Mapping[str, str]) -> None:
         """These machines run now: node name -> an ID that differs for another machine.
@@ -105,29 +111,7 @@ class Kubelets:
         self._registered -= booted
         self._running = dict(machines)
         for name in sorted(booted | silent):
-            self._queue.add(name)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        handler = self._nodes.add_handler(
-            name="kubelets",
-            on_add=lambda node, _: self._queue.add(node.name),
-            on_update=lambda _, node: self._queue.add(node.name),
-            on_delete=lambda node: self._forget(node.name),
-        )
-        loop = Loop(
-            "kubelets",
-            queue=self._queue,
-            reconcile=self.sync,
-            workers=WORKERS,
-            clock=self._clock,
-        )
-        try:
-            async with tasks.Group() as group:
-                group.start(loop.run(), name="kubelets")
-                group.start(self._report(), name="kubelets-heartbeat")
-        finally:
-            self._nodes.remove_handler(handler)
+            self._controller.queue.add(name)
 
     async def sync(self, name: str) -> Result:
         """Bring one node to what its machine deserves.
@@ -157,9 +141,10 @@ class Kubelets:
         patch = {"spec": {"podCIDR": taken, "podCIDRs": [taken]}}
         return await self._api.patch_merge(node.name, patch)
 
-    def _forget(self, name: str) -> None:
-        if self._ranges is not None:
-            self._ranges.release(name)
+    def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
+        if new is None and old is not None and self._ranges is not None:
+            self._ranges.release(old.name)
+        return new is not None
 
     async def _register(self, name: str) -> None:
         """Once after each boot, as kubelets do: a node deleted later stays deleted."""

@@ -18,9 +18,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
+from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Inventory
 from ccm.cloud.inventory import SharedInventory
 from ccm.cloud.lookup import InstanceLookup
@@ -32,6 +32,7 @@ from ccm.controllers.nodelifecycle.metrics import observe_call
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.errors import KubeError
 from ccm.kube.events import EventRecorder
 from ccm.kube.informer import Informer
 from ccm.kube.resources import EVENTS, NODES
@@ -191,9 +192,7 @@ class Stage:
 
     # --- the controllers -------------------------------------------------------------------
 
-    def node_controller(
-        self, fake: FakeCloud, *, clock: Clock = SYSTEM, **settings: Any
-    ) -> NodeController:
+    def node_controller(self, fake: FakeCloud, **settings: Any) -> NodeController:
         """A node controller of its own for this cloud."""
         settings = {"status_period_s": 3600.0, **settings}
         return NodeController(
@@ -203,13 +202,10 @@ class Stage:
             schemes=tuple(fake.cloud().provider_schemes),
             events=self._recorder(names.COMPONENT_NODE),
             settings=node_controller.Settings(**settings),
-            clock=clock,
             rng=random.Random(1),
         )
 
-    def lifecycle(
-        self, fake: FakeCloud, *, clock: Clock = SYSTEM, **settings: Any
-    ) -> NodeLifecycleController:
+    def lifecycle(self, fake: FakeCloud, **settings: Any) -> NodeLifecycleController:
         """A node lifecycle controller of its own for this cloud."""
         return NodeLifecycleController(
             nodes=self.informer,
@@ -218,7 +214,6 @@ class Stage:
             schemes=tuple(fake.cloud().provider_schemes),
             events=self._recorder(names.COMPONENT_NODE_LIFECYCLE),
             settings=lifecycle_controller.Settings(**settings),
-            clock=clock,
         )
 
     @contextlib.asynccontextmanager
@@ -226,7 +221,7 @@ class Stage:
         self, *controllers: NodeController | NodeLifecycleController
     ) -> AsyncIterator[None]:
         """Run controllers as the daemon does; they must not end by themselves."""
-        tasks = [spawn(each.run(), name=type(each).__name__) for each in controllers]
+        tasks = [spawn(each.controller.run(), name=type(each).__name__) for each in controllers]
         try:
             yield
             ended = [task for task in tasks if task.done()]
@@ -342,6 +337,12 @@ async def staged(server: servers.ApiServer) -> AsyncIterator[Stage]:
             yield stage
         finally:
             await stage.close()
+
+
+async def monitored(controller: NodeLifecycleController, name: str = "node0") -> None:
+    """One look at a node; an error keeps it, and is the back-off's business."""
+    with contextlib.suppress(CloudError, KubeError):
+        await controller.monitor_node(name)
 
 
 async def eventually(condition: Callable[[], bool], *, timeout_s: float = _PATIENCE_S) -> None:

@@ -11,7 +11,7 @@ from ccm.cloud import CloudError, NotFound, Unavailable, Unimplemented
 from ccm.model import Taint, names
 from ccm.testing.builders import shutdown_taint, uninitialized_taint
 from ccm.testing.fakes import FakeCloud
-from tests.conformance.stage import DELETE, MAIN_PATCH, WRITE_NODE, Stage
+from tests.conformance.stage import DELETE, MAIN_PATCH, WRITE_NODE, Stage, monitored
 from tests.faults import Respond
 
 DOWN = shutdown_taint()
@@ -68,7 +68,7 @@ async def test_nodes_of_vanished_instances_are_deleted(
     fake = FakeCloud(v2=v2, **script)
     made = await stage.node(ready=ready, provider_id=provider_id)
 
-    await stage.lifecycle(fake).monitor_node("node0")
+    await monitored(stage.lifecycle(fake))
 
     assert await outcome(stage, made) == expected
     assert [told.reason for told in await stage.events()] == (
@@ -110,7 +110,7 @@ async def test_shut_down_nodes_are_tainted(
     fake = FakeCloud(v2=False, **script)
     made = await stage.node(ready=ready, provider_id=provider_id)
 
-    await stage.lifecycle(fake).monitor_node("node0")
+    await monitored(stage.lifecycle(fake))
 
     assert await outcome(stage, made) == expected
     if expected is DELETED:
@@ -122,7 +122,7 @@ async def test_events_point_at_the_node(stage: Stage) -> None:
     made = await stage.node(ready="False")
     stage.proxy.on(DELETE, Respond(500))
 
-    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=False)))
 
     events = await stage.events()
     assert [(told.type, told.reason) for told in events] == [
@@ -190,7 +190,7 @@ async def test_the_old_interface_is_asked_by_provider_id(
     fake = FakeCloud(v2=False, **script)
     made = await stage.node(ready="False", provider_id=provider_id)
 
-    await stage.lifecycle(fake).monitor_node("node0")
+    await monitored(stage.lifecycle(fake))
 
     assert fake.asked == asked
     assert await outcome(stage, made) == expected
@@ -209,7 +209,7 @@ async def test_an_absence_as_an_error_keeps_the_node(
 ) -> None:
     made = await stage.node(ready="False", provider_id="fake://1")
 
-    await stage.lifecycle(FakeCloud(v2=v2, exists_error=error)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(v2=v2, exists_error=error)))
 
     assert await outcome(stage, made) == KEPT
     assert stage.calls() == []
@@ -220,7 +220,7 @@ async def test_a_wrapped_absence_of_the_id_keeps_the_node(stage: Stage) -> None:
     made = await stage.node(ready="False")
     fake = FakeCloud(v2=False, external_id_errors={"node0": wrapped(NotFound("gone"))})
 
-    await stage.lifecycle(fake).monitor_node("node0")
+    await monitored(stage.lifecycle(fake))
 
     assert await outcome(stage, made) == KEPT
 
@@ -229,7 +229,7 @@ async def test_a_wrapped_absence_of_the_id_keeps_the_node(stage: Stage) -> None:
 async def test_a_node_without_a_ready_condition_is_not_ready(stage: Stage) -> None:
     await stage.node(ready=None)
 
-    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=False)))
 
     assert await stage.stored() is None
 
@@ -238,7 +238,7 @@ async def test_a_node_without_a_ready_condition_is_not_ready(stage: Stage) -> No
 async def test_a_node_that_waits_for_initialisation_is_treated_like_others(stage: Stage) -> None:
     await stage.node(ready="False", taints=[uninitialized_taint()])
 
-    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=False)))
 
     assert await stage.stored() is None
 
@@ -250,8 +250,8 @@ async def test_an_unknown_power_state_changes_nothing(stage: Stage) -> None:
     await stage.node("node1", ready="False", provider_id="fake://2", taints=[DOWN])
     controller = stage.lifecycle(fake)
 
-    await controller.monitor_node("node0")
-    await controller.monitor_node("node1")
+    await monitored(controller)
+    await monitored(controller, "node1")
 
     assert await outcome(stage, made) == KEPT
     assert [subject for call, subject in fake.asked if call == "instance-shutdown"] == [
@@ -265,7 +265,7 @@ async def test_an_unknown_power_state_changes_nothing(stage: Stage) -> None:
 async def test_the_taint_joins_the_others(stage: Stage) -> None:
     made = await stage.node(ready="False", provider_id="fake://1", taints=[A, B])
 
-    await stage.lifecycle(FakeCloud(exists=True, shutdown=True)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=True, shutdown=True)))
 
     assert stage.bodies() == [
         {
@@ -286,7 +286,7 @@ async def test_the_taint_joins_the_others(stage: Stage) -> None:
 async def test_the_only_taint_goes(stage: Stage) -> None:
     made = await stage.node(ready="True", provider_id="fake://1", taints=[DOWN])
 
-    await stage.lifecycle(FakeCloud(exists=True, shutdown=True)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=True, shutdown=True)))
 
     assert stage.bodies() == [
         {"metadata": {"resourceVersion": made.resource_version}, "spec": {"taints": None}}
@@ -302,7 +302,7 @@ async def test_a_taint_that_somebody_else_removed_is_let_be(stage: Stage) -> Non
         "node0", {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, wait=False
     )
 
-    await stage.lifecycle(FakeCloud()).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud()))
 
     assert await stage.trace() == ["PATCH nodes/node0 409", "GET nodes/node0 200"]
     assert await stage.present() == changed
@@ -313,7 +313,7 @@ async def test_a_taint_of_another_effect_is_not_ours(stage: Stage) -> None:
     fake = FakeCloud(exists=False)
     made = await stage.node(provider_id="fake://1", taints=[shutdown_taint(effect="NoExecute")])
 
-    await stage.lifecycle(fake).monitor_node("node0")
+    await monitored(stage.lifecycle(fake))
 
     assert await stage.present() == made
     assert (fake.calls, stage.calls()) == ([], [])
@@ -326,7 +326,7 @@ async def test_a_node_tainted_already_costs_questions_only(stage: Stage) -> None
     controller = stage.lifecycle(fake)
 
     for _ in range(2):
-        await controller.monitor_node("node0")
+        await monitored(controller)
 
     assert fake.calls == ["instance-exists", "instance-shutdown"] * 2
     assert stage.calls() == []
@@ -337,7 +337,7 @@ async def test_the_old_interface_looks_the_id_up_once(stage: Stage) -> None:
     fake = FakeCloud(v2=False, exists=True, external_ids={"node0": "1"})
     await stage.node(ready="False")
 
-    await stage.lifecycle(fake).monitor_node("node0")
+    await monitored(stage.lifecycle(fake))
 
     assert fake.calls == [
         "instance-id",
@@ -350,7 +350,7 @@ async def test_the_old_interface_looks_the_id_up_once(stage: Stage) -> None:
 async def test_a_running_node_that_is_not_ready_keeps_the_taint(stage: Stage) -> None:
     made = await stage.node(ready="False", provider_id="fake://1", taints=[DOWN])
 
-    await stage.lifecycle(FakeCloud(exists=True, shutdown=False)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=True, shutdown=False)))
 
     assert await outcome(stage, made) == KEPT
 
@@ -360,7 +360,7 @@ async def test_the_new_interface_wins(stage: Stage) -> None:
     fake = FakeCloud(exists=True)
     await stage.node(ready="False")
 
-    await stage.lifecycle(fake).monitor_node("node0")
+    await monitored(stage.lifecycle(fake))
 
     assert fake.calls == ["instance-exists", "instance-shutdown"]
 
@@ -380,10 +380,10 @@ async def test_a_cloud_that_cannot_tell_power_has_running_instances(
     made = await stage.node(ready="False", provider_id="fake://1")
     controller = stage.lifecycle(fake)
 
-    await controller.monitor_node("node0")
+    await monitored(controller)
 
     assert await outcome(stage, made) == KEPT
-    assert not controller._pauses  # no error: asked again in the next pass
+    assert not controller._backoff  # no error: asked again in the next pass
 
 
 # --- where we differ on purpose ---------------------------------------------------------------
@@ -399,7 +399,7 @@ async def test_a_cloud_that_takes_back_its_word_deletes_nothing(stage: Stage, v2
     fake = Wavering(v2=v2)
     made = await stage.node(ready="False", provider_id="fake://1")
 
-    await stage.lifecycle(fake).monitor_node("node0")
+    await monitored(stage.lifecycle(fake))
 
     assert [call for call in fake.calls if "exists" not in call] == []
     assert len(fake.calls) == 2
@@ -417,7 +417,7 @@ async def test_an_error_the_second_time_keeps_the_node(stage: Stage) -> None:
 
     made = await stage.node(ready="False", provider_id="fake://1")
 
-    await stage.lifecycle(Failing()).monitor_node("node0")
+    await monitored(stage.lifecycle(Failing()))
 
     assert await outcome(stage, made) == KEPT
 
@@ -429,7 +429,7 @@ async def test_a_node_made_anew_under_the_same_name_is_not_deleted(stage: Stage)
     await stage.delete()
     await stage.make_again()
 
-    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=False)))
 
     assert await stage.stored() is not None
     assert [call.status for call in stage.proxy.requests(DELETE)] == [409]
@@ -442,7 +442,7 @@ async def test_a_node_that_is_gone_already_was_deleted(stage: Stage) -> None:
     stage.freeze()
     await stage.delete()
 
-    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=False)))
 
     assert [call.status for call in stage.proxy.requests(DELETE)] == [404]
     assert [told.reason for told in await stage.events()] == ["DeletingNode"]
@@ -456,7 +456,7 @@ async def test_a_node_being_deleted_is_held(stage: Stage) -> None:
     assert made.metadata.deletion_timestamp
     await stage.cached(made)
 
-    await stage.lifecycle(FakeCloud(exists=False)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=False)))
 
     assert await stage.present() == made
     assert await stage.trace() == []
@@ -472,7 +472,7 @@ async def test_nodes_of_another_cloud_are_left_alone(
     fake = FakeCloud(exists=False, shutdown=True)
     made = await stage.node(ready=ready, provider_id="other://1", taints=taints)
 
-    await stage.lifecycle(fake).monitor_node("node0")
+    await monitored(stage.lifecycle(fake))
 
     assert await stage.present() == made
     assert (fake.calls, stage.calls()) == ([], [])
@@ -486,7 +486,7 @@ async def test_the_taint_is_lost_to_no_conflict(stage: Stage) -> None:
         "node0", {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, wait=False
     )
 
-    await stage.lifecycle(FakeCloud(exists=True, shutdown=True)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=True, shutdown=True)))
 
     assert await stage.trace() == [
         "PATCH nodes/node0 409",
@@ -507,7 +507,7 @@ async def test_a_node_that_became_ready_meanwhile_is_not_tainted(stage: Stage) -
         wait=False,
     )
 
-    await stage.lifecycle(FakeCloud(exists=True, shutdown=True)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=True, shutdown=True)))
 
     assert await stage.present() == changed
 
@@ -518,6 +518,6 @@ async def test_five_conflicts_are_enough(stage: Stage) -> None:
     status = {"kind": "Status", "reason": "Conflict", "message": "moved", "code": 409}
     stage.proxy.on(MAIN_PATCH, Respond(409, status))
 
-    await stage.lifecycle(FakeCloud(exists=True, shutdown=True)).monitor_node("node0")
+    await monitored(stage.lifecycle(FakeCloud(exists=True, shutdown=True)))
 
     assert len(stage.proxy.requests(WRITE_NODE)) == 5

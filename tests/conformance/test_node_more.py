@@ -13,10 +13,10 @@ from ccm.controllers.node.controller import NodeController
 from ccm.kube.errors import Invalid, ServerError
 from ccm.model import NodeAddress, Taint, names
 from ccm.testing.builders import uninitialized_taint
-from ccm.testing.clock import FakeClock
 from ccm.testing.fakes import FakeCloud
 from tests.conformance.stage import MAIN_PATCH, STATUS_PATCH, Stage, eventually
 from tests.faults import Respond
+from tests.shifted import advance
 
 U = uninitialized_taint()
 OTHER = Taint(key="a", effect="NoSchedule")
@@ -172,7 +172,7 @@ async def test_the_address_pass(
         assert list((await stage.present()).addresses) == list(after)
         assert stage.bodies() == [
             {
-                "metadata": {"uid": made.uid},
+                "metadata": {"resourceVersion": made.resource_version},
                 "status": {
                     "addresses": [
                         *({"type": entry.type, "address": entry.address} for entry in after),
@@ -275,24 +275,25 @@ async def test_a_node_never_loses_its_taint_without_addresses(stage: Stage) -> N
     assert await reasons(stage) == ["Synced"]
 
 
+@pytest.mark.shifted_time
 @pytest.mark.row("node-more-19")
 async def test_a_node_deleted_during_its_back_off_is_forgotten(stage: Stage) -> None:
-    clock = FakeClock()
     fake = cloud(metadata_error=Unavailable("down"))
     await stage.node(taints=[U])
-    controller = stage.node_controller(fake, clock=clock)
+    controller = stage.node_controller(fake)
     async with stage.running(controller):
         await eventually(lambda: len(fake.calls) == 1)
         await stage.delete()
         await eventually(lambda: not stage.informer.store.keys())
-        await clock.advance(3600)
-        assert len(fake.calls) == 1
+        asked = len(fake.calls)
+        await advance(3600)
+        assert len(fake.calls) == asked
         assert failures(controller) == 0
     assert [call.method for call in stage.calls()] == ["POST"]
 
 
 def failures(controller: NodeController) -> int:
-    return controller._queue.num_requeues("node0")
+    return controller.controller.backoff.failures("node0")
 
 
 @pytest.mark.row("node-more-20")

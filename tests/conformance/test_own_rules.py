@@ -6,7 +6,7 @@ waits for what the server or the cloud sees.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import asyncio
 from typing import Any
 
 import pytest
@@ -16,10 +16,12 @@ from ccm.cloud import CloudError, InstanceMetadata, RetryAfter, Unavailable, add
 from ccm.controllers.nodelifecycle.plan import Protection
 from ccm.model import Node, names
 from ccm.testing.builders import shutdown_taint, uninitialized_taint
-from ccm.testing.clock import FakeClock
 from ccm.testing.fakes import FakeCloud
-from tests.conformance.stage import MAIN_PATCH, Stage, eventually
+from tests.conformance.stage import MAIN_PATCH, Stage, eventually, monitored
 from tests.faults import Match, Respond
+from tests.shifted import advance, quiet
+
+pytestmark = pytest.mark.shifted_time
 
 U, DOWN = uninitialized_taint(), shutdown_taint()
 V4 = address("InternalIP", "10.0.0.1")
@@ -30,11 +32,6 @@ LONG_PERIOD_S = 1e9
 def cloud(**script: Any) -> FakeCloud:
     ids = {f"node{number}": f"fake://{number}" for number in range(3)}
     return FakeCloud(**{"provider_ids": ids, "addresses": [V4], **script})
-
-
-async def quiet(clock: FakeClock) -> None:
-    """Let everything that is due now happen."""
-    await clock.advance(0.05)
 
 
 @pytest.mark.row("node-own-01")
@@ -60,7 +57,7 @@ async def test_a_machine_that_took_the_name_gets_nothing_of_the_old_one(stage: S
     await stage.node_controller(cloud()).sync_node("node0")
 
     assert await stage.present() == made
-    assert await stage.trace() == ["PATCH nodes/node0/status 422", "GET nodes/node0 200"]
+    assert await stage.trace() == ["PATCH nodes/node0/status 409", "GET nodes/node0 200"]
 
 
 @pytest.mark.row("node-own-02")
@@ -76,7 +73,12 @@ async def test_labels_of_the_old_machine_neither(stage: Stage) -> None:
     await controller.update_addresses()
 
     assert await stage.present() == made
-    assert await stage.trace() == ["PATCH nodes/node0 422", "PATCH nodes/node0/status 422"]
+    assert await stage.trace() == [
+        "PATCH nodes/node0 422",
+        "GET nodes/node0 200",
+        "PATCH nodes/node0/status 409",
+        "GET nodes/node0 200",
+    ]
 
 
 @pytest.mark.row("node-own-03")
@@ -95,17 +97,14 @@ async def test_a_lagging_cache_does_not_initialise_twice(stage: Stage) -> None:
 
 @pytest.mark.row("node-own-04")
 async def test_heartbeats_do_not_override_a_back_off(stage: Stage) -> None:
-    clock = FakeClock()
     fake = cloud(metadata_error=Unavailable("down"))
     await stage.node(taints=[U])
-    async with stage.running(
-        stage.node_controller(fake, clock=clock, status_period_s=LONG_PERIOD_S)
-    ):
-        await clock.advance(20)
+    async with stage.running(stage.node_controller(fake, status_period_s=LONG_PERIOD_S)):
+        await advance(20)
         asked = len(fake.calls)
         beat = {"conditions": [{"type": "Ready", "status": "Unknown"}]}
         await stage.change("node0", {"status": beat}, subresource="status")
-        await quiet(clock)
+        await quiet()
         assert len(fake.calls) == asked
 
         await stage.change("node0", {"metadata": {"labels": {"hint": "1"}}})
@@ -114,38 +113,30 @@ async def test_heartbeats_do_not_override_a_back_off(stage: Stage) -> None:
 
 @pytest.mark.row("node-own-05")
 async def test_a_failing_node_is_tried_every_half_minute(stage: Stage) -> None:
-    clock = FakeClock()
     fake = cloud(metadata_error=Unavailable("down"))
     await stage.node(taints=[U])
-    async with stage.running(
-        stage.node_controller(fake, clock=clock, status_period_s=LONG_PERIOD_S)
-    ):
-        await clock.advance(300)
+    async with stage.running(stage.node_controller(fake, status_period_s=LONG_PERIOD_S)):
+        await advance(300)
         asked = len(fake.calls)
-        await clock.advance(300)
+        await advance(300)
         assert len(fake.calls) == asked + 10
 
 
 @pytest.mark.row("node-own-06")
 async def test_the_end_of_an_outage_wakes_all(stage: Stage) -> None:
-    clock = FakeClock()
     fake = cloud(metadata_error=Unavailable("down"))
     for number in range(3):
         await stage.node(f"node{number}", taints=[U])
-    async with stage.running(
-        stage.node_controller(fake, clock=clock, status_period_s=LONG_PERIOD_S)
-    ):
-        await clock.advance(300)
+    async with stage.running(stage.node_controller(fake, status_period_s=LONG_PERIOD_S)):
+        await advance(300)
         fake.metadata_error = None
         await stage.change("node0", {"metadata": {"labels": {"hint": "1"}}})
         await stage.proxy.wait_for(MAIN_PATCH, count=3, answered=True)
-        assert clock.elapsed_s == 300
     assert [list((await stage.present(f"node{n}")).taints) for n in range(3)] == [[], [], []]
 
 
 @pytest.mark.row("node-own-07")
 async def test_a_cloud_with_nothing_to_say_is_asked_again(stage: Stage) -> None:
-    clock = FakeClock()
     said: list[str] = []
 
     def answer(node: Node) -> InstanceMetadata | None:
@@ -154,9 +145,10 @@ async def test_a_cloud_with_nothing_to_say_is_asked_again(stage: Stage) -> None:
 
     await stage.node(taints=[U])
     async with stage.running(
-        stage.node_controller(cloud(metadata=answer), clock=clock, status_period_s=LONG_PERIOD_S)
+        stage.node_controller(cloud(metadata=answer), status_period_s=LONG_PERIOD_S)
     ):
-        await clock.advance(10)
+        await advance(10)
+        await stage.proxy.wait_for(EVENT_POST, answered=True)
         await stage.proxy.wait_for(MAIN_PATCH, answered=True)
     assert (await stage.present()).provider_id == "fake://1"
     assert [told.reason for told in await stage.events()] == ["Synced"]
@@ -167,13 +159,10 @@ async def test_people_are_told_why_a_node_waits(stage: Stage) -> None:
     name = "ccm_node_initialization_failures_total"
     labels = {"error": "Unavailable"}
     before = metrics.REGISTRY.get_sample_value(name, labels) or 0.0
-    clock = FakeClock()
     fake = cloud(metadata_error=Unavailable("the cloud is on fire"))
     made = await stage.node(taints=[U])
-    async with stage.running(
-        stage.node_controller(fake, clock=clock, status_period_s=LONG_PERIOD_S)
-    ):
-        await clock.advance(59)
+    async with stage.running(stage.node_controller(fake, status_period_s=LONG_PERIOD_S)):
+        await advance(59)
         await stage.proxy.wait_for(EVENT_POST, answered=True)
     [told] = await stage.events()
     assert (told.type, told.reason) == ("Warning", "InitializationFailed")
@@ -196,18 +185,15 @@ async def test_people_are_told_why_a_node_waits(stage: Stage) -> None:
 async def test_what_will_not_pass_by_itself_is_retried_slowly(
     stage: Stage, script: Any, annotations: Any, refusal: Respond | None
 ) -> None:
-    clock = FakeClock()
     fake = cloud(**script)
     if refusal is not None:
         stage.proxy.on(MAIN_PATCH, refusal)
     await stage.node(taints=[U], annotations=annotations)
-    async with stage.running(
-        stage.node_controller(fake, clock=clock, status_period_s=LONG_PERIOD_S)
-    ):
+    async with stage.running(stage.node_controller(fake, status_period_s=LONG_PERIOD_S)):
         await stage.proxy.wait_for(EVENT_POST, answered=True)
-        await clock.advance(599)
+        await advance(599)
         assert len(fake.calls) == 1
-        await clock.advance(2)
+        await advance(2)
         await eventually(lambda: len(fake.calls) == 2)
         # A change of the object comes earlier.
         await stage.change("node0", {"metadata": {"annotations": {"mark": "1"}}})
@@ -218,15 +204,12 @@ async def test_what_will_not_pass_by_itself_is_retried_slowly(
 
 @pytest.mark.row("node-own-10")
 async def test_a_provider_may_ask_for_a_calm_delay(stage: Stage) -> None:
-    clock = FakeClock()
     fake = cloud(metadata_error=RetryAfter("busy", seconds=42))
     await stage.node(taints=[U])
-    async with stage.running(
-        stage.node_controller(fake, clock=clock, status_period_s=LONG_PERIOD_S)
-    ):
-        await clock.advance(41)
+    async with stage.running(stage.node_controller(fake, status_period_s=LONG_PERIOD_S)):
+        await advance(41)
         assert len(fake.calls) == 1
-        await clock.advance(2)
+        await advance(2)
         await eventually(lambda: len(fake.calls) == 2)
     assert await stage.trace() == []
 
@@ -283,12 +266,11 @@ async def test_an_error_pauses_one_node_and_no_other(stage: Stage) -> None:
                 raise Unavailable("down")
             return True
 
-    clock = FakeClock()
     fake = Half()
     await stage.node("node0", ready="False", provider_id="fake://0")
     await stage.node("node1", ready="False", provider_id="fake://1")
-    async with stage.running(stage.lifecycle(fake, clock=clock, period_s=5)):
-        await clock.advance(62)
+    async with stage.running(stage.lifecycle(fake, period_s=5)):
+        await advance(62)
     asked = [subject for call, subject in fake.asked if call == "instance-exists"]
     assert asked.count("fake://1") == 13  # at 0, 5, ... 60 s
     assert asked.count("fake://0") == 4  # at 0, 5, 15 and 35 s
@@ -296,30 +278,27 @@ async def test_an_error_pauses_one_node_and_no_other(stage: Stage) -> None:
 
 @pytest.mark.row("lifecycle-own-12")
 async def test_a_provider_may_ask_for_a_calm_delay_about_a_node(stage: Stage) -> None:
-    clock = FakeClock()
     fake = cloud(exists_error=RetryAfter("busy", seconds=42))
     await stage.node(ready="False", provider_id="fake://0")
-    async with stage.running(stage.lifecycle(fake, clock=clock, period_s=5)):
-        await clock.advance(44)
+    async with stage.running(stage.lifecycle(fake, period_s=5)):
+        await advance(41)
         assert len(fake.calls) == 1
-        await clock.advance(2)
+        await advance(2)
         assert len(fake.calls) == 2
 
 
 @pytest.mark.row("lifecycle-own-13")
 async def test_a_change_of_readiness_is_seen_at_once(stage: Stage) -> None:
-    clock = FakeClock()
     fake = cloud(exists=True, shutdown=True)
     await stage.node(provider_id="fake://0")
-    async with stage.running(stage.lifecycle(fake, clock=clock, period_s=5)):
-        await quiet(clock)
+    async with stage.running(stage.lifecycle(fake, period_s=5)):
+        await quiet()
         assert fake.calls == []
         await stage.change("node0", readiness("False"), subresource="status")
         await eventually(lambda: tainted(stage))
         await stage.change("node0", readiness("True"), subresource="status")
         await eventually(lambda: not tainted(stage))
     assert fake.calls == ["instance-exists", "instance-shutdown"]
-    assert clock.elapsed_s < 1
 
 
 def readiness(status: str) -> Any:
@@ -333,19 +312,18 @@ def tainted(stage: Stage) -> bool:
 
 @pytest.mark.row("lifecycle-own-14")
 async def test_a_slow_answer_holds_up_no_other_node(stage: Stage) -> None:
-    clock = FakeClock()
 
     class Slow(FakeCloud):
         async def instance_exists(self, node: Node) -> bool:
             if node.name == "node0":
-                await clock.sleep(50)
+                await asyncio.sleep(50)
             return await super().instance_exists(node)
 
     fake = Slow(exists=True)
     await stage.node("node0", ready="False", provider_id="fake://0")
     await stage.node("node1", ready="False", provider_id="fake://1")
-    async with stage.running(stage.lifecycle(fake, clock=clock, period_s=5, workers=2)):
-        await clock.advance(22)
+    async with stage.running(stage.lifecycle(fake, period_s=5, workers=2)):
+        await advance(22)
     assert (
         fake.asked
         == [
@@ -361,11 +339,11 @@ async def test_a_young_node_is_kept_until_it_is_old_enough(stage: Stage) -> None
     hour = Protection(least_age_s=3600)
     await stage.node(ready="False", provider_id="fake://0")
     controller = stage.lifecycle(cloud(exists=False), protection=hour)
-    await controller.monitor_node("node0")
+    await monitored(controller)
     assert await stage.trace() == []
 
-    later = FakeClock(start=datetime.now(UTC) + timedelta(hours=2))
-    await stage.lifecycle(cloud(exists=False), clock=later, protection=hour).monitor_node("node0")
+    await advance(2 * 3600)
+    await monitored(controller)
     assert await stage.stored("node0") is None
 
 
@@ -376,7 +354,7 @@ async def test_a_brake_keeps_the_nodes_that_are_too_many(stage: Stage) -> None:
     controller = stage.lifecycle(cloud(exists=False), protection=Protection(most_deletions=2))
 
     for number in range(3):
-        await controller.monitor_node(f"node{number}")
+        await monitored(controller, f"node{number}")
 
     requests = [one for one in await stage.trace() if one.startswith("DELETE")]
     assert requests == ["DELETE nodes/node0 200", "DELETE nodes/node1 200"]

@@ -10,7 +10,7 @@ from ccm.cloud import Unavailable, address
 from ccm.model import names
 from ccm.testing.builders import shutdown_taint, uninitialized_taint
 from ccm.testing.fakes import FakeCloud
-from tests.conformance.stage import MAIN_PATCH, Stage
+from tests.conformance.stage import MAIN_PATCH, Stage, monitored
 from tests.faults import Match, Respond
 
 U, DOWN = uninitialized_taint(), shutdown_taint()
@@ -51,7 +51,7 @@ async def test_initialisation_writes_twice(
     assert await stage.trace() == [STATUS, MAIN, EVENT]
     status, main = stage.bodies()
     assert status == {
-        "metadata": {"uid": made.uid},
+        "metadata": {"resourceVersion": made.resource_version},
         "status": {"addresses": [*map(entry, after), REPLACE]},
     }
     version = main["metadata"].pop("resourceVersion")
@@ -159,7 +159,7 @@ async def test_a_changed_address_is_one_patch(stage: Stage) -> None:
     assert await stage.trace() == [STATUS]
     assert stage.bodies() == [
         {
-            "metadata": {"uid": made.uid},
+            "metadata": {"resourceVersion": made.resource_version},
             "status": {"addresses": [entry(I4), entry(E), entry(H), REPLACE]},
         }
     ]
@@ -203,7 +203,7 @@ async def test_one_look_of_the_lifecycle_controller(
     fake = cloud(**script)
     made = await stage.node(provider_id="fake://1", ready=ready, taints=taints)
 
-    await stage.lifecycle(fake).monitor_node("node0")
+    await monitored(stage.lifecycle(fake))
 
     assert fake.calls == calls
     # Events travel on their own: before or after the request they announce.
@@ -218,7 +218,7 @@ async def test_a_conflict_is_one_look_and_another_try(stage: Stage) -> None:
     conflict = {"kind": "Status", "reason": "Conflict", "message": "moved", "code": 409}
     stage.proxy.on(MAIN_PATCH, Respond(409, conflict), times=1)
 
-    await stage.lifecycle(cloud()).monitor_node("node0")
+    await monitored(stage.lifecycle(cloud()))
 
     assert await stage.trace() == ["PATCH nodes/node0 409", "GET nodes/node0 200", MAIN]
     assert list((await stage.present()).taints) == []

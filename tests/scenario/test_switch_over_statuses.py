@@ -12,7 +12,6 @@ import pytest_asyncio
 
 from ccm.cloud import Ingress, PortStatus, Status, default_load_balancer_name
 from ccm.model import Service, names
-from ccm.testing.clock import FakeClock
 from tests import servers
 from tests.conformance.service.service_stage import ServiceStage, staged
 from tests.conformance.stage import eventually
@@ -38,8 +37,8 @@ STATUSES: Mapping[str, tuple[Ingress, ...]] = {
 class Shaped(FakeBalancers):
     """Load balancers with these statuses."""
 
-    def __init__(self, clock: FakeClock) -> None:
-        super().__init__(clock)
+    def __init__(self) -> None:
+        super().__init__()
         self.statuses: dict[str, Status] = {}
 
     def _status(self, name: str) -> Status:
@@ -92,7 +91,7 @@ async def stored(stage: ServiceStage) -> dict[str, Any]:
 async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
     services: ServiceStage,
 ) -> None:
-    before = await settle(services, Shaped(services.balancers.clock))
+    before = await settle(services, Shaped())
 
     async with services.running(workers=4):
         await services.calls(*["ensure"] * len(STATUSES))
@@ -109,7 +108,7 @@ async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
 
 @pytest.mark.row("switch-over-06")
 async def test_with_a_listing_none_is_ensured_nor_written(services: ServiceStage) -> None:
-    before = await settle(services, Listed(services.balancers.clock))
+    before = await settle(services, Listed())
 
     async with services.running(workers=4):
         await services.calls("list")
@@ -123,7 +122,7 @@ async def test_with_a_listing_none_is_ensured_nor_written(services: ServiceStage
 @pytest.mark.row("switch-over-06")
 async def test_another_status_is_written_once(services: ServiceStage) -> None:
     """What the reference wrote is not taken for what it looks like."""
-    cloud = Listed(services.balancers.clock)
+    cloud = Listed()
     await settle(services, cloud)
     proxy = Status(ingress=(Ingress(ip="192.0.2.1", ip_mode="Proxy"),))
     service = msgspec.convert(await services.stored("ip"), Service)

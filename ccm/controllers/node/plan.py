@@ -23,8 +23,7 @@ from ccm.cloud.types import InstanceMetadata
 from ccm.model import Node, NodeAddress, labels, names
 from ccm.model.ip import IP, parse_ip
 from ccm.model.node import is_uninitialized, taints_value
-
-Patch = Mapping[str, Any]
+from ccm.model.patches import Patch, StaleObject, same_object, same_version
 
 _RESERVED_LABEL = re.compile(r"(^|\.)(kubernetes|k8s)\.io/")
 """Label keys that a provider's additional labels may not touch (Go cloud-provider)."""
@@ -65,7 +64,10 @@ def completed(
     Raises:
         Rejected: neither has a provider ID, the cloud's is of a scheme that is not its own,
             or the provided node IP does not match.
+        StaleObject: the node is initialised by now.
     """
+    if not is_uninitialized(node):
+        raise StaleObject
     if not metadata.provider_id and node.provider_id:
         metadata = replace(metadata, provider_id=node.provider_id)
     if not metadata.provider_id and id_required:
@@ -86,8 +88,9 @@ def completed(
 def address_patch(node: Node, cloud_addresses: Sequence[NodeAddress]) -> Patch | None:
     """The status patch that brings the node's addresses in step; None when they are.
 
-    The patch carries the node's UID: written for one machine, it never lands on another
-    that took the name meanwhile.
+    The list is written whole, so the patch carries the version it was computed from: an
+    address that the kubelet added in between is not lost, nor written onto another machine
+    that took the name. `Deviation:` the Go reference binds it to nothing.
 
     Raises:
         Rejected: the provided node IP does not match the cloud's addresses.
@@ -99,7 +102,7 @@ def address_patch(node: Node, cloud_addresses: Sequence[NodeAddress]) -> Patch |
     # replace directive the server would merge entries of one type into each other.
     entries: list[Any] = [msgspec.to_builtins(entry) for entry in wanted]
     return {
-        "metadata": _same_machine(node),
+        "metadata": same_version(node),
         "status": {"addresses": [*entries, {"$patch": "replace"}]},
     }
 
@@ -189,7 +192,7 @@ def initialization(node: Node, metadata: InstanceMetadata) -> Initialization:
     ]
     if faults:
         raise Rejected("the cloud's labels are not valid: " + "; ".join(faults))
-    body: dict[str, Any] = {"resourceVersion": node.resource_version}
+    body = same_version(node)
     changed = {key: value for key, value in wanted.items() if node.labels.get(key) != value}
     if changed:
         body["labels"] = changed
@@ -237,7 +240,7 @@ def label_patch(node: Node) -> Patch | None:
         for beta, stable in names.LABEL_PAIRS
         if beta in node.labels and node.labels.get(stable) != node.labels[beta]
     }
-    return {"metadata": {**_same_machine(node), "labels": behind}} if behind else None
+    return {"metadata": {**same_object(node), "labels": behind}} if behind else None
 
 
 def needs_sync(old: Node | None, new: Node) -> bool:
@@ -261,11 +264,6 @@ def needs_sync(old: Node | None, new: Node) -> bool:
 
 def _provided_ip(node: Node) -> str | None:
     return node.annotations.get(names.ANNOTATION_PROVIDED_NODE_IP)
-
-
-def _same_machine(node: Node) -> dict[str, Any]:
-    """What makes the server refuse a patch once another machine has the node's name."""
-    return {"uid": node.uid} if node.uid else {}
 
 
 def _by_type(addresses: Sequence[NodeAddress]) -> Mapping[str, Sequence[str]]:

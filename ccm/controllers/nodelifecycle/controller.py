@@ -15,36 +15,28 @@ cache or listing, the node is judged as it is cached by then, and the DELETE car
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass
 
-from ccm.base import log
+from ccm.base import clock, log
 from ccm.base.backoff import Exponential
-from ccm.base.clock import SYSTEM, Clock
-from ccm.base.tasks import Group
+from ccm.base.outage import Outage
 from ccm.cloud.errors import CloudError
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.types import InstanceState
 from ccm.controllers.nodelifecycle import metrics, plan
-from ccm.kube.errors import Conflict, KubeError, Missing
+from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer
-from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node, names
 from ccm.model.times import parse_time
-from ccm.runtime.loop import DONE, Loop, Result
-from ccm.runtime.passes import Passes
-from ccm.runtime.pauses import Pauses
+from ccm.runtime.backoff import ItemBackoff, RetryDecision
+from ccm.runtime.controller import DONE, Controller, Pass, Result, Watch
+from ccm.runtime.passtimer import PassTimer
 from ccm.runtime.recorder import Recorder
-from ccm.runtime.requests import Deletes
-from ccm.runtime.retry import again
-from ccm.runtime.sync import until_synced
-from ccm.runtime.window import Window
+from ccm.runtime.window import SlidingCounter
+from ccm.runtime.writer import Deletes, Step, Writer, delete
 
 QUEUE_NAME = "NodeLifecycle"
 """Value of the work-queue metrics' label."""
-
-TAINT_ATTEMPTS = 5
-"""Attempts of a taint patch on conflict (Go cloud-provider, taint helpers)."""
 
 ERROR_BACK_OFF_CAP_S = 300.0
 """Longest pause before the cloud is asked again about a node it gave an error for."""
@@ -75,7 +67,6 @@ class NodeLifecycleController:
         schemes: provider-ID schemes of our cloud.
         events: where events go.
         settings: number of workers and period.
-        clock: where time comes from.
     """
 
     def __init__(
@@ -87,7 +78,6 @@ class NodeLifecycleController:
         schemes: tuple[str, ...],
         events: Recorder,
         settings: Settings,
-        clock: Clock = SYSTEM,
     ) -> None:
         self._nodes = nodes
         self._api = api
@@ -95,53 +85,50 @@ class NodeLifecycleController:
         self._schemes = schemes
         self._events = events
         self._settings = settings
-        self._clock = clock
         self._log = log.logger(names.COMPONENT_NODE_LIFECYCLE)
+        self._writer = Writer(api)
         self._suspects: set[str] = set()
-        self._pauses: Pauses[str] = Pauses(
-            Exponential(base_s=settings.period_s, cap_s=ERROR_BACK_OFF_CAP_S), random.Random()
-        )
-        self._troubled = False
-        self._deletions = Window(plan.BRAKE_WINDOW_S)
+        self._deletions = SlidingCounter(plan.BRAKE_WINDOW_S)
         self._held: dict[str, plan.Reason] = {}
-        self._pass = Passes(metrics.PASS_DURATION.observe, clock)
-        self._queue: WorkQueue[str] = WorkQueue(QUEUE_NAME, clock=clock)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        self._nodes.add_handler(
-            name=names.COMPONENT_NODE_LIFECYCLE,
-            on_add=self._added,
-            on_update=self._updated,
-            on_delete=self._deleted,
+        self._timer = PassTimer(metrics.PASS_DURATION.observe)
+        self._unknown = Outage(
+            self._log,
+            begins="node kept, its state is not known",
+            ends="the state of all nodes is known again",
         )
-        await until_synced(self._nodes, who=names.COMPONENT_NODE_LIFECYCLE)
-        loop = Loop(
+        self._backoff: ItemBackoff[str] = ItemBackoff(
+            Exponential(base_s=settings.period_s, cap_s=ERROR_BACK_OFF_CAP_S)
+        )
+        self.controller = Controller(
             names.COMPONENT_NODE_LIFECYCLE,
-            queue=self._queue,
+            queue=QUEUE_NAME,
             reconcile=self.monitor_node,
-            workers=self._settings.workers,
-            clock=self._clock,
+            workers=settings.workers,
+            backoff=self._backoff,
+            watches=[Watch(informer=nodes, changed=self._changed)],
+            passes=[Pass(work=self._queue_suspects, period_s=settings.period_s)],
+            on_error=self._failed,
         )
-        async with Group() as group:
-            group.start(loop.run(), name="node-lifecycle-loop")
-            group.start(self._passes(), name="node-lifecycle-passes")
 
     async def monitor_node(self, name: str) -> Result:
-        """Look at one node and do what follows; errors keep the node and pause it."""
+        """Look at one node and do what follows.
+
+        Raises:
+            CloudError, KubeError: the node is kept, and asked about again later.
+        """
         try:
             await self._monitor(name)
-        except (CloudError, KubeError) as error:
-            self._pause(name, error)
-        else:
-            self._resume(name)
+        except (CloudError, KubeError):
+            if self._suspect(name) is not None:
+                raise
+            # It became ready or went away while the cloud was asked.
         finally:
-            self._pass.finished(name)
+            self._timer.finished(name)
         return DONE
 
     async def _monitor(self, name: str) -> None:
-        node = self._nodes.store.get(name)
-        if node is None or not plan.is_suspect(node, self._schemes):
+        node = self._suspect(name)
+        if node is None:
             return
         if node.ready == names.STATUS_TRUE:
             await self._put_taint(node, None)
@@ -151,10 +138,10 @@ class NodeLifecycleController:
         if verdict.reason is plan.Reason.UNCONFIRMED:
             gone = await self._lookup.confirmed_gone(node)
             verdict = self._judge(node, state, confirmed_gone=gone)
-        metrics.DECISIONS.labels(verdict.fate.value, verdict.reason.name.lower()).inc()
-        if verdict.fate is plan.Fate.DELETE:
+        metrics.DECISIONS.labels(verdict.action.value, verdict.reason.name.lower()).inc()
+        if verdict.action is plan.Action.DELETE:
             # Before the request, so that others who are at it now are counted too.
-            self._deletions.note(self._clock.monotonic())
+            self._deletions.note(clock.monotonic())
             await self._delete(node)
         elif state.exists:
             await self._put_taint(node, state)
@@ -162,7 +149,7 @@ class NodeLifecycleController:
 
     def _note_hold(self, name: str, verdict: plan.Verdict) -> None:
         """Say it when a node is held for a new reason, not in every pass."""
-        if verdict.fate is not plan.Fate.HOLD:
+        if verdict.action is not plan.Action.HOLD:
             self._held.pop(name, None)
         elif name in self._suspects and self._held.get(name) is not verdict.reason:
             self._held[name] = verdict.reason
@@ -175,7 +162,7 @@ class NodeLifecycleController:
     ) -> plan.Verdict:
         forbidden = self._settings.protection.forbids(
             age_s=self._age_s(asked),
-            deleted_lately=self._deletions.count(self._clock.monotonic()),
+            deleted_lately=self._deletions.count(clock.monotonic()),
         )
         return plan.judge(
             asked,
@@ -190,7 +177,7 @@ class NodeLifecycleController:
         created = node.metadata.creation_timestamp
         if not created:
             return math.inf
-        return (self._clock.now() - parse_time(created)).total_seconds()
+        return (clock.now() - parse_time(created)).total_seconds()
 
     async def _delete(self, node: Node) -> None:
         self._event(
@@ -200,97 +187,56 @@ class NodeLifecycleController:
             f"Deleting node {node.name} because it does not exist in the cloud provider",
         )
         try:
-            await self._api.delete(node.name, uid=node.uid)
-        except Missing:
-            return
-        except Conflict:
-            # Another object has the name by now; the answer was not about that one.
-            self._log.info("node was re-created, not deleted", node=node.name)
-            return
+            deleted = await delete(self._api, node)
         except KubeError as error:
             message = f"Deleting node {node.name} failed: {error}"
             self._event(node, names.WARNING, names.REASON_DELETING_NODE_FAILED, message)
             raise
-        self._log.info("node deleted, its instance is gone", node=node.name)
+        if deleted:
+            self._log.info("node deleted, its instance is gone", node=node.name)
+        else:
+            self._log.info("node is gone or re-created, not deleted", node=node.name)
 
     async def _put_taint(self, node: Node, state: InstanceState | None) -> None:
         """Write the shutdown taint as it should be; on conflict look at the node anew."""
-        uid = node.uid
-        for attempt in range(1, TAINT_ATTEMPTS + 1):
-            patch = plan.taint_patch(node, state)
-            if patch is None:
-                return
-            try:
-                await self._api.patch_strategic(node.name, patch)
-            except Missing:
-                return
-            except Conflict:
-                if attempt == TAINT_ATTEMPTS:
-                    raise
-            else:
-                self._log.info("shutdown taint changed", node=node.name)
-                return
-            try:
-                node = await self._api.get(node.name)
-            except Missing:
-                return
-            if node.uid != uid:
-                return
+        if plan.taint_patch(node, state) is None:
+            return
+        step: Step[Node] = Step(lambda current: plan.taint_patch(current, state))
+        if await self._writer.change(node, step) is not None:
+            self._log.info("shutdown taint changed", node=node.name)
 
-    # --- passes and pauses ------------------------------------------------------------------
+    async def _queue_suspects(self) -> None:
+        self._note_end_of_trouble()
+        # Those that failed come back by themselves, each when its pause is over.
+        due = [name for name in self._suspects if not self._backoff.failures(name)]
+        self._timer.started(due, joins=False)
+        for name in due:
+            self.controller.queue.add(name)
 
-    async def _passes(self) -> None:
-        while True:
-            now = self._clock.monotonic()
-            due = [name for name in self._suspects if not self._pauses.lasts(name, now)]
-            self._pass.started(due, joins=False)
-            for name in due:
-                self._queue.add(name)
-            await self._clock.sleep(self._settings.period_s)
+    def _failed(self, name: str, error: Exception, _decision: RetryDecision) -> None:
+        self._unknown.goes_on(node=name, error=str(error))
 
-    def _pause(self, name: str, error: CloudError | KubeError) -> None:
+    def _suspect(self, name: str) -> Node | None:
+        """The node as it is cached now, if it has to be looked at."""
         node = self._nodes.store.get(name)
-        if node is None or not plan.is_suspect(node, self._schemes):
-            return  # it became ready or went away while the cloud was asked
-        seconds = self._pauses.begin(name, again(error), self._clock.monotonic())
-        # Said once at the start and once at the end of a trouble, not once per node and pass.
-        level = self._log.debug if self._troubled else self._log.warning
-        self._troubled = True
-        level("node kept, its state is not known", node=name, error=str(error), after_s=seconds)
+        return node if node is not None and plan.is_suspect(node, self._schemes) else None
 
-    def _resume(self, name: str) -> None:
-        self._pauses.recovered(name)
+    def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
+        if new is not None and plan.is_suspect(new, self._schemes):
+            self._suspects.add(new.name)
+            return plan.changed_state(old, new)
+        known = new or old
+        assert known is not None
+        self._suspects.discard(known.name)
+        self._held.pop(known.name, None)
+        self._backoff.forget(known.name)
+        self._writer.forget(known.name)
         self._note_end_of_trouble()
-
-    def _forget(self, name: str) -> None:
-        self._suspects.discard(name)
-        self._held.pop(name, None)
-        self._pauses.forget(name)
-        self._note_end_of_trouble()
+        return False
 
     def _note_end_of_trouble(self) -> None:
-        if self._troubled and not self._pauses:
-            self._troubled = False
-            self._log.info("the state of all nodes is known again")
-
-    # --- cache handlers: they only note and enqueue -----------------------------------------
-
-    def _added(self, node: Node, initial: bool) -> None:  # noqa: ARG002 - handler shape
-        self._note(None, node)
-
-    def _updated(self, old: Node, new: Node) -> None:
-        self._note(old, new)
-
-    def _deleted(self, node: Node) -> None:
-        self._forget(node.name)
-
-    def _note(self, old: Node | None, new: Node) -> None:
-        if not plan.is_suspect(new, self._schemes):
-            self._forget(new.name)
-            return
-        self._suspects.add(new.name)
-        if plan.changed_state(old, new):
-            self._queue.add(new.name)
+        if not self._backoff:
+            self._unknown.is_over()
 
     def _event(self, node: Node, kind: str, reason: str, message: str) -> None:
         self._events.event(node.reference, kind, reason, message)

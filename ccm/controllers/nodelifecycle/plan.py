@@ -6,22 +6,20 @@ nodes belongs there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from ccm.cloud.provider_id import is_foreign
 from ccm.cloud.types import InstanceState, Power
 from ccm.model import Node, Taint, names
 from ccm.model.node import has_shutdown_taint, taints_value
+from ccm.model.patches import Patch, same_version
 
 SHUTDOWN_TAINT = Taint(key=names.TAINT_SHUTDOWN, effect=names.EFFECT_NO_SCHEDULE)
 
-Patch = Mapping[str, Any]
 
-
-class Fate(Enum):
+class Action(Enum):
     """What happens to a Node object."""
 
     DELETE = "delete"
@@ -77,9 +75,9 @@ NO_PROTECTION = Protection()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A fate and its reason."""
+    """What happens to a Node object, and why."""
 
-    fate: Fate
+    action: Action
     reason: Reason
 
 
@@ -103,22 +101,22 @@ def judge(
         forbidden: what `Protection` says.
     """
     if state.exists:
-        return Verdict(fate=Fate.KEEP, reason=Reason.EXISTS)
+        return Verdict(action=Action.KEEP, reason=Reason.EXISTS)
     if current is None or current.uid != asked.uid or current.provider_id != asked.provider_id:
-        return Verdict(fate=Fate.KEEP, reason=Reason.REPLACED)
+        return Verdict(action=Action.KEEP, reason=Reason.REPLACED)
     if is_foreign(current.provider_id, schemes):
-        return Verdict(fate=Fate.KEEP, reason=Reason.FOREIGN)
+        return Verdict(action=Action.KEEP, reason=Reason.FOREIGN)
     if current.ready == names.STATUS_TRUE:
-        return Verdict(fate=Fate.KEEP, reason=Reason.READY)
-    if current.metadata.deletion_timestamp:
-        return Verdict(fate=Fate.HOLD, reason=Reason.DELETING)
+        return Verdict(action=Action.KEEP, reason=Reason.READY)
+    if current.is_deleting:
+        return Verdict(action=Action.HOLD, reason=Reason.DELETING)
     if forbidden is not None:
-        return Verdict(fate=Fate.HOLD, reason=forbidden)
+        return Verdict(action=Action.HOLD, reason=forbidden)
     if confirmed_gone is None:
-        return Verdict(fate=Fate.HOLD, reason=Reason.UNCONFIRMED)
+        return Verdict(action=Action.HOLD, reason=Reason.UNCONFIRMED)
     if not confirmed_gone:
-        return Verdict(fate=Fate.HOLD, reason=Reason.CONTRADICTED)
-    return Verdict(fate=Fate.DELETE, reason=Reason.GONE)
+        return Verdict(action=Action.HOLD, reason=Reason.CONTRADICTED)
+    return Verdict(action=Action.DELETE, reason=Reason.GONE)
 
 
 def is_suspect(node: Node, schemes: Collection[str]) -> bool:
@@ -168,11 +166,8 @@ def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
 
 
 def _taints(node: Node, taints: list[Taint]) -> Patch:
-    # Bound to the resourceVersion: the list is written whole and must not undo another's change.
-    return {
-        "metadata": {"resourceVersion": node.resource_version},
-        "spec": {"taints": taints_value(taints)},
-    }
+    # The list is written whole and must not undo another's change.
+    return {"metadata": same_version(node), "spec": {"taints": taints_value(taints)}}
 
 
 def _is_shutdown(taint: Taint) -> bool:

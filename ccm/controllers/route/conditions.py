@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from ccm.base import log
-from ccm.base.clock import Clock
+from ccm.base import clock, log
 from ccm.controllers.route import plan
-from ccm.kube.errors import Missing
 from ccm.kube.informer import Informer
-from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node, names
 from ccm.model.cidr import Network
+from ccm.model.patches import Patch
 from ccm.model.times import format_time
-from ccm.runtime.loop import DONE, Loop, Result
-from ccm.runtime.requests import Patches
+from ccm.runtime.controller import DONE, Controller, Result
+from ccm.runtime.writer import Step, Writer, Writes
 
 QUEUE_NAME = "RouteConditions"
 """Value of the work-queue metrics' label."""
@@ -34,39 +32,27 @@ class Conditions:
         workers: conditions written at once.
         keep_foreign_reason: leave a condition of the right status alone when somebody else
             wrote it.
-        clock: where time comes from.
     """
 
     def __init__(
         self,
         *,
         nodes: Informer[Node],
-        api: Patches[Node],
+        api: Writes[Node],
         workers: int,
         keep_foreign_reason: bool,
-        clock: Clock,
     ) -> None:
         self._nodes = nodes
-        self._api = api
-        self._workers = workers
+        self._writer = Writer(api)
         self._keep_foreign_reason = keep_foreign_reason
-        self._clock = clock
         self._log = log.logger(names.COMPONENT_ROUTE)
-        self._queue: WorkQueue[str] = WorkQueue(QUEUE_NAME, clock=clock)
         self._missing: dict[str, set[Network | str]] = {}
         self._cut_off: Collection[str] = ()
         self._creating: Counter[str] = Counter()
         self._created_lately: set[tuple[str, Network]] = set()
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        await Loop(
-            names.COMPONENT_ROUTE,
-            queue=self._queue,
-            reconcile=self._write,
-            workers=self._workers,
-            clock=self._clock,
-        ).run()
+        self.controller = Controller(
+            names.COMPONENT_ROUTE, queue=QUEUE_NAME, reconcile=self._write, workers=workers
+        )
 
     def listing(self) -> None:
         """Routes are listed now: what is created from here on may not be among them."""
@@ -82,8 +68,8 @@ class Conditions:
     def write(self, nodes: Iterable[Node]) -> None:
         """Write what these nodes' conditions should say and do not."""
         for node in nodes:
-            if not self._creating[node.name] and self._patch(node) is not None:
-                self._queue.add(node.name)
+            if self._patch(node) is not None:
+                self.controller.queue.add(node.name)
 
     def begin(self, name: str) -> None:
         """A call creates a route of that node."""
@@ -99,7 +85,7 @@ class Conditions:
         self._creating[name] -= 1
         if not self._creating[name]:
             del self._creating[name]
-            self._queue.add(name)
+            self.controller.queue.add(name)
 
     def forget(self, name: str) -> None:
         """Nothing is known about that node, so nothing is said until the next comparison."""
@@ -107,23 +93,21 @@ class Conditions:
 
     async def _write(self, name: str) -> Result:
         node = self._nodes.store.get(name)
-        patch = self._patch(node) if node is not None and not self._creating[name] else None
-        if patch is None:
+        if node is None or self._patch(node) is None:
             return DONE
-        try:
-            await self._api.patch_strategic(name, patch, subresource="status")
-        except Missing:
-            return DONE
-        self._log.info("node condition NetworkUnavailable written", node=name)
+        if await self._writer.change(node, Step(self._patch, "status")) is not None:
+            self._log.info("node condition NetworkUnavailable written", node=name)
         return DONE
 
-    def _patch(self, node: Node) -> plan.Patch | None:
+    def _patch(self, node: Node) -> Patch | None:
+        if self._creating[node.name]:
+            return None
         missing = self._missing.get(node.name)
         if missing is None and node.name not in self._cut_off:
             return None
         return plan.condition_patch(
             node,
             created=missing is not None and not missing,
-            now=format_time(self._clock.now()),
+            now=format_time(clock.now()),
             keep_foreign_reason=self._keep_foreign_reason,
         )

@@ -11,11 +11,11 @@ import bisect
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from ccm.cloud.types import Route
 from ccm.model import Node, NodeCondition, names
 from ccm.model.cidr import Network, overlap, parse_cidr
+from ccm.model.patches import Patch, same_object
 
 MOST_RANGES = 2
 """A cluster has one Pod range, or one of each family."""
@@ -24,12 +24,14 @@ CREATED_MESSAGE = "RouteController created a route"
 NOT_CREATED_MESSAGE = "RouteController failed to create a route"
 """Messages of the node condition (Go cloud-provider, route controller)."""
 
-Patch = Mapping[str, Any]
+Key = tuple[str, ...]
+"""What names a route in pauses: what is done, node, range, name."""
+
 Wanted = tuple[str, Network]
 """The name of a node and a range that it wants a route to."""
 
 
-class Why(Enum):
+class DeletionReason(Enum):
     """Why a route is deleted; the words go into logs and metrics."""
 
     STRAY = "stray"
@@ -49,12 +51,17 @@ class Deletion:
     Attributes:
         route: as the cloud listed it.
         network: its range.
-        why: the reason.
+        reason: why.
     """
 
     route: Route
     network: Network
-    why: Why
+    reason: DeletionReason
+
+    @property
+    def key(self) -> Key:
+        """Names it in pauses."""
+        return ("delete", self.route.target_node, str(self.network), self.route.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +79,11 @@ class Creation:
     cidr: str
     network: Network
     after: Sequence[int] = ()
+
+    @property
+    def key(self) -> Key:
+        """Names it in pauses."""
+        return creation_key(self.node.name, self.network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +104,11 @@ class Plan:
     kept: int = 0
     missing: Mapping[str, Collection[Network | str]] = field(default_factory=dict)
     cut_off: Collection[str] = ()
+
+
+def creation_key(node: str, network: Network) -> Key:
+    """The key of a `Creation`."""
+    return ("create", node, str(network))
 
 
 def parse_ranges(text: str) -> tuple[Network, ...]:
@@ -137,16 +154,26 @@ def pod_networks(node: Node) -> Mapping[Network, str]:
     return found
 
 
-def is_bare(node: Node) -> bool:
+def has_no_pod_cidrs(node: Node) -> bool:
     """Whether the node has no Pod ranges (yet, or for a moment)."""
     return not node.spec.pod_cidrs
 
 
-def matters(old: Node | None, new: Node) -> bool:
-    """Whether a change of a node may change its routes."""
+def concerns_routes(old: Node | None, new: Node | None, *, targets: Collection[str]) -> bool:
+    """Whether a change of a node may change its routes.
+
+    Args:
+        old: the node as it was; None = it was not there.
+        new: the node as it is; None = it is gone.
+        targets: names of the nodes that routes of the cloud lead to.
+    """
+    if old is None or new is None:
+        one = new or old
+        return one is not None and (not has_no_pod_cidrs(one) or one.name in targets)
+    if has_no_pod_cidrs(old) and has_no_pod_cidrs(new):
+        return False
     return (
-        old is None
-        or old.uid != new.uid
+        old.uid != new.uid
         or (old.spec.pod_cidrs or []) != (new.spec.pod_cidrs or [])
         or list(old.addresses) != list(new.addresses)
     )
@@ -179,7 +206,7 @@ def compare(
     deletions: list[Deletion] = []
     spared: list[Deletion] = []
     for each in unserving:
-        is_spared = each.why is Why.STRAY and each.route.target_node in held
+        is_spared = each.reason is DeletionReason.STRAY and each.route.target_node in held
         (spared if is_spared else deletions).append(each)
     satisfied = set()
     for key, candidates in serving.items():
@@ -204,7 +231,7 @@ def compare(
         cut_off=tuple(
             name
             for name, node in by_name.items()
-            if is_bare(node) and name in targets and name not in held
+            if has_no_pod_cidrs(node) and name in targets and name not in held
         ),
     )
 
@@ -242,11 +269,7 @@ def condition_patch(
         "reason": reason,
         "message": CREATED_MESSAGE if created else NOT_CREATED_MESSAGE,
     }
-    patch: dict[str, Any] = {"status": {"conditions": [condition]}}
-    if node.uid:
-        # Refused once another machine has the node's name.
-        patch["metadata"] = {"uid": node.uid}
-    return patch
+    return {"metadata": same_object(node), "status": {"conditions": [condition]}}
 
 
 class Overlaps:
@@ -301,8 +324,8 @@ def _sorted_out(
         if key in wanted and not route.blackhole:
             serving.setdefault(key, []).append(route)
         elif is_managed(network, ranges):
-            why = Why.BLACKHOLE if route.blackhole else Why.STRAY
-            others.append(Deletion(route=route, network=network, why=why))
+            reason = DeletionReason.BLACKHOLE if route.blackhole else DeletionReason.STRAY
+            others.append(Deletion(route=route, network=network, reason=reason))
     return serving, others
 
 
@@ -316,10 +339,10 @@ def _choose(
     for route in candidates:
         if route is best:
             continue
-        why = Why.STALE if best is None else Why.DUPLICATE
+        reason = DeletionReason.STALE if best is None else DeletionReason.DUPLICATE
         # Routes of one name cannot be told apart: deleting the second deletes the first.
         if best is None or route.name != best.name:
-            unwanted.append(Deletion(route=route, network=network, why=why))
+            unwanted.append(Deletion(route=route, network=network, reason=reason))
     return best, unwanted
 
 
@@ -338,7 +361,7 @@ def _by_name(
         # A range that nobody can read will never have a route.
         node.name: {cidr for cidr in node.spec.pod_cidrs or () if parse_cidr(cidr) is None}
         for node in nodes
-        if not is_bare(node)
+        if not has_no_pod_cidrs(node)
     }
     for name, network in missing:
         found[name].add(network)

@@ -7,24 +7,21 @@ that nothing is left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
 
-from ccm.base import log
-from ccm.base.clock import Clock
+from ccm.base import clock, log
 from ccm.cloud.calls.services import ServiceCalls
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.nodes import Members, shown
-from ccm.controllers.service.record import Record
-from ccm.kube.errors import Conflict, KubeError, Missing
+from ccm.controllers.service.record import Record, State
+from ccm.kube.errors import KubeError
 from ccm.model import Node, Service, names
+from ccm.model.patches import Patch, StaleObject
+from ccm.runtime.backoff import classify
 from ccm.runtime.recorder import Recorder
-from ccm.runtime.retry import again
-
-WRITE_ATTEMPTS = 5
-"""Attempts of one write; after each conflict the Service is read and decided anew."""
+from ccm.runtime.writer import Step, Writer
 
 UPDATES_BEFORE_ENSURE = 3
 """Failed changes of the members in a row after which the Service is ensured as a whole.
@@ -37,45 +34,28 @@ ENSURE, UPDATE, DELETE = "ensure", "update", "delete"
 _SYNC = "Error syncing load balancer: failed to"
 
 
-class ServiceApi(Protocol):
-    """The requests about Services that this controller makes."""
-
-    async def get(self, name: str, *, namespace: str) -> Service:
-        """Read from the API server."""
-        ...
-
-    async def patch_strategic(
-        self, name: str, patch: Mapping[str, Any], *, namespace: str, subresource: str
-    ) -> Service:
-        """Strategic merge patch."""
-        ...
-
-
 class Balancers:
     """Does the work.
 
     Args:
         calls: the guarded calls to the cloud.
-        api: requests in the controller's name.
+        writer: changes Services.
         events: where events go.
         members: who may be a member, as known at the moment of a call.
-        clock: where time comes from.
     """
 
     def __init__(
         self,
         *,
         calls: ServiceCalls,
-        api: ServiceApi,
+        writer: Writer[Service],
         events: Recorder,
         members: Members,
-        clock: Clock,
     ) -> None:
         self._calls = calls
-        self._api = api
+        self._writer = writer
         self._events = events
         self._members = members
-        self._clock = clock
         self._log = log.logger(names.COMPONENT_SERVICE)
 
     async def ensure(self, service: Service, record: Record) -> None:
@@ -83,23 +63,24 @@ class Balancers:
 
         Raises:
             CloudError: the provider failed; KubeError: the finalizer was not written.
-            Moved: the Service is another by now.
+            StaleObject: the Service is another by now.
         """
         resumed = record.resumes(ENSURE)
-        if not (resumed or record.unannounced):
+        if not (resumed or record.silent):
             self._tell(service, names.REASON_ENSURING_BALANCER, "Ensuring load balancer")
         with self._reporting(
             service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} add the cleanup finalizer"
         ):
-            service = await self._write(service, record, plan.finalizer_patch)
-        if plan.finalizer_patch(service) is not None:
-            raise plan.Moved
+            held = await self._writer.change(service, Step(plan.finalizer_patch, "status"))
+        if held is None:
+            raise StaleObject
+        service = held
         members, fingerprint = self._members.all, self._members.fingerprint
         if not (members or resumed):
             self._warn_of_no_members(service)
-        record.given = service
+        record.applied = service
         record.burst = self._members.bursts
-        record.doubt()
+        record.invalidate()
         try:
             with (
                 self._reporting(
@@ -114,7 +95,7 @@ class Balancers:
         except RetryAfter:
             record.waiting = ENSURE
             raise
-        if not record.unannounced:
+        if not record.silent:
             self._tell(service, names.REASON_ENSURED_BALANCER, "Ensured load balancer")
         self._log.info("load balancer ensured", service=service.key)
         record.confirm(service, fingerprint, status)
@@ -126,10 +107,10 @@ class Balancers:
             CloudError: the provider failed; tried again, in the end by `ensure`.
         """
         members, fingerprint = self._members.all, self._members.fingerprint
-        record.given = service
+        record.applied = service
         record.members, record.burst = "", self._members.bursts
         metrics.HOST_UPDATES.inc()
-        started = self._clock.monotonic()
+        started = clock.monotonic()
         try:
             with self._operation(UPDATE, record):
                 await self._calls.update(service, members)
@@ -150,7 +131,7 @@ class Balancers:
             else:
                 self._warn_of_no_members(service)
         finally:
-            metrics.HOST_UPDATE.observe(self._clock.monotonic() - started)
+            metrics.HOST_UPDATE.observe(clock.monotonic() - started)
         record.members = fingerprint
         record.update_failures = 0
 
@@ -171,8 +152,8 @@ class Balancers:
                 with self._reporting(service, reason, f"{_SYNC} delete load balancer"):
                     await self._delete(service, record)
             with self._reporting(service, reason, f"{_SYNC} remove the cleanup finalizer"):
-                await self._write(service, record, plan.removal_patch)
-        record.finished = True
+                await self._writer.change(service, Step(plan.removal_patch, "status"))
+        record.state = State.REMOVED
         self._deleted(service)
 
     async def remove_vanished(self, record: Record) -> None:
@@ -181,7 +162,7 @@ class Balancers:
         Raises:
             CloudError: something may be left.
         """
-        service = record.given
+        service = record.applied
         self._announce_deletion(service, record)
         with (
             self._reporting(
@@ -190,26 +171,27 @@ class Balancers:
             self._operation(DELETE, record),
         ):
             await self._delete(service, record)
-        record.finished = True
+        record.state = State.REMOVED
         self._deleted(service)
 
     async def restore(self, service: Service, record: Record) -> bool:
         """Write finalizer and status as they should be; whether anything was written.
 
         Raises:
-            KubeError: a write failed. Moved: the Service is another by now.
+            KubeError: a write failed. StaleObject: the Service is another by now.
         """
+
+        def status_patch(current: Service) -> Patch | None:
+            status = record.status
+            return None if status is None else plan.status_patch(current, status)
+
         with self._reporting(
             service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} update load balancer status"
         ):
-            found = service
-            service = await self._write(service, record, plan.finalizer_patch)
-            status = record.status
-            if status is not None:
-                service = await self._write(
-                    service, record, lambda current: plan.status_patch(current, status)
-                )
-        return service is not found
+            written = await self._writer.change(
+                service, Step(plan.finalizer_patch, "status"), Step(status_patch, "status")
+            )
+        return written is not None and written is not service
 
     # --- steps ------------------------------------------------------------------------------
 
@@ -224,7 +206,7 @@ class Balancers:
 
     async def _delete(self, service: Service, record: Record) -> None:
         # If the Service wants one again before all is done, it is made anew.
-        record.doubt()
+        record.invalidate()
         try:
             await self._calls.ensure_deleted(service)
         except ImplementedElsewhere:
@@ -248,51 +230,14 @@ class Balancers:
     ) -> None:
         record.update_failures += 1
         if record.update_failures >= UPDATES_BEFORE_ENSURE:
-            record.doubt()
-        if again(error).event:
+            record.invalidate()
+        if classify(error).event:
             message = (
                 f"Error updating load balancer with new hosts {shown(members)} "
                 f"({len(members)} nodes in total): {error}"
             )
             reason = names.REASON_UPDATE_BALANCER_FAILED
             self._events.event(service.reference, names.WARNING, reason, message)
-
-    async def _write(
-        self,
-        service: Service,
-        record: Record,
-        patch_for: Callable[[Service], plan.Patch | None],
-    ) -> Service:
-        """Write what `patch_for` says of the newest state; that state afterwards.
-
-        Raises:
-            Moved: another Service has the name by now.
-        """
-        uid, place = service.uid, service.namespace
-        for attempt in range(1, WRITE_ATTEMPTS + 1):
-            patch = patch_for(service)
-            if patch is None:
-                break
-            try:
-                service = await self._api.patch_strategic(
-                    service.name, patch, namespace=place, subresource="status"
-                )
-            except Missing:
-                # Gone, and with it the reason to write.
-                break
-            except Conflict:
-                if attempt == WRITE_ATTEMPTS:
-                    raise
-                try:
-                    service = await self._api.get(service.name, namespace=place)
-                except Missing:
-                    break
-                if service.uid != uid:
-                    raise plan.Moved from None
-            else:
-                record.latest = service
-                break
-        return service
 
     # --- events and metrics -----------------------------------------------------------------
 
@@ -317,14 +262,14 @@ class Balancers:
         try:
             yield
         except (CloudError, KubeError) as error:
-            if again(error).event:
+            if classify(error).event:
                 message = f"{text}: {error}"
                 self._events.event(service.reference, names.WARNING, reason, message)
             raise
 
     @contextmanager
     def _operation(self, operation: str, record: Record) -> Iterator[None]:
-        started = self._clock.monotonic()
+        started = clock.monotonic()
         outcome = "canceled"
         try:
             yield
@@ -339,5 +284,5 @@ class Balancers:
             outcome = "error"
             raise
         finally:
-            record.touched_at = self._clock.monotonic()
+            record.touched_at = clock.monotonic()
             metrics.OPERATIONS.labels(operation, outcome).observe(record.touched_at - started)

@@ -12,42 +12,41 @@ Services whose load balancer is as it should be, where the provider can list.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ccm.base import log
-from ccm.base.backoff import Exponential, PerItem, jittered
-from ccm.base.clock import SYSTEM, Clock
-from ccm.base.tasks import Group
+from ccm.base import clock, log
+from ccm.base.backoff import Exponential
 from ccm.cloud.calls.services import ServiceCalls
 from ccm.cloud.errors import RetryAfter
 from ccm.controllers.service import metrics, plan
-from ccm.controllers.service.balancer import Balancers, ServiceApi
+from ccm.controllers.service.balancer import Balancers
 from ccm.controllers.service.listing import ATTEMPTS, Listing, Verdict, listed
 from ccm.controllers.service.nodes import Members, matters
-from ccm.controllers.service.plan import Step
-from ccm.controllers.service.record import Record
+from ccm.controllers.service.plan import Action
+from ccm.controllers.service.record import Record, State
 from ccm.kube.informer import Informer
-from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node, Service, names
-from ccm.runtime.burst import Burst
-from ccm.runtime.loop import DONE, Loop, Result
-from ccm.runtime.passes import Passes
+from ccm.model.patches import StaleObject
+from ccm.runtime.backoff import ItemBackoff, RetryDecision
+from ccm.runtime.controller import DONE, Controller, Pass, Result, Watch
+from ccm.runtime.debounce import Debouncer
+from ccm.runtime.passtimer import PassTimer
 from ccm.runtime.recorder import Recorder
-from ccm.runtime.retry import Again
-from ccm.runtime.sync import until_synced
+from ccm.runtime.writer import Writer, Writes
 
 QUEUE_NAME = "service"
 """Value of the work-queue metrics' label (Go reference)."""
 
-BACK_OFF = Exponential(base_s=5.0, factor=2.0, cap_s=300.0)
+BACKOFF = Exponential(base_s=5.0, factor=2.0, cap_s=300.0)
 """Delays of a failing Service (Go cloud-provider, service controller)."""
 
 REPAIR_PAUSE_S = 5.0
 """Shortest time between two repairs of one Service: somebody else may insist."""
 
-MOVED = Result(after_s=1.0)
+STALE = Result(after_s=1.0)
 """A Service that changed under a write is looked at again when the cache has the change."""
 
 DRIFT_JITTER = 0.2
@@ -85,7 +84,6 @@ class ServiceController:
         calls: the guarded calls to the cloud.
         events: where events go.
         settings: numbers and periods.
-        clock: where time comes from.
         rng: jitter.
     """
 
@@ -94,72 +92,57 @@ class ServiceController:
         *,
         services: Informer[Service],
         nodes: Informer[Node],
-        api: ServiceApi,
+        api: Writes[Service],
         calls: ServiceCalls,
         events: Recorder,
         settings: Settings,
-        clock: Clock = SYSTEM,
         rng: random.Random | None = None,
     ) -> None:
         self._services = services
-        self._nodes = nodes
         self._calls = calls
         self._settings = settings
-        self._clock = clock
-        self._rng = rng or random.Random()
         self._log = log.logger(names.COMPONENT_SERVICE)
         self._members = Members()
+        self._writer = Writer(api)
         self._balancers = Balancers(
-            calls=calls, api=api, events=events, members=self._members, clock=clock
+            calls=calls, writer=self._writer, events=events, members=self._members
         )
         self._records: dict[str, Record] = {}
         self._foreign: set[str] = set()
         self._to_verify: list[str] = []
         self._listing: Listing | None = None
-        self._pass = Passes(metrics.NODE_SYNC.observe, clock)
-        self._burst = Burst(
-            self._nodes_changed,
-            quiet_s=settings.quiet_s,
-            longest_s=settings.longest_wait_s,
-            clock=clock,
+        self._timer = PassTimer(metrics.NODE_SYNC.observe)
+        self._debouncer = Debouncer(
+            self._nodes_changed, quiet_s=settings.quiet_s, longest_s=settings.longest_wait_s
         )
-        self._queue: WorkQueue[str] = WorkQueue(
-            QUEUE_NAME, policy=PerItem(policy=BACK_OFF), clock=clock
+        drift = Pass(
+            work=self.check_drift,
+            period_s=settings.drift_period_s,
+            jitter=DRIFT_JITTER,
+            at_once=False,
+        )
+        self.controller = Controller(
+            names.COMPONENT_SERVICE,
+            queue=QUEUE_NAME,
+            reconcile=self.sync_service,
+            workers=settings.workers,
+            backoff=ItemBackoff(BACKOFF, rng=rng),
+            watches=[
+                # The nodes that are there at the start are no change.
+                Watch(informer=nodes, changed=self._node_changed, synced=self._nodes_synced),
+                Watch(informer=services, changed=self._changed),
+            ],
+            passes=[drift] if settings.drift_period_s > 0 else [],
+            tasks={"start": self._verify_all},
+            on_error=self._failed,
+            rng=rng,
         )
 
-    async def run(self) -> None:
-        """Work until cancelled."""
-        self._nodes.add_handler(
-            name=names.COMPONENT_SERVICE,
-            on_add=self._node_added,
-            on_update=self._node_updated,
-            on_delete=self._node_deleted,
-        )
-        await until_synced(self._nodes, who=names.COMPONENT_SERVICE)
-        # The nodes that are there at the start are no change.
-        self._members.end_burst()
-        await until_synced(self._services, who=names.COMPONENT_SERVICE)
-        # Only now, so that what is there already is told apart from what comes.
-        self._services.add_handler(
-            name=names.COMPONENT_SERVICE,
-            on_add=self._added,
-            on_update=self._updated,
-            on_delete=self._deleted,
-        )
-        loop = Loop(
-            names.COMPONENT_SERVICE,
-            queue=self._queue,
-            reconcile=self.sync_service,
-            workers=self._settings.workers,
-            on_error=self._failed,
-            clock=self._clock,
-        )
-        async with Group() as group:
-            group.start(loop.run(), name="service-controller-loop")
-            group.start(self._burst.run(), name="service-controller-nodes")
-            group.start(self._verify_all(), name="service-controller-start")
-            if self._settings.drift_period_s > 0:
-                group.start(self._drift_checks(), name="service-controller-drift")
+    @property
+    def _rules(self) -> plan.Rules:
+        # Asked each time: another configuration of the provider may claim other annotations.
+        prefixes = self._calls.cloud.service_annotations
+        return plan.Rules(classes=self._settings.classes, prefixes=prefixes)
 
     async def sync_service(self, key: str) -> Result:
         """Do what one Service needs now.
@@ -168,100 +151,99 @@ class ServiceController:
             CloudError: the provider failed.
             KubeError: a write failed.
         """
-        record = self._records.get(key)
-        if record is not None:
-            record.busy = True
         try:
             return await self._sync(key)
-        except plan.Moved:
-            return MOVED
+        except StaleObject:
+            return STALE
         finally:
-            self._pass.finished(key)
-            record = self._records.get(key)
-            if record is not None:
-                record.busy = False
+            self._timer.finished(key)
 
     async def _sync(self, key: str) -> Result:
-        service = self._services.store.get(key)
-        record = self._records.get(key)
-        if record is not None and (service is None or service.uid != record.given.uid):
-            if record.served:
+        while True:
+            service, record, action = self._decide(key)
+            if action is Action.REMOVE_VANISHED and record is not None:
                 await self._balancers.remove_vanished(record)
-            del self._records[key]
-            record = None
-        if service is None:
-            return DONE
-        if record is not None:
-            service = record.newest(service)
-        served = record is not None and record.served
-        step = plan.step(service, self._settings.classes, served=served)
-        if step is Step.SERVE:
-            return await self._serve(key, service)
-        if step is Step.REMOVE and (served or service.uid not in self._foreign):
-            if record is None or record.finished:
-                record = self._records[key] = Record(given=service)
-            await self._balancers.remove(service, record)
-        return DONE
+                del self._records[key]
+            elif action is Action.FORGET:
+                del self._records[key]
+            elif service is None or action is Action.NOTHING:
+                return DONE
+            elif action is Action.VERIFY and record is not None:
+                await self._verify(service, record)
+            elif action is Action.UPDATE and record is not None:
+                await self._balancers.update(service, record)
+            elif action is Action.REPAIR and record is not None:
+                return await self._repair(service, record)
+            else:
+                if record is None or not record.may_exist:
+                    record = self._records[key] = Record(applied=service)
+                if action is Action.REMOVE:
+                    await self._balancers.remove(service, record)
+                else:
+                    await self._ensure(service, record)
+                return DONE
 
-    async def _serve(self, key: str, service: Service) -> Result:
+    def _decide(self, key: str) -> tuple[Service | None, Record | None, Action]:
         record = self._records.get(key)
-        if record is None or record.finished:
-            record = self._records[key] = Record(given=service)
-        if record.unverified:
-            await self._verify(service, record)
-        prefixes = self._calls.cloud.service_annotations
-        if record.ensured is None or plan.needs_ensure(record.ensured, service, prefixes):
-            await self._balancers.ensure(service, record)
-            # What others took away during the call, and our own write of the finalizer, are
-            # newer than what we came with.
-            cached = self._services.store.get(key)
-            if cached is not None and cached.uid == service.uid:
-                service = cached
-            await self._balancers.restore(record.newest(service), record)
-            if self._members.are_due(record.members, record.burst):
-                # A burst ended when there was nothing yet that could be given its members.
-                self._queue.add(key, background=True)
-            return DONE
+        service = self._services.store.get(key)
+        if service is not None:
+            service = self._writer.newest(service)
+        action = plan.decide(
+            service,
+            record,
+            self._rules,
+            members_due=record is not None and self._members.are_due(record.members, record.burst),
+            was_foreign=service is not None and service.uid in self._foreign,
+        )
+        return service, record, action
+
+    async def _ensure(self, service: Service, record: Record) -> None:
+        await self._balancers.ensure(service, record)
+        # What others took away during the call, and our own write of the finalizer, are
+        # newer than what we came with.
+        cached = self._services.store.get(service.key)
+        if cached is not None and cached.uid == service.uid:
+            service = cached
+        await self._balancers.restore(self._writer.newest(service), record)
         if self._members.are_due(record.members, record.burst):
-            await self._balancers.update(service, record)
-        return await self._repair(service, record)
+            # A burst ended when there was nothing yet that could be given its members.
+            self.controller.queue.add(service.key, background=True)
 
     async def _repair(self, service: Service, record: Record) -> Result:
-        if not plan.is_damaged(service, record.status):
-            return DONE
-        rest_s = record.repaired_at + REPAIR_PAUSE_S - self._clock.monotonic()
+        rest_s = record.repaired_at + REPAIR_PAUSE_S - clock.monotonic()
         if rest_s > 0:
             return Result(after_s=rest_s)
         if await self._balancers.restore(service, record):
-            record.repaired_at = self._clock.monotonic()
+            record.repaired_at = clock.monotonic()
             metrics.REPAIRS.inc()
             self._log.info("finalizer or status put back", service=service.key)
         return DONE
 
-    def _failed(self, key: str, error: Exception, answer: Again) -> None:
+    def _failed(self, key: str, error: Exception, decision: RetryDecision) -> None:
         record = self._records.get(key)
         if record is not None and isinstance(error, RetryAfter):
-            record.not_before = self._clock.monotonic() + error.seconds
-        self._log.debug("service not settled", key=key, error=str(error), retry=answer.retry.value)
+            record.not_before = clock.monotonic() + error.seconds
+        retry = decision.retry.value
+        self._log.debug("service not settled", key=key, error=str(error), retry=retry)
 
     # --- start ------------------------------------------------------------------------------
 
     async def _verify_all(self) -> None:
         """Queue what was there at the start, with a listing at hand if there can be one."""
         if self._to_verify and self._calls.has_digests:
-            self._listing = await listed(self._calls, attempts=ATTEMPTS, clock=self._clock)
+            self._listing = await listed(self._calls, attempts=ATTEMPTS)
         for key in self._to_verify:
-            self._queue.add(key, background=True)
+            self.controller.queue.add(key, background=True)
         self._to_verify = []
 
     async def _verify(self, service: Service, record: Record) -> None:
         """Spare the ensure of a Service whose load balancer is as it should be."""
-        record.unverified = False
+        record.invalidate()
         if self._listing is None:
             metrics.STARTUP.labels("unlisted").inc()
             return
         # Digests cost time and no call; between two of them others get their turn.
-        await self._clock.sleep(0)
+        await asyncio.sleep(0)
         members, fingerprint = self._members.all, self._members.fingerprint
         verdict, status = self._listing.compare(service, members)
         metrics.STARTUP.labels(verdict.value).inc()
@@ -271,107 +253,86 @@ class ServiceController:
 
     # --- drift ------------------------------------------------------------------------------
 
-    async def _drift_checks(self) -> None:
-        period_s = self._settings.drift_period_s
-        while True:
-            await self._clock.sleep(jittered(period_s, DRIFT_JITTER, self._rng))
-            await self.check_drift()
-
     async def check_drift(self) -> None:
         """Look for load balancers that others changed, and have some of them ensured.
 
         With a listing those that differ; without one, those not looked at for the longest
         time, whose ensure then tells nobody unless it fails.
         """
-        started = self._clock.monotonic()
+        started = clock.monotonic()
         at_rest = {
             key: record
             for key, record in self._records.items()
-            if record.settled and record.status is not None and not record.busy
+            if self._is_at_rest(key, record) and record.status is not None
         }
         blind = not self._calls.has_digests
         if blind:
             due = sorted(at_rest, key=lambda key: at_rest[key].touched_at)
         else:
-            listing = await listed(self._calls, attempts=1, clock=self._clock)
+            listing = await listed(self._calls, attempts=1)
             if listing is None:
                 return
             due = [
                 key
                 for key, record in at_rest.items()
-                if await self._drifted(listing, record, since=started)
+                if await self._drifted(listing, key, record, since=started)
             ]
             metrics.DRIFT.inc(len(due))
         for key in due[: self._settings.drift_budget]:
             record = at_rest[key]
-            if not record.busy:
-                record.unannounced = blind
-                record.doubt()
-                self._queue.add(key, background=True)
+            if self._is_at_rest(key, record):
+                record.silent = blind
+                record.invalidate()
+                self.controller.queue.add(key, background=True)
 
-    async def _drifted(self, listing: Listing, record: Record, *, since: float) -> bool:
-        await self._clock.sleep(0)
-        service = record.ensured
-        if service is None or record.busy or record.touched_at >= since:
+    def _is_at_rest(self, key: str, record: Record) -> bool:
+        return record.state is State.APPLIED and not self.controller.queue.is_processing(key)
+
+    async def _drifted(self, listing: Listing, key: str, record: Record, *, since: float) -> bool:
+        await asyncio.sleep(0)
+        if not self._is_at_rest(key, record) or record.touched_at >= since:
             return False
         if record.members != self._members.fingerprint:
             # Its members are about to be changed anyway.
             return False
-        verdict, status = listing.compare(service, self._members.all)
+        verdict, status = listing.compare(record.applied, self._members.all)
         if verdict is Verdict.EQUAL and status is not None and record.status is not None:
             return not plan.same_status(status, record.status)
         return verdict in (Verdict.DIFFERENT, Verdict.MISSING)
 
-    # --- Services: handlers only note and enqueue -------------------------------------------
+    # --- the caches ---------------------------------------------------------------------------
 
-    def _added(self, service: Service, initial: bool) -> None:
-        self._note_class(service)
+    def _changed(self, old: Service | None, new: Service | None, initial: bool) -> bool:
+        if new is None:
+            assert old is not None
+            self._foreign.discard(old.uid)
+            self._writer.forget(old.key)
+            return old.key in self._records
+        self._note_class(new)
+        if old is None:
+            return self._added(new, initial)
+        record = self._records.get(new.key)
+        lags = self._writer.newest(new) is not new
+        if not plan.is_relevant(old, new, record, self._rules, lags=lags):
+            return False
+        if record is not None:
+            record.silent = False
+        return True
+
+    def _added(self, service: Service, initial: bool) -> bool:
         if plan.needs_cleanup(service, self._settings.classes):
             # Somebody may take the finalizer away before its turn comes.
-            self._records.setdefault(service.key, Record(given=service))
-            self._queue.add(service.key)
-        elif plan.wants_balancer(service, self._settings.classes):
-            if not initial:
-                self._queue.add(service.key)
-                return
-            # An earlier process may have served it, so it counts as served until verified.
-            self._records[service.key] = Record(given=service, unverified=True)
-            if service.is_deleting:
-                self._queue.add(service.key)
-            else:
-                self._to_verify.append(service.key)
-
-    def _updated(self, old: Service, new: Service) -> None:
-        self._note_class(new)
-        record = self._records.get(new.key)
-        if not self._is_relevant(old, new, record):
-            return
-        if record is not None:
-            record.unannounced = False
-        self._queue.add(new.key)
-
-    def _deleted(self, service: Service) -> None:
-        self._foreign.discard(service.uid)
-        if service.key in self._records:
-            self._queue.add(service.key)
-
-    def _is_relevant(self, old: Service, new: Service, record: Record | None) -> bool:
-        classes, prefixes = self._settings.classes, self._calls.cloud.service_annotations
-        wanted, wants = plan.wants_balancer(old, classes), plan.wants_balancer(new, classes)
-        if old.uid != new.uid or wanted != wants:
+            self._records.setdefault(service.key, Record(applied=service))
             return True
-        if plan.needs_cleanup(new, classes):
-            # After our own removal the cache may lag; later than it, somebody put it there.
-            return record is None or record.served or record.newest(new) is new
-        if not wants:
+        if not plan.wants_balancer(service, self._settings.classes):
             return False
-        if record is None or record.ensured is None:
-            return new.is_deleting != old.is_deleting or plan.needs_ensure(old, new, prefixes)
-        return (
-            new.is_deleting
-            or plan.needs_ensure(record.ensured, new, prefixes)
-            or plan.is_damaged(new, record.status)
-        )
+        if initial:
+            # An earlier process may have served it, so it counts as served until verified.
+            self._records[service.key] = Record(applied=service, state=State.UNVERIFIED)
+            if not service.is_deleting:
+                self._to_verify.append(service.key)
+                return False
+        return True
 
     def _note_class(self, service: Service) -> None:
         """Remember whose finalizer it may be when a Service stops asking for a balancer."""
@@ -380,29 +341,26 @@ class ServiceController:
         elif plan.wants_balancer(service, self._settings.classes):
             self._foreign.discard(service.uid)
 
-    # --- nodes ------------------------------------------------------------------------------
+    def _nodes_synced(self) -> None:
+        self._members.end_burst()
 
-    def _node_added(self, node: Node, initial: bool) -> None:  # noqa: ARG002 - handler shape
-        self._members.put(node)
-        self._burst.note()
-
-    def _node_updated(self, old: Node, new: Node) -> None:
-        self._members.put(new)
-        if matters(old, new):
-            self._burst.note()
-
-    def _node_deleted(self, node: Node) -> None:
-        self._members.remove(node.name)
-        self._burst.note()
+    def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
+        if new is not None:
+            self._members.put(new)
+        elif old is not None:
+            self._members.remove(old.name)
+        if old is None or new is None or matters(old, new):
+            self._debouncer.note()
+        return False
 
     def _nodes_changed(self) -> None:
         """A burst of changes is over: queue the Services whose members are others now."""
-        fingerprint, now = self._members.fingerprint, self._clock.monotonic()
+        fingerprint, now = self._members.fingerprint, clock.monotonic()
         changed = self._members.end_burst()
-        due = [key for key, record in self._records.items() if record.is_due(fingerprint, now)]
+        due = [key for key, each in self._records.items() if each.wants_members(fingerprint, now)]
         if changed and self._records:
             members = len(self._members.all)
             self._log.info("nodes changed", members=members, load_balancers=len(due))
-        self._pass.started(due, joins=True)
+        self._timer.started(due, joins=True)
         for key in due:
-            self._queue.add(key, background=True)
+            self.controller.queue.add(key, background=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from ccm.base import log
 from ccm.base.backoff import Exponential
-from ccm.base.clock import Clock
 from ccm.cloud.calls.services import ServiceCalls
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
 from ccm.cloud.types import LoadBalancerRecord, Status
@@ -60,7 +60,7 @@ class Listing:
         return Verdict.EQUAL, record.status
 
 
-async def listed(calls: ServiceCalls, *, attempts: int, clock: Clock) -> Listing | None:
+async def listed(calls: ServiceCalls, *, attempts: int) -> Listing | None:
     """A listing; None when the cloud gave none in so many attempts."""
     logger = log.logger(names.COMPONENT_SERVICE)
     for attempt in range(attempts):
@@ -69,7 +69,7 @@ async def listed(calls: ServiceCalls, *, attempts: int, clock: Clock) -> Listing
         except CloudError as error:
             logger.warning("load balancers cannot be listed", error=str(error), attempt=attempt + 1)
             if attempt + 1 < attempts:
-                await clock.sleep(_pause_s(error, attempt))
+                await asyncio.sleep(_pause_s(error, attempt))
     return None
 
 

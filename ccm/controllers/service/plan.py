@@ -1,4 +1,4 @@
-"""What a Service needs, decided from the Service alone. Pure.
+"""What a Service needs, decided from the Service and what was done for it. Pure.
 
 A Service is ours when it is of type LoadBalancer and its class is unset or claimed by
 `--load-balancer-classes`. All writes go to the status sub-resource as strategic merge
@@ -8,7 +8,7 @@ patches bound to the resourceVersion they were planned for.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -18,22 +18,121 @@ from ccm.cloud.services import (
     load_balancer_status_equal,
 )
 from ccm.cloud.types import Ingress, Status
+from ccm.controllers.service.record import Record, State
 from ccm.model import Service, names
+from ccm.model.patches import (
+    Patch,
+    StaleObject,
+    add_finalizer,
+    remove_finalizer,
+    same_version,
+)
 from ccm.model.service import TYPE_LOAD_BALANCER
 
-Patch = Mapping[str, Any]
 
-
-class Step(Enum):
-    """What a Service asks for."""
+class Action(Enum):
+    """The one thing to do about a Service now."""
 
     NOTHING = "nothing"
-    SERVE = "serve"
+    """All is as it should be, or it is not ours."""
+    VERIFY = "verify"
+    """Hold it against the listing of the start."""
+    ENSURE = "ensure"
+    """Have the provider create or change its load balancer."""
+    UPDATE = "update"
+    """Give its load balancer other members."""
+    REPAIR = "repair"
+    """Put back the finalizer or the status, which somebody took away."""
     REMOVE = "remove"
+    """Remove its load balancer, then our finalizer and the status."""
+    REMOVE_VANISHED = "remove vanished"
+    """Remove the load balancer of a Service that is gone, or another by now."""
+    FORGET = "forget"
+    """The Service is gone or another, and nothing is left of the one we knew."""
 
 
-class Moved(Exception):
-    """The Service is no longer what the write was planned for: decide anew."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What makes a Service ours, and a change of it matter.
+
+    Attributes:
+        classes: load balancer classes that are ours, beside Services without one.
+        prefixes: annotations that count; None = all.
+    """
+
+    classes: Collection[str] = ()
+    prefixes: Sequence[str] | None = None
+
+
+def decide(
+    service: Service | None,
+    record: Record | None,
+    rules: Rules,
+    *,
+    members_due: bool,
+    was_foreign: bool = False,
+) -> Action:
+    """The one thing to do about a Service now.
+
+    A Service being deleted is never given a finalizer; what it has in the cloud is removed
+    even where somebody took our finalizer away. `Deviation:` the Go reference tries in vain
+    to add the finalizer.
+
+    Args:
+        service: as it is now; None = it is gone.
+        record: what was done for it; None = nothing by this process.
+        rules: what makes it ours.
+        members_due: whether its load balancer has to be given other members.
+        was_foreign: whether its class was another controller's when last seen with one, whose
+            finalizer it then is that it carries.
+    """
+    if record is not None and (service is None or service.uid != record.applied.uid):
+        return Action.REMOVE_VANISHED if record.may_exist else Action.FORGET
+    if service is None:
+        return Action.NOTHING
+    served = record is not None and record.may_exist
+    if needs_cleanup(service, rules.classes):
+        return Action.NOTHING if was_foreign and not served else Action.REMOVE
+    if service.is_deleting or not wants_balancer(service, rules.classes):
+        return Action.REMOVE if served else Action.NOTHING
+    if record is None or record.state in (State.PENDING, State.REMOVED):
+        return Action.ENSURE
+    if record.state is State.UNVERIFIED:
+        return Action.VERIFY
+    if needs_ensure(record.applied, service, rules.prefixes):
+        return Action.ENSURE
+    if members_due:
+        return Action.UPDATE
+    return Action.REPAIR if is_damaged(service, record.status) else Action.NOTHING
+
+
+def is_relevant(
+    old: Service, new: Service, record: Record | None, rules: Rules, *, lags: bool
+) -> bool:
+    """Whether a change of a Service is worth a look at it.
+
+    Args:
+        old: as it was; `new` itself when the cache delivers everything again.
+        new: as it is cached now.
+        record: what was done for it.
+        rules: what makes it ours.
+        lags: whether `new` is older than our own last write.
+    """
+    wanted, wants = wants_balancer(old, rules.classes), wants_balancer(new, rules.classes)
+    if old.uid != new.uid or wanted != wants:
+        return True
+    if needs_cleanup(new, rules.classes):
+        # After our own removal the cache may lag; later than it, somebody put it there.
+        return record is None or record.may_exist or not lags
+    if not wants:
+        return False
+    if record is None or record.state is not State.APPLIED:
+        return new.is_deleting != old.is_deleting or needs_ensure(old, new, rules.prefixes)
+    return (
+        new.is_deleting
+        or needs_ensure(record.applied, new, rules.prefixes)
+        or is_damaged(new, record.status)
+    )
 
 
 def wants_balancer(service: Service, classes: Collection[str]) -> bool:
@@ -58,27 +157,6 @@ def needs_cleanup(service: Service, classes: Collection[str]) -> bool:
     if not has_load_balancer_finalizer(service) or is_foreign(service, classes):
         return False
     return service.is_deleting or service.type != TYPE_LOAD_BALANCER
-
-
-def step(service: Service, classes: Collection[str], *, served: bool) -> Step:
-    """What to do.
-
-    A Service being deleted is never given a finalizer; what it has in the cloud is removed
-    even where somebody took our finalizer away. `Deviation:` the Go reference tries in vain
-    to add the finalizer.
-
-    Args:
-        service: as it is now.
-        classes: the claimed classes.
-        served: whether this process may have made something in the cloud for it.
-    """
-    if needs_cleanup(service, classes):
-        return Step.REMOVE
-    if not wants_balancer(service, classes):
-        return Step.REMOVE if served else Step.NOTHING
-    if service.is_deleting:
-        return Step.REMOVE if served else Step.NOTHING
-    return Step.SERVE
 
 
 def needs_ensure(old: Service, new: Service, prefixes: Sequence[str] | None) -> bool:
@@ -133,21 +211,16 @@ def finalizer_patch(service: Service) -> Patch | None:
     """The patch that adds our finalizer; None when it is there.
 
     Raises:
-        Moved: the Service is being deleted, when the API server would refuse, or wants no
+        StaleObject: the Service is being deleted, when the API server would refuse, or wants no
             load balancer any more.
     """
     if service.type != TYPE_LOAD_BALANCER:
-        raise Moved
+        raise StaleObject
     if has_load_balancer_finalizer(service):
         return None
     if service.is_deleting:
-        raise Moved
-    order = [*service.finalizers, names.FINALIZER_LOAD_BALANCER]
-    metadata = _bound(service)
-    if service.finalizers:
-        metadata["$setElementOrder/finalizers"] = order
-    metadata["finalizers"] = [names.FINALIZER_LOAD_BALANCER]
-    return {"metadata": metadata}
+        raise StaleObject
+    return add_finalizer(service, names.FINALIZER_LOAD_BALANCER)
 
 
 def removal_patch(service: Service) -> Patch | None:
@@ -157,34 +230,26 @@ def removal_patch(service: Service) -> Patch | None:
     `finalizers: null`, which removes those that others added meanwhile, and clears the
     status in a second write.
     """
-    has_finalizer = has_load_balancer_finalizer(service)
-    if not has_finalizer and not service.ingress:
-        return None
-    metadata = _bound(service)
-    if has_finalizer:
-        others = [name for name in service.finalizers if name != names.FINALIZER_LOAD_BALANCER]
-        metadata["$deleteFromPrimitiveList/finalizers"] = [names.FINALIZER_LOAD_BALANCER]
-        if others:
-            metadata["$setElementOrder/finalizers"] = others
-    patch: dict[str, Any] = {"metadata": metadata}
-    if service.ingress:
-        patch["status"] = {"loadBalancer": {"ingress": None}}
-    return patch
+    lifted = remove_finalizer(service, names.FINALIZER_LOAD_BALANCER)
+    if not service.ingress:
+        return lifted
+    cleared = {"status": {"loadBalancer": {"ingress": None}}}
+    return {"metadata": same_version(service), **(lifted or {}), **cleared}
 
 
 def status_patch(service: Service, wanted: Status) -> Patch | None:
     """The patch that writes the status; None when the Service has it.
 
     Raises:
-        Moved: the Service wants no load balancer any more.
+        StaleObject: the Service wants no load balancer any more.
     """
     if service.type != TYPE_LOAD_BALANCER:
-        raise Moved
+        raise StaleObject
     if status_settled(service, wanted):
         return None
     ingress = [_wire(entry) for entry in wanted.ingress] or None
     return {
-        "metadata": _bound(service),
+        "metadata": same_version(service),
         "status": {"loadBalancer": {"ingress": ingress}},
     }
 
@@ -201,11 +266,6 @@ def status_settled(service: Service, wanted: Status) -> bool:
 def same_status(one: Status, other: Status) -> bool:
     """Whether two statuses mean the same, the default of the IP mode included."""
     return load_balancer_status_equal(_defaulted(one), _defaulted(other))
-
-
-def _bound(service: Service) -> dict[str, Any]:
-    """What makes the server refuse a patch that was planned for another state."""
-    return {"resourceVersion": service.resource_version}
 
 
 def _defaulted(status: Status) -> Status:

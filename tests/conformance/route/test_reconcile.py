@@ -24,6 +24,7 @@ from ccm.controllers.route.controller import RouteController
 from ccm.kube.resources import NODES
 from ccm.model import Node, names
 from tests.conformance.stage import STATUS_PATCH, Stage, eventually
+from tests.unit.controllers.route.world import timed
 
 ONE, DUAL = "10.120.0.0/16", "10.120.0.0/16,a000::/8"
 QUICK: Mapping[str, Any] = {"settle_s": 0.01, "interval_s": 0.05}
@@ -92,19 +93,19 @@ async def placed(stage: Stage, name: str, cidrs: Sequence[str], ip: str) -> Node
 @contextlib.asynccontextmanager
 async def running(
     stage: Stage, cloud: FakeRoutes, ranges: str = ONE, **settings: Any
-) -> AsyncIterator[RouteController]:
+) -> AsyncIterator[None]:
     calls = RouteCalls(Handle(Cloud(name="fake", routes=cloud)), cluster_name="kubernetes")
     controller = RouteController(
         nodes=stage.informer,
         api=stage._client("route-controller").resource(NODES),
-        calls=calls,
+        cloud=calls,
         ranges=plan.parse_ranges(ranges),
         events=stage._recorder(names.COMPONENT_ROUTE),
-        settings=route_controller.Settings(**{**QUICK, **settings}),
+        settings=route_controller.Settings(**timed({**QUICK, **settings})),
         rng=random.Random(1),
     )
     async with stage.running(controller):  # type: ignore[arg-type]
-        yield controller
+        yield
 
 
 def conditions(stage: Stage) -> dict[str, tuple[str, str]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +26,6 @@ from ccm.kube.informer import Informers
 from ccm.kube.resources import EVENTS, NODES, SERVICES
 from ccm.kube.transport import Transport
 from ccm.model import names
-from ccm.testing.clock import FakeClock
 from tests import servers
 from tests.conformance.stage import eventually, send, wired
 from tests.faults import FaultProxy, Match
@@ -39,17 +37,6 @@ _MERGE = "application/merge-patch+json"
 _PATIENCE_S = 10.0
 
 
-class _RealTime(FakeClock):
-    """What the scripted cloud wants of a clock, in real time."""
-
-    @property
-    def elapsed_s(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
 class ServiceStage:
     """See the module; made by `staged`."""
 
@@ -58,7 +45,7 @@ class ServiceStage:
     ) -> None:
         self.proxy = proxy
         self.session = session
-        self.balancers = FakeBalancers(_RealTime())
+        self.balancers = FakeBalancers()
         self._transport = transport
         self._recorder = EventRecorder(
             self._client("events").resource(EVENTS), component=names.COMPONENT_SERVICE
@@ -66,7 +53,7 @@ class ServiceStage:
 
     def listing(self) -> None:
         """Let the cloud offer a listing with digests, of what it holds already."""
-        held, self.balancers = self.balancers.held, FakeDigests(_RealTime())
+        held, self.balancers = self.balancers.held, FakeDigests()
         self.balancers.held = held
 
     # --- the cluster, as people change it ---------------------------------------------------
@@ -174,7 +161,7 @@ class ServiceStage:
         tasks = [
             spawn(informers.run(), name="informers"),
             spawn(self._recorder.run(), name="events"),
-            spawn(controller.run(), name="controller"),
+            spawn(controller.controller.run(), name="controller"),
         ]
         try:
             await informers.wait_synced(_PATIENCE_S)

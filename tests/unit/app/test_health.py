@@ -147,10 +147,11 @@ async def test_a_controller_that_ended_is_ill_and_one_that_was_cancelled_is_not(
     assert await world.live() == {}
 
 
+@pytest.mark.virtual_time
 @pytest.mark.row("serving-health-06")
 async def test_a_worker_that_does_not_come_back_is_ill() -> None:
     world = World()
-    queue: WorkQueue[str] = WorkQueue("stuck-test", clock=world.clock)
+    queue: WorkQueue[str] = WorkQueue("stuck-test")
     queue.add("key")
     await queue.get()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 from structlog.testing import capture_logs
@@ -13,7 +14,7 @@ from ccm.base.clock import SYSTEM
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Limits
-from ccm.controllers.route.controller import RouteController, Settings
+from ccm.controllers.route.controller import Settings
 from ccm.testing.fakes import FakeCloud
 
 POLLING = "--feature-gates=CloudControllerManagerWatchBasedRoutesReconciliation=false"
@@ -22,8 +23,8 @@ POLLING = "--feature-gates=CloudControllerManagerWatchBasedRoutesReconciliation=
 def parts(*flags: str, cloud: Cloud) -> controllers.Parts:
     """Parts that make controllers nobody runs."""
     unused: Any = SimpleNamespace(
-        of=lambda kind: None,
-        named=lambda name: SimpleNamespace(resource=lambda kind: None),
+        of=lambda kind: SimpleNamespace(store=None),
+        named=lambda name: SimpleNamespace(resource=lambda kind: Mock()),
         recorder=lambda component: None,
     )
     return controllers.Parts(
@@ -45,10 +46,13 @@ def started(given: controllers.Parts) -> dict[str, Any]:
     return {controller.alias: work for controller, work in controllers.enabled(given)}
 
 
-def of(given: controllers.Parts) -> RouteController:
-    owner = started(given)["route"].__self__
-    assert isinstance(owner, RouteController)
-    return owner
+def of(given: controllers.Parts) -> Settings:
+    """The settings that the route controller is made with."""
+    with patch("ccm.controllers.route.controller.RouteController") as made:
+        assert "route" in started(given)
+    settings = made.call_args.kwargs["settings"]
+    assert isinstance(settings, Settings)
+    return settings
 
 
 @pytest.mark.row("route-range-03")
@@ -81,8 +85,8 @@ def test_it_watches_unless_the_gate_is_off() -> None:
     watching = of(parts(*flags, cloud=cloud(limits=Limits(concurrent_routes=3))))
     polling = of(parts(*flags, POLLING, cloud=cloud()))
 
-    assert (watching._settings.period_s, watching._settings.concurrency) == (None, 3)
-    assert (polling._settings.period_s, polling._settings.concurrency) == (7.0, 200)
+    assert (watching.times.period_s, watching.concurrency) == (None, 3)
+    assert (polling.times.period_s, polling.concurrency) == (7.0, 200)
 
 
 def test_its_own_flags_reach_it() -> None:
@@ -95,16 +99,16 @@ def test_its_own_flags_reach_it() -> None:
             "--route-keep-foreign-conditions",
             cloud=cloud(),
         )
-    )._settings
+    )
 
-    assert (settings.interval_s, settings.safety_s, settings.grace_s) == (3.0, 240.0, 0.0)
+    times = settings.times
+    assert (times.interval_s, times.safety_s, settings.grace_s) == (3.0, 240.0, 0.0)
     assert settings.keep_foreign_reason
 
 
 def test_its_own_flags_have_its_own_defaults() -> None:
-    given = of(parts("--cluster-cidr=10.0.0.0/8", cloud=cloud()))._settings
+    given = of(parts("--cluster-cidr=10.0.0.0/8", cloud=cloud()))
     own = Settings()
 
-    assert (given.interval_s, given.safety_s, given.grace_s, given.keep_foreign_reason) == (
-        (own.interval_s, own.safety_s, own.grace_s, own.keep_foreign_reason)
-    )
+    assert given.times == own.times
+    assert (given.grace_s, given.keep_foreign_reason) == (own.grace_s, own.keep_foreign_reason)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccm.base.backoff import Exponential, PerItem
 from ccm.base.metrics import REGISTRY
 from ccm.kube.workqueue import ShutDown, WorkQueue
-from ccm.testing.clock import FakeClock, settle
+from ccm.testing.clock import advance, elapsed_s, settle
+
+pytestmark = pytest.mark.virtual_time
 
 
 def metric(suffix: str, name: str) -> float | None:
@@ -29,14 +30,14 @@ async def take_all(queue: WorkQueue[str]) -> list[str]:
 
 
 async def test_keys_come_in_order_and_only_once() -> None:
-    queue: WorkQueue[str] = WorkQueue("order", clock=FakeClock())
+    queue: WorkQueue[str] = WorkQueue("order")
     for key in ("a", "b", "a", "c", "b"):
         queue.add(key)
     assert await take_all(queue) == ["a", "b", "c"]
 
 
 async def test_a_key_added_while_in_work_comes_back_when_done() -> None:
-    queue: WorkQueue[str] = WorkQueue("again", clock=FakeClock())
+    queue: WorkQueue[str] = WorkQueue("again")
     queue.add("a")
     assert await queue.get() == "a"
     queue.add("a")
@@ -48,7 +49,7 @@ async def test_a_key_added_while_in_work_comes_back_when_done() -> None:
 
 
 async def test_an_idle_worker_is_woken_by_an_addition() -> None:
-    queue: WorkQueue[str] = WorkQueue("idle", clock=FakeClock())
+    queue: WorkQueue[str] = WorkQueue("idle")
     workers = [asyncio.create_task(queue.get()) for _ in range(2)]
     await settle()
     queue.add("a")
@@ -57,7 +58,7 @@ async def test_an_idle_worker_is_woken_by_an_addition() -> None:
 
 
 async def test_a_worker_cancelled_while_woken_passes_the_key_on() -> None:
-    queue: WorkQueue[str] = WorkQueue("pass", clock=FakeClock())
+    queue: WorkQueue[str] = WorkQueue("pass")
     first = asyncio.create_task(queue.get())
     second = asyncio.create_task(queue.get())
     await settle()
@@ -68,59 +69,40 @@ async def test_a_worker_cancelled_while_woken_passes_the_key_on() -> None:
 
 
 async def test_a_delayed_key_comes_when_it_is_due() -> None:
-    clock = FakeClock()
-    queue: WorkQueue[str] = WorkQueue("later", clock=clock)
+    queue: WorkQueue[str] = WorkQueue("later")
     queue.add_after("slow", 10)
     queue.add_after("fast", 1)
     queue.add_after("now", 0)
     assert await take_all(queue) == ["now"]
-    await clock.advance(0.999)
+    await advance(0.999)
     assert len(queue) == 0
-    await clock.advance(0.001)
+    await advance(0.001)
     assert await take_all(queue) == ["fast"]
-    await clock.advance(9)
+    await advance(9)
     assert await take_all(queue) == ["slow"]
 
 
 @pytest.mark.parametrize("delays", [(5.0, 2.0), (2.0, 5.0)], ids=["shortened", "not lengthened"])
 async def test_of_several_delays_the_earliest_wins(delays: tuple[float, float]) -> None:
-    clock = FakeClock()
-    queue: WorkQueue[str] = WorkQueue("earliest", clock=clock)
+    queue: WorkQueue[str] = WorkQueue("earliest")
     for delay in delays:
         queue.add_after("a", delay)
-    await clock.advance(2)
+    await advance(2)
     assert await take_all(queue) == ["a"]
-    await clock.advance(10)
+    await advance(10)
     assert await take_all(queue) == []
 
 
-async def test_the_delay_pump_starts_again_after_it_ran_dry() -> None:
-    clock = FakeClock()
-    queue: WorkQueue[str] = WorkQueue("pump", clock=clock)
+async def test_a_delay_begins_again_after_all_were_due() -> None:
+    queue: WorkQueue[str] = WorkQueue("pump")
     for _ in range(3):
         queue.add_after("a", 1)
-        await clock.advance(1)
+        await advance(1)
         assert await take_all(queue) == ["a"]
 
 
-async def test_failures_are_counted_delayed_and_forgotten() -> None:
-    clock = FakeClock()
-    policy = PerItem(policy=Exponential(base_s=1, cap_s=60))
-    queue: WorkQueue[str] = WorkQueue("limited", policy=policy, clock=clock)
-    assert [queue.add_rate_limited("a") for _ in range(3)] == [1, 2, 4]
-    assert queue.num_requeues("a") == 3
-    await clock.advance(1)
-    assert await take_all(queue) == ["a"]
-    queue.forget("a")
-    assert queue.num_requeues("a") == 0
-    assert queue.add_rate_limited("a") == 1
-    queue.shut_down()
-    assert await queue.drained(1)
-
-
 async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest() -> None:
-    clock = FakeClock()
-    queue: WorkQueue[str] = WorkQueue("shut", clock=clock)
+    queue: WorkQueue[str] = WorkQueue("shut")
     queue.add("a")
     queue.add_after("late", 5)
     assert await queue.get() == "a"
@@ -140,12 +122,12 @@ async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest() -> None:
     assert await drained
     with pytest.raises(ShutDown):
         await queue.get()
-    await clock.advance(10)
+    await advance(10)
     assert len(queue) == 0
 
 
 async def test_shut_down_wakes_every_idle_worker() -> None:
-    queue: WorkQueue[str] = WorkQueue("wake", clock=FakeClock())
+    queue: WorkQueue[str] = WorkQueue("wake")
     workers = [asyncio.create_task(queue.get()) for _ in range(3)]
     await settle()
     queue.shut_down()
@@ -154,31 +136,29 @@ async def test_shut_down_wakes_every_idle_worker() -> None:
 
 
 async def test_drained_gives_up_on_a_worker_that_never_ends() -> None:
-    clock = FakeClock(auto=True)
-    queue: WorkQueue[str] = WorkQueue("stuck", clock=clock)
+    queue: WorkQueue[str] = WorkQueue("stuck")
     queue.add("a")
     await queue.get()
     queue.shut_down()
     assert not await queue.drained(5)
-    assert clock.elapsed_s == 5
+    assert elapsed_s() == 5
 
 
 async def test_metrics_count_as_in_client_go() -> None:
-    clock = FakeClock()
-    queue: WorkQueue[str] = WorkQueue("measured", clock=clock)
+    queue: WorkQueue[str] = WorkQueue("measured")
     queue.add("a")
     queue.add("a")
     queue.add("b")
     assert metric("depth", "measured") == 2
     assert metric("adds_total", "measured") == 2
-    await clock.advance(3)
+    await advance(3)
     await queue.get()
-    await clock.advance(2)
+    await advance(2)
     await queue.get()
     assert metric("depth", "measured") == 0
     assert metric("queue_duration_seconds_sum", "measured") == 8
     assert metric("unfinished_work_seconds", "measured") == 2
-    await clock.advance(1)
+    await advance(1)
     assert metric("unfinished_work_seconds", "measured") == 4
     assert metric("longest_running_processor_seconds", "measured") == 3
     queue.add("a")
@@ -188,13 +168,13 @@ async def test_metrics_count_as_in_client_go() -> None:
     assert metric("work_duration_seconds_sum", "measured") == 4
     assert metric("longest_running_processor_seconds", "measured") == 0
     queue.add_after("c", 0)
-    queue.add_rate_limited("d")
+    queue.add_after("d", 5)
     assert metric("retries_total", "measured") == 2
     queue.shut_down()
 
 
 def test_histogram_borders_are_those_of_client_go() -> None:
-    WorkQueue[str]("borders", clock=FakeClock())
+    WorkQueue[str]("borders")
     borders = [
         sample.labels["le"]
         for family in REGISTRY.collect()
@@ -209,7 +189,7 @@ def test_histogram_borders_are_those_of_client_go() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["add", "after", "limited", "advance"]),
+        st.sampled_from(["add", "after", "advance"]),
         st.integers(min_value=0, max_value=4),
         st.floats(min_value=0, max_value=3),
     ),
@@ -222,8 +202,7 @@ STEPS = st.lists(
 async def test_no_key_is_in_two_hands_and_none_is_lost(
     steps: list[tuple[str, int, float]], workers: int
 ) -> None:
-    clock = FakeClock()
-    queue: WorkQueue[int] = WorkQueue("property", clock=clock)
+    queue: WorkQueue[int] = WorkQueue("property")
     in_work: Counter[int] = Counter()
     asked_at: dict[int, float] = {}
     began_at: dict[int, float] = {}
@@ -236,8 +215,8 @@ async def test_no_key_is_in_two_hands_and_none_is_lost(
                 return
             in_work[key] += 1
             assert in_work[key] == 1, "one key in two hands"
-            began_at[key] = clock.monotonic()
-            await clock.sleep(0.7)
+            began_at[key] = elapsed_s()
+            await asyncio.sleep(0.7)
             in_work[key] -= 1
             queue.done(key)
 
@@ -246,16 +225,14 @@ async def test_no_key_is_in_two_hands_and_none_is_lost(
             group.create_task(worker())
         for action, key, seconds in steps:
             if action == "advance":
-                await clock.advance(seconds)
+                await advance(seconds)
                 continue
-            asked_at[key] = clock.monotonic()
+            asked_at[key] = elapsed_s()
             if action == "add":
                 queue.add(key)
-            elif action == "after":
-                queue.add_after(key, seconds)
             else:
-                queue.add_rate_limited(key)
-        await clock.advance(60)
+                queue.add_after(key, seconds)
+        await advance(60)
         for key, moment in asked_at.items():
             assert began_at[key] >= moment, "an addition was lost"
         queue.shut_down()
@@ -263,7 +240,7 @@ async def test_no_key_is_in_two_hands_and_none_is_lost(
 
 
 async def test_keys_in_the_background_wait_for_all_others() -> None:
-    queue: WorkQueue[str] = WorkQueue("background", clock=FakeClock())
+    queue: WorkQueue[str] = WorkQueue("background")
     for key in ("old-1", "old-2", "old-3"):
         queue.add(key, background=True)
     queue.add("new")
@@ -272,7 +249,7 @@ async def test_keys_in_the_background_wait_for_all_others() -> None:
 
 
 async def test_a_key_in_the_background_comes_forward_when_it_is_added_again() -> None:
-    queue: WorkQueue[str] = WorkQueue("forward", clock=FakeClock())
+    queue: WorkQueue[str] = WorkQueue("forward")
     queue.add("a", background=True)
     queue.add("b", background=True)
     queue.add("b")
@@ -281,7 +258,7 @@ async def test_a_key_in_the_background_comes_forward_when_it_is_added_again() ->
 
 
 async def test_a_key_in_work_that_is_added_in_the_background_stays_there() -> None:
-    queue: WorkQueue[str] = WorkQueue("in-work", clock=FakeClock())
+    queue: WorkQueue[str] = WorkQueue("in-work")
     queue.add("a")
     assert await queue.get() == "a"
     queue.add("a", background=True)
@@ -291,7 +268,7 @@ async def test_a_key_in_work_that_is_added_in_the_background_stays_there() -> No
 
 
 async def test_a_key_in_work_that_is_added_both_ways_does_not_wait() -> None:
-    queue: WorkQueue[str] = WorkQueue("both", clock=FakeClock())
+    queue: WorkQueue[str] = WorkQueue("both")
     queue.add("a")
     assert await queue.get() == "a"
     queue.add("a", background=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ccm.runtime.window import Window
+from ccm.runtime.window import SlidingCounter
 
 
 def test_what_is_a_window_old_is_forgotten() -> None:
-    window = Window(10)
+    window = SlidingCounter(10)
     for moment in (0, 1, 1, 5):
         window.note(moment)
 

@@ -18,11 +18,13 @@ from ccm.cloud.types import InstanceMetadata, address
 from ccm.controllers.node.controller import WRITE_ATTEMPTS, NodeController, Settings
 from ccm.kube.errors import Conflict, Missing
 from ccm.model import Node, ObjectReference
-from ccm.runtime.loop import DONE
+from ccm.runtime.controller import DONE
 from ccm.testing.builders import node as build
 from ccm.testing.builders import uninitialized_taint
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import advance, elapsed_s
 from ccm.testing.fakes import FakeCloud
+
+pytestmark = pytest.mark.virtual_time
 
 U = uninitialized_taint()
 
@@ -71,6 +73,7 @@ class Cache:
         self.list = cluster.list
         self.add_handler = cluster.add_handler
         self.wait_synced = cluster.wait_synced
+        self.remove_handler = lambda handler: None
         self.store = self
 
 
@@ -80,14 +83,14 @@ class Api:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def get(self, name: str) -> Node:
+    async def get(self, name: str, *, namespace: str = "") -> Node:
         self._cluster.requests.append("GET")
         if name not in self._cluster.nodes:
             raise missing()
         return self._cluster.nodes[name]
 
     async def patch_strategic(
-        self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
+        self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> Node:
         self._cluster.requests.append(f"PATCH {subresource}".strip())
         refusal = self._cluster.refuse()
@@ -100,8 +103,10 @@ class Api:
         self._cluster.nodes[name] = after
         return after
 
+    patch_merge = patch_strategic
 
-def controller(cluster: Cluster, fake: FakeCloud, clock: FakeClock) -> NodeController:
+
+def controller(cluster: Cluster, fake: FakeCloud) -> NodeController:
     cache: Any = Cache(cluster)
     return NodeController(
         nodes=cache,
@@ -110,7 +115,6 @@ def controller(cluster: Cluster, fake: FakeCloud, clock: FakeClock) -> NodeContr
         schemes=("fake",),
         events=cluster,
         settings=Settings(status_period_s=1e9),
-        clock=clock,
         rng=random.Random(1),
     )
 
@@ -120,16 +124,15 @@ def cloud(**script: Any) -> FakeCloud:
 
 
 async def test_conflicts_without_end_become_an_error() -> None:
-    clock = FakeClock(auto=True)
     cluster = Cluster(build(taints=[U]))
     cluster.refuse = moved
 
     with pytest.raises(Conflict):
-        await controller(cluster, cloud(), clock).sync_node("node0")
+        await controller(cluster, cloud()).sync_node("node0")
 
     assert cluster.requests.count("PATCH") == WRITE_ATTEMPTS
     # The first retry is at once; 18 pauses of 50 to 100 ms follow.
-    assert 18 * 0.05 <= clock.elapsed_s <= 18 * 0.1
+    assert 18 * 0.05 <= elapsed_s() <= 18 * 0.1
     assert cluster.events == []
 
 
@@ -137,7 +140,7 @@ async def test_a_node_that_vanishes_under_the_write_is_done() -> None:
     cluster = Cluster(build(taints=[U]))
     cluster.refuse = missing
 
-    result = await controller(cluster, cloud(), FakeClock()).sync_node("node0")
+    result = await controller(cluster, cloud()).sync_node("node0")
 
     assert (result, cluster.requests, cluster.events) == (DONE, ["PATCH"], [])
 
@@ -150,35 +153,33 @@ async def test_a_node_that_vanishes_after_a_conflict_is_done() -> None:
         return moved()
 
     cluster.refuse = vanish
-    result = await controller(cluster, cloud(), FakeClock()).sync_node("node0")
+    result = await controller(cluster, cloud()).sync_node("node0")
 
     assert (result, cluster.requests) == (DONE, ["PATCH", "GET"])
 
 
 async def test_one_cause_is_told_once_a_minute_and_another_at_once() -> None:
-    clock = FakeClock()
     fake = cloud(metadata_error=Unavailable("first"))
     cluster = Cluster(build(taints=[U]))
-    task = spawn(controller(cluster, fake, clock).run(), name="controller")
+    task = spawn(controller(cluster, fake).controller.run(), name="controller")
 
-    await clock.advance(50)
+    await advance(50)
     assert cluster.events == [("InitializationFailed", "Initialization failed: first")]
     fake.metadata_error = Unavailable("second")
-    await clock.advance(40)
+    await advance(40)
     assert cluster.events[1:] == [("InitializationFailed", "Initialization failed: second")]
-    await clock.advance(90)
+    await advance(90)
     assert cluster.events[2:] == [("InitializationFailed", "Initialization failed: second")]
 
     await cancel_and_join(task)
 
 
 async def test_what_the_api_server_lacks_is_no_event_about_the_node() -> None:
-    clock = FakeClock()
     cluster = Cluster(build(taints=[U]))
     cluster.refuse = moved
-    task = spawn(controller(cluster, cloud(), clock).run(), name="controller")
+    task = spawn(controller(cluster, cloud()).controller.run(), name="controller")
 
-    await clock.advance(60)
+    await advance(60)
     await cancel_and_join(task)
 
     assert "PATCH" in cluster.requests
@@ -186,13 +187,12 @@ async def test_what_the_api_server_lacks_is_no_event_about_the_node() -> None:
 
 
 async def test_the_gauge_counts_nodes_that_wait_for_this_cloud() -> None:
-    clock = FakeClock()
     waiting = build("a", taints=[U])
     foreign = build("b", taints=[U], provider_id="other://1")
     cluster = Cluster(waiting, foreign, build("c"))
     fake = cloud(metadata=lambda _: None)
-    task = spawn(controller(cluster, fake, clock).run(), name="controller")
-    await clock.advance(0)
+    task = spawn(controller(cluster, fake).controller.run(), name="controller")
+    await advance(0)
 
     def gauge() -> float | None:
         return metrics.REGISTRY.get_sample_value("ccm_nodes_uninitialized")
@@ -216,7 +216,7 @@ async def test_addresses_that_came_while_the_cloud_was_asked_are_not_written_aga
         cluster.nodes["node0"] = build(addresses=found.addresses)
         return found
 
-    await controller(cluster, cloud(metadata=answer), FakeClock()).update_addresses()
+    await controller(cluster, cloud(metadata=answer)).update_addresses()
 
     assert cluster.requests == []
 
@@ -234,7 +234,7 @@ async def test_delays_count_from_the_creation_of_the_node(created: str, seconds:
     before = total()
     cluster = Cluster(build(taints=[U], created=created))
 
-    await controller(cluster, cloud(), FakeClock()).sync_node("node0")
+    await controller(cluster, cloud()).sync_node("node0")
 
     assert total() - before == pytest.approx(seconds)
     assert cluster.events == [("Synced", "Node synced successfully")]

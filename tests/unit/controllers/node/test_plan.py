@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node import plan
 from ccm.model import Node, NodeAddress, Taint, names
+from ccm.model.patches import Patch
 from ccm.testing.builders import node, uninitialized_taint
 
 U = uninitialized_taint()
@@ -67,7 +68,7 @@ answers = st.builds(
 )
 
 
-def merged(before: Node, patch: plan.Patch) -> Node:
+def merged(before: Node, patch: Patch) -> Node:
     """The node after a patch of the shapes that the plan makes."""
     plain = msgspec.to_builtins(before)
     for part in ("metadata", "spec", "status"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, Unauthenticated, Unavailable
@@ -18,8 +19,10 @@ from ccm.controllers.nodelifecycle.plan import BRAKE_WINDOW_S, Protection
 from ccm.model import Node, ObjectReference
 from ccm.model.times import format_time
 from ccm.testing.builders import node as build
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import advance
 from ccm.testing.fakes import FakeCloud
+
+pytestmark = pytest.mark.virtual_time
 
 TROUBLE = "node kept, its state is not known"
 OVER = "the state of all nodes is known again"
@@ -64,13 +67,17 @@ class Cache:
     def drop(self, name: str) -> None:
         self._gone(self.nodes.pop(name))
 
-    async def delete(self, name: str, *, uid: str | None = None) -> None:
+    async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
         del uid
         self.deleted.append(name)
 
-    async def patch_strategic(self, name: str, patch: Mapping[str, Any]) -> Node:
-        del patch
+    async def patch_strategic(self, name: str, patch: Mapping[str, Any], **_: str) -> Node:
         return self.nodes[name]
+
+    patch_merge = patch_strategic
+
+    def remove_handler(self, handler: object) -> None:
+        """The test ends anyway."""
 
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
         """Events are dropped."""
@@ -94,9 +101,7 @@ class Cloudy(FakeCloud):
 
 
 @asynccontextmanager
-async def running(
-    fake: FakeCloud, clock: FakeClock, protection: Protection | None = None
-) -> AsyncIterator[Cache]:
+async def running(fake: FakeCloud, protection: Protection | None = None) -> AsyncIterator[Cache]:
     cache: Any = Cache()
     controller = NodeLifecycleController(
         nodes=cache,
@@ -105,10 +110,9 @@ async def running(
         schemes=("fake",),
         events=cache,
         settings=Settings(workers=4, period_s=5.0, protection=protection or Protection()),
-        clock=clock,
     )
-    task = spawn(controller.run(), name="controller")
-    await clock.advance(0)
+    task = spawn(controller.controller.run(), name="controller")
+    await advance(0)
     try:
         yield cache
     finally:
@@ -121,19 +125,19 @@ def said(lines: list[Any], text: str, level: str | None = None) -> int:
 
 @pytest.mark.parametrize("end", ["ready", "gone", "answered"])
 async def test_a_trouble_ends_however_its_last_node_leaves_it(end: str) -> None:
-    clock, fake = FakeClock(), Cloudy(a=Unavailable("down"))
-    async with running(fake, clock) as cache:
+    fake = Cloudy(a=Unavailable("down"))
+    async with running(fake) as cache:
         with capture_logs() as lines:
             for _ in range(2):
                 cache.put(silent("a"))
-                await clock.advance(6)
+                await advance(6)
                 if end == "ready":
                     cache.put(ready("a"))
                 elif end == "gone":
                     cache.drop("a")
                 else:
                     trouble, fake.errors = fake.errors, {}
-                    await clock.advance(60)
+                    await advance(60)
                     fake.errors = trouble
                     cache.put(ready("a"))
 
@@ -142,53 +146,52 @@ async def test_a_trouble_ends_however_its_last_node_leaves_it(end: str) -> None:
 
 
 async def test_an_error_about_a_node_that_went_away_is_no_trouble() -> None:
-    clock, fake = FakeClock(), Cloudy(a=Unavailable("down"))
-    fake.delay_s, fake.clock = 1.0, clock
-    async with running(fake, clock) as cache:
+    fake = Cloudy(a=Unavailable("down"))
+    fake.delay_s = 1.0
+    async with running(fake) as cache:
         with capture_logs() as lines:
             cache.put(silent("a"))
-            await clock.advance(0.5)
+            await advance(0.5)
             cache.drop("a")
-            await clock.advance(2)
+            await advance(2)
 
     assert fake.questions("a") == 1
     assert said(lines, TROUBLE) == 0
 
 
 async def test_when_an_outage_ends_for_one_node_the_others_are_asked_about_at_once() -> None:
-    clock = FakeClock()
     fake = Cloudy(a=Unavailable("down"), b=Unavailable("down"))
-    async with running(fake, clock) as cache:
+    async with running(fake) as cache:
         cache.put(silent("a"))
-        await clock.advance(60)  # by now a is left alone for minutes
+        await advance(60)  # by now a is left alone for minutes
         before = fake.questions("a")
         cache.put(silent("b"))
-        await clock.advance(1)
+        await advance(1)
         fake.errors.clear()
-        await clock.advance(11)
+        await advance(11)
 
     assert fake.questions("a") > before
 
 
 async def test_refused_credentials_are_not_tried_every_few_seconds() -> None:
-    clock, fake = FakeClock(), Cloudy(a=Unauthenticated("no"))
-    async with running(fake, clock) as cache:
+    fake = Cloudy(a=Unauthenticated("no"))
+    async with running(fake) as cache:
         cache.put(silent("a"))
-        await clock.advance(29)
+        await advance(29)
         assert fake.questions("a") == 1
-        await clock.advance(10)
+        await advance(10)
         assert fake.questions("a") == 2
 
 
 async def test_a_hold_is_said_once() -> None:
     """The cloud says gone and takes it back, again and again."""
-    clock, fake = FakeClock(), FakeCloud()
+    fake = FakeCloud()
     answers = iter([False, True] * 100)
     fake._exists = lambda: next(answers)  # type: ignore[method-assign]
-    async with running(fake, clock) as cache:
+    async with running(fake) as cache:
         with capture_logs() as lines:
             cache.put(silent("a"))
-            await clock.advance(21)
+            await advance(21)
 
         assert cache.deleted == []
     assert said(lines, "node held") == 1
@@ -197,18 +200,17 @@ async def test_a_hold_is_said_once() -> None:
 
 async def test_a_brake_lets_so_many_nodes_be_deleted_in_a_while() -> None:
     """On the day when the cloud denies every instance, most of the cluster survives."""
-    clock = FakeClock()
-    async with running(FakeCloud(exists=False), clock, Protection(most_deletions=3)) as cache:
+    async with running(FakeCloud(exists=False), Protection(most_deletions=3)) as cache:
         deleted: list[str] = cache.deleted
         with capture_logs() as lines:
             for number in range(10):
                 cache.put(silent(f"n{number}"))
-            await clock.advance(BRAKE_WINDOW_S / 2)
+            await advance(BRAKE_WINDOW_S / 2)
             for name in set(deleted):
                 cache.drop(name)
             assert len(deleted) == 3
 
-            await clock.advance(BRAKE_WINDOW_S / 2 + 10)
+            await advance(BRAKE_WINDOW_S / 2 + 10)
             for name in set(deleted) & cache.nodes.keys():
                 cache.drop(name)
             assert len(set(deleted)) == 6
@@ -220,15 +222,15 @@ async def test_a_brake_lets_so_many_nodes_be_deleted_in_a_while() -> None:
 
 
 async def test_a_young_node_is_not_deleted_before_its_time() -> None:
-    clock, fake = FakeClock(), FakeCloud(exists=False)
+    fake = FakeCloud(exists=False)
     young = build("a", provider_id="fake://a", ready="False", created=format_time(clock.now()))
-    async with running(fake, clock, Protection(least_age_s=60)) as cache:
+    async with running(fake, Protection(least_age_s=60)) as cache:
         with capture_logs() as lines:
             cache.put(young)
             cache.put(silent("old"))
-            await clock.advance(58)
+            await advance(58)
             assert set(cache.deleted) == {"old"}
-            await clock.advance(8)
+            await advance(8)
             assert "a" in cache.deleted
 
     assert said(lines, "node held", "info") == 1

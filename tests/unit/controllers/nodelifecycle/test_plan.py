@@ -9,7 +9,7 @@ import pytest
 
 from ccm.cloud.types import InstanceState, Power
 from ccm.controllers.nodelifecycle.plan import (
-    Fate,
+    Action,
     Protection,
     Reason,
     changed_state,
@@ -36,31 +36,31 @@ def deleting(of: Node) -> Node:
 
 
 @pytest.mark.parametrize(
-    ("current", "state", "confirmed", "fate", "reason"),
+    ("current", "state", "confirmed", "action", "reason"),
     [
-        (ASKED, GONE, True, Fate.DELETE, Reason.GONE),
-        (ASKED, GONE, None, Fate.HOLD, Reason.UNCONFIRMED),
-        (ASKED, GONE, False, Fate.HOLD, Reason.CONTRADICTED),
-        (ASKED, RUNNING, True, Fate.KEEP, Reason.EXISTS),
-        (ASKED, SHUTDOWN, None, Fate.KEEP, Reason.EXISTS),
-        (None, GONE, True, Fate.KEEP, Reason.REPLACED),
-        (node(provider_id="fake://1", ready="False", uid="x"), GONE, True, Fate.KEEP, None),
-        (node(provider_id="fake://2", ready="False"), GONE, True, Fate.KEEP, Reason.REPLACED),
-        (node(provider_id="fake://1"), GONE, True, Fate.KEEP, Reason.READY),
-        (deleting(ASKED), GONE, True, Fate.HOLD, Reason.DELETING),
-        (deleting(ASKED), GONE, None, Fate.HOLD, Reason.DELETING),
+        (ASKED, GONE, True, Action.DELETE, Reason.GONE),
+        (ASKED, GONE, None, Action.HOLD, Reason.UNCONFIRMED),
+        (ASKED, GONE, False, Action.HOLD, Reason.CONTRADICTED),
+        (ASKED, RUNNING, True, Action.KEEP, Reason.EXISTS),
+        (ASKED, SHUTDOWN, None, Action.KEEP, Reason.EXISTS),
+        (None, GONE, True, Action.KEEP, Reason.REPLACED),
+        (node(provider_id="fake://1", ready="False", uid="x"), GONE, True, Action.KEEP, None),
+        (node(provider_id="fake://2", ready="False"), GONE, True, Action.KEEP, Reason.REPLACED),
+        (node(provider_id="fake://1"), GONE, True, Action.KEEP, Reason.READY),
+        (deleting(ASKED), GONE, True, Action.HOLD, Reason.DELETING),
+        (deleting(ASKED), GONE, None, Action.HOLD, Reason.DELETING),
     ],
 )
 def test_what_happens_to_a_node(
     current: Node | None,
     state: InstanceState,
     confirmed: bool | None,
-    fate: Fate,
+    action: Action,
     reason: Reason | None,
 ) -> None:
     verdict = judge(ASKED, current, state, confirmed_gone=confirmed, schemes=OURS)
 
-    assert verdict.fate is fate
+    assert verdict.action is action
     assert verdict.reason is (reason or Reason.REPLACED)
     assert verdict == judge(ASKED, current, state, confirmed_gone=confirmed, schemes=OURS)
 
@@ -74,8 +74,8 @@ def test_what_is_forbidden_holds_a_node_that_would_be_deleted(
     held = judge(ASKED, ASKED, GONE, confirmed_gone=confirmed, schemes=OURS, forbidden=why)
     kept = judge(ASKED, ASKED, RUNNING, confirmed_gone=None, schemes=OURS, forbidden=why)
 
-    assert (held.fate, held.reason) == (Fate.HOLD, why)
-    assert kept.fate is Fate.KEEP
+    assert (held.action, held.reason) == (Action.HOLD, why)
+    assert kept.action is Action.KEEP
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,8 @@ def test_a_node_is_deleted_in_one_case_only() -> None:
         for current, state, confirmed in itertools.product(
             others, (GONE, RUNNING, SHUTDOWN), (None, False, True)
         )
-        if judge(ASKED, current, state, confirmed_gone=confirmed, schemes=OURS).fate is Fate.DELETE
+        if judge(ASKED, current, state, confirmed_gone=confirmed, schemes=OURS).action
+        is Action.DELETE
     ]
 
     assert deleted
@@ -130,7 +131,7 @@ def test_a_node_of_another_cloud_is_never_deleted() -> None:
 
     verdict = judge(foreign, foreign, GONE, confirmed_gone=True, schemes=OURS)
 
-    assert (verdict.fate, verdict.reason) == (Fate.KEEP, Reason.FOREIGN)
+    assert (verdict.action, verdict.reason) == (Action.KEEP, Reason.FOREIGN)
 
 
 @pytest.mark.parametrize(

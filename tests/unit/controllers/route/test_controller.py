@@ -2,178 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import builtins
-import contextlib
-import dataclasses
-import random
-from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from ccm.base.clock import Clock
-from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.errors import CloudError, InvalidArgument, RetryAfter, Unavailable
 from ccm.cloud.types import Route, address
-from ccm.controllers.route import plan
-from ccm.controllers.route.controller import RouteController, Settings
-from ccm.kube.errors import Conflict, Missing
-from ccm.kube.informer import Informer
-from ccm.model import Node, NodeSpec, NodeStatus, ObjectMeta, ObjectReference
-from ccm.testing.clock import FakeClock
+from ccm.kube.errors import Conflict
+from ccm.testing.clock import advance
+from tests.unit.controllers.route.world import Stage
 
-RANGES = plan.parse_ranges("10.120.0.0/16")
-
-
-class FakeRoutes:
-    """Routes in memory; `faults` by operation, `slow` keeps a call open until `release`."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.routes: list[Route] = []
-        self.log: list[str] = []
-        self.at: list[float] = []
-        self.faults: dict[str, CloudError] = {}
-        self.slow: set[str] = set()
-        self.open: dict[str, asyncio.Event] = {}
-        self.latency_s = 0.0
-        self.under_way = 0
-        self.most = 0
-
-    async def list(self) -> Sequence[Route]:
-        self.at.append(self.clock.monotonic())
-        listed = tuple(self.routes)
-        await self._suffer("list")
-        return listed
-
-    async def create(self, name_hint: str, route: Route) -> None:
-        await self._suffer(f"create {route.target_node} {route.destination_cidr}")
-        name = f"{name_hint}-{route.destination_cidr}"
-        self.routes.append(dataclasses.replace(route, name=name))
-
-    async def delete(self, route: Route) -> None:
-        await self._suffer(f"delete {route.target_node} {route.destination_cidr}")
-        if route in self.routes:
-            self.routes.remove(route)
-
-    async def _suffer(self, what: str) -> None:
-        self.log.append(what)
-        self.under_way += 1
-        self.most = max(self.most, self.under_way)
-        try:
-            if self.latency_s:
-                await self.clock.sleep(self.latency_s)
-            if what in self.slow:
-                await self.open.setdefault(what, asyncio.Event()).wait()
-            fault = self.faults.get(what) or self.faults.get(what.partition(" ")[0])
-            if fault is not None:
-                raise fault.with_traceback(None)
-        finally:
-            self.under_way -= 1
-
-    def changes(self) -> builtins.list[str]:
-        return [entry for entry in self.log if entry != "list"]
-
-    def present(self) -> set[tuple[str, str]]:
-        return {(route.target_node, route.destination_cidr) for route in self.routes}
-
-
-class FakeApi:
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.conditions: list[tuple[str, str, str]] = []
-        self.error: Exception | None = None
-
-    async def patch_strategic(
-        self, name: str, patch: Mapping[str, Any], *, subresource: str = ""
-    ) -> Node:
-        assert subresource == "status"
-        if self.error is not None:
-            raise self.error
-        (condition,) = patch["status"]["conditions"]
-        self.conditions.append((name, condition["status"], condition["reason"]))
-        return self.stage.conditioned(name, condition)
-
-
-class Stage:
-    """A controller over a cache that the test fills."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.clock = FakeClock()
-        self.cloud = FakeRoutes(self.clock)
-        self.api = FakeApi(self)
-        self.events: list[tuple[str, str, str]] = []
-        self.informer: Informer[Node] = Informer(None, resource="nodes", clock=self.clock)  # type: ignore[arg-type]
-        self.version = 0
-        self.controller = RouteController(
-            nodes=self.informer,
-            api=self.api,
-            calls=self.cloud,
-            ranges=RANGES,
-            events=self,
-            settings=Settings(**settings),
-            clock=self.clock,
-            rng=random.Random(1),
-        )
-
-    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
-        assert reference.api_version == "v1"
-        self.events.append((reference.name, kind, reason))
-
-    def node(self, name: str, *cidrs: str, ip: str = "10.0.0.1", uid: str = "") -> None:
-        self.version += 1
-        old = self.informer.store.get(name)
-        self.informer._content.upsert(
-            Node(
-                metadata=ObjectMeta(
-                    name=name, uid=uid or f"uid-{name}", resource_version=str(self.version)
-                ),
-                spec=NodeSpec(pod_cidrs=list(cidrs) or None),
-                status=NodeStatus(
-                    addresses=[address("InternalIP", ip)],
-                    conditions=old.status.conditions if old else None,
-                ),
-            )
-        )
-
-    def conditioned(self, name: str, condition: Mapping[str, Any]) -> Node:
-        from ccm.model import NodeCondition
-
-        old = self.informer.store.get(name)
-        if old is None:
-            raise Missing(status=404, reason="NotFound", message="gone")
-        self.version += 1
-        changed = Node(
-            metadata=ObjectMeta(name=name, uid=old.uid, resource_version=str(self.version)),
-            spec=old.spec,
-            status=NodeStatus(
-                addresses=list(old.addresses),
-                conditions=[
-                    NodeCondition(
-                        type=condition["type"],
-                        status=condition["status"],
-                        reason=condition["reason"],
-                    )
-                ],
-            ),
-        )
-        self.informer._content.upsert(changed)
-        return changed
-
-    def remove(self, name: str) -> None:
-        self.informer._content.remove(name)
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        self.informer._content.complete()
-        task = spawn(self.controller.run(), name="controller")
-        try:
-            await self.clock.advance(0)
-            yield
-            assert not task.done()
-        finally:
-            await cancel_and_join(task)
+pytestmark = pytest.mark.virtual_time
 
 
 async def test_a_start_creates_what_is_missing_and_deletes_what_is_too_much() -> None:
@@ -199,9 +38,9 @@ async def test_a_settled_cluster_costs_one_listing_now_and_one_in_ten_minutes() 
         stage.cloud.log.clear()
         stage.api.conditions.clear()
 
-        await stage.clock.advance(590)
+        await advance(590)
         assert stage.cloud.log == []
-        await stage.clock.advance(310)
+        await advance(310)
 
         assert stage.cloud.log == ["list"]
         assert stage.api.conditions == []
@@ -211,10 +50,10 @@ async def test_a_settled_cluster_costs_one_listing_now_and_one_in_ten_minutes() 
 async def test_a_new_node_has_its_route_soon() -> None:
     stage = Stage()
     async with stage.running():
-        await stage.clock.advance(60)
+        await advance(60)
         stage.node("a", "10.120.0.0/24")
 
-        await stage.clock.advance(0.5)
+        await advance(0.5)
 
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
 
@@ -222,14 +61,14 @@ async def test_a_new_node_has_its_route_soon() -> None:
 async def test_a_node_that_is_still_without_ranges_costs_no_listing() -> None:
     stage = Stage()
     async with stage.running():
-        await stage.clock.advance(60)
+        await advance(60)
         stage.cloud.log.clear()
         stage.node("a")
-        await stage.clock.advance(5)
+        await advance(5)
         assert stage.cloud.log == []
 
         stage.node("a", "10.120.0.0/24")
-        await stage.clock.advance(0.5)
+        await advance(0.5)
 
         assert stage.cloud.changes() == ["create a 10.120.0.0/24"]
 
@@ -240,7 +79,7 @@ async def test_under_churn_there_is_at_most_one_listing_in_ten_seconds() -> None
     async with stage.running():
         for number in range(100):
             stage.node(f"n{number}", f"10.120.{number}.0/24")
-            await stage.clock.advance(1)
+            await advance(1)
 
         gaps = [
             late - early for early, late in zip(stage.cloud.at, stage.cloud.at[1:], strict=False)
@@ -254,11 +93,11 @@ async def test_a_fixed_period_is_kept_from_start_to_start_and_by_nothing_else() 
     stage = Stage(period_s=10.0, interval_s=1.0)
     stage.cloud.latency_s = 3.0
     async with stage.running():
-        await stage.clock.advance(5)
+        await advance(5)
         for number in range(6):
             stage.node(f"n{number}", f"10.120.{number}.0/24")
-            await stage.clock.advance(10)
-        await stage.clock.advance(4)
+            await advance(10)
+        await advance(4)
 
         begin = stage.cloud.at[0]
         assert [moment - begin for moment in stage.cloud.at] == [0, 10, 20, 30, 40, 50, 60]
@@ -273,13 +112,13 @@ async def test_a_failed_creation_is_told_and_tried_again_ever_later() -> None:
     async with stage.running():
         assert stage.api.conditions == [("a", "True", "NoRouteCreated")]
         assert stage.events == [("a", "Warning", "FailedToCreateRoute")]
-        await stage.clock.advance(60)
+        await advance(60)
         tries = len(stage.cloud.changes())
         assert 4 <= tries <= 7
         assert len(stage.events) == tries
 
         stage.cloud.faults.clear()
-        await stage.clock.advance(70)
+        await advance(70)
 
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
         assert stage.api.conditions[1:] == [("a", "False", "RouteCreated")]
@@ -294,7 +133,7 @@ async def test_a_failed_deletion_is_tried_again() -> None:
         assert stage.events == []
         stage.cloud.faults.clear()
 
-        await stage.clock.advance(5)
+        await advance(5)
 
         assert stage.cloud.routes == []
 
@@ -306,9 +145,9 @@ async def test_a_retry_after_is_honoured_and_makes_no_event() -> None:
     stage.cloud.faults["create"] = RetryAfter("working on it", seconds=42)
     async with stage.running():
         stage.cloud.faults.clear()
-        await stage.clock.advance(41)
+        await advance(41)
         assert len(stage.cloud.changes()) == 1
-        await stage.clock.advance(2)
+        await advance(2)
 
         assert len(stage.cloud.changes()) == 2
         assert stage.events == []
@@ -319,7 +158,7 @@ async def test_a_hopeless_creation_is_not_hammered() -> None:
     stage.node("a", "10.120.0.0/24")
     stage.cloud.faults["create"] = InvalidArgument("no")
     async with stage.running():
-        await stage.clock.advance(590)
+        await advance(590)
 
         assert len(stage.cloud.changes()) == 1
 
@@ -333,13 +172,13 @@ async def test_when_the_cloud_answers_again_all_pauses_of_the_outage_end(
         stage.node(f"n{number}", f"10.120.{number}.0/24")
     stage.cloud.faults["create"] = Unavailable("outage")
     async with stage.running():
-        await stage.clock.advance(400)
+        await advance(400)
         stage.cloud.faults = also_failing
         stage.node("x", "10.120.99.0/24")
-        await stage.clock.advance(30)
+        await advance(30)
         stage.cloud.faults.clear()
 
-        await stage.clock.advance(60)
+        await advance(60)
 
         assert len(stage.cloud.routes) == 6
 
@@ -350,7 +189,7 @@ async def test_a_listing_that_fails_changes_nothing() -> None:
     stage.node("a", "10.120.0.0/24")
     stage.cloud.faults["list"] = Unavailable("no")
     async with stage.running():
-        await stage.clock.advance(100)
+        await advance(100)
 
         assert stage.cloud.changes() == []
         assert stage.api.conditions == []
@@ -367,14 +206,14 @@ async def test_a_call_that_hangs_holds_up_nothing_else() -> None:
         assert stage.api.conditions == [("b", "False", "RouteCreated")]
 
         stage.node("c", "10.120.2.0/24")
-        await stage.clock.advance(30)
+        await advance(30)
         assert stage.cloud.present() == {("b", "10.120.1.0/24"), ("c", "10.120.2.0/24")}
         assert stage.cloud.changes().count("create a 10.120.0.0/24") == 1
 
         stage.cloud.open["create a 10.120.0.0/24"].set()
-        await stage.clock.advance(0)
+        await advance(0)
         assert stage.api.conditions[-1] == ("a", "False", "RouteCreated")
-        await stage.clock.advance(700)
+        await advance(700)
         assert stage.cloud.changes().count("create a 10.120.0.0/24") == 1
 
 
@@ -386,11 +225,11 @@ async def test_what_was_created_during_a_listing_counts_as_there() -> None:
     async with stage.running():
         stage.node("b", "10.120.1.0/24")
         stage.cloud.slow.add("list")
-        await stage.clock.advance(11)
+        await advance(11)
         stage.cloud.open[creation].set()
-        await stage.clock.advance(0)
+        await advance(0)
         stage.cloud.open["list"].set()
-        await stage.clock.advance(60)
+        await advance(60)
 
         assert stage.cloud.changes().count(creation) == 1
         assert ("a", "True", "NoRouteCreated") not in stage.api.conditions
@@ -405,11 +244,11 @@ async def test_what_waited_for_a_call_that_ended_during_the_listing_is_done_soon
     async with stage.running():
         stage.node("a", "10.120.0.0/24")
         stage.cloud.slow.add("list")
-        await stage.clock.advance(11)
+        await advance(11)
         stage.cloud.open[deletion].set()
-        await stage.clock.advance(0)
+        await advance(0)
         stage.cloud.open["list"].set()
-        await stage.clock.advance(60)
+        await advance(60)
 
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
 
@@ -426,13 +265,13 @@ async def test_a_node_that_comes_back_during_the_deletion_of_its_route_gets_it_a
     async with stage.running():
         stage.node("a", "10.120.0.0/24")
         stage.cloud.slow.add("list")
-        await stage.clock.advance(11)
+        await advance(11)
         first, second = (deletion, "list") if ends == "during the listing" else ("list", deletion)
         stage.cloud.open[first].set()
-        await stage.clock.advance(1)
+        await advance(1)
         assert stage.api.conditions == []
         stage.cloud.open[second].set()
-        await stage.clock.advance(60)
+        await advance(60)
 
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
         assert stage.api.conditions == [("a", "False", "RouteCreated")]
@@ -448,12 +287,12 @@ async def test_a_route_whose_node_goes_during_its_creation_goes_too(ends: str) -
     async with stage.running():
         stage.remove("a")
         stage.cloud.slow.add("list")
-        await stage.clock.advance(11)
+        await advance(11)
         first, second = (creation, "list") if ends == "during the listing" else ("list", creation)
         stage.cloud.open[first].set()
-        await stage.clock.advance(1)
+        await advance(1)
         stage.cloud.open[second].set()
-        await stage.clock.advance(60)
+        await advance(60)
 
         assert stage.cloud.changes() == [creation, "delete a 10.120.0.0/24"]
         assert stage.cloud.present() == set()
@@ -465,11 +304,11 @@ async def test_a_comparison_that_meets_a_defect_is_tried_again() -> None:
     broken: Any = Route(destination_cidr=None, target_node="a", name="r0")  # type: ignore[arg-type]
     stage.cloud.routes = [broken]
     async with stage.running():
-        await stage.clock.advance(1)
+        await advance(1)
         assert stage.cloud.changes() == []
 
         stage.cloud.routes = []
-        await stage.clock.advance(60)
+        await advance(60)
 
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
 
@@ -482,7 +321,7 @@ async def test_never_more_calls_at_once_than_allowed(limit: int) -> None:
     for number in range(250):
         stage.node(f"n{number}", f"10.120.{number}.0/24")
     async with stage.running():
-        await stage.clock.advance(300)
+        await advance(300)
 
         assert stage.cloud.most == limit
         assert len(stage.cloud.routes) == 250
@@ -499,7 +338,7 @@ async def test_a_creation_waits_for_the_deletion_in_its_way() -> None:
     ]
     stage.cloud.latency_s = 1.0
     async with stage.running():
-        await stage.clock.advance(5)
+        await advance(5)
 
         order = stage.cloud.changes()
         assert order.index("delete b 10.120.0.0/24") < order.index("create a 10.120.0.0/24")
@@ -513,12 +352,12 @@ async def test_nothing_is_created_while_what_is_in_its_way_cannot_be_deleted() -
     stage.cloud.routes = [Route(destination_cidr="10.120.0.0/25", target_node="x", name="r0")]
     stage.cloud.faults["delete"] = Unavailable("no")
     async with stage.running():
-        await stage.clock.advance(20)
+        await advance(20)
         assert not any(entry.startswith("create") for entry in stage.cloud.log)
         assert stage.api.conditions == [("a", "True", "NoRouteCreated")]
         stage.cloud.faults.clear()
 
-        await stage.clock.advance(60)
+        await advance(60)
 
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
 
@@ -528,12 +367,12 @@ async def test_a_node_without_ranges_keeps_its_routes_for_a_while() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
     async with stage.running():
-        await stage.clock.advance(60)
+        await advance(60)
         stage.node("a")
-        await stage.clock.advance(30)
+        await advance(30)
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
         stage.node("a", "10.120.0.0/24")
-        await stage.clock.advance(60)
+        await advance(60)
 
         assert stage.cloud.changes() == ["create a 10.120.0.0/24"]
         assert stage.api.conditions == [("a", "False", "RouteCreated")]
@@ -544,9 +383,9 @@ async def test_a_node_without_ranges_for_long_loses_its_routes() -> None:
     stage = Stage()
     stage.node("a", "10.120.0.0/24")
     async with stage.running():
-        await stage.clock.advance(60)
+        await advance(60)
         stage.node("a")
-        await stage.clock.advance(65)
+        await advance(65)
 
         assert stage.cloud.routes == []
         assert stage.api.conditions[-1] == ("a", "True", "NoRouteCreated")
@@ -562,7 +401,7 @@ async def test_a_deletion_is_thought_over_at_the_last_moment() -> None:
     async with stage.running():
         stage.node("back", "10.120.1.0/24")
         stage.cloud.open["delete x 10.120.0.0/24"].set()
-        await stage.clock.advance(30)
+        await advance(30)
 
         assert stage.cloud.changes() == ["delete x 10.120.0.0/24"]
         assert stage.cloud.present() == {("back", "10.120.1.0/24")}
@@ -576,7 +415,7 @@ async def test_a_creation_whose_node_went_is_left_out() -> None:
     async with stage.running():
         stage.remove("b")
         stage.cloud.open["create a 10.120.0.0/24"].set()
-        await stage.clock.advance(30)
+        await advance(30)
 
         assert stage.cloud.changes() == ["create a 10.120.0.0/24"]
 
@@ -589,7 +428,7 @@ async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out() -
     async with stage.running():
         stage.node("b", "10.120.2.0/24")
         stage.cloud.open["create a 10.120.0.0/24"].set()
-        await stage.clock.advance(30)
+        await advance(30)
 
         assert stage.cloud.changes() == ["create a 10.120.0.0/24", "create b 10.120.2.0/24"]
 
@@ -600,7 +439,7 @@ async def test_a_node_made_anew_gets_a_condition_of_its_own() -> None:
     async with stage.running():
         stage.remove("a")
         stage.node("a", "10.120.0.0/24", uid="other")
-        await stage.clock.advance(30)
+        await advance(30)
 
         assert stage.api.conditions == [("a", "False", "RouteCreated")] * 2
 
@@ -612,7 +451,7 @@ async def test_a_condition_that_meets_a_conflict_is_written_later() -> None:
     async with stage.running():
         assert stage.api.conditions == []
         stage.api.error = None
-        await stage.clock.advance(1)
+        await advance(1)
 
         assert stage.api.conditions == [("a", "False", "RouteCreated")]
 
@@ -640,9 +479,9 @@ async def test_a_hopeless_creation_is_tried_at_once_when_its_node_changes() -> N
     stage.node("a", "10.120.0.0/24", ip="10.0.0.1")
     stage.cloud.faults["create"] = InvalidArgument("no")
     async with stage.running():
-        await stage.clock.advance(20)
+        await advance(20)
         stage.cloud.faults.clear()
         stage.node("a", "10.120.0.0/24", ip="10.0.0.2")
-        await stage.clock.advance(1)
+        await advance(1)
 
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}

@@ -9,7 +9,7 @@ import pytest
 
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import plan
-from ccm.controllers.route.plan import Why
+from ccm.controllers.route.plan import DeletionReason
 from ccm.model import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, names
 from ccm.model.cidr import Network, overlap, parse_cidr
 
@@ -46,8 +46,10 @@ def created(found: plan.Plan) -> list[tuple[str, str]]:
     return [(each.node.name, each.cidr) for each in found.creations]
 
 
-def deleted(found: plan.Plan) -> list[tuple[str, Why]]:
-    return [(each.route.name or each.route.destination_cidr, each.why) for each in found.deletions]
+def deleted(found: plan.Plan) -> list[tuple[str, DeletionReason]]:
+    return [
+        (each.route.name or each.route.destination_cidr, each.reason) for each in found.deletions
+    ]
 
 
 @pytest.mark.row("route-range-03")
@@ -124,7 +126,7 @@ def test_a_stray_route_goes_and_foreign_ones_stay() -> None:
         ],
     )
 
-    assert deleted(found) == [("stray", Why.STRAY)]
+    assert deleted(found) == [("stray", DeletionReason.STRAY)]
 
 
 def test_a_blackhole_never_satisfies_a_node() -> None:
@@ -132,7 +134,7 @@ def test_a_blackhole_never_satisfies_a_node() -> None:
         [node("a", "10.120.0.0/24")], [route("a", "10.120.0.0/24", "hole", blackhole=True)]
     )
 
-    assert deleted(found) == [("hole", Why.BLACKHOLE)]
+    assert deleted(found) == [("hole", DeletionReason.BLACKHOLE)]
     assert created(found) == [("a", "10.120.0.0/24")]
     assert list(found.creations[0].after) == [0]
 
@@ -145,7 +147,10 @@ def test_a_duplicate_goes_and_the_same_one_is_kept_whatever_the_order() -> None:
 
         found = compare([node("a", "10.120.0.0/24")], routes)
 
-        assert deleted(found) == [("r2", Why.DUPLICATE), ("r3", Why.DUPLICATE)]
+        assert deleted(found) == [
+            ("r2", DeletionReason.DUPLICATE),
+            ("r3", DeletionReason.DUPLICATE),
+        ]
         assert created(found) == []
 
 
@@ -165,7 +170,7 @@ def test_of_duplicates_the_one_with_the_right_addresses_is_kept() -> None:
 
     found = compare([node("a", "10.120.0.0/24", ip="10.0.0.1")], routes)
 
-    assert deleted(found) == [("r1", Why.DUPLICATE)]
+    assert deleted(found) == [("r1", DeletionReason.DUPLICATE)]
 
 
 def test_old_addresses_count_only_where_the_provider_wants_it() -> None:
@@ -174,7 +179,7 @@ def test_old_addresses_count_only_where_the_provider_wants_it() -> None:
     strict = route("a", "10.120.0.0/24", "r", ip="10.0.0.9", enable_node_addresses=True)
 
     assert deleted(compare(nodes, [old])) == []
-    assert deleted(compare(nodes, [strict])) == [("r", Why.STALE)]
+    assert deleted(compare(nodes, [strict])) == [("r", DeletionReason.STALE)]
     assert created(compare(nodes, [strict])) == [("a", "10.120.0.0/24")]
 
 
@@ -203,9 +208,9 @@ def test_a_held_node_keeps_its_routes_unless_another_node_wants_the_range() -> N
     held = compare([node("bare"), node("b", "10.120.1.0/25")], routes, held=["bare"])
     not_held = compare([node("bare")], routes)
 
-    assert deleted(held) == [("r1", Why.STRAY)]
+    assert deleted(held) == [("r1", DeletionReason.STRAY)]
     assert list(held.cut_off) == []
-    assert deleted(not_held) == [("r0", Why.STRAY), ("r1", Why.STRAY)]
+    assert deleted(not_held) == [("r0", DeletionReason.STRAY), ("r1", DeletionReason.STRAY)]
     assert list(not_held.cut_off) == ["bare"]
 
 
@@ -302,7 +307,8 @@ def test_the_condition_as_it_is_written() -> None:
     ],
 )
 def test_which_changes_matter(new: Node, counts: bool) -> None:
-    assert plan.matters(node("a", "10.120.0.0/24", ip="10.0.0.1"), new) is counts
+    old = node("a", "10.120.0.0/24", ip="10.0.0.1")
+    assert plan.concerns_routes(old, new, targets=()) is counts
 
 
 @pytest.mark.parametrize(

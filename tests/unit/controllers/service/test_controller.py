@@ -10,6 +10,8 @@ from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
 from ccm.kube.errors import Conflict, ServerError
 from tests.unit.controllers.service.world import KEY, F, World
 
+pytestmark = pytest.mark.virtual_time
+
 
 @pytest.mark.row("service-sync-02", "service-idle-01")
 async def test_a_new_service_gets_finalizer_balancer_and_address() -> None:

@@ -10,9 +10,10 @@ import pytest
 from ccm.cloud import Ingress, PortStatus, Service, Status
 from ccm.controllers.service import plan
 from ccm.controllers.service.nodes import Members, is_member, matters, shown
-from ccm.controllers.service.plan import Step
-from ccm.controllers.service.record import Record
+from ccm.controllers.service.plan import Action, Rules
+from ccm.controllers.service.record import Record, State
 from ccm.model import Taint, names
+from ccm.model.patches import StaleObject
 from ccm.testing.builders import node
 from tests.unit.controllers.service.world import F, autoscaler_taint
 
@@ -88,22 +89,58 @@ def test_who_needs_cleanup(given: Service, needs: bool) -> None:
 
 @pytest.mark.row("service-deleting-01")
 @pytest.mark.parametrize(
-    ("given", "served", "step"),
+    ("given", "served", "action"),
     [
-        (service(), False, Step.SERVE),
-        (service(finalizers=[F]), True, Step.SERVE),
-        (service("ClusterIP"), False, Step.NOTHING),
-        (service("ClusterIP"), True, Step.REMOVE),
-        (service("ClusterIP", finalizers=[F]), False, Step.REMOVE),
-        (service(finalizers=[F], deleting=True), False, Step.REMOVE),
-        (service(finalizers=["foo"], deleting=True), False, Step.NOTHING),
-        (service(finalizers=["foo"], deleting=True), True, Step.REMOVE),
-        (service(loadBalancerClass="theirs", finalizers=[F]), False, Step.NOTHING),
-        (service(loadBalancerClass="theirs", finalizers=[F], deleting=True), False, Step.NOTHING),
+        (service(), False, Action.ENSURE),
+        (service(finalizers=[F]), True, Action.ENSURE),
+        (service("ClusterIP"), False, Action.NOTHING),
+        (service("ClusterIP"), True, Action.REMOVE),
+        (service("ClusterIP", finalizers=[F]), False, Action.REMOVE),
+        (service(finalizers=[F], deleting=True), False, Action.REMOVE),
+        (service(finalizers=["foo"], deleting=True), False, Action.NOTHING),
+        (service(finalizers=["foo"], deleting=True), True, Action.REMOVE),
+        (service(loadBalancerClass="theirs", finalizers=[F]), False, Action.NOTHING),
+        (service(loadBalancerClass="theirs", finalizers=[F], deleting=True), False, Action.NOTHING),
     ],
 )
-def test_what_is_done(given: Service, served: bool, step: Step) -> None:
-    assert plan.step(given, (), served=served) is step
+def test_what_is_done(given: Service, served: bool, action: Action) -> None:
+    record = Record(applied=given) if served else None
+    assert plan.decide(given, record, Rules(), members_due=False) is action
+
+
+def record(state: State, **fields: Any) -> Record:
+    return Record(applied=service(finalizers=[F]), state=state, **fields)
+
+
+@pytest.mark.parametrize(
+    ("now", "known", "members_due", "action"),
+    [
+        (None, None, False, Action.NOTHING),
+        (None, record(State.PENDING), False, Action.REMOVE_VANISHED),
+        (None, record(State.REMOVED), False, Action.FORGET),
+        (service(uid="other"), record(State.APPLIED), False, Action.REMOVE_VANISHED),
+        (service(finalizers=[F]), record(State.UNVERIFIED), True, Action.VERIFY),
+        (service(finalizers=[F]), record(State.PENDING), True, Action.ENSURE),
+        (service(finalizers=[F]), record(State.REMOVED), False, Action.ENSURE),
+        (service(finalizers=[F]), record(State.APPLIED), True, Action.UPDATE),
+        (service(finalizers=[F]), record(State.APPLIED), False, Action.NOTHING),
+        (service(), record(State.APPLIED), False, Action.REPAIR),
+        (service(loadBalancerIP="192.0.2.9"), record(State.APPLIED), True, Action.ENSURE),
+        (service(finalizers=[F], deleting=True), record(State.APPLIED), True, Action.REMOVE),
+    ],
+    ids=lambda value: value.name.lower() if isinstance(value, Action) else "",
+)
+def test_one_thing_follows_from_service_and_record(
+    now: Service | None, known: Record | None, members_due: bool, action: Action
+) -> None:
+    assert plan.decide(now, known, Rules(), members_due=members_due) is action
+
+
+def test_a_finalizer_that_was_another_controllers_is_left_alone() -> None:
+    given = service("ClusterIP", finalizers=[F])
+    for known, action in ((None, Action.NOTHING), (record(State.APPLIED), Action.REMOVE)):
+        found = plan.decide(given, known, Rules(), members_due=False, was_foreign=True)
+        assert found is action
 
 
 CHANGES = [
@@ -219,7 +256,7 @@ def test_patches_of_the_finalizer() -> None:
 @pytest.mark.row("service-finalizer-01")
 @pytest.mark.parametrize("given", [service(deleting=True), service("ClusterIP")])
 def test_a_finalizer_is_never_added_in_vain(given: Service) -> None:
-    with pytest.raises(plan.Moved):
+    with pytest.raises(StaleObject):
         plan.finalizer_patch(given)
 
 
@@ -285,7 +322,7 @@ def test_a_status_that_is_no_longer_wanted_is_cleared() -> None:
 
     assert (plan.status_patch(given, Status()) or {})["status"] == cleared
     assert (plan.removal_patch(given) or {})["status"] == cleared
-    with pytest.raises(plan.Moved):
+    with pytest.raises(StaleObject):
         plan.status_patch(service("ClusterIP"), Status())
 
 
@@ -376,19 +413,3 @@ def test_only_some_names_are_shown() -> None:
     assert shown(few) == "[a b]"
     assert shown(many).startswith("[n00 n01 ")
     assert shown(many).endswith(" n19 <3 more>]")
-
-
-def test_the_newest_known_state_counts() -> None:
-    old, new = service(), service(finalizers=[F])
-    newer = msgspec.structs.replace(
-        new, metadata=msgspec.structs.replace(new.metadata, resource_version="10")
-    )
-    record = Record(given=old)
-    assert record.newest(old) is old
-
-    record.latest = newer
-    assert record.newest(old) is newer
-    other = service(uid="other")
-    assert record.newest(other) is other
-    record.latest = old
-    assert record.newest(newer) is newer

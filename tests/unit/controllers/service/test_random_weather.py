@@ -12,6 +12,8 @@ from ccm.cloud import errors
 from ccm.kube.errors import ServerError
 from tests.unit.controllers.service.world import F, World
 
+pytestmark = pytest.mark.virtual_time
+
 SERVICES = ("a", "b", "c")
 NODES = ("n1", "n2", "n3", "n4")
 SLOW_S = (0, 0, 0.3, 2, 7, 20)

@@ -7,6 +7,8 @@ import pytest
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter, Unavailable
 from tests.unit.controllers.service.world import FakeDigests, World
 
+pytestmark = pytest.mark.virtual_time
+
 OTHER_PORT = [{"port": 81, "protocol": "TCP", "targetPort": 80}]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, Ingress, LoadBalancerRecord, Status, default_load_balancer_name
 from ccm.cloud.calls.handle import Handle
@@ -21,7 +22,7 @@ from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, Taint, names
 from ccm.sandbox.apiserver import patches, schema
 from ccm.testing import builders
-from ccm.testing.clock import FakeClock, settle
+from ccm.testing.clock import advance, settle
 
 F = names.FINALIZER_LOAD_BALANCER
 KEY = "default/web"
@@ -35,8 +36,7 @@ class FakeBalancers:
     an operation open until `release` is set; `held` is name -> (ports, members, status).
     """
 
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self.log: list[tuple[str, str, Members]] = []
         self.at: list[float] = []
         self.faults: dict[str, Exception] = {}
@@ -90,10 +90,10 @@ class FakeBalancers:
         self.under_way[service.key] = self.under_way.get(service.key, 0) + 1
         assert self.under_way[service.key] == 1, f"calls about {service.key} overlap"
         self.log.append((operation, service.name, _names(nodes)))
-        self.at.append(self.clock.elapsed_s)
+        self.at.append(clock.monotonic())
         try:
             if self.seconds:
-                await self.clock.sleep(self.seconds)
+                await asyncio.sleep(self.seconds)
             if operation in self.slow:
                 await self.release.wait()
             fault = self.faults.get(f"{operation} {service.name}") or self.faults.get(operation)
@@ -134,8 +134,7 @@ class World:
     """A controller, its caches and its surroundings."""
 
     def __init__(self, *, digests: bool = False, cloud: Mapping[str, Any] | None = None) -> None:
-        self.clock = FakeClock()
-        self.balancers = FakeDigests(self.clock) if digests else FakeBalancers(self.clock)
+        self.balancers = FakeDigests() if digests else FakeBalancers()
         self.cloud = Cloud(name="fake", load_balancer=self.balancers, **(cloud or {}))
         self.objects: dict[str, dict[str, Any]] = {}
         self.version = 0
@@ -149,8 +148,8 @@ class World:
         self._fresh_caches()
 
     def _fresh_caches(self) -> None:
-        self.services: Informer[Service] = Informer(None, resource="services", clock=self.clock)  # type: ignore[arg-type]
-        self.nodes: Informer[Node] = Informer(None, resource="nodes", clock=self.clock)  # type: ignore[arg-type]
+        self.services: Informer[Service] = Informer(None, resource="services")  # type: ignore[arg-type]
+        self.nodes: Informer[Node] = Informer(None, resource="nodes")  # type: ignore[arg-type]
 
     # --- what the controller uses -----------------------------------------------------------
 
@@ -159,14 +158,14 @@ class World:
         self.events.append((reference.name, kind, reason))
         self.messages.append(message)
 
-    async def get(self, name: str, *, namespace: str) -> Service:
+    async def get(self, name: str, *, namespace: str = "") -> Service:
         body = self.objects.get(f"{namespace}/{name}")
         if body is None:
             raise Missing(status=404, reason="NotFound", message="gone")
         return msgspec.convert(body, Service)
 
     async def patch_strategic(
-        self, name: str, patch: Mapping[str, Any], *, namespace: str, subresource: str
+        self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> Service:
         assert subresource == "status"
         await asyncio.sleep(0)
@@ -195,6 +194,8 @@ class World:
                 entry.setdefault("ipMode", "VIP")
         self.put(changed)
         return msgspec.convert(changed, Service)
+
+    patch_merge = patch_strategic  # never used for Services
 
     # --- the cluster, as people change it ---------------------------------------------------
 
@@ -312,10 +313,9 @@ class World:
             calls=ServiceCalls(Handle(self.cloud), cluster_name="kubernetes"),
             events=self,
             settings=Settings(**settings),
-            clock=self.clock,
             rng=random.Random(1),
         )
-        task = spawn(controller.run(), name="controller")
+        task = spawn(controller.controller.run(), name="controller")
         try:
             await settle()
             yield controller
@@ -324,7 +324,7 @@ class World:
             await cancel_and_join(task)
 
     async def pass_time(self, seconds: float) -> None:
-        await self.clock.advance(seconds)
+        await advance(seconds)
 
     def reasons(self) -> list[str]:
         return [reason for _, _, reason in self.events]

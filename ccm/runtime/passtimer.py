@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock
 
 
-class Passes:
+class PassTimer:
     """Measures one pass after the other; two that overlap are one.
 
     Args:
         observe: told the seconds when the last key of a pass is finished.
-        clock: where time comes from.
     """
 
-    def __init__(self, observe: Callable[[float], None], clock: Clock = SYSTEM) -> None:
+    def __init__(self, observe: Callable[[float], None]) -> None:
         self._observe = observe
-        self._clock = clock
         self._open: set[str] = set()
         self._since = 0.0
 
@@ -30,7 +28,7 @@ class Passes:
                 is repeated all the time False: the measurement of the first would never end.
         """
         if not self._open:
-            self._since = self._clock.monotonic()
+            self._since = clock.monotonic()
         elif not joins:
             return
         self._open.update(keys)
@@ -41,4 +39,4 @@ class Passes:
             return
         self._open.discard(key)
         if not self._open:
-            self._observe(self._clock.monotonic() - self._since)
+            self._observe(clock.monotonic() - self._since)

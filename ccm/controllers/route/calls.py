@@ -1,0 +1,250 @@
+"""Creates and deletes routes: one task for each call, so that none holds up another.
+
+A call that failed is not repeated: it pauses its route, and the comparison after the pause
+decides anew. So every decision rests on a listing. A listing from before a call ended says
+nothing reliable about that call's range: what meets one is blocked, and a comparison is
+asked for when the call has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+from ccm.base import clock, log
+from ccm.base.backoff import Exponential
+from ccm.base.tasks import Group
+from ccm.cloud.types import Route
+from ccm.controllers.route import metrics, plan
+from ccm.controllers.route.conditions import Conditions
+from ccm.kube.store import View
+from ccm.model import Node, names
+from ccm.model.cidr import Network
+from ccm.runtime.backoff import ItemBackoff, RetryDecision, classify
+from ccm.runtime.recorder import Recorder
+
+BACKOFF = Exponential(base_s=1.0, cap_s=300.0, jitter=0.1)
+"""Pauses of one route that failed."""
+
+
+class RouteCloud(Protocol):
+    """The questions and orders to the cloud; see `ccm.cloud.calls.routes`."""
+
+    async def list(self) -> Sequence[Route]:
+        """All routes of the cluster."""
+        ...
+
+    async def create(self, name_hint: str, route: Route) -> None:
+        """Create a route."""
+        ...
+
+    async def delete(self, route: Route) -> None:
+        """Delete a listed route."""
+        ...
+
+
+class Change(NamedTuple):
+    """A call under way: whether it creates the route of a node's range, or deletes it."""
+
+    node: str
+    network: Network
+    creates: bool
+
+
+class RouteCalls:
+    """The calls under way.
+
+    Args:
+        cloud: carries them out.
+        nodes: the cached nodes; a call looks at them once more at the last moment.
+        conditions: told of routes that are created.
+        events: where events go.
+        concurrency: calls at once.
+        retry: asks for a comparison after so many seconds, because a call failed.
+        soon: asks for a comparison, because a call ended that something waited for.
+        rng: jitter.
+    """
+
+    def __init__(
+        self,
+        *,
+        cloud: RouteCloud,
+        nodes: View[Node],
+        conditions: Conditions,
+        events: Recorder,
+        concurrency: int,
+        retry: Callable[[float], None],
+        soon: Callable[[], None],
+        rng: random.Random,
+    ) -> None:
+        self._cloud = cloud
+        self._nodes = nodes
+        self._conditions = conditions
+        self._events = events
+        self._retry = retry
+        self._soon = soon
+        self._log = log.logger(names.COMPONENT_ROUTE)
+        self._slots = asyncio.Semaphore(concurrency)
+        self._group: Group | None = None
+        self._under_way: Counter[Change] = Counter()
+        self._retry_blocked = False
+        self.backoff: ItemBackoff[plan.Key] = ItemBackoff(BACKOFF, rng=rng)
+
+    async def run(self) -> None:
+        """Let calls run until cancelled."""
+        async with Group() as self._group:
+            await asyncio.get_running_loop().create_future()
+
+    def listing(self) -> Sequence[Change]:
+        """Routes are listed from now on; the changes that the listing cannot tell about."""
+        self._retry_blocked = False
+        return list(self._under_way)
+
+    def start(self, found: plan.Plan, before: Sequence[Change]) -> None:
+        """Start what neither pauses nor meets a call that was under way at the listing."""
+        now = clock.monotonic()
+        busy = plan.Overlaps(change.network for change in before)
+        removals: dict[int, asyncio.Task[bool]] = {}
+        for position, deletion in enumerate(found.deletions):
+            if self._may_start(deletion.key, deletion.network, busy, now):
+                change = Change(deletion.route.target_node, deletion.network, creates=False)
+                removals[position] = self._begin(change, self._delete(deletion, change))
+        for creation in found.creations:
+            if self._may_start(creation.key, creation.network, busy, now) and all(
+                position in removals for position in creation.after
+            ):
+                change = Change(creation.node.name, creation.network, creates=True)
+                self._conditions.begin(change.node)
+                obstacles = [removals[position] for position in creation.after]
+                self._begin(change, self._create(creation, change, obstacles))
+        self.backoff.keep(
+            [each.key for each in found.deletions] + [each.key for each in found.creations]
+        )
+
+    def distrust(self, before: Sequence[Change]) -> None:
+        """Believe no listing about what was under way, if by now its opposite is wanted."""
+        for change in before:
+            node = self._nodes.get(change.node)
+            is_wanted = node is not None and change.network in plan.pod_networks(node)
+            if is_wanted != change.creates:
+                self._retry_blocked = True
+            if is_wanted and not change.creates:
+                # Nothing is said about the node until it is known whether the route is there.
+                self._conditions.forget(change.node)
+        still = {change.network for change in self._under_way}
+        if self._retry_blocked and any(change.network not in still for change in before):
+            # Its call ended during the listing: nobody else asks for what waited for it.
+            self._soon()
+
+    def _may_start(self, key: plan.Key, network: Network, busy: plan.Overlaps, now: float) -> bool:
+        if busy.with_(network):
+            self._retry_blocked = True
+            return False
+        return not self.backoff.waits(key, now)
+
+    def _begin(self, change: Change, call: Coroutine[Any, Any, bool]) -> asyncio.Task[bool]:
+        assert self._group is not None, "`run` comes first"
+        self._under_way[change] += 1
+        verb = "create" if change.creates else "delete"
+        return self._group.start(call, name=f"route-{verb}-{change.network}")
+
+    @contextmanager
+    def _ending(self, change: Change) -> Iterator[None]:
+        """However the call ends, what waited for it gets its turn."""
+        try:
+            yield
+        finally:
+            self._under_way[change] -= 1
+            if not self._under_way[change]:
+                del self._under_way[change]
+            if self._retry_blocked:
+                self._soon()
+            if change.creates:
+                self._conditions.end(change.node)
+
+    async def _delete(self, deletion: plan.Deletion, change: Change) -> bool:
+        """Delete a route; whether it is gone."""
+        route = deletion.route
+        facts = {"node": change.node, "cidr": route.destination_cidr, "route": route.name}
+        with self._ending(change):
+            try:
+                async with self._slots:
+                    node = self._nodes.get(change.node)
+                    if deletion.reason is plan.DeletionReason.STRAY and plan.is_wanted(route, node):
+                        return False
+                    await self._cloud.delete(route)
+            except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
+                self._failed(deletion.key, error, facts)
+                return False
+            self._log.info("route deleted", **facts, reason=deletion.reason.value)
+            metrics.DELETIONS.labels(deletion.reason.value).inc()
+            self._succeeded(deletion.key)
+            return True
+
+    async def _create(
+        self, creation: plan.Creation, change: Change, obstacles: Sequence[asyncio.Task[bool]]
+    ) -> bool:
+        """Create a route once what is in its way is gone; whether it is there."""
+        started = clock.monotonic()
+        with self._ending(change):
+            try:
+                for obstacle in obstacles:
+                    if not await obstacle:
+                        return False
+                async with self._slots:
+                    started = clock.monotonic()
+                    if not await self._create_now(creation):
+                        return False
+            except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
+                facts = {"node": change.node, "cidr": creation.cidr}
+                if self._failed(creation.key, error, facts).event:
+                    self._tell(creation, error, clock.monotonic() - started)
+                return False
+            self._log.info("route created", node=change.node, cidr=creation.cidr)
+            self._conditions.created(change.node, creation.network)
+            self._succeeded(creation.key)
+            return True
+
+    async def _create_now(self, creation: plan.Creation) -> bool:
+        """Create the route unless the node changed while the call waited for its turn."""
+        node = self._nodes.get(creation.node.name)
+        if node is None or node.uid != creation.node.uid:
+            return False
+        if creation.network not in plan.pod_networks(node):
+            return False
+        route = Route(
+            destination_cidr=creation.cidr,
+            target_node=node.name,
+            target_addresses=tuple(node.addresses),
+        )
+        await self._cloud.create(node.uid, route)
+        return True
+
+    def _failed(self, key: plan.Key, error: Exception, facts: Mapping[str, str]) -> RetryDecision:
+        decision = classify(error)
+        seconds = self.backoff.failed(key, decision, clock.monotonic())
+        if decision.defect:
+            self._log.error("route call failed unexpectedly", **facts, call=key[0], exc_info=error)
+        else:
+            level = self._log.warning if decision.event else self._log.info
+            said = {"call": key[0], "error": str(error), "after_s": round(seconds, 3)}
+            level("route call failed", **facts, **said)
+        self._retry(seconds)
+        return decision
+
+    def _succeeded(self, key: plan.Key) -> None:
+        self.backoff.forget(key)
+        if self.backoff.end_outage(clock.monotonic()):
+            self._soon()
+
+    def _tell(self, creation: plan.Creation, error: Exception, took_s: float) -> None:
+        node = creation.node
+        message = (
+            f"Could not create route {node.uid} {creation.cidr} for node {node.name} "
+            f"after {took_s:.3f}s: {error}"
+        )
+        self._events.event(node.reference, names.WARNING, names.REASON_ROUTE_FAILED, message)

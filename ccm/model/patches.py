@@ -1,0 +1,67 @@
+"""Patches that name only what changes, and what makes the server refuse them. Pure.
+
+A patch bound to the version is refused (409) once anybody changed the object; one bound to
+the UID (409, or 422 naming `metadata.uid`) once another object has its name. A list that
+has no merge key is written whole, so it is replaced only under the version it was computed
+from: otherwise the patch undoes what another writer added in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ccm.model.meta import KubeObject
+
+Patch = Mapping[str, Any]
+
+
+class StaleObject(Exception):
+    """The object is no longer what a write was planned for: decide anew."""
+
+
+def same_object(obj: KubeObject) -> dict[str, Any]:
+    """Metadata of a patch for this very object, in whatever state."""
+    return {"uid": obj.uid} if obj.uid else {}
+
+
+def same_version(obj: KubeObject) -> dict[str, Any]:
+    """Metadata of a patch for the object in this very state."""
+    return {"resourceVersion": obj.resource_version}
+
+
+def add_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
+    """The patch that adds a finalizer; None when it is there.
+
+    Args:
+        obj: the object as it is.
+        name: the finalizer.
+        strategic: whether the kind takes strategic patches; custom resources do not, and
+            get the whole list.
+    """
+    if name in obj.finalizers:
+        return None
+    order = [*obj.finalizers, name]
+    metadata = same_version(obj)
+    if strategic and obj.finalizers:
+        metadata["$setElementOrder/finalizers"] = order
+    metadata["finalizers"] = [name] if strategic else order
+    return {"metadata": metadata}
+
+
+def remove_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> Patch | None:
+    """The patch that removes a finalizer and none of somebody else; None when it is gone.
+
+    The arguments are those of `add_finalizer`.
+    """
+    if name not in obj.finalizers:
+        return None
+    others = [each for each in obj.finalizers if each != name]
+    metadata = same_version(obj)
+    if strategic:
+        metadata["$deleteFromPrimitiveList/finalizers"] = [name]
+        if others:
+            metadata["$setElementOrder/finalizers"] = others
+    else:
+        metadata["finalizers"] = others
+    return {"metadata": metadata}

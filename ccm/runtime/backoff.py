@@ -1,0 +1,216 @@
+"""When work that failed is tried again: one table of errors, one count per key. No waiting.
+
+The policy of cloud errors is the table in `ccm.cloud.errors`; errors of the API server
+follow the same kinds. Keys that an outage of the other side stopped return together, as
+soon as one of them succeeds, instead of waiting out a back-off each.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Collection, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ccm.base.backoff import Exponential
+from ccm.base.bucket import Bucket
+from ccm.cloud import errors as cloud
+from ccm.cloud.errors import Retry
+from ccm.kube import errors as kube
+
+K = TypeVar("K", bound=Hashable)
+
+DEFAULT = Exponential(base_s=0.005, cap_s=1000.0)
+"""5 ms doubled with each failure, up to 1000 s (client-go, default controller limiter)."""
+
+DEFAULT_QPS = 10.0
+DEFAULT_BURST = 100
+"""The bucket that all keys of a controller share (client-go, default controller limiter)."""
+
+LONG = Exponential(base_s=30.0, cap_s=600.0)
+"""Delays of `Retry.LONG`: credentials and quotas are changed by people."""
+
+LEAST_AFTER_S = 1.0
+"""Shortest delay of `Retry.AFTER`: "at once", said again and again, would spin."""
+
+SLOW_S = 600.0
+"""Delay of `Retry.SLOW`; a change of the object comes earlier."""
+
+WAKE_PAUSE_S = 2.0
+"""Shortest time between two wake-ups of the keys that an outage had stopped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryDecision:
+    """What follows from an error.
+
+    Attributes:
+        retry: the kind of delay.
+        after_s: seconds until the next try, where the error says so.
+        event: whether people should get a Warning event.
+        outage: the other side was unreachable or overloaded, which passes for all keys at
+            once.
+        defect: the error is one nobody foresaw: a defect of ours.
+    """
+
+    retry: Retry
+    after_s: float | None = None
+    event: bool = True
+    outage: bool = False
+    defect: bool = False
+
+    def delay_s(self, failures: int) -> float | None:
+        """Seconds until the next try after `failures` earlier ones; None = the back-off says."""
+        if self.retry is Retry.AFTER and self.after_s is not None:
+            return max(self.after_s, LEAST_AFTER_S)
+        if self.retry is Retry.LONG:
+            return LONG.even_delay(failures)
+        return SLOW_S if self.retry is Retry.SLOW else None
+
+
+def classify(error: Exception) -> RetryDecision:
+    """What follows from an error of a reconcile."""
+    if isinstance(error, cloud.CloudError):
+        return _of_cloud(error)
+    if isinstance(error, kube.KubeError):
+        return _of_api_server(error)
+    return RetryDecision(retry=Retry.BACK_OFF, defect=True)
+
+
+class ItemBackoff(Generic[K]):
+    """How often in a row each item failed, and until when it is left alone.
+
+    Args:
+        policy: delays where the error says nothing more special.
+        rng: jitter.
+        turns: shared by all items: a back-off lasts at least until it has a token.
+    """
+
+    def __init__(
+        self,
+        policy: Exponential = DEFAULT,
+        *,
+        rng: random.Random | None = None,
+        turns: Bucket | None = None,
+    ) -> None:
+        self._policy = policy
+        self._rng = rng or random.Random()
+        self._turns = turns
+        self._failures: dict[K, int] = {}
+        self._until: dict[K, float] = {}
+        self._outage: set[K] = set()
+        self._woken_at = -math.inf
+
+    def __len__(self) -> int:
+        """Items whose last try failed."""
+        return len(self._failures)
+
+    @property
+    def in_outage(self) -> bool:
+        """Whether an outage stopped some item that has not been tried since."""
+        return bool(self._outage)
+
+    def failed(self, key: K, decision: RetryDecision, now: float) -> float:
+        """Record a failure; the seconds until the next try."""
+        if decision.outage:
+            self._outage.add(key)
+        else:
+            self._outage.discard(key)
+        return self._pause(key, decision.delay_s(self._failures.get(key, 0)), now)
+
+    def postponed(self, key: K, now: float) -> float:
+        """The item is not ready, which is no fault; the seconds until the next try."""
+        return self._pause(key, None, now)
+
+    def recovered(self, key: K, now: float) -> Sequence[K]:
+        """The other side answered about an item; others whose pause that ended."""
+        if key not in self._outage:
+            return ()
+        self._outage.discard(key)
+        return self.end_outage(now)
+
+    def end_outage(self, now: float) -> Sequence[K]:
+        """The other side answers again: end the pauses of its outage; whose they were.
+
+        Not more often than every `WAKE_PAUSE_S`: one that half works would be stormed.
+        """
+        if now - self._woken_at < WAKE_PAUSE_S:
+            return ()
+        if self._outage:
+            self._woken_at = now
+        # They stay marked until tried: most, not all, will find the outage over.
+        for key in self._outage:
+            self._failures.pop(key, None)
+            self._until.pop(key, None)
+        return sorted(self._outage, key=str)
+
+    def release(self) -> Sequence[K]:
+        """End all pauses, because what they waited for is another now; whose they were."""
+        waiting = sorted(self._until, key=str)
+        self.keep(())
+        return waiting
+
+    def forget(self, key: K) -> None:
+        """Start counting anew: the item is fine, changed or gone."""
+        self._failures.pop(key, None)
+        self._until.pop(key, None)
+        self._outage.discard(key)
+
+    def keep(self, keys: Collection[K]) -> None:
+        """Forget all others: nothing is to be done about them any more."""
+        wanted = set(keys)
+        for key in (self._failures.keys() | self._outage) - wanted:
+            self.forget(key)
+
+    def failures(self, key: K) -> int:
+        """Failures in a row of one item."""
+        return self._failures.get(key, 0)
+
+    def waits(self, key: K, now: float) -> bool:
+        """Whether an item is to be left alone now."""
+        return self._until.get(key, now) > now
+
+    def first_end(self, now: float) -> float:
+        """When the first of the pauses that last ends; infinity when there is none."""
+        return min((until for until in self._until.values() if until > now), default=math.inf)
+
+    def _pause(self, key: K, seconds: float | None, now: float) -> float:
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        if seconds is None:
+            seconds = self._policy.delay(failures, self._rng)
+            if self._turns is not None:
+                seconds = max(seconds, self._turns.reserve(now))
+        self._until[key] = now + seconds
+        return seconds
+
+
+def default_backoff(
+    *, cap_s: float = DEFAULT.cap_s, rng: random.Random | None = None
+) -> ItemBackoff[str]:
+    """client-go's default for controllers: `DEFAULT`, and a bucket that all keys share."""
+    policy = Exponential(base_s=DEFAULT.base_s, cap_s=cap_s)
+    return ItemBackoff(policy, rng=rng, turns=Bucket(qps=DEFAULT_QPS, burst=DEFAULT_BURST))
+
+
+def _of_cloud(error: cloud.CloudError) -> RetryDecision:
+    policy = cloud.policy_for(error)
+    after_s = error.seconds if isinstance(error, cloud.RetryAfter) else None
+    # Refused credentials stop every key alike, and one success means all may go on.
+    outage = isinstance(error, cloud.Unavailable | cloud.DeadlineExceeded | cloud.Unauthenticated)
+    return RetryDecision(retry=policy.retry, after_s=after_s, event=policy.event, outage=outage)
+
+
+def _of_api_server(error: kube.KubeError) -> RetryDecision:
+    if isinstance(error, kube.Invalid):
+        return RetryDecision(retry=Retry.SLOW)
+    if isinstance(error, kube.Forbidden):
+        # A starting API server refuses what it will allow once it has read its roles, so the
+        # first tries come soon; where a right is really missing, they become rare.
+        return RetryDecision(retry=Retry.BACK_OFF)
+    if isinstance(error, kube.TooMany) and error.retry_after is not None:
+        return RetryDecision(retry=Retry.AFTER, after_s=error.retry_after, event=False)
+    # A conflict or an API server in trouble is nobody's mistake: no event about the object.
+    outage = isinstance(error, kube.Unreachable | kube.ServerError | kube.TooMany)
+    return RetryDecision(retry=Retry.BACK_OFF, event=False, outage=outage)

@@ -1,0 +1,249 @@
+"""What runs a controller: caches it watches, a queue of keys, workers, passes; all declared.
+
+Handlers of the caches only note what changed and say whether the key has work. Workers take
+one key each; one key is never in two hands. A reconcile that fails comes back as the class
+of its error says (`backoff`); when one succeeds after an outage of the other side, all that
+the outage stopped return at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ccm.base import clock, drain, log
+from ccm.base.backoff import jittered
+from ccm.base.outage import Outage
+from ccm.base.tasks import Group
+from ccm.cloud.errors import Retry
+from ccm.kube.informer import Handler, Informer
+from ccm.kube.workqueue import ShutDown, WorkQueue
+from ccm.model.meta import KubeObject
+from ccm.runtime.backoff import ItemBackoff, RetryDecision, classify, default_backoff
+from ccm.runtime.sync import until_synced
+
+T = TypeVar("T", bound=KubeObject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a reconcile ended without an error.
+
+    Attributes:
+        after_s: come back in that many seconds; None = only when something changes.
+        back_off: come back as after a failure, but without reporting one.
+    """
+
+    after_s: float | None = None
+    back_off: bool = False
+
+
+DONE = Result()
+NOT_YET = Result(back_off=True)
+
+Reconcile = Callable[[str], Awaitable[Result]]
+OnError = Callable[[str, Exception, RetryDecision], None]
+Work = Callable[[], Awaitable[None]]
+
+
+def _nothing() -> None:
+    """What most do when they are told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch(Generic[T]):
+    """A cache that a controller follows.
+
+    Attributes:
+        informer: the shared cache.
+        changed: told (old, new, initial) of each change, at once; None for an object that
+            was not there before or is not any more. `initial` marks what was there at the
+            start. True queues the object's key.
+        synced: called once when all that was there at the start has been told.
+    """
+
+    informer: Informer[T]
+    changed: Callable[[T | None, T | None, bool], bool]
+    synced: Callable[[], None] = _nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """Work that is done again and again; an error it lets through is logged, never fatal.
+
+    Attributes:
+        work: one pass; handles the errors it expects.
+        period_s: seconds between the end of one pass and the start of the next.
+        jitter: part of the period by which each wait may be longer.
+        at_once: whether the first pass comes at the start, not a period later.
+    """
+
+    work: Work
+    period_s: float
+    jitter: float = 0.0
+    at_once: bool = True
+
+
+class Controller:
+    """Runs one controller.
+
+    Args:
+        name: in logs and task names.
+        queue: value of the label `name` of the work-queue metrics.
+        reconcile: does the work for one key.
+        workers: how many keys are in work at once.
+        backoff: when a failed key is tried again; client-go's default if None.
+        watches: caches to follow, waited for in this order before anything else starts.
+        passes: periodic work.
+        tasks: other work that runs all the time: name -> coroutine function.
+        on_error: told of every failed reconcile, for events and counters.
+        on_retry: told when `retry_now` is asked for, by a controller that has other pauses too.
+        rng: jitter of the passes.
+    """
+
+    def __init__(  # noqa: PLR0913 - it is declared here and nowhere else
+        self,
+        name: str,
+        *,
+        queue: str,
+        reconcile: Reconcile,
+        workers: int = 1,
+        backoff: ItemBackoff[str] | None = None,
+        watches: Sequence[Watch[Any]] = (),
+        passes: Sequence[Pass] = (),
+        tasks: Mapping[str, Work] | None = None,
+        on_error: OnError | None = None,
+        on_retry: Callable[[], None] = _nothing,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.queue: WorkQueue[str] = WorkQueue(queue)
+        self.backoff = default_backoff() if backoff is None else backoff
+        self._name = name
+        self._reconcile = reconcile
+        self._workers = workers
+        self._watches = watches
+        self._passes = passes
+        self._tasks = tasks or {}
+        self._on_error = on_error
+        self._on_retry = on_retry
+        self._rng = rng or random.Random()
+        self._ids = random.Random()
+        self._log = log.logger(name)
+        self._outage = Outage(
+            self._log,
+            begins="cloud or API server unavailable, retrying",
+            ends="cloud and API server are available again",
+        )
+
+    async def run(self) -> None:
+        """Work until cancelled; on the way out the queue takes in nothing any more."""
+        handlers = [(watch.informer, self._follow(watch)) for watch in self._watches]
+        try:
+            for watch in self._watches:
+                await until_synced(watch.informer, who=self._name)
+                watch.synced()
+            async with Group() as group:
+                # Workers come last: they may need what the others bring.
+                for name, task in self._tasks.items():
+                    group.start(_awaited(task), name=f"{self._name}-{name}")
+                for number, each in enumerate(self._passes):
+                    group.start(self._repeat(each), name=f"{self._name}-pass-{number}")
+                for number in range(self._workers):
+                    group.start(self._work(), name=f"{self._name}-worker-{number}")
+        finally:
+            self.queue.shut_down()
+            for informer, handler in handlers:
+                informer.remove_handler(handler)
+
+    def retry_now(self) -> None:
+        """Try all keys that wait after a failure: what they failed on is another now."""
+        for key in self.backoff.release():
+            self.queue.add(key)
+        self._on_retry()
+
+    def _follow(self, watch: Watch[T]) -> Handler[T]:
+        def note(old: T | None, new: T | None, initial: bool = False) -> None:
+            subject = new or old
+            if watch.changed(old, new, initial) and subject is not None:
+                self.queue.add(subject.key)
+
+        return watch.informer.add_handler(
+            name=self._name,
+            on_add=lambda obj, initial: note(None, obj, initial),
+            on_update=note,
+            on_delete=lambda obj: note(obj, None),
+        )
+
+    async def _repeat(self, each: Pass) -> None:
+        if not each.at_once:
+            await asyncio.sleep(jittered(each.period_s, each.jitter, self._rng))
+        while True:
+            try:
+                await each.work()
+            except Exception as error:  # noqa: BLE001 - one pass must not end the others
+                self._log.error("pass failed unexpectedly", exc_info=error)
+            await asyncio.sleep(jittered(each.period_s, each.jitter, self._rng))
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                key = await self.queue.get()
+            except ShutDown:
+                return
+            try:
+                await self._take(key)
+            finally:
+                self.queue.done(key)
+
+    async def _take(self, key: str) -> None:
+        """One reconcile, as one unit of work and of the log."""
+        reconcile_id = f"{self._ids.getrandbits(48):012x}"
+        async with drain.unit():
+            with log.bound(controller=self._name, key=key, reconcile_id=reconcile_id):
+                try:
+                    result = await self._reconcile(key)
+                except Exception as error:  # noqa: BLE001 - the one place where it may fail
+                    self._failed(key, error)
+                else:
+                    self._succeeded(key, result)
+
+    def _succeeded(self, key: str, result: Result) -> None:
+        now = clock.monotonic()
+        self._log.debug("reconciled", after_s=result.after_s, back_off=result.back_off)
+        for other in self.backoff.recovered(key, now):
+            self.queue.add(other)
+        self._note_outage(None)
+        if result.back_off:
+            self.queue.add_after(key, self.backoff.postponed(key, now))
+            return
+        self.backoff.forget(key)
+        if result.after_s is not None:
+            self.queue.add_after(key, result.after_s)
+
+    def _failed(self, key: str, error: Exception) -> None:
+        decision = classify(error)
+        if self._on_error is not None:
+            self._on_error(key, error, decision)
+        if decision.defect:
+            self._log.error("reconcile failed unexpectedly", exc_info=error)
+        if decision.retry is Retry.NEVER:
+            self.backoff.forget(key)
+        else:
+            delay = self.backoff.failed(key, decision, clock.monotonic())
+            self.queue.add_after(key, delay)
+            self._log.debug("reconcile failed", error=str(error), after_s=round(delay, 3))
+        self._note_outage(error if decision.outage else None)
+
+    def _note_outage(self, error: Exception | None) -> None:
+        """Said once at the start of an outage and at its end, not once per key and attempt."""
+        if error is not None:
+            self._outage.goes_on(error=str(error))
+        elif not self.backoff.in_outage:
+            self._outage.is_over()
+
+
+async def _awaited(work: Work) -> None:
+    await work()

@@ -1,0 +1,199 @@
+"""Classes of errors, when their work is tried again, and how the end of an outage spreads."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from ccm.base.backoff import Exponential
+from ccm.base.bucket import Bucket
+from ccm.cloud import errors as cloud
+from ccm.cloud.errors import InvalidArgument, Retry, RetryAfter, Unavailable
+from ccm.kube import errors as kube
+from ccm.runtime.backoff import (
+    LEAST_AFTER_S,
+    LONG,
+    SLOW_S,
+    WAKE_PAUSE_S,
+    ItemBackoff,
+    RetryDecision,
+    classify,
+    default_backoff,
+)
+
+DOWN = classify(Unavailable("no"))
+WRONG = classify(InvalidArgument("no"))
+BACK_OFF = RetryDecision(retry=Retry.BACK_OFF)
+
+
+def api(kind: type[kube.ApiError], status: int, retry_after: float | None = None) -> kube.ApiError:
+    return kind(status=status, reason="R", message="m", retry_after=retry_after)
+
+
+class Special(cloud.ResourceExhausted):
+    """A provider's own class."""
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (cloud.Internal("x"), BACK_OFF),
+        (cloud.NotFound("x"), BACK_OFF),
+        (cloud.Unavailable("x"), RetryDecision(retry=Retry.BACK_OFF, outage=True)),
+        (cloud.DeadlineExceeded("x"), RetryDecision(retry=Retry.BACK_OFF, outage=True)),
+        (cloud.Unauthenticated("x"), RetryDecision(retry=Retry.LONG, outage=True)),
+        (Special("x"), RetryDecision(retry=Retry.LONG)),
+        (cloud.InvalidArgument("x"), RetryDecision(retry=Retry.SLOW)),
+        (cloud.Unimplemented("x"), RetryDecision(retry=Retry.SLOW)),
+        (cloud.ImplementedElsewhere("x"), RetryDecision(retry=Retry.NEVER, event=False)),
+        (
+            cloud.RetryAfter("x", seconds=7),
+            RetryDecision(retry=Retry.AFTER, after_s=7, event=False),
+        ),
+        (api(kube.Invalid, 422), RetryDecision(retry=Retry.SLOW)),
+        (api(kube.Forbidden, 403), BACK_OFF),
+        (api(kube.Conflict, 409), RetryDecision(retry=Retry.BACK_OFF, event=False)),
+        (api(kube.Missing, 404), RetryDecision(retry=Retry.BACK_OFF, event=False)),
+        (
+            api(kube.ServerError, 503),
+            RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True),
+        ),
+        (api(kube.TooMany, 429), RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True)),
+        (api(kube.TooMany, 429, 3), RetryDecision(retry=Retry.AFTER, after_s=3, event=False)),
+        (
+            kube.Unreachable("x", kind="refused"),
+            RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True),
+        ),
+        (KeyError("x"), RetryDecision(retry=Retry.BACK_OFF, defect=True)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_follows_from_an_error(error: Exception, expected: RetryDecision) -> None:
+    assert classify(error) == expected
+
+
+@pytest.mark.parametrize(
+    ("decision", "delays"),
+    [
+        (BACK_OFF, [None, None, None]),
+        (RetryDecision(retry=Retry.AFTER, after_s=7), [7, 7, 7]),
+        (RetryDecision(retry=Retry.AFTER, after_s=0), [LEAST_AFTER_S] * 3),
+        (RetryDecision(retry=Retry.SLOW), [SLOW_S, SLOW_S, SLOW_S]),
+        (RetryDecision(retry=Retry.LONG), [30, 60, LONG.cap_s]),
+    ],
+    ids=lambda value: value.retry.name if isinstance(value, RetryDecision) else "",
+)
+def test_delays(decision: RetryDecision, delays: list[float | None]) -> None:
+    assert [decision.delay_s(failures) for failures in (0, 1, 100_000)] == delays
+
+
+def made() -> ItemBackoff[str]:
+    return ItemBackoff(Exponential(base_s=1.0, cap_s=10.0), rng=random.Random(1))
+
+
+def test_pauses_grow_and_end() -> None:
+    backoff = made()
+
+    lengths = [backoff.failed("a", DOWN, 100.0) for _ in range(6)]
+
+    assert lengths == [1, 2, 4, 8, 10, 10]
+    assert backoff.waits("a", 109.9)
+    assert not backoff.waits("a", 110.0)
+    assert not backoff.waits("b", 100.0)
+    assert backoff.first_end(100.0) == 110.0
+    assert backoff.first_end(110.0) == math.inf
+
+
+def test_the_error_may_say_how_long() -> None:
+    backoff = made()
+    assert backoff.failed("a", classify(RetryAfter("busy", seconds=42)), 0.0) == 42
+    assert backoff.failed("b", WRONG, 0.0) == SLOW_S
+
+
+def test_success_begins_anew() -> None:
+    backoff = made()
+    backoff.failed("a", DOWN, 0.0)
+
+    backoff.forget("a")
+
+    assert not backoff.waits("a", 0.0)
+    assert backoff.failed("a", DOWN, 0.0) == 1
+
+
+def test_what_is_no_longer_to_be_done_is_forgotten() -> None:
+    backoff = made()
+    for key in ("a", "b"):
+        backoff.failed(key, DOWN, 0.0)
+
+    backoff.keep(["b"])
+
+    assert not backoff.waits("a", 0.0)
+    assert backoff.waits("b", 0.0)
+
+
+def test_one_that_recovers_from_an_outage_ends_it_for_the_others() -> None:
+    backoff = made()
+    for key in ("a", "b"):
+        backoff.failed(key, DOWN, 0.0)
+    backoff.failed("c", WRONG, 0.0)
+
+    assert backoff.recovered("a", 0.5) == ["b"]
+
+    assert not backoff.waits("b", 0.5)
+    assert backoff.waits("c", 0.5)
+    # Until "b" is tried, nobody knows whether the outage is over for it too.
+    assert backoff.in_outage
+    assert backoff.end_outage(0.5 + WAKE_PAUSE_S / 2) == ()
+    assert backoff.recovered("b", 0.6) == ()
+    assert not backoff.in_outage
+
+
+def test_one_that_recovers_from_something_else_ends_no_outage() -> None:
+    backoff = made()
+    backoff.failed("a", WRONG, 0.0)
+    backoff.failed("b", DOWN, 0.0)
+
+    assert backoff.recovered("a", 0.5) == ()
+
+    assert backoff.waits("b", 0.5)
+
+
+def test_a_release_ends_all_pauses() -> None:
+    backoff = made()
+    backoff.failed("a", WRONG, 0.0)
+    backoff.failed("b", DOWN, 0.0)
+
+    assert backoff.release() == ["a", "b"]
+
+    assert not backoff.waits("a", 0.0)
+    assert not backoff.in_outage
+    assert backoff.failed("b", DOWN, 0.0) == 1
+
+
+def test_the_default_is_the_longer_of_key_and_bucket() -> None:
+    backoff = default_backoff()
+    delays = [backoff.failed(f"key-{number}", BACK_OFF, 0.0) for number in range(102)]
+    assert delays[:100] == pytest.approx([0.005] * 100)
+    assert delays[100:] == pytest.approx([0.1, 0.2])
+
+
+def test_a_key_waits_twice_as_long_each_time_up_to_the_cap() -> None:
+    backoff: ItemBackoff[str] = ItemBackoff()
+    delays = [backoff.failed("a", BACK_OFF, 0.0) for _ in range(25)]
+    assert delays[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
+    assert delays[17] == pytest.approx(655.36)
+    assert delays[18:] == [1000.0] * 7
+    assert backoff.failures("a") == 25
+
+
+def test_a_bucket_hands_out_tokens_to_come() -> None:
+    bucket = Bucket(qps=10, burst=100)
+    assert [bucket.reserve(0.0) for _ in range(100)] == [0.0] * 100
+    assert [bucket.reserve(0.0) for _ in range(3)] == pytest.approx([0.1, 0.2, 0.3])
+    assert bucket.reserve(0.3) == pytest.approx(0.1)
+    assert [bucket.reserve(3600.0) for _ in range(100)] == [0.0] * 100
+    assert not bucket.take(3600.0)
+    assert bucket.missing_s(3600.0) == pytest.approx(0.1)
+    assert bucket.take(3600.1)

@@ -1,0 +1,323 @@
+"""What runs a controller: whose turn it is, when a key returns, what is watched, what lines say."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from ccm.base import log
+from ccm.base.backoff import Exponential
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.errors import (
+    FailedPrecondition,
+    ImplementedElsewhere,
+    Internal,
+    PermissionDenied,
+    RetryAfter,
+    Unavailable,
+)
+from ccm.kube.informer import Informer
+from ccm.kube.workqueue import WorkQueue
+from ccm.model import Node
+from ccm.runtime.backoff import WAKE_PAUSE_S, ItemBackoff, RetryDecision
+from ccm.runtime.controller import DONE, NOT_YET, Controller, OnError, Pass, Result, Watch
+from ccm.testing.builders import node
+from ccm.testing.clock import advance, elapsed_s, settle
+
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_every_line_of_one_reconcile_has_its_controller_key_and_id() -> None:
+    stream = io.BytesIO()
+    root = logging.getLogger()
+    handlers = root.handlers
+    log.setup(fmt="json", stream=stream)
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    async def reconcile(key: str) -> Result:
+        log.logger("deep").info("one")
+        await asyncio.sleep(0)
+        log.logger("deeper").info("two")
+        seen.put_nowait(key)
+        return DONE
+
+    controller = Controller("thing", queue="things", reconcile=reconcile, workers=2)
+    task = spawn(controller.run(), name="controller")
+    for key in ("a", "b"):
+        controller.queue.add(key)
+    for _ in range(2):
+        await seen.get()
+    await cancel_and_join(task)
+    log.setup()
+    root.handlers = handlers
+
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    facts = {(line["controller"], line["key"], line["reconcile_id"]) for line in lines}
+    assert len(lines) == 4
+    assert sorted(fact[:2] for fact in facts) == [("thing", "a"), ("thing", "b")]
+    assert len({fact[2] for fact in facts}) == 2
+
+
+class Works:
+    """A reconcile that does what the test wrote down, and notes when and how many at once."""
+
+    def __init__(self, **answers: object) -> None:
+        self.answers = answers
+        self.took_s = 0.0
+        self.when: list[tuple[str, float]] = []
+        self.hands: Counter[str] = Counter()
+        self.peak = 0
+        self.controller: Controller
+
+    async def reconcile(self, key: str) -> Result:
+        self.when.append((key, round(elapsed_s(), 3)))
+        self.hands[key] += 1
+        assert self.hands[key] == 1, f"{key} is in two hands"
+        self.peak = max(self.peak, self.hands.total())
+        try:
+            await asyncio.sleep(self.took_s)
+        finally:
+            self.hands[key] -= 1
+        answer = self.answers.get(key, DONE)
+        if isinstance(answer, Exception):
+            raise answer
+        assert isinstance(answer, Result)
+        return answer
+
+    def times(self, key: str) -> list[float]:
+        return [when for each, when in self.when if each == key]
+
+
+@contextlib.asynccontextmanager
+async def running(
+    works: Works, *, workers: int = 1, on_error: OnError | None = None, **parts: Any
+) -> AsyncIterator[WorkQueue[str]]:
+    controller = works.controller = Controller(
+        "test",
+        queue="controller-test",
+        reconcile=works.reconcile,
+        workers=workers,
+        backoff=ItemBackoff(Exponential(base_s=1.0, cap_s=8.0)),
+        on_error=on_error,
+        **parts,
+    )
+    task = spawn(controller.run(), name="controller")
+    await settle()
+    try:
+        yield controller.queue
+        assert not task.done()
+    finally:
+        await cancel_and_join(task)
+        assert controller.queue.is_shutting_down
+        await controller.queue.drained(0)
+
+
+async def test_one_key_is_never_in_two_hands() -> None:
+    works = Works()
+    works.took_s = 10
+    async with running(works, workers=3) as queue:
+        for _ in range(5):
+            for key in "ab":
+                queue.add(key)
+            await advance(1)
+        await advance(60)
+    # What was added while it was in work comes once more, however often it was added.
+    assert works.times("a") == works.times("b") == [0, 10]
+    assert works.peak == 2
+
+
+async def test_no_more_keys_are_in_work_than_there_are_workers() -> None:
+    works = Works()
+    works.took_s = 1
+    async with running(works, workers=3) as queue:
+        for number in range(10):
+            queue.add(str(number))
+        await advance(10)
+    assert works.peak == 3
+    assert len(works.when) == 10
+
+
+@pytest.mark.parametrize(
+    ("answer", "times"),
+    [
+        (DONE, [0]),
+        (Result(after_s=25), [0, 25, 50, 75, 100]),
+        (NOT_YET, [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
+        (Internal("x"), [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
+        (KeyError("a defect"), [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
+        (RetryAfter("busy", seconds=40), [0, 40, 80]),
+        (PermissionDenied("no"), [0, 30, 90]),
+        (FailedPrecondition("no"), [0]),
+        (ImplementedElsewhere("not ours"), [0]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_the_class_of_the_error_decides_when_a_key_returns(
+    answer: object, times: list[float]
+) -> None:
+    works = Works(a=answer)
+    async with running(works) as queue:
+        queue.add("a")
+        await advance(105)
+    assert works.times("a") == times
+
+
+async def test_never_forgets_the_failures_before() -> None:
+    works = Works(a=Internal("x"))
+    async with running(works) as queue:
+        queue.add("a")
+        await advance(5)
+        assert works.controller.backoff.failures("a") == 3
+        works.answers["a"] = ImplementedElsewhere("not ours")
+        await advance(1000)
+        assert works.times("a") == [0, 1, 3, 7]
+        assert works.controller.backoff.failures("a") == 0
+
+
+async def test_success_begins_the_count_anew() -> None:
+    works = Works(a=PermissionDenied("no"))
+    async with running(works) as queue:
+        queue.add("a")
+        await advance(80)  # tried at 0 and 30; the next would come at 90
+        works.answers["a"] = DONE
+        await advance(20)
+        works.answers["a"] = PermissionDenied("no")
+        queue.add("a")
+        await advance(29)
+        assert works.times("a") == [0, 30, 90, 100]
+        await advance(2)
+        assert works.times("a")[-1] == 130
+
+
+async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> None:
+    down = Unavailable("down")
+    works = Works(a=down, b=down, c=Internal("its own fault"))
+    with capture_logs() as lines:
+        async with running(works) as queue:
+            for key in "abc":
+                queue.add(key)
+            await advance(16)  # all wait until 23
+            works.answers.update(a=DONE, b=DONE)
+            queue.add("a")
+            await advance(0)
+            assert works.times("a")[-1] == works.times("b")[-1] == 16
+            assert works.times("c")[-1] == 15
+    told = [line["event"] for line in lines if line["log_level"] in ("info", "warning")]
+    assert told == [
+        "cloud or API server unavailable, retrying",
+        "cloud and API server are available again",
+    ]
+
+
+async def test_what_an_outage_stopped_is_not_woken_in_a_hurry() -> None:
+    down = Unavailable("down")
+    works = Works(a=down, b=down, c=down)
+    async with running(works) as queue:
+        for key in "abc":
+            queue.add(key)
+        await advance(16)
+        works.answers["a"] = DONE
+        queue.add("a")
+        await advance(0)
+        # "b" and "c" were woken and failed; now they follow their back-off again.
+        works.answers["b"] = DONE
+        await advance(WAKE_PAUSE_S / 2)
+        assert works.times("b")[-2:] == [16, 17]
+        assert works.times("c")[-2:] == [16, 17]
+
+
+async def test_another_provider_ends_every_pause() -> None:
+    works = Works(a=PermissionDenied("no"), b=Unavailable("down"))
+    async with running(works) as queue:
+        queue.add("a")
+        queue.add("b")
+        await advance(10)
+        works.answers.clear()
+        works.controller.retry_now()
+        await settle()
+        assert works.times("a") == [0, 10]
+        assert works.times("b")[-1] == 10
+
+
+async def test_errors_are_told_with_what_follows() -> None:
+    told: list[tuple[str, str, bool, bool]] = []
+
+    def note(key: str, error: Exception, decision: RetryDecision) -> None:
+        told.append((key, type(error).__name__, decision.outage, decision.defect))
+
+    works = Works(a=Unavailable("down"), b=KeyError("a defect"))
+    async with running(works, on_error=note) as queue:
+        for key in "abc":
+            queue.add(key)
+        await settle()
+    assert told == [("a", "Unavailable", True, False), ("b", "KeyError", False, True)]
+
+
+async def test_what_a_watch_says_has_work_is_queued_once_all_caches_are_complete() -> None:
+    nodes: Informer[Node] = Informer(None, resource="nodes")  # type: ignore[arg-type]
+    seen: list[tuple[str, str, bool]] = []
+
+    def changed(old: Node | None, new: Node | None, initial: bool) -> bool:
+        seen.append((old.name if old else "", new.name if new else "", initial))
+        return new is not None
+
+    works = Works()
+    watch = Watch(informer=nodes, changed=changed, synced=lambda: seen.append(("synced", "", True)))
+    async with running(works, watches=[watch]):
+        nodes._content.upsert(node("a", resource_version="1"))
+        await advance(100)
+        assert works.when == []
+        nodes._content.complete()
+        await settle()
+        assert works.when == [("a", 100)]
+        nodes._content.upsert(node("a", resource_version="2"))
+        await settle()
+        nodes._content.remove("a")
+        await settle()
+    assert seen == [
+        ("", "a", True),
+        ("synced", "", True),
+        ("a", "a", False),
+        ("a", "", False),
+    ]
+    assert works.times("a") == [100, 100]
+    assert not nodes._content.handlers, "nobody listens for a controller that has ended"
+
+
+@pytest.mark.parametrize(("at_once", "began"), [(True, [0, 13, 26, 39]), (False, [10, 23, 36])])
+async def test_the_period_begins_when_a_pass_ends(at_once: bool, began: list[float]) -> None:
+    seen: list[float] = []
+
+    async def work() -> None:
+        seen.append(elapsed_s())
+        await asyncio.sleep(3)
+
+    async with running(Works(), passes=[Pass(work=work, period_s=10, at_once=at_once)]):
+        await advance(40)
+    assert seen == began
+
+
+async def test_an_error_of_a_pass_is_logged_and_the_next_one_comes() -> None:
+    passes = 0
+
+    async def work() -> None:
+        nonlocal passes
+        passes += 1
+        raise KeyError("a defect")
+
+    with capture_logs() as lines:
+        async with running(Works(), passes=[Pass(work=work, period_s=10)]):
+            await advance(15)
+
+    assert passes == 2
+    assert [line["event"] for line in lines] == ["pass failed unexpectedly"] * 2
+    assert lines[0]["log_level"] == "error"

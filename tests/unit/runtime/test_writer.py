@@ -1,0 +1,178 @@
+"""Writes: planned for what they meet, read again on conflict, bound to the object."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm.kube.errors import ApiError, Cause, Conflict, Invalid, Missing, StatusDetails
+from ccm.model import Node, patches
+from ccm.model.patches import Patch, StaleObject
+from ccm.runtime.writer import Step, Writer, delete
+from ccm.testing.builders import node
+from ccm.testing.clock import elapsed_s
+
+pytestmark = pytest.mark.virtual_time
+
+
+def conflict() -> ApiError:
+    return Conflict(status=409, reason="Conflict", message="modified")
+
+
+def other_uid() -> ApiError:
+    causes = [Cause(reason="FieldValueInvalid", message="immutable", field="metadata.uid")]
+    details = StatusDetails(causes=causes)
+    return Invalid(status=422, reason="Invalid", message="no", details=details)
+
+
+class Api:
+    """One object; refuses as told, and notes the requests."""
+
+    def __init__(self, obj: Node | None) -> None:
+        self.obj = obj
+        self.requests: list[str] = []
+        self.patches: list[Mapping[str, Any]] = []
+        self.refuse: list[ApiError] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def _found(self) -> Node:
+        if self.obj is None:
+            raise Missing(status=404, reason="NotFound", message="gone")
+        return self.obj
+
+    async def get(self, name: str, *, namespace: str = "") -> Node:
+        self.requests.append("get")
+        return self._found()
+
+    async def patch_strategic(
+        self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+    ) -> Node:
+        return self._patched("strategic", patch, subresource)
+
+    async def patch_merge(
+        self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
+    ) -> Node:
+        return self._patched("merge", patch, subresource)
+
+    def _patched(self, kind: str, patch: Mapping[str, Any], subresource: str) -> Node:
+        self.requests.append(f"{kind} {subresource}".strip())
+        self.patches.append(patch)
+        if self.refuse:
+            refusal = self.refuse.pop(0)
+            self.meanwhile()
+            raise refusal
+        found = self._found()
+        self.obj = versioned(found, str(int(found.resource_version) + 1))
+        return self.obj
+
+    async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
+        if self._found().uid != uid:
+            raise conflict()
+        self.obj = None
+
+
+def versioned(obj: Node, version: str, **metadata: Any) -> Node:
+    meta = msgspec.structs.replace(obj.metadata, resource_version=version, **metadata)
+    return msgspec.structs.replace(obj, metadata=meta)
+
+
+def label(obj: Node) -> Patch | None:
+    return {"metadata": {**patches.same_version(obj), "labels": {"a": "b"}}}
+
+
+def writer(api: Api, **settings: Any) -> Writer[Node]:
+    return Writer(api, rng=random.Random(1), **settings)
+
+
+A = versioned(node("a", uid="u1"), "1")
+
+
+async def test_each_step_is_planned_for_the_state_that_the_one_before_left() -> None:
+    api = Api(A)
+    written = await writer(api).change(A, Step(label, "status"), Step(lambda _: None), Step(label))
+    assert api.requests == ["strategic status", "strategic"]
+    assert [each["metadata"]["resourceVersion"] for each in api.patches] == ["1", "2"]
+    assert written is not None
+    assert written.resource_version == "3"
+
+
+async def test_custom_resources_get_merge_patches() -> None:
+    api = Api(A)
+    await writer(api, strategic=False).change(A, Step(label, "scale"))
+    assert api.requests == ["merge scale"]
+
+
+async def test_nothing_to_write_is_no_request() -> None:
+    api = Api(A)
+    assert await writer(api).change(A, Step(lambda _: None)) is A
+    assert api.requests == []
+
+
+@pytest.mark.parametrize("refusal", [conflict, other_uid])
+async def test_a_refused_write_is_decided_anew_on_what_is_there(
+    refusal: Callable[[], ApiError],
+) -> None:
+    api = Api(versioned(A, "7"))
+    api.refuse = [refusal()]
+    await writer(api).change(A, Step(label))
+    assert api.requests == ["strategic", "get", "strategic"]
+    assert api.patches[1]["metadata"]["resourceVersion"] == "7"
+
+
+async def test_conflicts_without_end_become_an_error_after_growing_pauses() -> None:
+    api = Api(A)
+    api.refuse = [conflict() for _ in range(20)]
+    with pytest.raises(Conflict):
+        await writer(api, attempts=20, pause_s=0.05).change(A, Step(label))
+    assert api.requests.count("strategic") == 20
+    # The first retry is at once; 18 pauses of 50 to 100 ms follow.
+    assert 18 * 0.05 <= elapsed_s() <= 18 * 0.1
+
+
+async def test_a_wrong_patch_is_an_error_at_once() -> None:
+    api = Api(A)
+    api.refuse = [Invalid(status=422, reason="Invalid", message="no")]
+    with pytest.raises(Invalid):
+        await writer(api).change(A, Step(label))
+    assert api.requests == ["strategic"]
+
+
+@pytest.mark.parametrize("now", [None, versioned(A, "9", uid="u2")], ids=["gone", "made anew"])
+async def test_a_write_ends_with_its_object(now: Node | None) -> None:
+    api = Api(A)
+    api.refuse = [conflict()]
+    api.meanwhile = lambda: setattr(api, "obj", now)
+    assert await writer(api).change(A, Step(label)) is None
+    assert api.requests == ["strategic", "get"]
+
+
+async def test_a_step_may_say_that_the_write_is_pointless_by_now() -> None:
+    def stale(_: Node) -> Patch | None:
+        raise StaleObject
+
+    with pytest.raises(StaleObject):
+        await writer(Api(A)).change(A, Step(stale))
+
+
+async def test_a_writer_reads_its_own_writes_until_the_cache_has_them() -> None:
+    own = writer(Api(A))
+    written = await own.change(A, Step(label))
+    assert own.newest(A) is written
+    later = versioned(A, "3")
+    assert own.newest(later) is later
+    assert own.newest(A) is A, "what the cache has once seen is not remembered"
+    await own.change(A, Step(label))
+    anew = versioned(A, "1", uid="u2")
+    assert own.newest(anew) is anew
+
+
+async def test_only_the_very_object_is_deleted() -> None:
+    api = Api(versioned(A, "2", uid="u2"))
+    assert not await delete(api, A)
+    assert api.obj is not None
+    assert await delete(api, api.obj)
+    assert not await delete(api, A)
