@@ -1,10 +1,10 @@
 """API servers for tests: the built-in one and the real one behind one face.
 
 `api_server` gives a test either of them in turn, so that a scenario is proved
-against both. The servers are shared by all tests of a pytest worker and wiped
-between tests; stopping one is allowed, it is started again afterwards. A test
-whose server is not there is skipped with the reason, and fails where `CI` is
-set: there nothing may be left out silently.
+against both; see the marker `both_servers`. The servers are shared by all tests
+of a pytest worker and wiped between tests; stopping one is allowed, it is
+started again afterwards. A test whose server is not there is skipped with the
+reason, and fails where `CI` is set: there nothing may be left out silently.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import ssl
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -26,14 +25,15 @@ import pytest
 import pytest_asyncio
 
 from ccm.sandbox import ports, process, realserver
+from tests import forkserver
 from tests.envtest import assets
 
 BUILTIN = "builtin"
 REAL = "real"
 
 _BUILTIN_MODULE = "ccm.sandbox.apiserver"
-_START_DEADLINE_S = 30.0
-_WIPE_DEADLINE_S = 30.0
+_START_DEADLINE_S = 90.0
+_WIPE_DEADLINE_S = 90.0
 
 # What tests leave behind, in the order in which it goes. Namespaced resources
 # are listed over all namespaces and deleted one by one.
@@ -112,9 +112,9 @@ class BuiltinServer:
         self._data_dir.mkdir(parents=True, exist_ok=True)
         log = self._data_dir / "output.log"
         log.write_bytes(b"")
-        self._child = process.Child(
+        self._child = forkserver.Child(
             [
-                *(sys.executable, "-m", _BUILTIN_MODULE, "--port", str(self._port)),
+                *(_BUILTIN_MODULE, "--port", str(self._port)),
                 *("--data-dir", str(self._data_dir / "state"), "--token", self.token),
                 *self._extra_args,
             ],
@@ -272,14 +272,27 @@ def shared_builtin_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     asyncio.run(server.kill())
 
 
-@pytest_asyncio.fixture(
-    params=[pytest.param(BUILTIN), pytest.param(REAL, marks=pytest.mark.envtest)]
-)
-async def api_server(request: pytest.FixtureRequest) -> AsyncIterator[ApiServer]:
-    """Each API server in turn: running and empty.
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run what takes `api_server` on both; on the real one only in soak, unless marked."""
+    definition = metafunc.definition
+    chosen = any("api_server" in mark.args[0] for mark in definition.iter_markers("parametrize"))
+    if "api_server" in metafunc.fixturenames and not chosen:
+        marked = definition.get_closest_marker("both_servers") is not None
+        marks = [pytest.mark.envtest] if marked else [pytest.mark.envtest, pytest.mark.soak]
+        twins = [BUILTIN, pytest.param(REAL, marks=marks)]
+        metafunc.parametrize("api_server", twins, indirect=True)
 
-    A test for one of them only: `parametrize("api_server", ["real"], indirect=True)`.
-    """
+
+only_builtin = pytest.mark.parametrize("api_server", [BUILTIN], indirect=True)
+only_real = pytest.mark.parametrize(
+    "api_server", [pytest.param(REAL, marks=pytest.mark.envtest)], indirect=True
+)
+
+
+@pytest_asyncio.fixture
+async def api_server(request: pytest.FixtureRequest) -> AsyncIterator[ApiServer]:
+    """Each API server in turn: running and empty; see also `only_builtin` and `only_real`."""
     server: ApiServer = request.getfixturevalue(f"shared_{request.param}_server")
     await server.start()
     await wipe(server)

@@ -12,10 +12,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -139,15 +142,24 @@ class ExecPlugin:
             self._log.info("exec plugin gives credentials again", command=self._settings.command)
 
     async def _run(self) -> bytes:
+        with _memory() as output, _memory() as noise:
+            code = await self._ended(self._start(output, noise))
+            if code != 0:
+                words = " ".join(_said(noise).decode(errors="replace").split())[-_STDERR_SHOWN:]
+                raise NoCredentials(
+                    f"exec plugin {self._settings.command} failed with code {code}: {words}"
+                )
+            return _said(output)
+
+    def _start(self, output: IO[bytes], noise: IO[bytes]) -> subprocess.Popen[bytes]:
         settings = self._settings
         try:
-            process = await asyncio.create_subprocess_exec(
-                settings.command,
-                *settings.args,
+            return subprocess.Popen(  # noqa: S603 - whoever wrote the kubeconfig chose it
+                [settings.command, *settings.args],
                 env={**settings.environ, "KUBERNETES_EXEC_INFO": question(settings)},
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=noise,
                 start_new_session=True,
             )
         except (OSError, ValueError) as problem:
@@ -155,21 +167,34 @@ class ExecPlugin:
             raise NoCredentials(
                 f"exec plugin {settings.command} cannot be started: {problem}{hint}"
             ) from problem
+
+    async def _ended(self, program: subprocess.Popen[bytes]) -> int:
+        """The program's exit status; nothing of it goes on when nobody waits any longer."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                output, noise = await process.communicate()
+                return await asyncio.to_thread(program.wait)
         except TimeoutError as problem:
             raise NoCredentials(
-                f"exec plugin {settings.command} gave no answer in {self._timeout_s:g} s"
+                f"exec plugin {self._settings.command} gave no answer in {self._timeout_s:g} s"
             ) from problem
         finally:
-            await _end(process)
-        if process.returncode != 0:
-            words = " ".join(noise.decode(errors="replace").split())[-_STDERR_SHOWN:]
-            raise NoCredentials(
-                f"exec plugin {settings.command} failed with code {process.returncode}: {words}"
-            )
-        return output
+            # The thread reaps it. It is not waited for here: a caller who gives up goes at once.
+            if program.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(program.pid, signal.SIGKILL)
+
+
+def _memory() -> IO[bytes]:
+    """What a program writes to: no pipe, which a child of it could hold open after its end."""
+    if sys.platform == "linux":  # a key may be in it, which has no business on a disk
+        return os.fdopen(os.memfd_create("exec-plugin"), "w+b")
+    else:  # noqa: RET505 - mypy knows this form
+        return tempfile.TemporaryFile()
+
+
+def _said(memory: IO[bytes]) -> bytes:
+    memory.seek(0)
+    return memory.read()
 
 
 def question(settings: ExecSettings) -> str:
@@ -224,11 +249,3 @@ def _expiry(status: ExecStatus, name: str) -> datetime | None:
         return times.parse_time(status.expiration_timestamp)
     except ValueError as problem:
         raise NoCredentials(f"{name} printed a bad expirationTimestamp: {problem}") from problem
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Make sure the program and what it started are gone, and reap it."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()

@@ -47,7 +47,7 @@ NODES_PATH = "/api/v1/nodes"
 EVENTS_PATH = "/api/v1/namespaces/default/events"
 _STRATEGIC = "application/strategic-merge-patch+json"
 _MERGE = "application/merge-patch+json"
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 
 WRITE_NODE = Match(method="PATCH|PUT|DELETE", path=NODES_PATH)
 MAIN_PATCH = Match(method="PATCH", path=r"nodes/[^/]+$")
@@ -343,6 +343,12 @@ async def monitored(controller: NodeLifecycleController, name: str = "node0") ->
     """One look at a node; an error keeps it, and is the back-off's business."""
     with contextlib.suppress(CloudError, KubeError):
         await controller.monitor_node(name)
+
+
+def wrapped(cause: CloudError) -> Exception:
+    error = ValueError("the library failed")
+    error.__cause__ = cause
+    return error
 
 
 async def eventually(condition: Callable[[], bool], *, timeout_s: float = _PATIENCE_S) -> None:

@@ -355,6 +355,7 @@ async def test_stable_labels_follow_their_beta_twins(
 
 
 @pytest.mark.row("node-labels-04")
+@pytest.mark.both_servers
 async def test_a_stable_label_alone_stays(stage: Stage) -> None:
     made = await stage.node(labels={names.LABEL_ZONE: "mine"})
 

@@ -47,6 +47,7 @@ async def test_a_node_that_somebody_else_initialised_is_let_be(stage: Stage) -> 
 
 
 @pytest.mark.row("node-own-02")
+@pytest.mark.both_servers
 async def test_a_machine_that_took_the_name_gets_nothing_of_the_old_one(stage: Stage) -> None:
     await stage.node(taints=[U], labels={names.LABEL_ZONE_BETA: "z"})
     stage.freeze()

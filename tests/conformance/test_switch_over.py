@@ -140,6 +140,7 @@ async def test_a_settled_cluster_is_taken_over_without_a_write(stage: Stage, v2:
 
 
 @pytest.mark.row("switch-over-02")
+@pytest.mark.both_servers
 async def test_a_restart_writes_nothing_either(stage: Stage) -> None:
     fake = Settled(exists=True)
     fake.metadata = fake._told

@@ -39,6 +39,7 @@ def entry(of: Any) -> dict[str, str]:
         pytest.param([], A3, [H, I4, E], marks=pytest.mark.row("node-trace-02")),
     ],
 )
+@pytest.mark.both_servers
 async def test_initialisation_writes_twice(
     stage: Stage, before: Any, addresses: Any, after: Any
 ) -> None:
@@ -213,6 +214,7 @@ async def test_one_look_of_the_lifecycle_controller(
 
 
 @pytest.mark.row("lifecycle-trace-03")
+@pytest.mark.both_servers
 async def test_a_conflict_is_one_look_and_another_try(stage: Stage) -> None:
     await stage.node(provider_id="fake://1", ready="True", taints=[DOWN])
     conflict = {"kind": "Status", "reason": "Conflict", "message": "moved", "code": 409}

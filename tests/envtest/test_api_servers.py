@@ -37,6 +37,7 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, An
         yield json.loads(line)
 
 
+@pytest.mark.both_servers
 async def test_a_node_is_created_read_and_patched(api_server: servers.ApiServer) -> None:
     async with servers.connect(api_server) as session:
         await create(session, "alpha")
@@ -46,6 +47,7 @@ async def test_a_node_is_created_read_and_patched(api_server: servers.ApiServer)
     assert stored["metadata"]["labels"]["mark"] == "seen"
 
 
+@pytest.mark.both_servers
 async def test_a_watch_tells_of_changes(api_server: servers.ApiServer) -> None:
     async with servers.connect(api_server) as session, asyncio.timeout(10):
         made = await create(session, "alpha")
@@ -58,6 +60,7 @@ async def test_a_watch_tells_of_changes(api_server: servers.ApiServer) -> None:
             assert change["object"]["metadata"]["labels"]["mark"] == "seen"
 
 
+@pytest.mark.both_servers
 async def test_each_test_begins_with_no_nodes(api_server: servers.ApiServer) -> None:
     async with servers.connect(api_server) as session:
         held = node("held")
@@ -92,6 +95,7 @@ async def test_objects_survive_stop_and_start(api_server: servers.ApiServer) -> 
     assert kept["metadata"]["uid"] == made["metadata"]["uid"]
 
 
+@pytest.mark.both_servers
 async def test_objects_survive_kill_and_start(api_server: servers.ApiServer) -> None:
     async with servers.connect(api_server) as session:
         made = await create(session, "alpha")

@@ -5,15 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
-import pytest
-
 from tests import servers
 from tests.envtest import assets
 
-pytestmark = [
-    pytest.mark.envtest,
-    pytest.mark.parametrize("api_server", [servers.REAL], indirect=True),
-]
+pytestmark = servers.only_real
 
 
 async def test_kubectl_reads_the_kubeconfig(api_server: servers.ApiServer) -> None:

@@ -157,7 +157,7 @@ class FaultProxy:
         return self.requests(Match(write=True))
 
     async def wait_for(
-        self, match: Match, *, count: int = 1, answered: bool = False, timeout_s: float = 5.0
+        self, match: Match, *, count: int = 1, answered: bool = False, timeout_s: float = 60.0
     ) -> list[Exchange]:
         """Wait until `count` matching requests have arrived; all of them.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ccm.sandbox import realserver
-from tests import servers
+from tests import forkserver, servers
 from tests.kubectl.tool import Kubectl
 
 
@@ -25,7 +25,7 @@ def program() -> Path:
 def builtin_kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("builtin")
     command = [sys.executable, "-m", "ccm.sandbox.apiserver", "--data-dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with forkserver.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield Path(json.loads(process.stdout.readline())["kubeconfig"])
         process.terminate()

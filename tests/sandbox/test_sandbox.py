@@ -23,7 +23,7 @@ import pytest
 
 from tests import servers
 
-DEADLINE_S = 50.0
+DEADLINE_S = 150.0
 LAST_LINE = re.compile(
     r"done: (\d+) nodes initialised, (\d+) routes, (\d+) Services served, "
     r"(\d+) writes, (\d+) cloud calls, (\d+) warnings in [\d.]+ s"
@@ -41,7 +41,7 @@ def home(tmp_path: Path) -> Path:
 @pytest.fixture(
     params=[
         pytest.param(servers.BUILTIN),
-        pytest.param(servers.REAL, marks=pytest.mark.envtest),
+        pytest.param(servers.REAL, marks=[pytest.mark.envtest, pytest.mark.soak]),
     ]
 )
 def environment(request: pytest.FixtureRequest, home: Path) -> Mapping[str, str]:
@@ -198,6 +198,7 @@ def test_an_instance_that_is_deleted_takes_its_node_along(
 
 
 @pytest.mark.envtest
+@pytest.mark.parametrize("environment", [servers.REAL], indirect=True)
 def test_a_service_gets_a_balancer_and_loses_it(home: Path, environment: Mapping[str, str]) -> None:
     kubectl = servers.require_assets() / "kubectl"
     with started(home, environment, "--nodes", "2", "--services", "0") as sandbox:

@@ -11,6 +11,7 @@ each run costs one start.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import signal
 import time
@@ -24,9 +25,9 @@ import aiohttp
 from ccm.app import names as app_names
 from ccm.sandbox import realserver
 from providers.sim import traffic
+from tests import forkserver
 from tests.faults import Exchange, FaultProxy, Fell, Match, Point
 from tests.scenario import harness
-from tests.scenario.crash_nursery import Nursery
 from tests.scenario.crash_stories import Story
 from tests.scenario.crash_world import Play
 from tests.scenario.harness import Daemon, Stage
@@ -104,12 +105,10 @@ class Crashes:
     Args:
         stage: no daemon of its own runs.
         session: with the API server, as administrator.
-        nursery: where daemons come from.
     """
 
-    def __init__(self, stage: Stage, session: aiohttp.ClientSession, nursery: Nursery) -> None:
+    def __init__(self, stage: Stage, session: aiohttp.ClientSession) -> None:
         self._stage = stage
-        self._nursery = nursery
         self._session = session
         self._runs = 0
         self._starts = 0
@@ -247,7 +246,9 @@ class Crashes:
         realserver.write_kubeconfig(kubeconfig, url=self._wire.url, token=self._stage.token)
         files = {"kubeconfig": str(kubeconfig), "cloud-config": str(self._stage.cloud_config)}
         argv = harness.command_line({**harness.FLAGS, **story.flags, **files})
-        self._daemon = self._nursery.fork(name, argv, folder / f"{name}.log")
+        log = folder / f"{name}.log"
+        env = {**os.environ, "PYTHONWARNINGS": "always"}
+        self._daemon = Daemon(name, forkserver.Child(["ccm", *argv], log=log, env=env))
         self._flags = story.flags
         self._stage.daemons.append(self._daemon)
 

@@ -14,7 +14,6 @@ import itertools
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -30,9 +29,10 @@ from ccm.model.times import format_time
 from ccm.sandbox import kubelet, process, realserver
 from providers.sim import server as sim
 from providers.sim import traffic, world
-from tests import servers
+from tests import forkserver, servers
 from tests.faults import Exchange, FaultProxy, Match, Respond
 from tests.manifests import account
+from tests.scenario.nodes import missing, taints
 
 T = TypeVar("T")
 
@@ -68,11 +68,11 @@ FLAGS: Mapping[str, str] = {
 }
 """What every daemon is started with, unless a scenario says otherwise."""
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 """How long a scenario waits for what should come at once; a busy machine is slow."""
 
 _POLL_S = 0.02
-_STOP_S = 5.0
+_STOP_S = 20.0  # Grace periods, and a busy machine
 
 
 async def wait_for(
@@ -321,18 +321,25 @@ class Stage:
         kubeconfig: Path | None = None,
         env: Mapping[str, str] | None = None,
         wire: FaultProxy | None = None,
+        program: Path | None = None,
     ) -> Daemon:
-        """Start one more daemon, behind a wire of its own unless given one."""
+        """Start one more daemon, behind a wire of its own unless given one.
+
+        It is forked; `program` is the command to execute instead.
+        """
         name = f"daemon-{next(self._numbers)}"
         if kubeconfig is None:
             wire = wire or await self.new_wire()
             kubeconfig = self.folder / f"{name}.kubeconfig"
             realserver.write_kubeconfig(kubeconfig, url=wire.url, token=self.token)
         files = {"kubeconfig": str(kubeconfig), "cloud-config": str(self.cloud_config)}
-        child = process.Child(
-            [sys.executable, "-m", "ccm", *command_line({**FLAGS, **files, **(flags or {})})],
-            log=self.folder / f"{name}.log",
-            env={**os.environ, "PYTHONWARNINGS": "always", **(env or {})},
+        argv = command_line({**FLAGS, **files, **(flags or {})})
+        env = {**os.environ, "PYTHONWARNINGS": "always", **(env or {})}
+        log = self.folder / f"{name}.log"
+        child = (
+            forkserver.Child(["ccm", *argv], log=log, env=env)
+            if program is None
+            else process.Child([str(program), *argv], log=log, env=env)
         )
         daemon = Daemon(name, child)
         self.daemons.append(daemon)
@@ -414,31 +421,6 @@ async def open_stage(server: servers.ApiServer, folder: Path) -> AsyncIterator[S
 def command_line(flags: Mapping[str, str]) -> list[str]:
     """Flags as arguments."""
     return [f"--{name}={value}" for name, value in flags.items()]
-
-
-def missing(node: Mapping[str, Any]) -> list[str]:
-    """What an initialised node has and this one has not."""
-    meta, spec, status = node["metadata"], node["spec"], node.get("status", {})
-    kinds = {entry["type"] for entry in status.get("addresses", ())}
-    wanted = (names.LABEL_INSTANCE_TYPE, names.LABEL_ZONE, names.LABEL_REGION)
-    lacking = [key for key in wanted if key not in meta.get("labels", {})]
-    if not spec.get("providerID"):
-        lacking.append("provider ID")
-    if names.ADDRESS_INTERNAL_IP not in kinds:
-        lacking.append("addresses")
-    if names.TAINT_UNINITIALIZED in taints(node):
-        lacking.append("lifted taint")
-    return lacking
-
-
-def taints(node: Mapping[str, Any]) -> list[str]:
-    """The keys of a node's taints."""
-    return [taint["key"] for taint in node["spec"].get("taints") or ()]
-
-
-def addresses(node: Mapping[str, Any]) -> dict[str, str]:
-    """A node's addresses by type."""
-    return {entry["type"]: entry["address"] for entry in node["status"].get("addresses", ())}
 
 
 def _now() -> str:

@@ -26,7 +26,7 @@ import yaml
 from ccm.sandbox import realserver
 from ccm.sandbox.realserver import ADMIN_GROUP, RealServer, User
 from tests.faults import FaultProxy, Match
-from tests.scenario import harness
+from tests.scenario import harness, nodes
 from tests.scenario.harness import Daemon, Stage, wait_for
 
 USERS = tuple(
@@ -141,7 +141,7 @@ class Load:
 
     async def _is_done(self, name: str) -> bool:
         node = await self.stage.cluster.node(name)
-        return node is not None and not harness.missing(node)
+        return node is not None and not nodes.missing(node)
 
 
 class Relay:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests import servers
 from tests.manifests import account
 from tests.scenario import harness
@@ -13,8 +11,7 @@ ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
 USER = "system:serviceaccount:kube-system:node-controller"
 
 
-@pytest.mark.envtest
-@pytest.mark.parametrize("api_server", ["real"], indirect=True)
+@servers.only_real
 async def test_controllers_act_under_an_account_of_their_own(stage: Stage) -> None:
     """The account is made, its token works, and nodes are written in its name."""
     async with servers.connect(stage.server) as administrator:

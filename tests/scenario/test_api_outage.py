@@ -51,7 +51,7 @@ async def restart(stage: Stage, rule: Rule, *, down_s: float = 0.0) -> None:
 async def all_well(stage: Stage) -> None:
     """Every node is complete, nothing was deleted, and a new one is served too."""
     await stage.node("newcomer")
-    await stage.cluster.initialised(*HOSTS, "newcomer", within_s=20.0)
+    await stage.cluster.initialised(*HOSTS, "newcomer", within_s=harness.WAIT_S)
     assert stage.writes(harness.NODE_DELETE) == []
 
 
@@ -60,6 +60,7 @@ def once_each(daemon: Daemon, *messages: str) -> None:
     assert {text: len(daemon.lines(text)) for text in messages} == dict.fromkeys(messages, 1)
 
 
+@pytest.mark.both_servers
 async def test_the_api_server_restarts_mid_work(stage: Stage) -> None:
     """Killed with all nodes half initialised: the same daemon, still the leader, finishes."""
     daemon = await stage.start_leading(flags=LONG_LEASE)
@@ -95,14 +96,14 @@ async def test_an_outage_longer_than_the_lease(stage: Stage) -> None:
     rule = await half_way(stage)
 
     await stage.server.kill()
-    assert await daemon.ended(within_s=harness.RENEW_S + 5.0) == 1
+    assert await daemon.ended(within_s=harness.WAIT_S) == 1
     once_each(daemon, "leaderelection lost")
     stage.wire.remove(rule)
     successor = await stage.start()
     await successor.says("cannot take or renew the lease, trying on")
     await stage.server.start()
 
-    await successor.says("became leader", within_s=20.0)
+    await successor.says("became leader", within_s=harness.WAIT_S)
     await all_well(stage)
     once_each(
         successor,

@@ -10,7 +10,7 @@ import pytest
 
 from ccm.model import names
 from tests.faults import Call, Exchange, FaultProxy, Hold, Match, Point, Rule
-from tests.scenario import harness
+from tests.scenario import harness, nodes
 from tests.scenario.harness import Stage, refusal, wait_for
 
 CONFLICT = refusal(409, reason="Conflict")
@@ -44,6 +44,7 @@ def answers(wire: FaultProxy, match: Match) -> list[int | None]:
     return [exchange.status for exchange in wire.requests(match)]
 
 
+@pytest.mark.both_servers
 async def test_a_conflict_on_the_status_patch(stage: Stage) -> None:
     """The node is read again and everything decided anew; it ends complete, said once."""
     wire = await stage.new_wire()
@@ -198,7 +199,7 @@ async def test_a_node_re_created_in_the_middle(stage: Stage, moment: str) -> Non
     assert new.id != old.id
     assert node["metadata"]["uid"] == created["metadata"]["uid"]
     assert node["spec"]["providerID"] == f"sim://{new.id}"
-    assert harness.addresses(node)[names.ADDRESS_INTERNAL_IP] == new.addresses[0].value
+    assert nodes.addresses(node)[names.ADDRESS_INTERNAL_IP] == new.addresses[0].value
     stale = [
         one
         for one in stage.wire.requests(harness.NODE_WRITE)

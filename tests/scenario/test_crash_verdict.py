@@ -15,9 +15,7 @@ from tests import servers
 from tests.scenario import crash_world, harness
 from tests.scenario.crash_world import Play
 
-pytestmark = [
-    pytest.mark.parametrize("api_server", [servers.BUILTIN], indirect=True),
-]
+pytestmark = servers.only_builtin
 
 
 class Scene:

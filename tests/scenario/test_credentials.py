@@ -29,6 +29,7 @@ def kubeconfig_with(path: Path, url: str, token_file: Path) -> Path:
     return path
 
 
+@pytest.mark.both_servers
 async def test_a_wrong_token_becomes_right(stage: Stage) -> None:
     """401 at start is tried again with pauses and said once; a new token is taken at once."""
     token = stage.folder / "token"

@@ -39,7 +39,7 @@ async def series(tmp_path: Path) -> AsyncIterator[Relay]:
 @pytest.mark.row("daemon-stop-05")
 @pytest.mark.envtest
 @pytest.mark.parametrize(
-    ("stops", "kills"), [pytest.param(5, 2, marks=SHORT), pytest.param(50, 20, marks=FULL_LENGTH)]
+    ("stops", "kills"), [pytest.param(2, 1, marks=SHORT), pytest.param(50, 20, marks=FULL_LENGTH)]
 )
 async def test_nobody_writes_outside_its_own_lease(
     series: Relay, tmp_path: Path, stops: int, kills: int

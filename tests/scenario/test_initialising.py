@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from pathlib import Path
+
+import pytest
 
 from ccm.model import names
 from providers.sim import world
 from tests.faults import Match
-from tests.scenario import harness
+from tests.scenario import harness, nodes
 from tests.scenario.harness import Stage, wait_for
 
 
+@pytest.mark.both_servers
 async def test_one_node_end_to_end(stage: Stage) -> None:
     """A new node gets provider ID, labels, addresses and loses its taint, in two writes."""
     machine = stage.machine(
@@ -23,7 +28,7 @@ async def test_one_node_end_to_end(stage: Stage) -> None:
             world.Address(kind="public", value="203.0.113.5"),
         ),
     )
-    await stage.start_leading()
+    await stage.start_leading(program=Path(sys.executable).parent / "cloud-controller-manager")
 
     await stage.cluster.register("alpha")
     (node,) = await stage.cluster.initialised("alpha")
@@ -34,7 +39,7 @@ async def test_one_node_end_to_end(stage: Stage) -> None:
     assert labels[names.LABEL_ZONE] == labels[names.LABEL_ZONE_BETA] == "sim-1b"
     assert labels[names.LABEL_REGION] == labels[names.LABEL_REGION_BETA] == "sim-1"
     assert labels["rack"] == "r7"
-    assert harness.addresses(node) == {
+    assert nodes.addresses(node) == {
         names.ADDRESS_INTERNAL_IP: "10.1.2.3",
         names.ADDRESS_EXTERNAL_IP: "203.0.113.5",
         names.ADDRESS_HOSTNAME: "alpha",

@@ -14,6 +14,7 @@ from ccm.app import config, daemon, options
 from ccm.app import names as app_names
 from ccm.sandbox import realserver
 from providers.sim.faults import Fault
+from tests import servers
 from tests.scenario import harness
 from tests.scenario.harness import Stage, wait_for
 
@@ -168,7 +169,7 @@ def install(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.row("daemon-lease-15")
-@pytest.mark.parametrize("api_server", ["builtin"], indirect=True)
+@servers.only_builtin
 async def test_a_lost_lease_ends_what_hangs(stage: Stage) -> None:
     """Calls are cancelled; the clean-up hangs; the process has ended when the next one leads."""
     flags: dict[str, Any] = {

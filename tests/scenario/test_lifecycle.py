@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ccm.model import names
 from providers.sim import world
 from providers.sim.faults import Fault
-from tests.scenario import harness
+from tests.scenario import harness, nodes
 from tests.scenario.harness import Stage, wait_for
 
 PASSES_S = 3 * harness.MONITOR_S
@@ -16,6 +18,7 @@ PASSES_S = 3 * harness.MONITOR_S
 NO_ADDRESS_PASS = {"node-status-update-frequency": "1h"}
 
 
+@pytest.mark.both_servers
 async def test_a_machine_is_stopped_and_started(stage: Stage) -> None:
     """Stopped and not ready: the shutdown taint; ready again: none. One write each."""
     machine = await stage.node("alpha")
@@ -42,6 +45,7 @@ async def test_a_machine_is_stopped_and_started(stage: Stage) -> None:
     assert len(stage.wire.requests(harness.NODE_WRITE)) == before + 2
 
 
+@pytest.mark.both_servers
 async def test_a_machine_is_deleted(stage: Stage) -> None:
     """Its node goes once it is not ready, with an event; a ready node stays."""
     doomed = await stage.node("doomed")
@@ -113,7 +117,7 @@ async def test_new_addresses_reach_the_node(stage: Stage) -> None:
     async def arrived() -> bool:
         node = await stage.cluster.node("alpha")
         assert node is not None
-        return harness.addresses(node).get(names.ADDRESS_EXTERNAL_IP) == "203.0.113.77"
+        return nodes.addresses(node).get(names.ADDRESS_EXTERNAL_IP) == "203.0.113.77"
 
     await wait_for(arrived, "the new address")
     await asyncio.sleep(1.5)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import servers
 from tests.scenario import harness
 from tests.scenario.harness import Stage, wait_for
 
@@ -50,6 +51,7 @@ async def gone(stage: Stage, name: str) -> None:
     await wait_for(missing, f"node {name} is gone")
 
 
+@pytest.mark.both_servers
 async def test_a_migrated_controller_waits_for_the_shared_lease(stage: Stage) -> None:
     """Held by the other manager, the shared lease keeps the life cycle out; then it runs."""
     body = {
@@ -120,7 +122,7 @@ async def open_cloud(context):
 
 
 @pytest.mark.row("daemon-migration-06")
-@pytest.mark.parametrize("api_server", ["builtin"], indirect=True)
+@servers.only_builtin
 async def test_the_provider_is_opened_once_for_both_leases(stage: Stage) -> None:
     site = stage.folder / "site"
     info = site / "ccm_noted-1.0.dist-info"

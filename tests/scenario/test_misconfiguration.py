@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ccm.sandbox import realserver
+from tests import forkserver
 from tests.faults import Match
 from tests.scenario import harness
 from tests.scenario.harness import Stage
@@ -44,12 +44,9 @@ class End:
 async def run(arguments: Sequence[str], folder: Path) -> End:
     """Run a daemon that ends by itself."""
     done = await asyncio.to_thread(
-        subprocess.run,
+        forkserver.run,
         [sys.executable, "-m", "ccm", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=20,
-        check=False,
+        timeout=30,
         cwd=folder,
         env={**os.environ, "PYTHONWARNINGS": "always"},
     )

@@ -73,6 +73,7 @@ async def test_a_cloud_config_that_is_no_yaml_changes_nothing(stage: Stage) -> N
     assert await daemon.stop() == 0
 
 
+@pytest.mark.both_servers
 async def test_a_changed_kubeconfig_is_tried_first(stage: Stage) -> None:
     wire = await stage.new_wire()
     kubeconfig = stage.folder / "kubeconfig"

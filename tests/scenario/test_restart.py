@@ -146,10 +146,9 @@ async def alter(stage: Stage, services: Sequence[str]) -> None:
             held.interfere(one.id, choices[number % len(choices)])
 
 
-@pytest.mark.parametrize("api_server", ["real"], indirect=True)
 @pytest.mark.row("service-scale-02", "service-scale-03")
 async def test_a_start_ensures_what_differs_and_nothing_else(stage: Stage) -> None:
-    """On the real server, with a tenth of the nodes."""
+    """With a tenth of the nodes."""
     await restart(stage, nodes=100, quiet_s=1.5)
 
 

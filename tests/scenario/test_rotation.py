@@ -76,6 +76,7 @@ def credentials_sent(wire: FaultProxy, since: int) -> set[str]:
 
 @pytest.mark.row("daemon-reload-01", "daemon-reload-02")
 @pytest.mark.timeout(180)
+@pytest.mark.both_servers
 async def test_tokens_are_exchanged_under_load(stage: Stage) -> None:
     """In the files that configurations name, and in the configurations themselves."""
     wire = await stage.new_wire()

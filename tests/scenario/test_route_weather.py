@@ -11,7 +11,6 @@ import pytest
 from ccm.app import names as app_names
 from ccm.model import names
 from providers.sim import world, world_routes
-from tests import servers
 from tests.faults import Cut, Exchange, FaultProxy, Match
 from tests.scenario import crowd, harness, weather
 from tests.scenario.harness import Daemon, Stage, wait_for
@@ -32,16 +31,6 @@ FLAGS: Mapping[str, str] = {
 
 PATIENCE_S = 55.0
 """A failed route is tried again after a second, then two; a busy machine takes its time."""
-
-ONE_SERVER = pytest.mark.parametrize(
-    "api_server",
-    [
-        pytest.param(servers.BUILTIN),
-        pytest.param(servers.REAL, marks=[pytest.mark.envtest, pytest.mark.soak]),
-    ],
-    indirect=True,
-)
-"""For what hardly depends on the API server: the real one has its turn in the long runs."""
 
 ROUTES = "^/v1/routes"
 LIST = Step(name="list", method="GET", path=f"{ROUTES}$")
@@ -165,7 +154,6 @@ async def stay(stage: Stage, chosen: Sequence[Case]) -> None:
     assert list(routes(stage)) == []
 
 
-@ONE_SERVER
 async def test_each_call_about_a_route_fails_once(stage: Stage) -> None:
     """Every node gets its route and its condition, and every route goes with its node."""
     await stay(
@@ -179,7 +167,6 @@ async def test_each_condition_is_not_answered_once(stage: Stage) -> None:
     await stay(stage, cases((CONDITION, weather.API_SLOW)))
 
 
-@ONE_SERVER
 async def test_each_listing_fails_once(stage: Stage) -> None:
     """Without a listing nothing is made and nothing deleted; after it all is as it should be."""
     await begin(stage)

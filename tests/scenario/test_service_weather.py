@@ -13,7 +13,6 @@ import pytest
 from ccm.app import names as app_names
 from ccm.model import names
 from providers.sim import world_balancers
-from tests import servers
 from tests.faults import Cut, Delay, Exchange, Match, Rule
 from tests.scenario import crowd, harness, weather
 from tests.scenario.crowd import SERVICES
@@ -47,16 +46,6 @@ STATUS = f"^{SERVICES}/[^/]+/status$"
 FINALIZER = Step(name="finalizer", method="PATCH", path=STATUS)
 SHOW = Step(name="status", method="PATCH", path=STATUS, nth=2)
 LET_GO = Step(name="let go", method="PATCH", path=STATUS)
-
-ONE_SERVER = pytest.mark.parametrize(
-    "api_server",
-    [
-        pytest.param(servers.BUILTIN),
-        pytest.param(servers.REAL, marks=[pytest.mark.envtest, pytest.mark.soak]),
-    ],
-    indirect=True,
-)
-"""For what hardly depends on the API server: the real one has its turn in the long runs."""
 
 CREATING, CHANGING, MOVING, DELETING = "creating", "changing", "moving", "deleting"
 
@@ -292,7 +281,6 @@ async def test_each_write_is_not_answered_once(stage: Stage) -> None:
     await live(stage, api_cases(weather.API_SLOW))
 
 
-@ONE_SERVER
 async def test_each_call_of_a_change_of_members_fails_once(stage: Stage) -> None:
     """A new node is a member everywhere, whatever failed for each of the load balancers."""
     daemon = await begin(stage)
@@ -319,7 +307,6 @@ async def _nothing() -> None:
     """The phase is over already."""
 
 
-@ONE_SERVER
 async def test_nodes_flap_during_a_slow_ensure(stage: Stage) -> None:
     """The ensure is not repeated, and the members are those of the end."""
     daemon = await begin(stage, timeout="20s")
@@ -350,7 +337,6 @@ async def test_nodes_flap_during_a_slow_ensure(stage: Stage) -> None:
     )
 
 
-@ONE_SERVER
 @pytest.mark.parametrize("way", ["in turn", "unseen", "by force during its ensure"])
 async def test_a_service_is_deleted_and_created_again(stage: Stage, way: str) -> None:
     """A new Service under an old name has a load balancer of its own, and the old one is gone."""
@@ -382,7 +368,6 @@ async def test_a_service_is_deleted_and_created_again(stage: Stage, way: str) ->
     assert first.balancer_name != second.balancer_name
 
 
-@ONE_SERVER
 async def test_too_many_requests_everywhere(stage: Stage) -> None:
     """Storms of 429 are sat out without a warning about any Service, and without a flood."""
     await begin(stage)
@@ -415,7 +400,6 @@ def storms(storm: Rule, times: int) -> Callable[[], Awaitable[bool]]:
     return struck
 
 
-@ONE_SERVER
 @pytest.mark.parametrize(
     "kind",
     [

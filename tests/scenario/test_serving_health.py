@@ -30,7 +30,6 @@ LENGTHS = [
 ]
 """How long a trouble lasts after it was noticed."""
 
-ONE_SERVER = pytest.mark.parametrize("api_server", [servers.BUILTIN], indirect=True)
 """Nothing here depends on which API server it is."""
 
 
@@ -93,7 +92,7 @@ async def started(
         yield Asked(daemon=daemon, session=session)
 
 
-@ONE_SERVER
+@servers.only_builtin
 @pytest.mark.row("serving-health-03")
 @pytest.mark.parametrize("seconds", LENGTHS)
 async def test_an_outage_of_the_cloud_is_told_and_no_reason_to_restart(
@@ -116,7 +115,7 @@ async def test_an_outage_of_the_cloud_is_told_and_no_reason_to_restart(
         await asked.says(HEALTHY)
 
 
-@ONE_SERVER
+@servers.only_builtin
 @pytest.mark.row("serving-health-03")
 @pytest.mark.parametrize("seconds", LENGTHS)
 async def test_an_outage_of_the_api_server_is_told_and_no_reason_to_restart(
@@ -134,7 +133,7 @@ async def test_an_outage_of_the_api_server_is_told_and_no_reason_to_restart(
         await asked.says(HEALTHY)
 
 
-@ONE_SERVER
+@servers.only_builtin
 @pytest.mark.row("serving-health-03", "serving-health-05")
 @pytest.mark.parametrize("seconds", LENGTHS)
 async def test_a_standby_is_ready_while_it_reaches_the_api_server(
@@ -154,7 +153,7 @@ async def test_a_standby_is_ready_while_it_reaches_the_api_server(
         await standby.says(HEALTHY)
 
 
-@ONE_SERVER
+@servers.only_builtin
 @pytest.mark.row("serving-health-03")
 async def test_a_daemon_that_starts_into_an_outage_says_what_it_waits_for(stage: Stage) -> None:
     wire = await stage.new_wire()
@@ -167,7 +166,7 @@ async def test_a_daemon_that_starts_into_an_outage_says_what_it_waits_for(stage:
         await asked.says(HEALTHY)
 
 
-@ONE_SERVER
+@servers.only_builtin
 @pytest.mark.row("serving-health-04")
 async def test_a_controller_that_refuses_its_flags_is_reported_and_fails_nothing(
     stage: Stage,

@@ -137,7 +137,10 @@ async def dual_builtin() -> AsyncIterator[servers.ApiServer]:
 
 
 @pytest_asyncio.fixture(
-    params=[servers.BUILTIN, pytest.param(servers.REAL, marks=pytest.mark.envtest)]
+    params=[
+        servers.BUILTIN,
+        pytest.param(servers.REAL, marks=[pytest.mark.envtest, pytest.mark.soak]),
+    ]
 )
 async def dual_stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
     """A stage before an API server that gives Services addresses of both families."""
@@ -183,6 +186,7 @@ async def test_dual_stack_services_are_taken_over_without_a_write(dual_stage: St
 
 
 @pytest.mark.row("switch-over-04")
+@pytest.mark.both_servers
 async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
     stage: Stage,
 ) -> None:

@@ -88,6 +88,7 @@ async def stored(stage: ServiceStage) -> dict[str, Any]:
 
 
 @pytest.mark.row("switch-over-06")
+@pytest.mark.both_servers
 async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
     services: ServiceStage,
 ) -> None:

@@ -133,6 +133,7 @@ async def test_a_watch_that_never_lasts(stage: Stage) -> None:
     intact(stage, daemon)
 
 
+@pytest.mark.both_servers
 async def test_a_malformed_object_in_a_watch(stage: Stage) -> None:
     """A node that cannot be read is left alone, the others are served, and it heals."""
     await settled_by_another(stage, "early")

@@ -86,10 +86,9 @@ async def registered(stage: Stage, person: Person, port: int) -> AsyncIterator[N
         await person.does("delete", kind, found["metadata"]["name"], "--ignore-not-found")
 
 
-@pytest.mark.envtest
 @pytest.mark.row("webhook-annotations-06")
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("api_server", ["real"], indirect=True)
+@servers.only_real
 async def test_wrong_annotations_are_refused_while_the_daemon_lives(stage: Stage) -> None:
     person, port = Person(stage), ports.pick_port()
     assert (await person.writes("old", size="huge"))[0] == 0

@@ -222,6 +222,7 @@ async def test_reconcile(stage: Stage, case: Case) -> None:
 
 
 @pytest.mark.row("route-cond-08")
+@pytest.mark.both_servers
 async def test_a_condition_as_it_is_written(stage: Stage) -> None:
     node = await placed(stage, *N1)
     async with running(stage, FakeRoutes()):
@@ -291,6 +292,7 @@ async def test_condition(
 
 
 @pytest.mark.row("route-fail-01")
+@pytest.mark.both_servers
 async def test_a_failure_is_told_and_mended(stage: Stage) -> None:
     node = await placed(stage, *N1)
     cloud = FakeRoutes(error=Unavailable("the cloud is tired"))

@@ -34,7 +34,7 @@ from tests.unit.controllers.service.world import FakeBalancers, FakeDigests
 PATH = "/api/v1/namespaces/default/services"
 WRITE = Match(method="POST|PUT|PATCH|DELETE", path="/services")
 _MERGE = "application/merge-patch+json"
-_PATIENCE_S = 10.0
+_PATIENCE_S = 60.0
 
 
 class ServiceStage:

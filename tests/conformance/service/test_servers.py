@@ -21,6 +21,7 @@ def address_the_server_accepts(services: ServiceStage) -> None:
 
 
 @pytest.mark.row("service-sync-02", "service-order-01", "service-wire-01")
+@pytest.mark.both_servers
 async def test_finalizer_then_provider_then_status(services: ServiceStage) -> None:
     await services.node("n1")
     async with services.running():
@@ -45,6 +46,7 @@ async def test_finalizer_then_provider_then_status(services: ServiceStage) -> No
 
 
 @pytest.mark.row("service-sync-05", "service-wire-02")
+@pytest.mark.both_servers
 async def test_a_deletion_keeps_the_finalizers_of_others(services: ServiceStage) -> None:
     async with services.running():
         await services.create(metadata={"finalizers": ["example.com/other"]})
@@ -193,6 +195,7 @@ async def test_a_class_that_is_not_claimed_is_never_touched(services: ServiceSta
 
 
 @pytest.mark.row("service-class-02", "service-shape-01")
+@pytest.mark.both_servers
 async def test_a_claimed_class_and_every_shape_reach_the_provider(services: ServiceStage) -> None:
     ports = [
         {"name": "http", "port": 80, "protocol": "TCP", "targetPort": "web"},

@@ -33,6 +33,7 @@ async def address(stage: harness.Stage, name: str) -> str:
 
 
 @pytest.mark.row("service-whole-01")
+@pytest.mark.both_servers
 async def test_a_service_gets_an_address_and_loses_its_balancer(whole: harness.Stage) -> None:
     await whole.node("n1")
     await whole.start_leading(flags=FLAGS)

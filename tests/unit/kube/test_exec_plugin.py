@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -172,42 +172,52 @@ async def test_a_failing_renewal_after_a_rejection_changes_nothing(tmp_path: Pat
     assert [line["log_level"] for line in lines] == ["warning", "info"]
 
 
-async def test_a_hanging_program_and_its_children_are_ended(tmp_path: Path) -> None:
-    note = tmp_path / "pid"
-    settings = _settings(
-        tmp_path, command="/bin/sh", args=("-c", f"sleep 60 & echo $! > {note}; wait")
-    )
+@pytest.mark.parametrize("gives_up", ["in time", "while it starts", "while it runs"])
+async def test_nothing_of_a_program_nobody_waits_for_goes_on(tmp_path: Path, gives_up: str) -> None:
+    # A child holds the program's outputs: who waits for them to close waits a minute.
+    note = tmp_path / "pids"
+    script = f"sleep 60 & echo $$ $! > {note}; wait"
+    settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))
+    timeout_s = 1.0 if gives_up == "in time" else 60.0
+    plugin = ExecPlugin(settings, clock=HandClock(), timeout_s=timeout_s)
+    waiting = asyncio.create_task(plugin.current())
 
-    with pytest.raises(NoCredentials, match=r"no answer in 0\.3 s"):
-        await ExecPlugin(settings, clock=HandClock(), timeout_s=0.3).current()
+    if gives_up == "in time":
+        with pytest.raises(NoCredentials, match="no answer in 1 s"):
+            await waiting
+    else:
+        while gives_up == "while it runs" and not _noted(note):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
 
-    assert await _is_gone(int(note.read_text()))
+    for pid in _noted(note):
+        await _gone(pid)
 
 
-async def test_a_cancelled_caller_leaves_no_program_behind(tmp_path: Path) -> None:
-    note = tmp_path / "pid"
-    settings = _settings(tmp_path, command="/bin/sh", args=("-c", f"echo $$ > {note}; sleep 60"))
-    waiting = asyncio.create_task(ExecPlugin(settings, clock=HandClock()).current())
-    deadline = time.monotonic() + 5
-    while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
+async def test_a_program_that_leaves_a_child_behind_has_answered(tmp_path: Path) -> None:
+    script = f"sleep 60 & echo $! > {tmp_path / 'pid'}; echo '{_answer(token='t1')}'"
+    settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))
+
+    assert (await ExecPlugin(settings, clock=HandClock()).current()).header == "Bearer t1"
+
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def _noted(note: Path) -> list[int]:
+    return [int(pid) for pid in note.read_text().split()] if note.exists() else []
+
+
+async def _gone(pid: int) -> None:
+    """Wait until a process has ended; one that only waits to be reaped has."""
+    while _state(pid) not in "ZX":
         await asyncio.sleep(0.01)
 
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
 
-    assert await _is_gone(int(note.read_text()))
-
-
-async def _is_gone(pid: int) -> bool:
-    """Whether a process ends soon; one that only waits to be reaped has ended."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state in "ZX":
-            return True
-        await asyncio.sleep(0.01)
-    return False
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"

@@ -298,5 +298,5 @@ async def test_listing_five_thousand_instances_is_cheap(
         path = f"/v1/instances?cursor={page['next_cursor']}" if page["next_cursor"] else ""
 
     assert seen == 5000
-    assert time.process_time() - start < 1.0
+    assert time.process_time() - start < 3.0
     assert service.calls.counts["list_instances"] == 10

@@ -1,0 +1,206 @@
+"""Our programs as processes that start at once: forked from one that has imported everything.
+
+`Popen` and `run` take the place of `subprocess`'s for `[sys.executable, "-m", MODULE, ...]`.
+The server has no event loop, thread, TLS context or open socket but its own; each child
+becomes the program as `exec` would make it: session, directory, environment, arguments,
+standard streams, signals, and the way it ends. Of what a new interpreter does by itself it
+only reads PYTHONPATH and PYTHONWARNINGS; a test of more starts one by `subprocess`.
+
+Started by exec a daemon costs two seconds of CPU, forked a hundredth.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import gc
+import importlib
+import inspect
+import json
+import os
+import pkgutil
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ccm.sandbox import process
+
+_ROOT = Path(__file__).parent.parent
+_LARGEST_ORDER = 200_000
+
+
+class Popen(subprocess.Popen[Any]):
+    """`subprocess.Popen`, forked; it dies with the process that started it."""
+
+    def _execute_child(self, *given: Any) -> None:
+        how = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
+        python, dash_m, *argv = how["args"]
+        assert (python, dash_m) == (sys.executable, "-m"), "only our own modules are forked"
+        order = {
+            "argv": argv,
+            "env": dict(os.environ if how["env"] is None else how["env"]),
+            "cwd": os.fspath(how["cwd"] or Path.cwd()),
+            "new_session": how["start_new_session"],
+        }
+        streams = [how["p2cread"], how["c2pwrite"], how["errwrite"]]
+        own = [stream if stream >= 0 else number for number, stream in enumerate(streams)]
+        self._told, telling = os.pipe()
+        socket.send_fds(_server(), [json.dumps(order).encode()], [*own, telling])
+        os.close(telling)
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(how[end] for end in pipes))  # type: ignore[attr-defined]
+        self._child_created = True
+        self.pid = int(os.read(self._told, 16))
+
+    def _try_wait(self, flags: int) -> tuple[int, int]:
+        ready, _, _ = select.select([self._told], [], [], 0 if flags & os.WNOHANG else None)
+        if not ready:
+            return 0, 0
+        status = int(os.read(self._told, 16) or signal.SIGKILL)
+        os.close(self._told)
+        return self.pid, status
+
+    def _internal_poll(self, **_: Any) -> int | None:
+        with self._waitpid_lock:  # type: ignore[attr-defined]
+            if self.returncode is None and (ended := self._try_wait(os.WNOHANG))[0]:
+                self._handle_exitstatus(ended[1])  # type: ignore[attr-defined]
+        return self.returncode
+
+
+class Child(process.Child):
+    """A `process.Child` of a module of ours: `argv` is its name and arguments."""
+
+    def __init__(
+        self, argv: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = argv[0]
+        self.log = log
+        with log.open("ab") as sink:
+            self._process = Popen(
+                [sys.executable, "-m", *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+            )
+
+
+def run(command: Sequence[str], *, timeout: float, **how: Any) -> subprocess.CompletedProcess[str]:
+    """`subprocess.run` with both outputs caught as text."""
+    with Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **how,
+    ) as child:
+        try:
+            said, complaint = child.communicate(timeout=timeout)
+        finally:
+            child.kill()
+    return subprocess.CompletedProcess(command, child.returncode, said, complaint)
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """The way to this process's server, which ends when we do."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-m", "tests.forkserver", str(theirs.fileno())]
+    server = subprocess.Popen(
+        command, cwd=_ROOT, pass_fds=[theirs.fileno()], start_new_session=True
+    )
+    theirs.close()
+
+    @atexit.register
+    def _end() -> None:
+        ours.close()
+        server.wait()
+
+    return ours
+
+
+def _import_everything() -> None:
+    for package in ("ccm", "providers"):
+        folder = importlib.import_module(package).__path__
+        for module in pkgutil.walk_packages(folder, f"{package}."):
+            if not module.name.startswith("ccm.testing") and "__main__" not in module.name:
+                importlib.import_module(module.name)
+
+
+def _next_child(orders: socket.socket) -> dict[str, Any]:
+    """Serve; returns in each child, with its order."""
+    ended, wakeup = os.pipe()
+    for end in (ended, wakeup):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    dies_with_us = process._dies_with(os.getpid())
+    children: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([orders.fileno(), ended], [], [])
+        if ended in ready:
+            os.read(ended, 4096)
+            _tell_ends(children)
+        if orders.fileno() in ready:
+            text, streams, _, _ = socket.recv_fds(orders, _LARGEST_ORDER, 4)
+            if not text:
+                sys.exit()
+            pid = os.fork()
+            if pid == 0:
+                if dies_with_us is not None:
+                    dies_with_us()
+                _take(streams[:3])
+                return dict(json.loads(text))
+            children[pid] = streams[3]
+            os.write(streams[3], f"{pid:16}".encode())
+            for stream in streams[:3]:
+                os.close(stream)
+
+
+def _tell_ends(children: dict[int, int]) -> None:
+    while children:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        os.write(children[pid], f"{status:16}".encode())
+        os.close(children.pop(pid))
+
+
+def _take(streams: Sequence[int]) -> None:
+    """Make these the standard streams, and close all else."""
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+
+
+def _become(order: Mapping[str, Any]) -> None:
+    if order["new_session"]:
+        os.setsid()
+    os.chdir(order["cwd"])
+    os.environ.clear()
+    os.environ.update(order["env"])
+    sys.path[1:1] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if os.environ.get("PYTHONWARNINGS") == "always":
+        warnings.simplefilter("always")
+    module, *sys.argv[1:] = order["argv"]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    _import_everything()
+    gc.freeze()
+    order = _next_child(channel)
+    channel.detach()  # closed already
+    _become(order)

@@ -1,0 +1,104 @@
+"""`ccm doctor` in the surroundings of a scenario."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ccm.base.clock import SystemClock
+from ccm.cli import doctor
+from tests import servers
+from tests.scenario.harness import Stage
+
+CIDR = "10.244.0.0/16"
+
+WITHOUT_IDENTITY = "warn  identity: the API server does not say who we are"
+"""The built-in server's one lack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What the command printed, and its exit status."""
+
+    code: int
+    lines: list[str]
+
+    @property
+    def troubles(self) -> list[str]:
+        """The first line of each finding that is not ok."""
+        return [
+            line
+            for line in self.lines
+            if line.startswith(("warn", "fail")) and not line.startswith(WITHOUT_IDENTITY)
+        ]
+
+    def advice(self, first: str) -> list[str]:
+        """What to do next about a finding."""
+        rest = self.lines[self.lines.index(first) + 1 :]
+        found = []
+        for line in rest:
+            if not line.startswith(" "):
+                break
+            if line.startswith("      next: "):
+                found.append(line.removeprefix("      next: "))
+        return found
+
+
+class Shifted(SystemClock):
+    """A clock that is wrong."""
+
+    def __init__(self, by: timedelta) -> None:
+        self._by = by
+
+    def now(self) -> datetime:
+        return super().now() + self._by
+
+
+async def examined(
+    stage: Stage, *words: str, by: timedelta = timedelta(0), environ: Mapping[str, str] = {}
+) -> Told:
+    """Run the command with the flags of a daemon; later words win."""
+    said = io.StringIO()
+    wanted = doctor.read(
+        [
+            f"--kubeconfig={stage.server.kubeconfig_path}",
+            "--cloud-provider=sim",
+            f"--cloud-config={stage.cloud_config}",
+            f"--cluster-cidr={CIDR}",
+            *words,
+        ]
+    )
+    code = await doctor.answer(wanted, said, environ=environ, clock=Shifted(by))
+    print(said.getvalue())
+    return Told(code=code, lines=said.getvalue().splitlines())
+
+
+async def finds(stage: Stage, trouble: str, *words: str, **how: Any) -> Told:
+    """Prove that the first trouble is this one, that it says what to do, and the exit status."""
+    told = await examined(stage, *words, **how)
+    assert told.troubles[:1] == [trouble]
+    assert told.advice(trouble) != []
+    assert told.code == (1 if any(line.startswith("fail") for line in told.lines) else 0)
+    return told
+
+
+async def add_node(stage: Stage, name: str = "n1", **spec: str) -> None:
+    """A machine and its node, initialised unless the spec says otherwise."""
+    machine = stage.machine(name)
+    given = {"providerID": f"sim://{machine.id}", "podCIDR": "10.244.1.0/24", **spec}
+    given = {key: value for key, value in given.items() if value}
+    cidrs = [given["podCIDR"]] if "podCIDR" in given else []
+    await stage.cluster.register(name, taints=[], podCIDRs=cidrs, **given)
+
+
+async def post(stage: Stage, path: str, body: Mapping[str, Any], **headers: str) -> dict[str, Any]:
+    """Create an object."""
+    async with (
+        servers.connect(stage.server) as session,
+        session.post(path, json=body, headers=headers) as response,
+    ):
+        assert response.status == 201, await response.text()
+        return dict(await response.json())

@@ -1,0 +1,237 @@
+"""What `ccm doctor` finds in the cluster: nodes, Pod ranges, Leases, Services, clocks."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ccm.model.times import format_micro_time
+from tests import servers
+from tests.scenario.examination import (
+    CIDR,
+    add_node,
+    examined,
+    finds,
+    post,
+)
+from tests.scenario.harness import Stage
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+
+
+PODS = "/api/v1/namespaces/kube-system/pods"
+
+
+SERVICES = "/api/v1/namespaces/default/services"
+
+
+def lease(name: str, holder: str, *, silent_s: float = 0.0) -> dict[str, Any]:
+    renewed = datetime.now(UTC) - timedelta(seconds=silent_s)
+    spec = {
+        "holderIdentity": holder,
+        "leaseDurationSeconds": 15,
+        "renewTime": format_micro_time(renewed),
+    }
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": "kube-system"},
+        "spec": spec,
+    }
+
+
+async def test_node_without_instance(stage: Stage) -> None:
+    stage.machine("n1")
+    await stage.cluster.register("n1.example.com")
+
+    told = await finds(
+        stage,
+        "fail  instances: 1 of 1 node has no instance: n1.example.com",
+        "--configure-cloud-routes=false",
+    )
+
+    assert "      n1.example.com may be the instance n1" in told.lines
+    assert "--hostname-override" in "".join(told.advice(told.troubles[0]))
+    assert any("n1.example.com: it has no instance: none has its name" in x for x in told.lines)
+
+
+async def test_instance_gone(stage: Stage) -> None:
+    await add_node(stage, providerID="sim://i-404")
+
+    told = await finds(stage, "fail  instances: 1 of 1 node has no instance: n1")
+
+    assert "      n1: sim://i-404 is gone" in told.lines
+
+
+async def test_foreign_provider_id(stage: Stage) -> None:
+    await add_node(stage, providerID="aws:///eu-1/i-1")
+
+    await finds(
+        stage,
+        "warn  provider-ids: 1 of 1 node belongs to another cloud: n1 (aws:///eu-1/i-1)",
+    )
+
+
+async def test_kubelet_without_external(stage: Stage) -> None:
+    await add_node(stage, providerID="")
+
+    await finds(stage, "warn  kubelets: 1 of 1 node has never waited for a cloud: n1")
+
+
+async def test_node_still_tainted(stage: Stage) -> None:
+    stage.machine("n1")
+    await stage.cluster.register("n1", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
+
+    told = await finds(stage, "warn  taints: 1 node still tainted as uninitialized: n1 (new)")
+
+    assert "      n1: no daemon works" in told.lines
+
+
+@servers.only_builtin
+async def test_node_tainted_for_long(stage: Stage) -> None:
+    """A server that tells no time is believed to have ours."""
+    stage.machine("n1")
+    await stage.cluster.register("n1", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
+
+    await finds(
+        stage,
+        "fail  taints: 1 node still tainted as uninitialized: n1",
+        by=timedelta(minutes=10),
+    )
+
+
+async def test_pod_range_outside(stage: Stage) -> None:
+    await add_node(stage, podCIDR="10.99.1.0/24")
+
+    await finds(
+        stage,
+        f"fail  pod-cidrs: 1 Pod range lies outside --cluster-cidr={CIDR}: n1 (10.99.1.0/24)",
+    )
+
+
+@servers.only_builtin
+async def test_no_cluster_cidr_while_routes_are_on(stage: Stage) -> None:
+    await finds(
+        stage,
+        "fail  controllers: node-route-controller cannot start: --cluster-cidr is empty; expected "
+        "the range of the cluster's Pods, like 10.244.0.0/16",
+        "--cluster-cidr=",
+    )
+
+
+async def test_node_without_pod_range(stage: Stage) -> None:
+    await add_node(stage, podCIDR="")
+
+    await finds(stage, "warn  pod-cidrs: 1 of 1 node has no Pod range, and so no route: n1")
+
+
+async def test_lease_held_by_a_stranger(stage: Stage) -> None:
+    await post(stage, LEASES, lease("cloud-controller-manager", "far-away_1"))
+
+    await finds(
+        stage,
+        "warn  lease: kube-system/cloud-controller-manager is held by far-away_1, and no Pod of a "
+        "daemon fits to it",
+    )
+
+
+async def test_lease_held_by_another_clouds_manager(stage: Stage) -> None:
+    await post(stage, LEASES, lease("cloud-controller-manager", "aws-ccm-1_1"))
+    await post(stage, PODS, pod("aws-ccm-1", "registry/cloud-controller-manager:v1", "aws"))
+
+    shown = "Pod aws-ccm-1 (registry/cloud-controller-manager:v1, --cloud-provider=aws)"
+    told = await finds(
+        stage,
+        "fail  lease: kube-system/cloud-controller-manager is held by aws-ccm-1_1, which belongs "
+        f"to another cloud: {shown}",
+    )
+
+    assert told.troubles[1] == f"warn  managers: 1 beside this daemon: {shown}"
+
+
+async def test_lease_held_by_a_replica_is_well(stage: Stage) -> None:
+    await post(stage, LEASES, lease("cloud-controller-manager", "ccm-1_1"))
+    await post(stage, PODS, pod("ccm-1", "registry/ccm:1", "sim"))
+
+    told = await examined(stage)
+
+    assert told.troubles == []
+
+
+async def test_lease_of_a_silent_holder(stage: Stage) -> None:
+    await post(stage, LEASES, lease("cloud-controller-manager", "gone_1", silent_s=300))
+
+    told = await examined(stage)
+
+    (first,) = told.troubles
+    assert first.startswith(
+        "warn  lease: kube-system/cloud-controller-manager is held by gone_1, silent for 30"
+    )
+    assert first.endswith(" s (its lease lasts 15 s)")
+
+
+async def test_another_manager_with_a_lease_of_its_own(stage: Stage) -> None:
+    await post(stage, LEASES, lease("acme-cloud-controller-manager", "acme_1"))
+
+    await finds(
+        stage,
+        "warn  managers: 1 beside this daemon: Lease kube-system/acme-cloud-controller-manager, "
+        "held by acme_1",
+    )
+
+
+async def test_service_of_a_class_nobody_claims(stage: Stage) -> None:
+    spec = {
+        "type": "LoadBalancer",
+        "loadBalancerClass": "acme.example/fast",
+        "ports": [{"port": 80}],
+    }
+    await post(stage, SERVICES, {"metadata": {"name": "web"}, "spec": spec})
+
+    await finds(
+        stage,
+        "warn  services: 1 Service without a load balancer, and not ours: default/web "
+        "(class acme.example/fast)",
+    )
+    claimed = await examined(stage, "--load-balancer-classes=acme.example/fast")
+
+    assert claimed.troubles == []
+
+
+@servers.only_real
+async def test_clock_skew(stage: Stage) -> None:
+    """The server tells whole seconds, and asking takes a while."""
+    ahead = await examined(stage, by=timedelta(seconds=301))
+    behind = await examined(stage, by=timedelta(seconds=-20))
+
+    told = re.fullmatch(
+        r"fail  clock: our clock is (\d+) s ahead of the API server's", ahead.troubles[0]
+    )
+    assert told is not None, ahead.troubles
+    assert int(told[1]) in range(295, 308)
+    assert ahead.advice(told[0]) != []
+    assert ahead.code == 1
+    told = re.fullmatch(
+        r"warn  clock: our clock is (\d+) s behind the API server's", behind.troubles[0]
+    )
+    assert told is not None, behind.troubles
+    assert behind.code == 0
+
+
+async def test_namespace_of_the_lease_missing(stage: Stage) -> None:
+    await finds(
+        stage,
+        "fail  lease: the namespace nowhere of the Lease does not exist",
+        "--leader-elect-resource-namespace=nowhere",
+    )
+
+
+def pod(name: str, image: str, provider: str) -> dict[str, Any]:
+    container = {"name": "main", "image": image, "args": [f"--cloud-provider={provider}"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "kube-system"},
+        "spec": {"containers": [container]},
+    }

@@ -1,0 +1,39 @@
+"""A proxy between a client and a small server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest_asyncio
+from aiohttp import web
+
+from tests import faults
+from tests.unit.faults.upstream import (
+    Upstream,
+)
+
+
+@pytest_asyncio.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    yield Upstream()
+
+
+@pytest_asyncio.fixture
+async def proxy(upstream: Upstream) -> AsyncIterator[faults.FaultProxy]:
+    server = web.Server(upstream.handle, handler_cancellation=True, access_log=None)
+    listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    async with faults.FaultProxy(f"http://127.0.0.1:{port}") as between:
+        yield between
+    listener.close()
+    await server.shutdown(1)
+
+
+@pytest_asyncio.fixture
+async def client(proxy: faults.FaultProxy) -> AsyncIterator[aiohttp.ClientSession]:
+    # No silent second try of a request: a test wants to see the first one fail.
+    async with aiohttp.ClientSession(proxy.url, timeout=aiohttp.ClientTimeout(total=5)) as session:
+        session._retry_connection = False
+        yield session
