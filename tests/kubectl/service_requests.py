@@ -85,8 +85,9 @@ async def _send(session: aiohttp.ClientSession, way: str, what: Any) -> str:
     headers = {"Content-Type": media_type} if media_type else {}
     async with session.request(method, path, data=data, headers=headers) as response:
         body = await response.json()
-        told = response.headers.getall("Warning", [])
-    return f"{way}: {response.status} {json.dumps(_without_own(body), sort_keys=True)} {told}"
+        if response.status >= 400:
+            return f"{way}: {response.status} {body.get('reason')}"
+    return f"{way}: {response.status} {json.dumps(_without_own(body), sort_keys=True)}"
 
 
 def _body(way: str, what: Any) -> Any:

@@ -150,10 +150,3 @@ def test_both_servers_answer_alike(kubectl: Kubectl, real_kubectl: Kubectl) -> N
 
     assert "service/p exposed" in ours
     assert ours == transcript(real_kubectl, _SCRIPT, drop=_EVENTS)
-
-
-def test_the_fields_of_a_service_are_described(kubectl: Kubectl) -> None:
-    for what in ("service", "service.spec", "service.spec.ports", "service.status.loadBalancer"):
-        output = kubectl("explain", what)
-        assert "<no description>" not in output
-        assert "<empty>" not in output

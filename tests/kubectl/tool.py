@@ -64,6 +64,9 @@ DIFFERENCES = (
     (r"\b10\.96\.\d+\.\d+\b *", "ADDRESS "),
     (r"\b(CLUSTER-IP) +", r"\1 "),
     (r"\b3[0-2]\d{3}\b", "NODEPORT"),
+    # What is wrong is told in other words, and sometimes at another field.
+    (r"(is invalid: ).*", r"\1WHY"),
+    (r"(Error from server \(BadRequest\): ).*", r"\1WHY"),
 )
 
 
@@ -92,8 +95,7 @@ def transcript(
     return lines
 
 
-def structure(kubectl: Kubectl, what: str) -> list[str]:
-    """The fields that `kubectl explain` tells about."""
-    # Without the prose, and the lists of signals, which the built-in server does not tell.
+def structure(kubectl: Kubectl, what: str) -> set[str]:
+    """The names of the fields that `kubectl explain` tells about, as deep as they stand."""
     lines = kubectl("explain", what, "--recursive").splitlines()
-    return [line for line in lines if re.search(r"\t<|enum: (?!SIG)|^[A-Z]+: ", line)]
+    return {line.partition("\t")[0] for line in lines if "\t<" in line}

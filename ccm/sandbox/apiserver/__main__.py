@@ -15,7 +15,7 @@ import pathlib
 import signal
 from collections.abc import Sequence
 
-from ccm.sandbox.apiserver import journal, ledger, server, store, watch
+from ccm.sandbox.apiserver import allocate, journal, server, store, watch
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -48,14 +48,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--service-cluster-ip-range",
         type=_ranges,
-        default=ledger.CLUSTER_IPS,
+        default=allocate.CLUSTER_IPS,
         metavar="CIDR[,CIDR]",
         help="the cluster IPs of Services; two ranges of different families make it dual-stack",
     )
     return parser
 
 
-def _ranges(text: str) -> tuple[ledger.Network, ...]:
+def _ranges(text: str) -> tuple[allocate.Network, ...]:
     try:
         found = tuple(ipaddress.ip_network(part) for part in text.split(","))
     except ValueError as error:
@@ -91,19 +91,18 @@ async def _serve(options: argparse.Namespace) -> None:
 def write_kubeconfig(path: pathlib.Path, *, url: str, token: str) -> pathlib.Path:
     """Write a kubeconfig (as JSON, which is YAML too) and return its absolute path.
 
-    With a token it has a second context, `kubectl`: kubectl sends no bearer token over
-    plain HTTP, but it does send credentials that stand in the URL.
+    With a token it has a second context, `kubectl`: over plain HTTP kubectl sends the
+    credentials of a proxy only, so the server is its own proxy there.
     """
     name = "ccm-sandbox"
-    clusters = {name: url}
+    clusters = {name: {"server": url}}
     if token:
-        clusters["kubectl"] = url.replace("://", f"://{name}:{token}@", 1)
+        proxy = url.replace("://", f"://{name}:{token}@", 1)
+        clusters["kubectl"] = {"server": url, "proxy-url": proxy}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [
-            {"name": key, "cluster": {"server": server_url}} for key, server_url in clusters.items()
-        ],
+        "clusters": [{"name": key, "cluster": cluster} for key, cluster in clusters.items()],
         "users": [{"name": name, "user": {"token": token} if token else {}}],
         "contexts": [{"name": key, "context": {"cluster": key, "user": name}} for key in clusters],
         "current-context": name,

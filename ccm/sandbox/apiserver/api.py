@@ -7,28 +7,28 @@ itself states (a `resourceVersion` or a precondition).
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ccm.sandbox.apiserver import (
     admit,
+    allocate,
     decode,
     deletion,
     errors,
     jsonpatch,
     kinds,
-    ledger,
     listing,
     patches,
     query,
     scalars,
-    schema,
+    scale,
     services,
 )
 from ccm.sandbox.apiserver import store as stores
+from ccm.sandbox.apiserver.routes import Target
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -38,28 +38,6 @@ PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
 
 START_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 """Namespaces that kube-apiserver itself creates."""
-
-_RETURNED_WHEN_DELETED = (kinds.PODS, kinds.SERVICES, kinds.SERVICE_ACCOUNTS, kinds.NAMESPACES)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """What a request is about; `name` is empty for a collection, `subresource` mostly."""
-
-    kind: kinds.Kind
-    namespace: str = ""
-    name: str = ""
-    subresource: str = ""
-
-    @property
-    def key(self) -> str:
-        """The object's key in the store."""
-        return f"{self.namespace}/{self.name}" if self.kind.namespaced else self.name
-
-    @property
-    def is_status(self) -> bool:
-        """True for the status sub-resource."""
-        return self.subresource == "status"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,22 +57,17 @@ class Api:
         self,
         store: stores.Store,
         *,
-        cluster_ips: Sequence[ledger.Network] = ledger.CLUSTER_IPS,
+        cluster_ips: Sequence[allocate.Network] = allocate.CLUSTER_IPS,
     ) -> None:
         self.store = store
-        self._numbers = ledger.Ledger(cluster_ips)
+        self._numbers = allocate.Allocator(cluster_ips)
         self._port = 0
         for entry in store.collection(kinds.SERVICES):
-            self._numbers.hold(entry.key, entry.body())
+            self._numbers.hold(entry.key, services.numbers(entry.body()["spec"]))
         for name in START_NAMESPACES:
             if store.get(kinds.NAMESPACES, name) is None:
                 body = decode.clean(kinds.NAMESPACES, {"metadata": {"name": name}}, [])
-                self._keep(
-                    kinds.NAMESPACES,
-                    name,
-                    admit.create(kinds.NAMESPACES, "", body, self._numbers),
-                    dry_run=False,
-                )
+                self._create(Target(kind=kinds.NAMESPACES), body, [], query.WriteOptions())
 
     def publish(self, port: int) -> None:
         """Keep the Service that stands for this server, which listens on that port."""
@@ -109,15 +82,15 @@ class Api:
             self._store_update(target, found, old, [], query.WriteOptions())
 
     def get(self, target: Target) -> stores.Entry:
-        """One object.
+        """One object, or its scale.
 
         Raises:
             ApiError: 404, it does not exist.
         """
         entry = self.store.get(target.kind, target.key)
         if entry is None:
-            raise errors.not_found(target.kind.resource, target.name)
-        return entry
+            raise errors.not_found(target.kind, target.name)
+        return scale.shown(target.kind, entry) if target.subresource == "scale" else entry
 
     def list_page(self, target: Target, options: query.ListOptions) -> listing.Page:
         """Objects of a kind, of one namespace if the target has one.
@@ -125,23 +98,7 @@ class Api:
         Raises:
             ApiError: 410, the wanted revision has expired.
         """
-        collection = self.store.collection(target.kind)
-        revision = self.store.revision
-        if options.page is not None:
-            revision = options.page.rv
-        elif options.is_exact and options.revision is not None:
-            revision = options.revision
-        try:
-            entries = collection.at(revision)
-        except stores.HistoryExpiredError as error:
-            raise listing.expired(paged=options.page is not None) from error
-        if options.page is not None:
-            start = bisect.bisect_left(entries, options.page.start, key=lambda entry: entry.key)
-            entries = entries[start:]
-        if target.namespace:
-            prefix = f"{target.namespace}/"
-            entries = [entry for entry in entries if entry.key.startswith(prefix)]
-        return listing.cut(entries, revision, options)
+        return listing.page(self.store, target.kind, target.namespace, options)
 
     def create(
         self, target: Target, body: bytes, content_type: str, options: query.WriteOptions
@@ -161,37 +118,33 @@ class Api:
     def update(
         self, target: Target, body: bytes, content_type: str, options: query.WriteOptions
     ) -> Written:
-        """Replace an object, or its status.
+        """Replace an object, its status or its scale.
 
         Raises:
             ApiError: the object is refused, gone or not the one the client has seen.
         """
+        if target.subresource == "scale":
+            return self._rescale(target, decode.parse(body, content_type)[0], options)
         kind = target.kind
         found, warnings = decode.new_object(kind, body, content_type, options)
         _check_name(target, found)
         metadata = found["metadata"]
         if kind is kinds.LEASES and not metadata.get("resourceVersion"):
-            cause = errors.bad_value(
-                "metadata.resourceVersion", 0, "must be specified for an update"
+            detail = "must be specified for an update"
+            raise errors.invalid(
+                kind, target.name, [errors.bad_value("metadata.resourceVersion", 0, detail)]
             )
-            # The real server says the plural here.
-            named = dataclasses.replace(kind.resource, kind=kind.plural)
-            raise errors.invalid(named, target.name, [cause])
         old = self.get(target)
         uid = old.body()["metadata"]["uid"]
         if metadata.get("uid", uid) != uid:
-            raise errors.conflict(
-                kind.resource,
-                target.name,
-                f"Precondition failed: UID in precondition: {metadata['uid']}, "
-                f"UID in object meta: {uid}",
-            )
+            why = f"UID in precondition: {metadata['uid']}, UID in object meta: {uid}"
+            raise errors.conflict(kind, target.name, f"Precondition failed: {why}")
         return self._store_update(target, found, old, warnings, options)
 
     def patch(
         self, target: Target, body: bytes, content_type: str, options: query.WriteOptions
     ) -> Written:
-        """Patch an object or its status; an apply patch creates what does not exist.
+        """Patch an object or a part of it; an apply patch creates what does not exist.
 
         Apply is a create or a strategic merge: who owns which field is not tracked, so
         there are no ownership conflicts and nothing is removed by leaving it out.
@@ -199,7 +152,8 @@ class Api:
         Raises:
             ApiError: the patch or the patched object is refused, or the object is gone.
         """
-        if content_type not in PATCH_TYPES:
+        custom = target.kind.is_custom
+        if content_type not in PATCH_TYPES or (custom and content_type == STRATEGIC_PATCH):
             raise errors.unsupported_media_type()
         try:
             patch, twice = decode.parse(body, content_type)
@@ -214,11 +168,12 @@ class Api:
             raw = json.dumps(patch).encode()
             found, warnings = decode.new_object(target.kind, raw, "application/json", options)
             return self._create(target, found, warnings, options)
-        if old is None:
-            raise errors.not_found(target.kind.resource, target.name)
-        found = _apply_patch(target.kind, old.body(), patch, content_type)
+        current = self.get(target).body()
+        found = _apply_patch(target.kind, current, patch, content_type)
+        if old is None or target.subresource == "scale":
+            return self._rescale(target, found, options)
         unknown: list[str] = []
-        shown = _shown(patch)
+        shown = json.dumps(patch, separators=(",", ":"))
         try:
             cleaned = decode.clean(target.kind, found, unknown, known=old.body())
         except scalars.WrongTypeError as error:
@@ -237,14 +192,21 @@ class Api:
         """
         old = self.get(target)
         body = old.body()
-        deletion.check_preconditions(target.kind, target.name, body["metadata"], options)
+        metadata = body["metadata"]
+        deletion.check_preconditions(target.kind, target.name, metadata, options)
         if options.dry_run:
-            return Written(entry=old, deleted=not body["metadata"].get("finalizers"))
-        if target.kind is kinds.NAMESPACES:
-            return self._delete_namespace(target, body)
-        if not body["metadata"].get("finalizers"):
+            return Written(entry=old, deleted=not metadata.get("finalizers"))
+        if target.kind in _OWNERS:
+            return self._delete_owner(target, body)
+        if not metadata.get("finalizers"):
             return self._remove(target, body)
-        return self._mark_deleted(target, old, body)
+        if "deletionTimestamp" in metadata:
+            return Written(entry=old)
+        metadata["deletionTimestamp"] = admit.now()
+        metadata["deletionGracePeriodSeconds"] = 0
+        if metadata.get("generation"):
+            metadata["generation"] += 1
+        return Written(entry=self.store.put(target.kind, target.key, body))
 
     def delete_collection(
         self, target: Target, selection: query.ListOptions, options: deletion.Options
@@ -276,26 +238,23 @@ class Api:
         taken = self.store.get(kind, key)
         if taken is not None:
             ending = "deletionTimestamp" in taken.body()["metadata"]
-            raise errors.already_exists(kind.resource, name, ending=ending)
+            raise errors.already_exists(kind, name, ending=ending)
         entry = self._keep(kind, key, body, dry_run=options.dry_run)
-        told = (*warnings, *_warnings(kind, body))
-        return Written(entry=entry, created=True, warnings=told)
+        return Written(entry=entry, created=True, warnings=(*warnings, *_warnings(target, body)))
 
     def _check_alive(self, target: Target, name: str) -> None:
         namespace = self.store.get(kinds.NAMESPACES, target.namespace)
         if namespace is None:
-            raise errors.not_found(kinds.NAMESPACES.resource, target.namespace)
+            raise errors.not_found(kinds.NAMESPACES, target.namespace)
         if namespace.fields["status.phase"] == "Terminating":
-            cause = {
-                "reason": "NamespaceTerminating",
-                "message": f"namespace {target.namespace} is being terminated",
-                "field": "metadata.namespace",
-            }
             why = (
                 f"unable to create new content in namespace {target.namespace} because it is "
                 "being terminated"
             )
-            raise errors.forbidden(target.kind.resource, name, why, {"causes": [cause]})
+            cause = errors.Cause("metadata.namespace", "NamespaceTerminating", why)
+            text = f'{target.kind.qualified} "{name}" is forbidden: {why}'
+            details = {**target.kind.details(name), "causes": [dataclasses.asdict(cause)]}
+            raise errors.ApiError(403, "Forbidden", text, details)
 
     def _store_update(
         self,
@@ -308,15 +267,23 @@ class Api:
         before = old.body()
         stated = found["metadata"].get("resourceVersion")
         if stated and stated != before["metadata"]["resourceVersion"]:
-            raise errors.conflict(target.kind.resource, target.name)
+            raise errors.conflict(target.kind, target.name)
         body = admit.update(target.kind, found, before, self._numbers, status=target.is_status)
-        told = (*warnings, *(() if target.is_status else _warnings(target.kind, body)))
+        told = (*warnings, *_warnings(target, body))
         if "deletionTimestamp" in before["metadata"] and not body["metadata"].get("finalizers"):
-            return dataclasses.replace(self._finish_deletion(target, body), warnings=told)
+            finish = self._delete_owner if target.kind in _OWNERS else self._remove
+            return dataclasses.replace(finish(target, body), warnings=told)
         if body == before:
             return Written(entry=old, warnings=told)
         entry = self._keep(target.kind, target.key, body, dry_run=options.dry_run)
         return Written(entry=entry, warnings=told)
+
+    def _rescale(self, target: Target, wanted: Any, options: query.WriteOptions) -> Written:
+        whole = dataclasses.replace(target, subresource="")
+        old = self.get(whole)
+        body = scale.changed(target.kind, old.body(), wanted)
+        written = self._store_update(whole, body, old, [], options)
+        return dataclasses.replace(written, entry=scale.shown(target.kind, written.entry))
 
     def _keep(
         self, kind: kinds.Kind, key: str, body: dict[str, Any], *, dry_run: bool
@@ -324,81 +291,68 @@ class Api:
         if dry_run:
             return stores.trial_entry(kind, key, body)
         if kind is kinds.SERVICES:
-            self._numbers.hold(key, body)
+            self._numbers.hold(key, services.numbers(body["spec"]))
         return self.store.put(kind, key, body)
 
     def _remove(self, target: Target, body: dict[str, Any]) -> Written:
         entry = self.store.remove(target.kind, target.key, body)
         if target.kind is kinds.SERVICES:
-            self._numbers.hold(target.key, None)
+            self._numbers.hold(target.key, ())
             if self._port and (target.namespace, target.name) == ("default", services.KUBERNETES):
                 self.publish(self._port)
         if target.kind.namespaced:
-            self._finish_namespace(target.namespace)
+            self._finish_owner(kinds.NAMESPACES, target.namespace)
+        if target.kind.is_custom:
+            self._finish_owner(kinds.DEFINITIONS, target.kind.qualified)
         return Written(entry=entry, deleted=True)
 
-    def _mark_deleted(self, target: Target, old: stores.Entry, body: dict[str, Any]) -> Written:
-        metadata = body["metadata"]
-        if "deletionTimestamp" in metadata:
-            return Written(entry=old)
-        metadata["deletionTimestamp"] = admit.now()
-        metadata["deletionGracePeriodSeconds"] = 0
-        if metadata.get("generation"):
-            metadata["generation"] += 1
-        return Written(entry=self.store.put(target.kind, target.key, body))
-
-    def _finish_deletion(self, target: Target, body: dict[str, Any]) -> Written:
+    def _delete_owner(self, target: Target, body: dict[str, Any]) -> Written:
+        """Empty a namespace, or take away a definition's objects; then let it go."""
+        body["metadata"].setdefault("deletionTimestamp", admit.now())
         if target.kind is kinds.NAMESPACES:
-            return self._delete_namespace(target, body)
-        return self._remove(target, body)
-
-    def _delete_namespace(self, target: Target, body: dict[str, Any]) -> Written:
-        """Do the namespace controller's work: empty it, then let it go."""
-        if body["status"].get("phase") != "Terminating":
-            body["metadata"].setdefault("deletionTimestamp", admit.now())
             body["status"]["phase"] = "Terminating"
-        entry = self.store.put(kinds.NAMESPACES, target.name, body)
-        for kind in kinds.KINDS:
-            if kind.namespaced:
-                inside = Target(kind=kind, namespace=target.name)
-                self.delete_collection(inside, query.ListOptions(), deletion.Options())
-        self._finish_namespace(target.name)
+        entry = self.store.put(target.kind, target.name, body)
+        for inside in list(self._inside(target.kind, target.name)):
+            self.delete_collection(inside, query.ListOptions(), deletion.Options())
+        self._finish_owner(target.kind, target.name)
         return Written(entry=entry)
 
-    def _finish_namespace(self, name: str) -> None:
-        entry = self.store.get(kinds.NAMESPACES, name)
-        if entry is None or entry.fields["status.phase"] != "Terminating":
+    def _finish_owner(self, owner: kinds.Kind, name: str) -> None:
+        entry = self.store.get(owner, name)
+        if entry is None or b'"deletionTimestamp"' not in entry.raw:
             return
-        prefix = f"{name}/"
-        for kind in kinds.KINDS:
-            if kind.namespaced and self.store.collection(kind).has_prefix(prefix):
+        for inside in self._inside(owner, name):
+            prefix = f"{inside.namespace}/" if inside.namespace else ""
+            if self.store.collection(inside.kind).has_prefix(prefix):
                 return
         body = entry.body()
         if not body["metadata"].get("finalizers"):
-            self.store.remove(kinds.NAMESPACES, name, body)
+            self.store.remove(owner, name, body)
+
+    def _inside(self, owner: kinds.Kind, name: str) -> Iterator[Target]:
+        """The collections that end with their owner."""
+        for kind in self.store.kinds:
+            if owner is kinds.NAMESPACES and kind.namespaced:
+                yield Target(kind=kind, namespace=name)
+            elif owner is kinds.DEFINITIONS and kind.is_custom and kind.qualified == name:
+                yield Target(kind=kind)
 
 
-def is_returned_when_deleted(kind: kinds.Kind) -> bool:
-    """Whether a deletion answers with the object, and not with a Status."""
-    return kind in _RETURNED_WHEN_DELETED
+_OWNERS = (kinds.NAMESPACES, kinds.DEFINITIONS)
 
 
 def _apply_patch(
     kind: kinds.Kind, current: dict[str, Any], patch: Any, content_type: str
 ) -> dict[str, Any]:
-    apply: Callable[[], Any]
-    if content_type == JSON_PATCH:
-        apply = lambda: jsonpatch.apply(current, patch)  # noqa: E731
-    elif not isinstance(patch, dict):
-        raise errors.bad_request("the patch is not an object")
-    elif content_type == MERGE_PATCH:
-        apply = lambda: patches.merge(current, patch)  # noqa: E731
-    else:
-        apply = lambda: patches.strategic(  # noqa: E731
-            schema.kubernetes(), kind.kind, current, patch
-        )
     try:
-        found = apply()
+        if content_type == JSON_PATCH:
+            found = jsonpatch.apply(current, patch)
+        elif not isinstance(patch, dict):
+            raise patches.BadPatchError("the patch is not an object")
+        elif content_type == MERGE_PATCH or kind.is_custom:
+            found = patches.merge(current, patch)
+        else:
+            found = patches.strategic(kind.shape, current, patch)
     except patches.BadPatchError as error:
         raise errors.bad_request(f"error decoding patch: {error}") from error
     except patches.UnprocessablePatchError as error:
@@ -416,9 +370,6 @@ def _check_name(target: Target, found: dict[str, Any]) -> None:
         )
 
 
-def _warnings(kind: kinds.Kind, body: dict[str, Any]) -> list[str]:
-    return list(services.warnings(body)) if kind is kinds.SERVICES else []
-
-
-def _shown(patch: Any) -> str:
-    return json.dumps(patch, separators=(",", ":"))
+def _warnings(target: Target, body: dict[str, Any]) -> Iterator[str]:
+    is_service = target.kind is kinds.SERVICES and not target.subresource
+    return services.warnings(body) if is_service else iter(())

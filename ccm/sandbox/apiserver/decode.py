@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import yaml
@@ -13,14 +13,8 @@ from ccm.sandbox.apiserver import errors, kinds, protobuf, query, scalars, schem
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml")
 
 
-class _WithDuplicates(dict[str, Any]):
-    """A decoded JSON object that knows which keys came twice."""
-
-    twice: list[str]
-
-
 def parse(body: bytes, content_type: str) -> tuple[Any, list[str]]:
-    """The decoded body, and the paths of fields that occur more than once.
+    """The decoded body, and the names of fields that occur more than once in an object.
 
     Raises:
         ValueError: the body is not what its content type says.
@@ -32,8 +26,16 @@ def parse(body: bytes, content_type: str) -> tuple[Any, list[str]]:
             return yaml.safe_load(body), []
         except yaml.YAMLError as error:
             raise ValueError(f"error decoding YAML: {error}") from error
-    found = json.loads(body, object_pairs_hook=_object)
-    return found, list(_duplicates(found, ""))
+    twice: list[str] = []
+
+    def gather(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice.extend(key for key in found if keys.count(key) > 1)
+        return found
+
+    return json.loads(body, object_pairs_hook=gather), twice
 
 
 def check_fields(
@@ -48,7 +50,7 @@ def check_fields(
         ApiError: there are some and the request wants strictness; `refuse` makes it.
     """
     faults = [f'unknown field "{path}"' for path in unknown]
-    faults += [f'duplicate field "{path}"' for path in twice if path not in unknown]
+    faults += [f'duplicate field "{name}"' for name in twice]
     if options.field_validation == "Ignore" or not faults:
         return []
     if options.field_validation == "Strict":
@@ -64,25 +66,30 @@ def new_object(
     Raises:
         ApiError: the body cannot be such an object.
     """
+    unrecognized = f"the object provided is unrecognized (must be of type {kind.kind})"
     try:
         found, twice = parse(body, content_type)
     except ValueError as error:
-        raise errors.bad_request(
-            f"the object provided is unrecognized (must be of type {kind.kind}): couldn't get "
-            f"version/kind; json parse error: {error}"
-        ) from error
+        raise errors.bad_request(f"{unrecognized}: {error}") from error
     if not isinstance(found, dict):
-        raise errors.bad_request(
-            f"the object provided is unrecognized (must be of type {kind.kind})"
-        )
-    _check_kind(kind, found)
+        raise errors.bad_request(unrecognized)
+    for key, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
+        stated = found.get(key) or wanted
+        if stated != wanted:
+            raise errors.bad_request(
+                f"the {key} in the data ({stated}) does not match the expected {key} ({wanted})"
+            )
+
+    def unhandled(why: str) -> errors.ApiError:
+        what = f'{kind.kind} in version "{kind.version}"'
+        return errors.bad_request(f"{what} cannot be handled as a {kind.kind}: {why}")
+
     unknown: list[str] = []
     try:
         cleaned = clean(kind, found, unknown)
     except scalars.WrongTypeError as error:
-        raise _unhandled(kind, str(error)) from error
-    warnings = check_fields(options, unknown, twice, lambda text: _unhandled(kind, text))
-    return cleaned, warnings
+        raise unhandled(str(error)) from error
+    return cleaned, check_fields(options, unknown, twice, unhandled)
 
 
 def clean(
@@ -92,54 +99,11 @@ def clean(
     *,
     known: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """An object in stored form, its kind and version first; see `Schema.clean`.
+    """An object in stored form, its kind and version first; see `schema.clean`.
 
     Raises:
         WrongTypeError: a value has a wrong type.
     """
+    rest = {key: item for key, item in found.items() if key not in ("kind", "apiVersion")}
     head = {"kind": kind.kind, "apiVersion": kind.api_version}
-    return schema.kubernetes().clean(kind.kind, {**found, **head}, unknown, known=known)
-
-
-def _check_kind(kind: kinds.Kind, found: dict[str, Any]) -> None:
-    stated = found.get("kind") or kind.kind
-    version = found.get("apiVersion") or kind.api_version
-    if stated != kind.kind:
-        raise errors.bad_request(
-            f'{stated} in version "{version}" cannot be handled as a {kind.kind}: '
-            "converting: unknown conversion"
-        )
-    if version != kind.api_version:
-        raise errors.bad_request(
-            f"the API version in the data ({version}) does not match the expected API version "
-            f"({kind.api_version})"
-        )
-
-
-def _unhandled(kind: kinds.Kind, why: str) -> errors.ApiError:
-    return errors.bad_request(
-        f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: {why}'
-    )
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    seen: set[str] = set()
-    marked = _WithDuplicates(found)
-    marked.twice = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
-    return marked
-
-
-def _duplicates(value: Any, path: str) -> Iterator[str]:
-    if isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _duplicates(item, f"{path}[{number}]")
-    elif isinstance(value, dict):
-        prefix = f"{path}." if path else ""
-        if isinstance(value, _WithDuplicates):
-            yield from (prefix + key for key in value.twice)
-        for key, item in value.items():
-            if isinstance(item, dict | list):
-                yield from _duplicates(item, prefix + key)
+    return head | schema.clean(kind.shape, rest, unknown, known)

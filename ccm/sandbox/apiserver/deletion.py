@@ -27,7 +27,7 @@ def options(body: bytes, content_type: str, parameters: dict[str, str]) -> Optio
     if body:
         try:
             found, _ = decode.parse(body, content_type)
-            found = schema.kubernetes().clean("DeleteOptions", found, [])
+            found = schema.clean(schema.kubernetes()["DeleteOptions"], found, [])
         except (ValueError, AttributeError, scalars.WrongTypeError) as error:
             raise errors.bad_request(f"invalid DeleteOptions: {error}") from error
     wanted = found.get("preconditions") or {}
@@ -47,19 +47,15 @@ def check_preconditions(
     Raises:
         ApiError: 409, it is not the object that the client has seen.
     """
-    # The real server names the kind here, not the plural.
-    named = errors.Resource(group=kind.group, plural=kind.kind, kind=kind.kind)
-    if wanted.uid and wanted.uid != metadata["uid"]:
-        why = (
-            f"the UID in the precondition ({wanted.uid}) does not match the UID in record "
-            f"({metadata['uid']}). The object might have been deleted and then recreated"
-        )
-        raise errors.conflict(named, name, why)
-    version = wanted.resource_version
-    if version and version != metadata["resourceVersion"]:
-        why = (
-            f"the ResourceVersion in the precondition ({version}) does not match the "
-            f"ResourceVersion in record ({metadata['resourceVersion']}). The object might "
-            "have been modified"
-        )
-        raise errors.conflict(named, name, why)
+    pairs = (
+        ("uid", "UID", wanted.uid),
+        ("resourceVersion", "ResourceVersion", wanted.resource_version),
+    )
+    for key, what, value in pairs:
+        if value and value != metadata[key]:
+            raise errors.conflict(
+                kind,
+                name,
+                f"the {what} in the precondition ({value}) does not match the {what} in record "
+                f"({metadata[key]}). The object might have been changed, or deleted and recreated",
+            )

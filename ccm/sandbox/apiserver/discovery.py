@@ -23,135 +23,54 @@ VERSION = {
 }
 """The Kubernetes version whose behaviour this server follows; no build of it."""
 
-_AGGREGATED = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2"}
 
-
-def answer(path: str, *, aggregated: bool) -> dict[str, Any] | None:
-    """The discovery document at a path; None if there is none.
-
-    With `aggregated`, `/api` and `/apis` answer with everything below them at once.
-    """
+def answer(served: kinds.Registry, path: str) -> dict[str, Any] | None:
+    """The discovery document at a path; None if there is none."""
+    groups: dict[str, list[str]] = {}
+    for kind in served:
+        if kind.version not in groups.setdefault(kind.group, []):
+            groups[kind.group].append(kind.version)
+    core = groups.pop("")
     if path == "/version":
         return VERSION
-    if path in ("/api", "/apis"):
-        groups = [group for group in _groups() if (not group) is (path == "/api")]
-        if aggregated:
-            return {**_AGGREGATED, "metadata": {}, "items": [_aggregate(one) for one in groups]}
-        return _versions() if path == "/api" else _group_list(groups)
-    steps = path.strip("/").split("/")
-    if steps[0] == "apis" and len(steps) == 2 and steps[1] in _groups():
-        return {"kind": "APIGroup", "apiVersion": "v1", **_group(steps[1])}
-    for group in _groups():
-        for version in _versions_of(group):
-            if path == (f"/apis/{group}/{version}" if group else f"/api/{version}"):
-                return _resource_list(group, version)
-    return None
+    if path == "/api":
+        return {"kind": "APIVersions", "versions": core, "serverAddressByClientCIDRs": []}
+    if path == "/apis":
+        found = [_group(group, versions) for group, versions in groups.items()]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": found}
+    if path.removeprefix("/apis/") in groups:
+        group = path.removeprefix("/apis/")
+        return {"kind": "APIGroup", "apiVersion": "v1", **_group(group, groups[group])}
+    of_path = [kind for kind in served if kind.prefix == path]
+    return _resource_list(of_path) if of_path else None
 
 
-def _groups() -> list[str]:
-    return list(dict.fromkeys(kind.group for kind in sorted(kinds.KINDS, key=_group_of)))
-
-
-def _group_of(kind: kinds.Kind) -> str:
-    return kind.group
-
-
-def _versions_of(group: str) -> list[str]:
-    return sorted({kind.version for kind in kinds.KINDS if kind.group == group})
-
-
-def _versions() -> dict[str, Any]:
-    return {"kind": "APIVersions", "versions": _versions_of(""), "serverAddressByClientCIDRs": []}
-
-
-def _group_list(groups: list[str]) -> dict[str, Any]:
-    return {
-        "kind": "APIGroupList",
-        "apiVersion": "v1",
-        "groups": [_group(group) for group in groups],
-    }
-
-
-def _group(group: str) -> dict[str, Any]:
-    versions = [
-        {"groupVersion": f"{group}/{version}", "version": version}
-        for version in _versions_of(group)
-    ]
+def _group(group: str, names: list[str]) -> dict[str, Any]:
+    versions = [{"groupVersion": f"{group}/{name}", "version": name} for name in names]
     return {"name": group, "versions": versions, "preferredVersion": versions[0]}
 
 
-def _served(group: str, version: str) -> list[kinds.Kind]:
-    found = [kind for kind in kinds.KINDS if (kind.group, kind.version) == (group, version)]
-    return sorted(found, key=lambda kind: kind.plural)
-
-
-def _resource_list(group: str, version: str) -> dict[str, Any]:
+def _resource_list(served: list[kinds.Kind]) -> dict[str, Any]:
     resources = []
-    for kind in _served(group, version):
-        one: dict[str, Any] = {
+    for kind in served:
+        common = {"namespaced": kind.namespaced, "kind": kind.kind}
+        whole = {
             "name": kind.plural,
-            "singularName": kind.singular,
-            "namespaced": kind.namespaced,
-            "kind": kind.kind,
-            "verbs": list(kind.verbs),
+            "singularName": kind.singular or kind.kind.lower(),
+            **common,
+            "verbs": kind.verbs,
+            "shortNames": kind.short_names,
+            "categories": kind.categories,
         }
-        if kind.short_names:
-            one["shortNames"] = list(kind.short_names)
-        if kind.categories:
-            one["categories"] = list(kind.categories)
-        resources.append(one)
-        if kind.status:
-            resources.append(
-                {
-                    "name": f"{kind.plural}/status",
-                    "singularName": "",
-                    "namespaced": kind.namespaced,
-                    "kind": kind.kind,
-                    "verbs": list(kinds.STATUS_VERBS),
-                }
-            )
-    name = f"{group}/{version}" if group else version
+        resources.append({key: value for key, value in whole.items() if value != ()})
+        for part in kind.subresources:
+            named = {"name": f"{kind.plural}/{part}", "singularName": "", **common}
+            if part == "scale":
+                named |= {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+            resources.append({**named, "verbs": kinds.PART_VERBS})
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
-        "groupVersion": name,
+        "groupVersion": served[0].api_version,
         "resources": resources,
     }
-
-
-def _aggregate(group: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": group} if group else {},
-        "versions": [
-            {
-                "version": version,
-                "resources": [_aggregated_resource(kind) for kind in _served(group, version)],
-                "freshness": "Current",
-            }
-            for version in _versions_of(group)
-        ],
-    }
-
-
-def _aggregated_resource(kind: kinds.Kind) -> dict[str, Any]:
-    response = {"group": kind.group, "version": kind.version, "kind": kind.kind}
-    found: dict[str, Any] = {
-        "resource": kind.plural,
-        "responseKind": response,
-        "scope": "Namespaced" if kind.namespaced else "Cluster",
-        "singularResource": kind.singular,
-        "verbs": list(kind.verbs),
-    }
-    if kind.short_names:
-        found["shortNames"] = list(kind.short_names)
-    if kind.categories:
-        found["categories"] = list(kind.categories)
-    if kind.status:
-        found["subresources"] = [
-            {
-                "subresource": "status",
-                "responseKind": response,
-                "verbs": list(kinds.STATUS_VERBS),
-            }
-        ]
-    return found

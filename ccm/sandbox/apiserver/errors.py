@@ -1,8 +1,7 @@
 """What the API server answers when it refuses: one exception that is a Status object.
 
-Every refusal has the wire shape of Kubernetes' `meta/v1 Status`. The functions below
-build the ones this server needs, with the texts of kube-apiserver, because people and
-clients (kubectl among them) read the texts.
+Every refusal has the wire shape of Kubernetes' `meta/v1 Status`, and the reason and code
+that clients tell refusals apart by:
 
     ApiError(code, reason, message, details)
       400 BadRequest      401 Unauthorized     403 Forbidden       404 NotFound
@@ -29,11 +28,11 @@ class ApiError(Exception):
         self.code = code
         self.reason = reason
         self.message = message
-        self.details = None if details is None else dict(details)
+        self.details = dict(details or {})
 
     def status(self) -> dict[str, Any]:
         """The Status object of the answer's body."""
-        body: dict[str, Any] = {
+        body = {
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": {},
@@ -43,18 +42,14 @@ class ApiError(Exception):
             "details": self.details,
             "code": self.code,
         }
-        if self.details is None:
-            del body["details"]
-        if not self.reason:
-            del body["reason"]
-        return body
+        return {key: value for key, value in body.items() if value or key == "metadata"}
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Resource:
     """How an error names what it is about."""
 
-    group: str
+    group: str = ""
     plural: str
     kind: str
 
@@ -69,7 +64,7 @@ class Resource:
         return {key: value for key, value in found.items() if value}
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Cause:
     """One fault of an invalid object."""
 
@@ -80,42 +75,29 @@ class Cause:
 
 def bad_value(field: str, value: object, detail: str) -> Cause:
     """A field whose value is not allowed."""
-    return Cause(
-        field=field,
-        reason="FieldValueInvalid",
-        message=f"Invalid value: {_quoted(value)}: {detail}",
-    )
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {_quoted(value)}: {detail}")
 
 
 def required(field: str, detail: str = "") -> Cause:
     """A field that must be there and is not."""
-    message = f"Required value: {detail}" if detail else "Required value"
-    return Cause(field=field, reason="FieldValueRequired", message=message)
+    return Cause(field, "FieldValueRequired", f"Required value: {detail}".removesuffix(": "))
 
 
 def forbidden_field(field: str, detail: str) -> Cause:
     """A field that may not be set or changed."""
-    return Cause(field=field, reason="FieldValueForbidden", message=f"Forbidden: {detail}")
+    return Cause(field, "FieldValueForbidden", f"Forbidden: {detail}")
 
 
 def not_supported(field: str, value: object, choices: Iterable[str]) -> Cause:
     """A field whose value is not one of the allowed choices."""
     listed = ", ".join(f'"{choice}"' for choice in choices)
-    return Cause(
-        field=field,
-        reason="FieldValueNotSupported",
-        message=f"Unsupported value: {_quoted(value)}: supported values: {listed}",
-    )
+    text = f"Unsupported value: {_quoted(value)}: supported values: {listed}"
+    return Cause(field, "FieldValueNotSupported", text)
 
 
-def duplicate(field: str, value: object, detail: str = "") -> Cause:
+def duplicate(field: str, value: object) -> Cause:
     """An element of a list that occurs twice."""
-    tail = f": {detail}" if detail else ""
-    return Cause(
-        field=field,
-        reason="FieldValueDuplicate",
-        message=f"Duplicate value: {_quoted(value)}{tail}",
-    )
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_quoted(value)}")
 
 
 def invalid_patch(shown: str, why: str) -> ApiError:
@@ -140,17 +122,6 @@ def bad_request(message: str) -> ApiError:
     return ApiError(400, "BadRequest", message)
 
 
-def unauthorized() -> ApiError:
-    """401: no bearer token, or a wrong one."""
-    return ApiError(401, "Unauthorized", "Unauthorized")
-
-
-def forbidden(resource: Resource, name: str, why: str, details: Mapping[str, Any]) -> ApiError:
-    """403: understood and refused."""
-    text = f'{resource.qualified} "{name}" is forbidden: {why}'
-    return ApiError(403, "Forbidden", text, {**resource.details(name), **details})
-
-
 def not_found(resource: Resource, name: str) -> ApiError:
     """404: no such object."""
     text = f'{resource.qualified} "{name}" not found'
@@ -159,20 +130,13 @@ def not_found(resource: Resource, name: str) -> ApiError:
 
 def no_such_resource() -> ApiError:
     """404: a path below the API that names no resource."""
-    text = "the server could not find the requested resource"
-    return ApiError(404, "NotFound", text, {})
+    return ApiError(404, "NotFound", "the server could not find the requested resource")
 
 
 def method_not_allowed() -> ApiError:
     """405: the resource does not have this verb."""
     text = "the server does not allow this method on the requested resource"
-    return ApiError(405, "MethodNotAllowed", text, {})
-
-
-def not_acceptable(offered: Iterable[str]) -> ApiError:
-    """406: the client takes nothing that this server can send."""
-    text = f"406: Not Acceptable\n\nAvailable representations: {', '.join(offered)}"
-    return ApiError(406, "NotAcceptable", text, {})
+    return ApiError(405, "MethodNotAllowed", text)
 
 
 def already_exists(resource: Resource, name: str, *, ending: bool = False) -> ApiError:
@@ -205,26 +169,20 @@ def too_large() -> ApiError:
 
 def unsupported_media_type() -> ApiError:
     """415: a body of a kind that this request does not take."""
-    return ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+    return ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
 
 
 def unprocessable() -> ApiError:
     """422: a patch that cannot be applied to the object, with the real server's text."""
     text = "the server rejected our request due to an error in our request"
-    return ApiError(422, "Invalid", text, {})
-
-
-def internal(why: str) -> ApiError:
-    """500: the server could not do its part."""
-    text = f"Internal error occurred: {why}"
-    return ApiError(500, "InternalError", text, {"causes": [{"message": why}]})
+    return ApiError(422, "Invalid", text)
 
 
 def too_large_version(wanted: int, current: int) -> ApiError:
     """504: a resource version that has not happened yet."""
-    text = f"Too large resource version: {wanted}, current: {current}"
+    text = f"Timeout: Too large resource version: {wanted}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-    return ApiError(504, "Timeout", f"Timeout: {text}", {"causes": [cause], "retryAfterSeconds": 1})
+    return ApiError(504, "Timeout", text, {"causes": [cause], "retryAfterSeconds": 1})
 
 
 def _invalid(what: str, details: dict[str, Any], causes: Iterable[Cause]) -> ApiError:
@@ -232,9 +190,7 @@ def _invalid(what: str, details: dict[str, Any], causes: Iterable[Cause]) -> Api
     listed = list(causes)
     texts = list(dict.fromkeys(f"{cause.field}: {cause.message}" for cause in listed))
     joined = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    details["causes"] = [
-        {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in listed
-    ]
+    details["causes"] = [dataclasses.asdict(cause) for cause in listed]
     return ApiError(422, "Invalid", f"{what} is invalid: {joined}", details)
 
 

@@ -9,7 +9,6 @@ enough changes have gathered, the file is replaced by one with the living object
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -20,23 +19,14 @@ COMPACT_BYTES = 64 * 1024 * 1024
 """Changes gather up to this size, or twice the living objects', before a compaction."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One line: a change of one object, or an object that lived at the compaction."""
 
-    revision: int
-    resource: str
-    key: str
-    change: str
-    raw: bytes
-
-
-class _Line(msgspec.Struct):
     revision: int
     resource: str = ""
     key: str = ""
     change: str = ""
-    object: msgspec.Raw = msgspec.Raw(b"null")
+    raw: msgspec.Raw = msgspec.field(name="object", default=msgspec.Raw(b"null"))
 
 
 class Journal:
@@ -64,19 +54,12 @@ class Journal:
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
             os.truncate(self.path, whole)
-        decoder = msgspec.json.Decoder(_Line)
+        decoder = msgspec.json.Decoder(Record)
         for number, line in enumerate(content[:whole].splitlines(), 1):
             try:
-                found = decoder.decode(line)
+                yield decoder.decode(line)
             except msgspec.DecodeError as error:
                 raise ValueError(f"{self.path}: line {number} is damaged: {error}") from error
-            yield Record(
-                revision=found.revision,
-                resource=found.resource,
-                key=found.key,
-                change=found.change,
-                raw=bytes(found.object),
-            )
         self._gathered = whole
 
     def append(self, record: Record) -> None:
@@ -117,12 +100,4 @@ class Journal:
 
 
 def _line(record: Record) -> bytes:
-    head = msgspec.json.encode(
-        {
-            "revision": record.revision,
-            "resource": record.resource,
-            "key": record.key,
-            "change": record.change,
-        }
-    )
-    return head[:-1] + b',"object":' + record.raw + b"}\n"
+    return msgspec.json.encode(record) + b"\n"

@@ -1,37 +1,69 @@
-"""The kinds this server serves, as one table: names, scope, verbs and sub-resources."""
+"""The kinds this server serves: names, scope, verbs, shape, columns and rules.
+
+The built-in ones are the rows of `kinds.toml`; what is special about one is a function of
+`builtin` that has its name: `default_node`, `new_node`, `judge_node`.
+
+Custom resources add rows while the server runs (`extensions`); a `Registry` holds them all.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from ccm.sandbox.apiserver import errors
+import msgspec
 
-ALL_VERBS = (
-    "create", "delete", "deletecollection", "get", "list", "patch", "update", "watch",
-)  # fmt: skip
-STATUS_VERBS = ("get", "patch", "update")
+from ccm.sandbox.apiserver import builtin, columns, errors, limits, schema, services, validate
+
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+PART_VERBS = ("get", "patch", "update")
+"""What may be done to a sub-resource."""
+
+Default = Callable[[dict[str, Any], Mapping[str, Any] | None], None]
+Judge = Callable[[validate.Body, validate.Body | None], validate.Causes]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Where a kind keeps what its scale sub-resource shows: dotted paths, `.spec.replicas`."""
+
+    replicas: str
+    status_replicas: str
+    selector: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Kind(errors.Resource):
     """One kind: how it is called, where it lives, and what may be done to it.
 
     `selectable` lists the fields that a field selector may name beside `metadata.name`
     and `metadata.namespace`, each with the paths it is read from (the first that is
-    not empty) and its value when it is absent.
+    not empty) and its value when it is absent. `default` completes an object (the second
+    argument is the stored one that it replaces), `begin` completes a new one; `judge` yields
+    the faults beyond the shape's.
     """
 
-    kind: str
-    plural: str
-    singular: str
-    group: str = ""
     version: str = "v1"
+    shape: schema.Type
+    singular: str = ""
     namespaced: bool = True
     status: bool = False
+    scale: Scale | None = None
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     selectable: tuple[tuple[str, tuple[str, ...], str], ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
+    columns: tuple[columns.Column, ...] = columns.PLAIN
+    name_rule: limits.Rule = limits.subdomain
+    default: Default | None = None
+    begin: Callable[[dict[str, Any]], None] | None = None
+    judge: Judge | None = None
+    counts: bool = False
+    keeps_new_status: bool = False
+    is_returned_when_deleted: bool = False
+    is_custom: bool = False
 
     @property
     def api_version(self) -> str:
@@ -39,129 +71,100 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
-    def list_kind(self) -> str:
-        """The kind of a list of these."""
-        return f"{self.kind}List"
-
-    @property
     def prefix(self) -> str:
         """Where the group's paths begin, such as `/api/v1`."""
-        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
 
     @property
-    def resource(self) -> errors.Resource:
-        """How errors name this kind."""
-        return errors.Resource(group=self.group, plural=self.plural, kind=self.kind)
+    def subresources(self) -> tuple[str, ...]:
+        """The parts of an object that have paths of their own."""
+        return ("status",) * self.status + ("scale",) * (self.scale is not None)
 
 
-def _same(*paths: str) -> tuple[tuple[str, tuple[str, ...], str], ...]:
-    return tuple((path, (path,), "") for path in paths)
+class _Row(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One section of the table: see `Kind`."""
+
+    plural: str
+    group: str = ""
+    short: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    namespaced: bool = True
+    status: bool = False
+    counts: bool = False
+    keeps_new_status: bool = False
+    returned: bool = False
+    name: str = "subdomain"
+    verbs: tuple[str, ...] = ALL_VERBS
+    selectable: tuple[str, ...] = ()
+    columns: str = "Name .metadata.name; Age age"
+
+    def kind(self, name: str) -> Kind:
+        rules = services if name == "Service" else builtin
+        given = msgspec.structs.asdict(self)
+        for key in ("short", "returned", "name", "selectable", "columns"):
+            del given[key]
+        return Kind(
+            kind=name,
+            shape=schema.kubernetes()[name],
+            short_names=self.short,
+            is_returned_when_deleted=self.returned,
+            name_rule=limits.RULES[self.name],
+            selectable=tuple(_selectable(one) for one in self.selectable),
+            columns=columns.parse(self.columns),
+            default=getattr(rules, f"default_{name.lower()}", None),
+            begin=getattr(rules, f"new_{name.lower()}", None),
+            judge=getattr(rules, f"judge_{name.lower()}", None),
+            **given,
+        )
 
 
-NODES = Kind(
-    kind="Node",
-    plural="nodes",
-    singular="node",
-    namespaced=False,
-    status=True,
-    short_names=("no",),
-    selectable=(("spec.unschedulable", ("spec.unschedulable",), "false"),),
-)
-NAMESPACES = Kind(
-    kind="Namespace",
-    plural="namespaces",
-    singular="namespace",
-    namespaced=False,
-    status=True,
-    short_names=("ns",),
-    selectable=(*_same("status.phase"), ("name", ("metadata.name",), "")),
-    verbs=("create", "delete", "get", "list", "patch", "update", "watch"),
-)
-EVENTS = Kind(
-    kind="Event",
-    plural="events",
-    singular="event",
-    short_names=("ev",),
-    selectable=(
-        *_same(
-            "involvedObject.kind",
-            "involvedObject.namespace",
-            "involvedObject.name",
-            "involvedObject.uid",
-            "involvedObject.apiVersion",
-            "involvedObject.resourceVersion",
-            "involvedObject.fieldPath",
-            "reason",
-            "reportingComponent",
-            "type",
-        ),
-        ("source", ("source.component", "reportingComponent"), ""),
-    ),
-)
-CONFIG_MAPS = Kind(kind="ConfigMap", plural="configmaps", singular="configmap", short_names=("cm",))
-SECRETS = Kind(kind="Secret", plural="secrets", singular="secret", selectable=_same("type"))
-SERVICE_ACCOUNTS = Kind(
-    kind="ServiceAccount",
-    plural="serviceaccounts",
-    singular="serviceaccount",
-    short_names=("sa",),
-)
-PODS = Kind(
-    kind="Pod",
-    plural="pods",
-    singular="pod",
-    status=True,
-    short_names=("po",),
-    categories=("all",),
-    selectable=(
-        *_same(
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "status.phase",
-            "status.podIP",
-            "status.nominatedNodeName",
-        ),
-        ("spec.hostNetwork", ("spec.hostNetwork",), "false"),
-    ),
-)
-SERVICES = Kind(
-    kind="Service",
-    plural="services",
-    singular="service",
-    status=True,
-    short_names=("svc",),
-    categories=("all",),
-    selectable=_same("spec.clusterIP", "spec.type"),
-)
-DEPLOYMENTS = Kind(
-    kind="Deployment",
-    plural="deployments",
-    singular="deployment",
-    group="apps",
-    status=True,
-    short_names=("deploy",),
-    categories=("all",),
-)
-"""Stored only: nobody makes pods of it. `kubectl expose` reads its labels and ports."""
+def _selectable(text: str) -> tuple[str, tuple[str, ...], str]:
+    places, _, default = text.partition("~")
+    name, _, stated = places.partition("=")
+    return name, tuple((stated or name).split("|")), default
 
-LEASES = Kind(kind="Lease", plural="leases", singular="lease", group="coordination.k8s.io")
 
-REVIEWS = Kind(
-    kind="SelfSubjectAccessReview",
-    plural="selfsubjectaccessreviews",
-    singular="selfsubjectaccessreview",
-    group="authorization.k8s.io",
-    namespaced=False,
-    verbs=("create",),
-)
-"""Asked by `kubectl auth can-i`; everything is allowed, and nothing is stored."""
+def _read_table() -> dict[str, Kind]:
+    text = pathlib.Path(__file__).with_name("kinds.toml").read_bytes()
+    rows = msgspec.toml.decode(text, type=dict[str, _Row])
+    return {row.plural: row.kind(name) for name, row in rows.items()}
 
-KINDS = (
-    CONFIG_MAPS, EVENTS, NAMESPACES, NODES, PODS, SECRETS, SERVICE_ACCOUNTS, SERVICES,
-    DEPLOYMENTS, REVIEWS, LEASES,
-)  # fmt: skip
 
-BY_PATH = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
-"""Every kind by group, version and plural, as a request path names it."""
+BUILTIN = _read_table()
+"""The built-in kinds by plural."""
+
+CONFIG_MAPS, EVENTS, LEASES = (BUILTIN[plural] for plural in ("configmaps", "events", "leases"))
+NODES, NAMESPACES, PODS = (BUILTIN[plural] for plural in ("nodes", "namespaces", "pods"))
+SECRETS, SERVICES = BUILTIN["secrets"], BUILTIN["services"]
+DEPLOYMENTS, SERVICE_ACCOUNTS = BUILTIN["deployments"], BUILTIN["serviceaccounts"]
+REVIEWS, DEFINITIONS = BUILTIN["selfsubjectaccessreviews"], BUILTIN["customresourcedefinitions"]
+
+
+class Registry:
+    """The kinds that one server serves now, by group, version and plural."""
+
+    def __init__(self) -> None:
+        self._by_path = {(one.group, one.version, one.plural): one for one in BUILTIN.values()}
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(sorted(self._by_path.values(), key=lambda one: (one.api_version, one.plural)))
+
+    def get(self, group: str, version: str, plural: str) -> Kind | None:
+        """The kind that a request path names."""
+        return self._by_path.get((group, version, plural))
+
+    def named(self, qualified: str) -> Kind:
+        """The kind of that plural and group, such as `leases.coordination.k8s.io`."""
+        return next(one for one in self._by_path.values() if one.qualified == qualified)
+
+    def of_group(self, group: str, version: str) -> list[Kind]:
+        """The kinds of a group version."""
+        return [one for one in self if (one.group, one.version) == (group, version)]
+
+    def replace(self, group: str, plural: str, kind: Kind | None) -> None:
+        """Serve this custom kind, and no other, as that resource; None: no longer."""
+        for key, one in list(self._by_path.items()):
+            if one.is_custom and (one.group, one.plural) == (group, plural):
+                del self._by_path[key]
+        if kind is not None:
+            self._by_path[group, kind.version, plural] = kind

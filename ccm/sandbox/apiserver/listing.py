@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 
-from ccm.sandbox.apiserver import errors, query
+from ccm.sandbox.apiserver import errors, kinds, query
 from ccm.sandbox.apiserver import store as stores
+
+_EXPIRED = "The resourceVersion for the provided list is too old."
+_PAGE_EXPIRED = (
+    "The provided continue parameter is too old to display a consistent list result. You can "
+    "start a new list without the continue parameter."
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +25,26 @@ class Page:
     remaining: int | None = None
 
 
-def cut(entries: list[stores.Entry], revision: int, options: query.ListOptions) -> Page:
-    """The selected entries, or the first of them and where the rest begins."""
+def page(store: stores.Store, kind: kinds.Kind, namespace: str, options: query.ListOptions) -> Page:
+    """The selected objects of a kind, of all namespaces if none is given.
+
+    Raises:
+        ApiError: 410, the wanted revision has expired.
+    """
+    revision = store.revision
+    if options.page is not None:
+        revision = options.page.rv
+    elif options.is_exact and options.revision is not None:
+        revision = options.revision
+    try:
+        entries = store.collection(kind).at(revision)
+    except stores.HistoryExpiredError as error:
+        raise errors.expired(_PAGE_EXPIRED if options.page else _EXPIRED) from error
+    if options.page is not None:
+        start = bisect.bisect_left(entries, options.page.start, key=lambda entry: entry.key)
+        entries = entries[start:]
+    if namespace:
+        entries = [entry for entry in entries if entry.key.startswith(f"{namespace}/")]
     selector = options.selector
     if not selector.is_empty:
         entries = [entry for entry in entries if selector.matches(entry.labels, entry.fields)]
@@ -32,14 +57,4 @@ def cut(entries: list[stores.Entry], revision: int, options: query.ListOptions) 
         revision=revision,
         next_token=following.token(),
         remaining=len(entries) - limit if selector.is_empty else None,
-    )
-
-
-def expired(*, paged: bool) -> errors.ApiError:
-    """The answer to a list or page at a revision that is no longer kept."""
-    if not paged:
-        return errors.expired("The resourceVersion for the provided list is too old.")
-    return errors.expired(
-        "The provided continue parameter is too old to display a consistent list result. You "
-        "can start a new list without the continue parameter."
     )

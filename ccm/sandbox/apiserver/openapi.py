@@ -1,95 +1,81 @@
-"""The OpenAPI v3 documents, made from the schema tables.
+"""The OpenAPI v3 documents, made from the shapes of the kinds.
 
-Enough for kubectl: `explain` reads the types and descriptions, `create` and `apply`
-read which parameters and merge keys there are.
+Enough for kubectl: `create` and `apply` read which parameters and merge keys there are,
+`explain` the fields and their types.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from ccm.sandbox.apiserver import descriptions, kinds, schema
+from ccm.sandbox.apiserver import kinds, schema
 
-_SCALARS: dict[str, dict[str, Any]] = {
+_KINDS: dict[str, dict[str, Any]] = {
     "string": {"type": "string"},
     "bytes": {"type": "string", "format": "byte"},
     "int32": {"type": "integer", "format": "int32"},
     "int64": {"type": "integer", "format": "int64"},
     "number": {"type": "number", "format": "double"},
     "boolean": {"type": "boolean"},
+    "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
-_NAMED = {
-    "time": f"{schema.META_PACKAGE}.Time",
-    "micro": f"{schema.META_PACKAGE}.MicroTime",
-    "quantity": "io.k8s.apimachinery.pkg.api.resource.Quantity",
-    "fields": f"{schema.META_PACKAGE}.FieldsV1",
-    "int-or-string": "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+_NAMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "time": (
+        "io.k8s.apimachinery.pkg.apis.meta.v1.Time",
+        {"type": "string", "format": "date-time"},
+    ),
+    "micro": (
+        "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime",
+        {"type": "string", "format": "date-time"},
+    ),
+    "quantity": (
+        "io.k8s.apimachinery.pkg.api.resource.Quantity",
+        {"oneOf": [{"type": "string"}, {"type": "number"}]},
+    ),
+    "int-or-string": (
+        "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+        {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"},
+    ),
 }
-_NAMED_BODIES: dict[str, dict[str, Any]] = {
-    "time": {"type": "string", "format": "date-time"},
-    "micro": {"type": "string", "format": "date-time"},
-    "quantity": {"oneOf": [{"type": "string"}, {"type": "number"}]},
-    "fields": {"type": "object"},
-    "int-or-string": {
-        "oneOf": [{"type": "integer"}, {"type": "string"}],
-        "format": "int-or-string",
-    },
-}
-_DEFAULTS: dict[str, Any] = {"string": "", "int32": 0, "int64": 0, "boolean": False}
-_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation")
+_PARAMETERS = [
+    {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
+    for name in ("dryRun", "fieldManager", "fieldValidation")
+]
 _ROOT = "/openapi/v3"
 
 
-def answer(path: str) -> dict[str, Any] | None:
+def answer(served: kinds.Registry, path: str) -> dict[str, Any] | None:
     """The OpenAPI document at a path; None if there is none."""
+    prefixes = dict.fromkeys(kind.prefix for kind in served)
     if path == _ROOT:
-        return {
-            "paths": {
-                prefix.lstrip("/"): {"serverRelativeURL": f"{_ROOT}{prefix}"}
-                for prefix in _prefixes()
-            }
-        }
+        urls = {one.lstrip("/"): {"serverRelativeURL": _ROOT + one} for one in prefixes}
+        return {"paths": urls}
     prefix = path.removeprefix(_ROOT)
-    return document(prefix) if path != prefix and prefix in _prefixes() else None
-
-
-@functools.cache
-def document(prefix: str) -> dict[str, Any]:
-    """The document of one group version, named by its path."""
-    served = [kind for kind in kinds.KINDS if kind.prefix == prefix]
-    paths: dict[str, Any] = {}
-    for kind in served:
-        paths.update(_paths(kind))
+    if path == prefix or prefix not in prefixes:
+        return None
+    found = [kind for kind in served if kind.prefix == prefix]
     return {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "v1.36.3"},
-        "paths": paths,
-        "components": {"schemas": _components(served)},
+        "paths": {path: one for kind in found for path, one in _paths(kind).items() if one},
+        "components": {"schemas": _components(found)},
     }
-
-
-def _prefixes() -> list[str]:
-    return list(dict.fromkeys(kind.prefix for kind in kinds.KINDS))
 
 
 def _paths(kind: kinds.Kind) -> dict[str, Any]:
     inside = "/namespaces/{namespace}" if kind.namespaced else ""
-    collection = f"{kind.prefix}{inside}/{kind.plural}"
-    one = f"{collection}/{{name}}"
-    found = {
-        collection: _operations(kind, {"get": "list", "post": "create"}),
-        one: _operations(
-            kind, {"get": "get", "put": "update", "patch": "patch", "delete": "delete"}
-        ),
+    every = f"{kind.prefix}{inside}/{kind.plural}"
+    methods = {"get": "get", "put": "update", "patch": "patch", "delete": "delete"}
+    return {
+        every: _operations(kind, {"get": "list", "post": "create"}),
+        f"{every}/{{name}}": _operations(kind, methods),
     }
-    return {path: operations for path, operations in found.items() if operations}
 
 
 def _operations(kind: kinds.Kind, methods: dict[str, str]) -> dict[str, Any]:
     return {
         method: {
-            "parameters": [_parameter(name) for name in _PARAMETERS] if method != "get" else [],
+            "parameters": _PARAMETERS if method != "get" else [],
             "responses": {"200": {"description": "OK"}},
             "x-kubernetes-action": verb,
             "x-kubernetes-group-version-kind": _group_version_kind(kind),
@@ -99,88 +85,59 @@ def _operations(kind: kinds.Kind, methods: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _parameter(name: str) -> dict[str, Any]:
-    return {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
-
-
 def _group_version_kind(kind: kinds.Kind) -> dict[str, str]:
     return {"group": kind.group, "version": kind.version, "kind": kind.kind}
 
 
 def _components(served: list[kinds.Kind]) -> dict[str, Any]:
-    types = schema.kubernetes()
-    found: dict[str, Any] = {_NAMED[name]: body for name, body in _NAMED_BODIES.items()}
-    pending = [types[kind.kind] for kind in served]
-    while pending:
-        shape = pending.pop()
-        if shape.full_name in found:
-            continue
-        found[shape.full_name] = _type(types, shape)
-        for field in shape.fields.values():
-            inner = _innermost(field.shape)
-            if inner.ref:
-                pending.append(types[inner.ref])
+    found: dict[str, Any] = dict(_NAMED.values())
     for kind in served:
-        full_name = types[kind.kind].full_name
-        found[full_name]["x-kubernetes-group-version-kind"] = [_group_version_kind(kind)]
-        for name in ("apiVersion", "kind"):
-            found[full_name]["properties"][name] = {
-                "type": "string",
-                "description": descriptions.of("TypeMeta", name),
-            }
+        _add(kind.shape, found)
+        whole = found[kind.shape.name]
+        whole["x-kubernetes-group-version-kind"] = [_group_version_kind(kind)]
+        whole["properties"] |= {name: {"type": "string"} for name in ("apiVersion", "kind")}
     return found
 
 
-def _innermost(shape: schema.Shape) -> schema.Shape:
-    while shape.item is not None:
-        shape = shape.item
-    return shape
+def _add(shape: schema.Type, found: dict[str, Any]) -> None:
+    """A type with a name, and every one within."""
+    if shape.name not in found:
+        found[shape.name] = {}
+        found[shape.name] |= _type(shape, found)
 
 
-def _type(types: schema.Schema, shape: schema.Type) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "type": "object",
-        "properties": {
-            field.name: _property(types, shape, field) for field in shape.fields.values()
-        },
-    }
-    text = descriptions.of(shape.name)
-    if text:
-        found["description"] = text
+def _type(shape: schema.Type, found: dict[str, Any]) -> dict[str, Any]:
     required = [field.name for field in shape.fields.values() if field.required]
-    if required:
-        found["required"] = required
-    return found
+    return {
+        "type": "object",
+        "properties": {name: _property(field, found) for name, field in shape.fields.items()},
+        **({"required": required} if required else {}),
+        **({"x-kubernetes-preserve-unknown-fields": True} if shape.is_open else {}),
+    }
 
 
-def _property(types: schema.Schema, owner: schema.Type, field: schema.Field) -> dict[str, Any]:
-    found = _shape(types, field.shape)
-    if "$ref" in found:
-        found = {"allOf": [found]}
-    if field.required and field.shape.kind in _DEFAULTS:
-        found["default"] = _DEFAULTS[field.shape.kind]
-    text = descriptions.of(owner.name, field.name)
-    if text:
-        found["description"] = text
-    if field.enum:
-        found["enum"] = list(field.enum)
+def _property(field: schema.Field, found: dict[str, Any]) -> dict[str, Any]:
+    one = _shape(field.shape, found)
     if field.merge:
-        found["x-kubernetes-patch-strategy"] = "merge,retainKeys" if field.retain_keys else "merge"
+        one["x-kubernetes-patch-strategy"] = "merge,retainKeys" if field.retain_keys else "merge"
     if field.merge_key:
-        found["x-kubernetes-patch-merge-key"] = field.merge_key
-    return found
+        one["x-kubernetes-patch-merge-key"] = field.merge_key
+    return one
 
 
-def _shape(types: schema.Schema, shape: schema.Shape) -> dict[str, Any]:
-    if shape.kind == "ref":
-        return {"$ref": f"#/components/schemas/{types[shape.ref].full_name}"}
-    if shape.kind in _NAMED:
-        return {"$ref": f"#/components/schemas/{_NAMED[shape.kind]}"}
-    if shape.kind in ("list", "map"):
-        assert shape.item is not None
-        inner = _shape(types, shape.item)
-        inner = {"allOf": [inner], "default": {}} if "$ref" in inner else inner
-        if shape.kind == "list":
-            return {"type": "array", "items": inner}
-        return {"type": "object", "additionalProperties": inner}
-    return dict(_SCALARS[shape.kind])
+def _shape(shape: schema.Shape, found: dict[str, Any]) -> dict[str, Any]:
+    if shape.item is not None:
+        inner = _shape(shape.item, found)
+        is_list = shape.kind == "list"
+        place = {"items": inner} if is_list else {"additionalProperties": inner}
+        return {"type": "array" if is_list else "object", **place, **shape.limits}
+    name = _NAMED[shape.kind][0] if shape.kind in _NAMED else ""
+    if shape.type is not None and not shape.type.name:
+        return _type(shape.type, found)
+    if shape.type is not None:
+        _add(shape.type, found)
+        name = shape.type.name
+    if name:
+        return {"allOf": [{"$ref": f"#/components/schemas/{name}"}]}
+    enum = {"enum": shape.enum} if shape.enum else {}
+    return {**_KINDS[shape.kind], **shape.limits, **enum}

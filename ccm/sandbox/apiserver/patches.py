@@ -43,20 +43,17 @@ def merge(current: Any, patch: Any) -> Any:
     return merged
 
 
-def strategic(
-    types: schema.Schema, name: str, current: dict[str, Any], patch: dict[str, Any]
-) -> dict[str, Any]:
-    """A strategic merge patch of an object of the type `name`.
+def strategic(shape: schema.Type, current: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """A strategic merge patch of an object of that type.
 
     Raises:
         BadPatchError: a directive is malformed.
         UnprocessablePatchError: an element of a merged list lacks its merge key.
     """
-    return _merge_struct(types, types[name], current, patch)
+    return _merge_struct(shape, current, patch)
 
 
 def _merge_struct(
-    types: schema.Schema,
     shape: schema.Type | None,
     current: dict[str, Any],
     patch: dict[str, Any],
@@ -79,7 +76,7 @@ def _merge_struct(
             current[name] = [item for item in current[name] if item not in dropped]
     for key, value in patch.items():
         field = shape.fields.get(key) if shape else None
-        _merge_field(types, field, current, key, value)
+        _merge_field(field, current, key, value)
     for name, order in orders.items():
         field = shape.fields.get(name) if shape else None
         if isinstance(current.get(name), list) and field is not None:
@@ -88,7 +85,6 @@ def _merge_struct(
 
 
 def _merge_field(
-    types: schema.Schema,
     field: schema.Field | None,
     current: dict[str, Any],
     key: str,
@@ -98,17 +94,15 @@ def _merge_field(
     if value is None:
         current.pop(key, None)
     elif isinstance(value, dict):
-        shape = types[field.shape.ref] if field and field.shape.ref else None
-        current[key] = _merge_struct(types, shape, known if isinstance(known, dict) else {}, value)
+        shape = field.shape.type if field else None
+        current[key] = _merge_struct(shape, known if isinstance(known, dict) else {}, value)
     elif isinstance(value, list) and isinstance(known, list) and field and field.merge:
-        current[key] = _merge_list(types, field, known, value)
+        current[key] = _merge_list(field, known, value)
     else:
         current[key] = _without_directives(value)
 
 
-def _merge_list(
-    types: schema.Schema, field: schema.Field, current: list[Any], patch: list[Any]
-) -> list[Any]:
+def _merge_list(field: schema.Field, current: list[Any], patch: list[Any]) -> list[Any]:
     if not field.merge_key:
         merged = current + [item for item in patch if item not in current]
         return _interleaved(merged, list(dict.fromkeys(patch)), current, "")
@@ -118,14 +112,14 @@ def _merge_list(
         return [item for item in patch if _DIRECTIVE not in item]
     current, patch = _obey_list_directives(current, patch, key)
     merged = list(current)
-    item_type = types[field.shape.item.ref] if field.shape.item else None
+    item_type = field.shape.item.type if field.shape.item else None
     for element in patch:
         value = _merge_key(element, key)
         place = _place_of(merged, key, value)
         if place is None:
             merged.append(_without_directives(element))
         else:
-            merged[place] = _merge_struct(types, item_type, merged[place], element)
+            merged[place] = _merge_struct(item_type, merged[place], element)
     return _interleaved(merged, patch, current, key)
 
 

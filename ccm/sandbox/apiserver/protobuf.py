@@ -2,15 +2,14 @@
 
 Go's typed clients, parts of kubectl among them, send protobuf whether the server has
 offered it or not, and take JSON in return. So this server reads it and never
-writes it. A field that the tables do not know is skipped, as protobuf readers do.
+writes it. A field that the tables do not know, or know as anything, is skipped.
 """
 
 from __future__ import annotations
 
 import base64
 import datetime
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ccm.sandbox.apiserver import scalars, schema
@@ -27,7 +26,7 @@ class DamagedError(ValueError):
     """Bytes that are not what they claim to be."""
 
 
-def decode(types: schema.Schema, body: bytes) -> dict[str, Any]:
+def decode(types: Mapping[str, schema.Type], body: bytes) -> dict[str, Any]:
     """The object in an enveloped body, with its kind and version.
 
     Raises:
@@ -42,52 +41,37 @@ def decode(types: schema.Schema, body: bytes) -> dict[str, Any]:
         shape = types[kind]
     except KeyError as error:
         raise DamagedError(f"unknown kind {kind!r}") from error
-    found = _message(types, shape, _bytes(envelope.get(2, b"")))
+    found = _message(shape, _bytes(envelope.get(2, b"")))
     return {"kind": kind, "apiVersion": version, **found}
 
 
-def _message(types: schema.Schema, shape: schema.Type, data: bytes) -> dict[str, Any]:
+def _message(shape: schema.Type, data: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     by_number = {field.number: field for field in shape.fields.values()}
-    _read_into(types, by_number, (), data, found)
+    for number, value in _fields(data):
+        if number in by_number:
+            _store(by_number[number], value, found)
     return found
 
 
-def _read_into(
-    types: schema.Schema,
-    by_number: dict[tuple[int, ...], schema.Field],
-    outer: tuple[int, ...],
-    data: bytes,
-    found: dict[str, Any],
-) -> None:
-    for number, value in _fields(data):
-        place = (*outer, number)
-        field = by_number.get(place)
-        if field is None:
-            if isinstance(value, bytes) and any(each[:-1] == place for each in by_number):
-                _read_into(types, by_number, place, value, found)
-            continue
-        _store(types, field, value, found)
-
-
-def _store(types: schema.Schema, field: schema.Field, value: Wire, found: dict[str, Any]) -> None:
+def _store(field: schema.Field, value: Wire, found: dict[str, Any]) -> None:
     shape = field.shape
     if shape.kind == "list":
         assert shape.item is not None
-        found.setdefault(field.name, []).append(_value(types, shape.item, value))
+        found.setdefault(field.name, []).append(_value(shape.item, value))
     elif shape.kind == "map":
         assert shape.item is not None
         pair = dict(_fields(_bytes(value)))
         key = _text(pair.get(1, b""))
-        found.setdefault(field.name, {})[key] = _value(types, shape.item, pair.get(2, b""))
+        found.setdefault(field.name, {})[key] = _value(shape.item, pair.get(2, b""))
     else:
-        found[field.name] = _value(types, shape, value)
+        found[field.name] = _value(shape, value)
 
 
-def _value(types: schema.Schema, shape: schema.Shape, value: Wire) -> Any:
+def _value(shape: schema.Shape, value: Wire) -> Any:
     kind = shape.kind
-    if kind == "ref":
-        return _message(types, types[shape.ref], _bytes(value))
+    if shape.type is not None:
+        return _message(shape.type, _bytes(value))
     if kind == "string":
         return _text(value)
     if kind == "bytes":
@@ -96,15 +80,14 @@ def _value(types: schema.Schema, shape: schema.Shape, value: Wire) -> Any:
         return _signed(value)
     if kind == "boolean":
         return bool(_signed(value))
+    if kind == "any":
+        return None
     inner = dict(_fields(_bytes(value)))
     if kind in ("time", "micro"):
         return _time(inner, micro=kind == "micro")
     if kind == "quantity":
         return _text(inner.get(1, b"")) or "0"
-    if kind == "int-or-string":
-        return _text(inner.get(3, b"")) if inner.get(1) else _signed(inner.get(2, 0))
-    raw = _bytes(inner.get(1, b""))
-    return json.loads(raw) if raw else None
+    return _text(inner.get(3, b"")) if inner.get(1) else _signed(inner.get(2, 0))
 
 
 def _time(inner: dict[int, Wire], *, micro: bool) -> str | None:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -96,15 +96,20 @@ def list_options(kind: kinds.Kind, query: Mapping[str, str]) -> ListOptions:
         match=query.get("resourceVersionMatch", ""),
         limit=_integer(query, "limit"),
         page=Continue.parse(query["continue"]) if query.get("continue") else None,
-        watch=_boolean(query.get("watch", "")),
+        watch=is_watch(query),
         bookmarks=_boolean(query.get("allowWatchBookmarks", "")),
         initial_events=None if initial is None else _boolean(initial),
         timeout_s=_integer(query, "timeoutSeconds") or None,
     )
-    causes = _watch_faults(options) if options.watch else _list_faults(options)
+    causes = list(_faults(options))
     if causes:
         raise errors.invalid_options(causes)
     return options
+
+
+def is_watch(query: Mapping[str, str]) -> bool:
+    """Whether a list shall go on as a watch."""
+    return _boolean(query.get("watch", ""))
 
 
 def write_options(query: Mapping[str, str]) -> WriteOptions:
@@ -130,50 +135,35 @@ def write_options(query: Mapping[str, str]) -> WriteOptions:
     )
 
 
-def _watch_faults(options: ListOptions) -> list[errors.Cause]:
-    match, field = options.match, "resourceVersionMatch"
-    causes = []
-    if options.initial_events is not None and match != NOT_OLDER_THAN:
-        detail = f"sendInitialEvents requires setting resourceVersionMatch to {NOT_OLDER_THAN}"
-        causes.append(errors.forbidden_field(field, detail))
-    if match and options.initial_events is None:
-        detail = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-        causes.append(errors.forbidden_field(field, detail))
-    if match and match != NOT_OLDER_THAN:
-        causes.append(errors.not_supported(field, match, (NOT_OLDER_THAN,)))
-    return causes
-
-
-def _list_faults(options: ListOptions) -> list[errors.Cause]:
-    match, field = options.match, "resourceVersionMatch"
-    causes = []
-    if match and options.revision is None:
-        detail = "resourceVersionMatch is forbidden unless resourceVersion is provided"
-        causes.append(errors.forbidden_field(field, detail))
-    if match and options.page:
-        detail = "resourceVersionMatch is forbidden when continue is provided"
-        causes.append(errors.forbidden_field(field, detail))
-    if match and match not in (EXACT, NOT_OLDER_THAN):
-        causes.append(errors.not_supported(field, match, (EXACT, NOT_OLDER_THAN, "")))
-    if match == EXACT and options.revision == 0:
-        detail = 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
-        causes.append(errors.forbidden_field(field, detail))
-    if options.initial_events is not None:
-        detail = "sendInitialEvents is forbidden for list"
-        causes.append(errors.forbidden_field("sendInitialEvents", detail))
-    return causes
+def _faults(options: ListOptions) -> Iterator[errors.Cause]:
+    """What does not go together in a list or a watch."""
+    match, initial = options.match, options.initial_events is not None
+    rules = (
+        (options.watch and initial and match != NOT_OLDER_THAN,
+         f"sendInitialEvents requires setting resourceVersionMatch to {NOT_OLDER_THAN}"),
+        (options.watch and match and not initial,
+         "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"),
+        (not options.watch and match and options.revision is None,
+         "resourceVersionMatch is forbidden unless resourceVersion is provided"),
+        (not options.watch and match and options.page,
+         "resourceVersionMatch is forbidden when continue is provided"),
+        (not options.watch and match == EXACT and options.revision == 0,
+         'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'),
+        (not options.watch and initial, "sendInitialEvents is forbidden for list"),
+    )  # fmt: skip
+    for broken, text in rules:
+        if broken:
+            yield errors.forbidden_field("resourceVersionMatch", text)
+    choices = (NOT_OLDER_THAN,) if options.watch else (EXACT, NOT_OLDER_THAN)
+    if match and match not in choices:
+        yield errors.not_supported("resourceVersionMatch", match, choices)
 
 
 def _revision(text: str) -> int | None:
     if not text:
         return None
     if re.fullmatch(r"\d+", text) is None:
-        raise errors.ApiError(
-            500,
-            "",
-            f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": '
-            "invalid syntax",
-        )
+        raise errors.ApiError(500, "", f'resourceVersion: Invalid value: "{text}"')
     return int(text)
 
 

@@ -6,164 +6,125 @@ list's items leave out kind and version, as kube-apiserver's do.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from ccm.sandbox.apiserver import errors, kinds, tables
+from ccm.sandbox.apiserver import errors, kinds
 from ccm.sandbox.apiserver import store as stores
 
 JSON = "application/json"
 _META = "meta.k8s.io"
-_OFFERED = (JSON,)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ListMeta:
+class ListMeta(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     """The metadata of a list or a page of one."""
 
-    revision: int
-    next_token: str = ""
-    remaining: int | None = None
-
-    def encode(self) -> bytes:
-        """The JSON object."""
-        found: dict[str, Any] = {"resourceVersion": str(self.revision)}
-        if self.next_token:
-            found["continue"] = self.next_token
-        if self.remaining is not None:
-            found["remainingItemCount"] = self.remaining
-        return msgspec.json.encode(found)
-
-
-class Renderer(Protocol):
-    """One way to send objects of a kind."""
-
-    def one(self, entry: stores.Entry) -> bytes:
-        """A single object."""
-        ...
-
-    def many(self, entries: Iterable[stores.Entry], meta: ListMeta) -> bytes:
-        """A list."""
-        ...
-
-    def event(self, entry: stores.Entry) -> bytes:
-        """The object of a watch event."""
-        ...
+    resource_version: str
+    next_token: str = msgspec.field(name="continue", default="")
+    remaining_item_count: int | None = None
 
 
 class Whole:
     """Objects as they are stored."""
 
-    def __init__(self, kind: kinds.Kind) -> None:
-        self._kind = kind
-        self._head = len(b'{"kind":"%b","apiVersion":"%b",' % _names(kind.kind, kind.api_version))
+    def __init__(self, kind: str, api_version: str) -> None:
+        self._list_head = b'{"kind":"%bList","apiVersion":"%b","metadata":' % (
+            kind.encode(),
+            api_version.encode(),
+        )
+        self._skipped = len(f'{{"kind":"{kind}","apiVersion":"{api_version}",')
 
     def one(self, entry: stores.Entry) -> bytes:
-        """The stored bytes."""
+        """A single object."""
         return entry.raw
 
-    event = one
+    def event(self, entry: stores.Entry) -> bytes:
+        """The object of a watch event."""
+        return self.one(entry)
 
     def many(self, entries: Iterable[stores.Entry], meta: ListMeta) -> bytes:
-        """The stored bytes of each, without their kind and version."""
-        head = self._head
-        items = b",".join([b"{" + entry.raw[head:] for entry in entries])
-        names = _names(self._kind.list_kind, self._kind.api_version)
-        return b'{"kind":"%b","apiVersion":"%b","metadata":%b,"items":[%b]}\n' % (
-            *names,
-            meta.encode(),
-            items,
-        )
+        """A list."""
+        items = b",".join([b"{" + self.one(entry)[self._skipped :] for entry in entries])
+        return b'%b%b,"items":[%b]}\n' % (self._list_head, msgspec.json.encode(meta), items)
 
 
-class Metadata:
+class Metadata(Whole):
     """Only the metadata of objects."""
+
+    def __init__(self) -> None:
+        super().__init__("PartialObjectMetadata", f"{_META}/v1")
+        self._skipped = 1
 
     def one(self, entry: stores.Entry) -> bytes:
         """A PartialObjectMetadata."""
         return msgspec.json.encode(_partial(entry.body()))
 
-    event = one
 
-    def many(self, entries: Iterable[stores.Entry], meta: ListMeta) -> bytes:
-        """A PartialObjectMetadataList."""
-        items = b",".join([self.one(entry) for entry in entries])
-        return (
-            b'{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1",'
-            b'"metadata":%b,"items":[%b]}\n' % (meta.encode(), items)
-        )
-
-
-class Table:
+class Table(Whole):
     """Rows of cells; a watch repeats the column definitions in its first event only."""
 
     def __init__(self, kind: kinds.Kind, *, version: str, include: str) -> None:
-        self._layout = tables.layout(kind.kind)
+        self._columns = kind.columns
         self._version = version
         self._include = include
         self._told_columns = False
 
     def one(self, entry: stores.Entry) -> bytes:
         """A table of one row."""
-        return self._table([entry], ListMeta(revision=entry.revision), columns=True)
+        return self.many([entry], ListMeta(str(entry.revision)))
 
     def many(self, entries: Iterable[stores.Entry], meta: ListMeta) -> bytes:
         """A table of all rows."""
-        return self._table(entries, meta, columns=True)
+        return self._table(entries, meta, [column.definition() for column in self._columns])
 
     def event(self, entry: stores.Entry) -> bytes:
-        """A table of one row, with columns the first time."""
-        first, self._told_columns = not self._told_columns, True
-        return self._table([entry], ListMeta(revision=entry.revision), columns=first)
+        """A table of one row."""
+        if not self._told_columns:
+            self._told_columns = True
+            return self.one(entry)
+        return self._table([entry], ListMeta(str(entry.revision)), None)
 
-    def _table(self, entries: Iterable[stores.Entry], meta: ListMeta, *, columns: bool) -> bytes:
+    def _table(self, entries: Iterable[stores.Entry], meta: ListMeta, columns: Any) -> bytes:
         table = {
             "kind": "Table",
             "apiVersion": f"{_META}/{self._version}",
-            "metadata": msgspec.Raw(meta.encode()),
-            "columnDefinitions": [column.definition() for column in self._layout.columns]
-            if columns
-            else None,
+            "metadata": meta,
+            "columnDefinitions": columns,
             "rows": [self._row(entry.body()) for entry in entries],
         }
         return msgspec.json.encode(table)
 
     def _row(self, body: dict[str, Any]) -> dict[str, Any]:
-        row: dict[str, Any] = {"cells": self._layout.cells(body)}
-        if self._include == "Object":
-            row["object"] = body
-        elif self._include != "None":
-            row["object"] = _partial(body)
+        row: dict[str, Any] = {"cells": [column.value(body) for column in self._columns]}
+        if self._include != "None":
+            row["object"] = body if self._include == "Object" else _partial(body)
         return row
 
 
-def choose(kind: kinds.Kind, accept: str, query: Mapping[str, str]) -> Renderer:
+def choose(kind: kinds.Kind, accept: str, query: Mapping[str, str]) -> Whole:
     """The renderer for the first acceptable alternative of an Accept header.
 
     Raises:
         ApiError: 406, none of them can be sent.
     """
-    for media, parameters in alternatives(accept):
-        if media not in (JSON, "application/*", "*/*"):
-            continue
+    for media, parameters in _alternatives(accept):
         form = parameters.get("as", "")
-        if not form:
-            return Whole(kind)
-        if parameters.get("g") != _META:
+        if media not in (JSON, "application/*", "*/*") or (form and parameters.get("g") != _META):
             continue
+        if not form:
+            return Whole(kind.kind, kind.api_version)
         if form == "Table" and parameters.get("v") in ("v1", "v1beta1"):
             include = query.get("includeObject", "")
             return Table(kind, version=parameters["v"], include=include)
         if form in ("PartialObjectMetadata", "PartialObjectMetadataList"):
             return Metadata()
-    raise errors.not_acceptable(_OFFERED)
+    text = f"406: Not Acceptable\n\nAvailable representations: {JSON}"
+    raise errors.ApiError(406, "NotAcceptable", text)
 
 
-def alternatives(accept: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """The media types of an Accept header with their parameters, in its order."""
+def _alternatives(accept: str) -> Iterator[tuple[str, dict[str, str]]]:
     for part in (accept or "*/*").split(","):
         media, *rest = (piece.strip() for piece in part.split(";"))
         pairs = (piece.partition("=") for piece in rest)
@@ -171,12 +132,5 @@ def alternatives(accept: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def _partial(body: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "kind": "PartialObjectMetadata",
-        "apiVersion": f"{_META}/v1",
-        "metadata": body["metadata"],
-    }
-
-
-def _names(kind: str, version: str) -> tuple[bytes, bytes]:
-    return kind.encode(), version.encode()
+    head = {"kind": "PartialObjectMetadata", "apiVersion": f"{_META}/v1"}
+    return {**head, "metadata": body["metadata"]}

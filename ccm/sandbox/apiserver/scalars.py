@@ -1,7 +1,4 @@
-"""Single values: checked and brought into their one stored form.
-
-Failures are told in the words of Kubernetes' decoder, with the Go type it would name.
-"""
+"""Single values: checked and brought into their one stored form."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import datetime
 import decimal
 import functools
 import re
+from collections.abc import Mapping
 from typing import Any
 
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
@@ -19,52 +17,51 @@ _DECIMAL = {
 }  # fmt: skip
 _DECIMAL_SUFFIXES = {power: suffix for suffix, power in _DECIMAL.items()}
 _QUANTITY = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
+_NAMES: Mapping[type, str] = {dict: "object", list: "array", str: "string", bool: "boolean"}
 
 
 class WrongTypeError(Exception):
-    """A value whose JSON type is not the field's, in the words of Kubernetes' decoder."""
+    """A value whose JSON type is not the field's."""
 
 
-def clean(kind: str, value: Any, path: str, owner: str) -> Any:
-    """The stored form of a scalar; `path` and `owner` say which field it is, for errors.
+def clean(kind: str, value: Any, path: str) -> Any:
+    """The stored form of a scalar; `path` says which field it is, for errors.
 
     Raises:
         WrongTypeError: it is not of that kind.
     """
-    if kind in ("string", "bytes"):
-        expect(value, str, path, owner, "string")
-        if kind == "bytes":
-            _check_base64(value)
-        return value
+    if kind == "string":
+        return expect(value, str, path)
     if kind in ("int32", "int64"):
-        return _clean_integer(kind, value, path, owner)
+        return _clean_integer(kind, value, path)
     if kind == "boolean":
-        return expect(value, bool, path, owner, "bool")
+        return expect(value, bool, path)
+    if kind == "bytes":
+        return _check_base64(expect(value, str, path), path)
     if kind in ("time", "micro"):
-        expect(value, str, path, owner, "string")
-        return format_time(parse_time(value), micro=kind == "micro")
+        return format_time(parse_time(expect(value, str, path), path), micro=kind == "micro")
     if kind == "quantity":
-        return _clean_quantity(value)
-    if kind == "int-or-string" and (not isinstance(value, int | str) or isinstance(value, bool)):
-        raise WrongTypeError("json: cannot unmarshal value into Go value of type intstr")
+        return _clean_quantity(value, path)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "number" and not is_number:
+        raise _mismatch(value, path, "number")
+    if kind == "int-or-string" and not isinstance(value, str) and not is_number:
+        raise _mismatch(value, path, "integer or string")
     return value
 
 
-def _clean_integer(kind: str, value: Any, path: str, owner: str) -> int:
+def _clean_integer(kind: str, value: Any, path: str) -> int:
     whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     bits = 31 if kind == "int32" else 63
     if isinstance(value, bool) or not whole or not -(2**bits) <= value < 2**bits:
-        raise WrongTypeError(_mismatch(value, path, owner, kind))
+        raise _mismatch(value, path, kind)
     return int(value)
 
 
-def _clean_quantity(value: Any) -> str:
+def _clean_quantity(value: Any, path: str) -> str:
     text = str(value) if isinstance(value, int | float) and value is not True else value
     if not isinstance(text, str) or _QUANTITY.fullmatch(text) is None:
-        raise WrongTypeError(
-            "quantities must match the regular expression "
-            "'^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-        )
+        raise WrongTypeError(f"{path}: quantities must be a number with a suffix such as Mi or m")
     return canonical_quantity(text)
 
 
@@ -83,26 +80,28 @@ def canonical_quantity(text: str) -> str:
         while whole and whole % 1024 == 0 and power < len(_BINARY) - 1:
             whole, power = whole // 1024, power + 1
         return f"{whole}{_BINARY[power]}"
-    exponent = int(suffix[1:]) if suffix[:1] in ("e", "E") and suffix[1:] else _DECIMAL[suffix]
+    is_exponent = suffix[:1] in ("e", "E") and len(suffix) > 1
+    exponent = int(suffix[1:]) if is_exponent else _DECIMAL[suffix]
     nano = int((amount.scaleb(exponent + 9)).to_integral_value("ROUND_CEILING"))
     power = -9
     while nano and nano % 1000 == 0 and power < 18:
         nano, power = nano // 1000, power + 3
     if not nano:
         return "0"
-    if suffix[:1] in ("e", "E") and suffix[1:]:
+    if is_exponent:
         return f"{nano}e{power}" if power else str(nano)
     return f"{nano}{_DECIMAL_SUFFIXES[power]}"
 
 
-def _check_base64(value: str) -> None:
+def _check_base64(value: str, path: str) -> str:
     try:
         base64.b64decode(value, validate=True)
     except binascii.Error as error:
-        raise WrongTypeError("illegal base64 data") from error
+        raise WrongTypeError(f"{path}: illegal base64 data") from error
+    return value
 
 
-def parse_time(text: str) -> datetime.datetime:
+def parse_time(text: str, path: str = "time") -> datetime.datetime:
     """An RFC 3339 time.
 
     Raises:
@@ -111,11 +110,9 @@ def parse_time(text: str) -> datetime.datetime:
     try:
         parsed = datetime.datetime.fromisoformat(text)
     except ValueError as error:
-        raise WrongTypeError(
-            f'parsing time "{text}" as "2006-01-02T15:04:05Z07:00": cannot parse'
-        ) from error
+        raise WrongTypeError(f"{path}: {text!r} is no RFC 3339 time") from error
     if parsed.tzinfo is None:
-        raise WrongTypeError(f'parsing time "{text}": it has no time zone')
+        raise WrongTypeError(f"{path}: {text!r} has no time zone")
     return parsed
 
 
@@ -125,25 +122,16 @@ def format_time(moment: datetime.datetime, *, micro: bool = False) -> str:
     return f"{text}.{moment.microsecond:06d}Z" if micro else f"{text}Z"
 
 
-def expect(value: Any, wanted: type, path: str, owner: str, go_type: str) -> Any:
+def expect(value: Any, wanted: type, path: str, name: str = "") -> Any:
     """The value, if it is of the wanted type.
 
     Raises:
         WrongTypeError: it is not.
     """
     if not isinstance(value, wanted):
-        raise WrongTypeError(_mismatch(value, path, owner, go_type))
+        raise _mismatch(value, path, name or _NAMES[wanted])
     return value
 
 
-def _mismatch(value: Any, path: str, owner: str, go_type: str) -> str:
-    field = re.sub(r"\[\d+\]", "", path)
-    found = {
-        dict: "object",
-        list: "array",
-        str: "string",
-        bool: "bool",
-        int: "number",
-        float: "number",
-    }[type(value)]
-    return f"json: cannot unmarshal {found} into Go struct field {owner}.{field} of type {go_type}"
+def _mismatch(value: Any, path: str, wanted: str) -> WrongTypeError:
+    return WrongTypeError(f"{path}: must be {wanted}, not {_NAMES.get(type(value), 'number')}")

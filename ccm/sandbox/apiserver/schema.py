@@ -1,275 +1,320 @@
-"""Shapes of the served types: one table for checking, merging and explaining.
+"""Shapes of objects: one description for checking, completing, merging and telling.
 
-The tables (`types_*.py`) hold one type per entry, in this notation, which says all
+Built-in kinds stand in `types.txt` in a notation of one type per entry, which says all
 that the server must know about a field::
 
     NodeSpec = podCIDRs#7:[s]@ providerID#3 taints#5:[Taint] unschedulable#4:b
 
-    name#3          an optional string, field 3 in protobuf (#1.2: field 2 of the
-                    message in field 1, which JSON does not show)
+    name#3          an optional string, field 3 in protobuf
     name#3:TYPE     i int32, l int64, f number, b boolean, s string, bytes, time, micro
-                    (time with microseconds), q quantity, ios (integer or string), fields
-                    (an ownership set of any content);
-                    [T] a list, {T} a map from strings, Name another entry of the tables
+                    (time with microseconds), q quantity, ios (integer or string), any (taken
+                    as it comes); [T] a list, {T} a map from strings, Name another entry
     s(A|B)          a string with these choices
+    i<1-9>  s<key>  a number with these limits; a text that keeps this rule of `limits`
     name#3!         required, and always present in what the server stores
     name#3=         optional, and always present all the same (as null, "" or {})
     name#3*         absent and zero differ: a zero is kept
     ...@key         strategic merge patches merge this list by the elements' `key`
     ...@            strategic merge patches merge this list of plain values as a set
     ...+            a patch may name the keys to retain
+    ...~value       the default, JSON or a plain text
+    ...             (three dots, for a field) fields that are not listed are kept
 
-`Schema.clean` brings an object into the one form in which it is stored: unknown
-fields and nulls go (unknown ones are reported), zero values go where Kubernetes'
-own encoding leaves them out, and always-present fields come. So two objects that mean
-the same are equal, which is how the store knows that a write changes nothing.
+Custom resources bring an OpenAPI schema of their own, which `structural` reads into the
+same shapes.
+
+`clean` brings an object into the one form in which it is stored: unknown fields and
+nulls go (unknown ones are reported), zero values go where Kubernetes' own encoding
+leaves them out, and always-present fields come. So two objects that mean the same are equal,
+which is how the store knows that a write changes nothing. `fill` adds defaults, `faults`
+judges choices and limits.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import functools
+import json
+import pathlib
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from ccm.sandbox.apiserver import scalars, types_apps, types_core, types_meta, types_pod
+from ccm.sandbox.apiserver import errors, limits, scalars
 
-CORE_PACKAGE = "io.k8s.api.core.v1"
-META_PACKAGE = "io.k8s.apimachinery.pkg.apis.meta.v1"
-COORDINATION_PACKAGE = "io.k8s.api.coordination.v1"
-AUTHORIZATION_PACKAGE = "io.k8s.api.authorization.v1"
-APPS_PACKAGE = "io.k8s.api.apps.v1"
-
-_PACKAGES = (
-    (META_PACKAGE, types_meta.META),
-    (COORDINATION_PACKAGE, types_meta.COORDINATION),
-    (AUTHORIZATION_PACKAGE, types_meta.AUTHORIZATION),
-    (CORE_PACKAGE, types_core.CORE),
-    (CORE_PACKAGE, types_pod.POD),
-    (APPS_PACKAGE, types_apps.APPS),
-)
+_TABLE = pathlib.Path(__file__).with_name("types.txt")
 _SCALARS = {
-    "s": "string",
-    "i": "int32",
-    "l": "int64",
-    "f": "number",
-    "b": "boolean",
-    "q": "quantity",
+    "s": "string", "i": "int32", "l": "int64", "f": "number", "b": "boolean", "q": "quantity",
     "ios": "int-or-string",
-}
-_ENTRY = re.compile(r"(?P<name>[A-Za-z]\w*)#(?P<number>[\d.]+)(?P<mark>[!=*]?)(?::(?P<shape>.+))?")
-_SHAPE = re.compile(r"(?P<body>[^@+(]+)(?:\((?P<enum>[^)]*)\))?(?P<merge>@\w*)?(?P<retain>\+)?")
+}  # fmt: skip
+_ENTRY = re.compile(
+    r"(?P<name>[A-Za-z]\w*)#(?P<number>\d+)(?P<mark>[!=*]?)"
+    r"(?::(?P<shape>[^@+~]+))?(?P<merge>@\w*)?(?P<retain>\+)?(?:~(?P<default>.+))?"
+)
+_ZEROS = {"string": "", "quantity": "0", "boolean": False} | dict.fromkeys(
+    ("int32", "int64", "number", "int-or-string"), 0
+)
+_MISSING: Any = object()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The type of a value: a scalar's name, `list`, `map`, or `ref` to a named type."""
+    """The type of a value: a scalar's name, `list` or `map` of items, `object`, or `any`."""
 
     kind: str
     item: Shape | None = None
-    ref: str = ""
+    type: Type | None = None
+    enum: tuple[Any, ...] = ()
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+    @functools.cached_property
+    def is_judged(self) -> bool:
+        """Whether a value of this shape can have faults."""
+        inner = self.item.is_judged if self.item else bool(self.type and self.type.judged)
+        return inner or bool(self.enum or self.limits)
+
+    @functools.cached_property
+    def has_defaults(self) -> bool:
+        """Whether there are defaults within."""
+        return self.item.has_defaults if self.item else bool(self.type and self.type.defaulted)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Field:
     """One field of a type; the module's docstring tells the marks."""
 
     name: str
-    number: tuple[int, ...]
     shape: Shape
+    number: int = 0
     required: bool = False
     always: bool = False
     keeps_zero: bool = False
+    nullable: bool = False
     merge: bool = False
     merge_key: str = ""
     retain_keys: bool = False
-    enum: tuple[str, ...] = ()
+    default: Any = _MISSING
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Type:
-    """A named type and its fields."""
+    """A named type and its fields; an open one keeps fields that are not listed."""
 
     name: str
-    package: str
-    fields: dict[str, Field]
-    always: tuple[Field, ...]
+    fields: Mapping[str, Field]
+    is_open: bool = False
 
-    @property
-    def full_name(self) -> str:
-        """The name that OpenAPI documents use."""
-        return f"{self.package}.{self.name}"
+    @functools.cached_property
+    def always(self) -> list[Field]:
+        """The fields that are always stored."""
+        return [each for each in self.fields.values() if each.always]
+
+    @functools.cached_property
+    def defaulted(self) -> list[Field]:
+        """The fields with a default, of their own or within."""
+        known = self.fields.values()
+        return [one for one in known if one.default is not _MISSING or one.shape.has_defaults]
+
+    @functools.cached_property
+    def judged(self) -> list[Field]:
+        """The fields that can have faults."""
+        known = self.fields.values()
+        return [one for one in known if one.shape.is_judged or (one.required and not one.always)]
 
 
-class Schema:
-    """All types of the tables, by name."""
+def clean(
+    shape: Type,
+    value: dict[str, Any],
+    unknown: list[str],
+    known: Mapping[str, Any] | None = None,
+    path: str = "",
+) -> dict[str, Any]:
+    """The stored form of an object.
 
-    def __init__(self, types: dict[str, Type]) -> None:
-        self._types = types
+    Paths of unknown fields are added to `unknown`. What is equal in `known`, an object in
+    stored form, is taken as it is: most of an object stays when it is patched.
 
-    def __getitem__(self, name: str) -> Type:
-        return self._types[name]
-
-    def __iter__(self) -> Iterator[Type]:
-        return iter(self._types.values())
-
-    def clean(
-        self,
-        name: str,
-        value: dict[str, Any],
-        unknown: list[str],
-        *,
-        known: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """The stored form of an object of the type `name`.
-
-        Paths of unknown fields are added to `unknown`. `apiVersion` and `kind` of the
-        object itself pass through untouched. What is equal in `known`, an object in
-        stored form, is taken as it is: most of an object stays when it is patched.
-
-        Raises:
-            WrongTypeError: a value is not of its field's type.
-        """
-        head = {key: value[key] for key in ("kind", "apiVersion") if key in value}
-        rest = {key: item for key, item in value.items() if key not in head}
-        return head | self._clean_struct(self._types[name], rest, "", unknown, known or {})
-
-    def _clean_struct(
-        self,
-        shape: Type,
-        value: dict[str, Any],
-        path: str,
-        unknown: list[str],
-        known: Mapping[str, Any],
-    ) -> dict[str, Any]:
-        cleaned: dict[str, Any] = {}
-        fields = shape.fields
-        for key, item in value.items():
-            field = fields.get(key)
-            if field is None:
+    Raises:
+        WrongTypeError: a value is not of its field's type.
+    """
+    cleaned: dict[str, Any] = {}
+    for key, item in value.items():
+        one = shape.fields.get(key)
+        if one is None:
+            if shape.is_open:
+                cleaned[key] = item
+            else:
                 unknown.append(path + key)
-                continue
-            if item is None:
-                continue
-            if field.shape.kind == "string" and type(item) is str:
-                if item or field.always or field.keeps_zero:
-                    cleaned[key] = item
-                continue
-            before = known.get(key)
-            if before is not None and before == item:
-                cleaned[key] = before
-                continue
-            if field.shape.kind == "ref":
-                scalars.expect(item, dict, path + key, shape.name, field.shape.ref)
-                inner = self._types[field.shape.ref]
-                below = before if isinstance(before, dict) else {}
-                cleaned[key] = self._clean_struct(inner, item, f"{path}{key}.", unknown, below)
-                continue
-            found = self._clean_value(field.shape, item, path + key, unknown, shape.name)
-            if found or field.always or field.keeps_zero:
-                cleaned[key] = found
-        for field in shape.always:
-            if field.name not in cleaned:
-                cleaned[field.name] = self._zero(field.shape)
-        return cleaned
+            continue
+        if item is None:
+            if one.nullable:
+                cleaned[key] = None
+            continue
+        before = known.get(key) if known else None
+        if before is not None and before == item and type(before) is type(item):
+            cleaned[key] = before
+            continue
+        if type(item) is str and one.shape.kind == "string":
+            found: Any = item
+        else:
+            found = _clean_value(one.shape, item, unknown, before, path + key)
+        if found or one.always or one.keeps_zero or one.shape.kind in ("object", "any"):
+            cleaned[key] = found
+    for one in shape.always:
+        if one.name not in cleaned:
+            cleaned[one.name] = _zero(one.shape)
+    return cleaned
 
-    def _clean_value(
-        self, shape: Shape, value: Any, path: str, unknown: list[str], owner: str
-    ) -> Any:
-        kind = shape.kind
-        if kind == "ref":
-            scalars.expect(value, dict, path, owner, shape.ref)
-            return self._clean_struct(self._types[shape.ref], value, f"{path}.", unknown, {})
-        if kind == "list":
-            assert shape.item is not None
-            scalars.expect(value, list, path, owner, f"[]{_go_type(shape.item)}")
-            item = shape.item
-            return [
-                self._clean_value(item, each, f"{path}[{number}]", unknown, owner)
-                if each is not None
-                else self._zero(item)
-                for number, each in enumerate(value)
-            ]
-        if kind == "map":
-            assert shape.item is not None
-            scalars.expect(value, dict, path, owner, f"map[string]{_go_type(shape.item)}")
-            item = shape.item
-            return {
-                key: self._clean_value(item, each, f"{path}.{key}", unknown, owner)
-                if each is not None
-                else self._zero(item)
-                for key, each in value.items()
-            }
-        return scalars.clean(kind, value, path, owner)
 
-    def _zero(self, shape: Shape) -> Any:
-        if shape.kind == "ref":
-            return self._clean_struct(self._types[shape.ref], {}, "", [], {})
-        if shape.kind in ("string", "quantity"):
-            return "" if shape.kind == "string" else "0"
-        if shape.kind in ("int32", "int64", "number", "int-or-string"):
-            return 0
-        return False if shape.kind == "boolean" else None
+def _clean_value(shape: Shape, value: Any, unknown: list[str], before: Any, path: str) -> Any:
+    if shape.type is not None:
+        scalars.expect(value, dict, path, "object")
+        below = before if isinstance(before, dict) else None
+        return clean(shape.type, value, unknown, below, f"{path}.")
+    if shape.item is None:
+        return scalars.clean(shape.kind, value, path)
+    item = shape.item
+    if shape.kind == "list":
+        pairs = [(f"{path}[{n}]", each) for n, each in enumerate(scalars.expect(value, list, path))]
+    else:
+        pairs = [(f"{path}.{key}", each) for key, each in scalars.expect(value, dict, path).items()]
+    found = [
+        _zero(item) if each is None else _clean_value(item, each, unknown, None, place)
+        for place, each in pairs
+    ]
+    return found if shape.kind == "list" else dict(zip(value, found, strict=True))
+
+
+def _zero(shape: Shape) -> Any:
+    if shape.type is not None:
+        return clean(shape.type, {}, [])
+    return _ZEROS.get(shape.kind)
+
+
+def fill(shape: Type, value: dict[str, Any]) -> None:
+    """Add the defaults of fields that are left out."""
+    for one in shape.defaulted:
+        is_null = one.nullable and one.name in value
+        if one.default is not _MISSING and value.get(one.name) is None and not is_null:
+            value[one.name] = copy.deepcopy(one.default)
+        if one.name in value and one.shape.has_defaults:
+            _fill_value(one.shape, value[one.name])
+
+
+def _fill_value(shape: Shape, value: Any) -> None:
+    if shape.type is not None and isinstance(value, dict):
+        fill(shape.type, value)
+    elif shape.item is not None and value:
+        for each in value if isinstance(value, list) else value.values():
+            _fill_value(shape.item, each)
+
+
+def faults(shape: Type, value: Mapping[str, Any], path: str = "") -> Iterator[errors.Cause]:
+    """What is missing, or outside its choices and limits."""
+    for one in shape.judged:
+        found = value.get(one.name)
+        if found is not None:
+            yield from _value_faults(one.shape, found, path + one.name)
+        elif one.required and one.name not in value:
+            yield errors.required(path + one.name)
+
+
+def _value_faults(shape: Shape, value: Any, path: str) -> Iterator[errors.Cause]:
+    if shape.enum and value not in shape.enum:
+        if value == "":
+            yield errors.required(path)
+        else:
+            yield errors.not_supported(path, value, shape.enum)
+    for name, limit in shape.limits.items():
+        fault = limits.fault(name, limit, value)
+        if fault:
+            yield errors.bad_value(path, value, fault)
+    if shape.type is not None:
+        yield from faults(shape.type, value, f"{path}.")
+    elif shape.item is not None and shape.item.is_judged:
+        pairs = enumerate(value) if isinstance(value, list) else value.items()
+        for key, each in pairs:
+            place = f"{path}[{key}]" if isinstance(value, list) else f"{path}.{key}"
+            yield from _value_faults(shape.item, each, place)
 
 
 @functools.cache
-def kubernetes() -> Schema:
-    """The schema of everything this server serves."""
-    types: dict[str, Type] = {}
-    for package, text in _PACKAGES:
-        for parsed in parse(text, package=package):
-            types[parsed.name] = parsed
-    return Schema(types)
+def kubernetes() -> dict[str, Type]:
+    """Every type of the tables by name; full names have their OpenAPI package before them."""
+    found: dict[str, Type] = {}
+    for table in re.split(r"\n\n(?=\[)", _TABLE.read_text())[1:]:
+        package, _, text = table.partition("]\n")
+        found.update(parse(text, package[1:], found))
+    return found
 
 
-def parse(text: str, *, package: str) -> Iterator[Type]:
-    """The types of one table.
+def parse(text: str, package: str, known: Mapping[str, Type]) -> dict[str, Type]:
+    """The types of one table, which may refer to each other and to `known` ones.
 
     Raises:
         ValueError: an entry does not follow the notation.
+        KeyError: it refers to a type that is not there.
     """
-    joined = re.sub(r"\n +", " ", text.strip("\n"))
-    for line in joined.splitlines():
-        name, _, rest = line.partition(" = ")
-        fields = [_parse_field(token) for token in rest.split()]
-        yield Type(
-            name=name,
-            package=package,
-            fields={field.name: field for field in fields},
-            always=tuple(field for field in fields if field.always),
-        )
+    lines = re.sub(r"\n +", " ", text.strip("\n")).splitlines()
+    entries = dict(line.split(" = ", 1) for line in lines if line)
+    found: dict[str, Type] = {}
+
+    def resolve(name: str) -> Type:
+        if name in known:
+            return known[name]
+        if name not in found:
+            words = entries[name].split()
+            fields = [_parse_field(word, resolve) for word in words if word != "..."]
+            found[name] = Type(
+                name=f"{package}.{name}",
+                fields={one.name: one for one in fields},
+                is_open="..." in words,
+            )
+        return found[name]
+
+    for name in entries:
+        resolve(name)
+    return found
 
 
-def _parse_field(token: str) -> Field:
+def _parse_field(token: str, resolve: Any) -> Field:
     found = _ENTRY.fullmatch(token)
-    shape = _SHAPE.fullmatch(found["shape"] or "s") if found else None
-    if found is None or shape is None:
+    if found is None:
         raise ValueError(f"not a field: {token!r}")
-    mark = found["mark"]
+    mark, default = found["mark"], found["default"]
     return Field(
         name=found["name"],
-        number=tuple(int(step) for step in found["number"].split(".")),
-        shape=_parse_shape(shape["body"]),
+        number=int(found["number"]),
+        shape=_parse_shape(found["shape"] or "s", resolve),
         required=mark == "!",
         always=mark in ("!", "="),
         keeps_zero=mark == "*",
-        merge=shape["merge"] is not None,
-        merge_key=(shape["merge"] or "@")[1:],
-        retain_keys=shape["retain"] is not None,
-        enum=tuple(shape["enum"].split("|")) if shape["enum"] else (),
+        merge=found["merge"] is not None,
+        merge_key=(found["merge"] or "@")[1:],
+        retain_keys=found["retain"] is not None,
+        default=_MISSING if default is None else _parse_default(default),
     )
 
 
-def _parse_shape(text: str) -> Shape:
-    if text[0] == "[":
-        return Shape(kind="list", item=_parse_shape(text[1:-1]))
-    if text[0] == "{":
-        return Shape(kind="map", item=_parse_shape(text[1:-1]))
+def _parse_default(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _parse_shape(text: str, resolve: Any) -> Shape:
+    if text[0] in "[{":
+        kind = "list" if text[0] == "[" else "map"
+        return Shape(kind=kind, item=_parse_shape(text[1:-1], resolve))
     if text[0].isupper():
-        return Shape(kind="ref", ref=text)
-    return Shape(kind=_SCALARS.get(text, text))
-
-
-def _go_type(shape: Shape) -> str:
-    return shape.ref or {"boolean": "bool"}.get(shape.kind, shape.kind)
+        return Shape(kind="object", type=resolve(text))
+    name, _, choices = text.partition("(")
+    enum = tuple(choices[:-1].split("|")) if choices else ()
+    name, _, limit = name.partition("<")
+    limits_of: dict[str, Any] = {"rule": limit[:-1]} if limit else {}
+    if limit[:1].isdigit():
+        least, _, most = limit[:-1].partition("-")
+        limits_of = {"minimum": int(least)} | ({"maximum": int(most)} if most else {})
+    return Shape(kind=_SCALARS.get(name, name), enum=enum, limits=limits_of)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ccm.sandbox.apiserver import kinds
+from ccm.sandbox.apiserver import kinds, paths
 
 _TERM = re.compile(
     r"\s*(?:(?P<absent>!)\s*(?P<absent_key>[^\s,!=()]+)"
@@ -51,22 +51,6 @@ class Selector:
     def is_empty(self) -> bool:
         """True if everything matches."""
         return not self.labels and not self.fields
-
-    @property
-    def reads_body(self) -> bool:
-        """True if matching needs more of an object than its name, namespace and labels."""
-        return any(term.key not in ("metadata.name", "metadata.namespace") for term in self.fields)
-
-    @property
-    def name(self) -> str | None:
-        """The only name that can match, if the selector says so."""
-        return self._only("metadata.name")
-
-    def _only(self, key: str) -> str | None:
-        for term in self.fields:
-            if term.key == key and term.wanted and term.values and len(term.values) == 1:
-                return next(iter(term.values))
-        return None
 
     def matches(self, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
         """Whether an object with these labels and fields is selected."""
@@ -139,15 +123,8 @@ def fields_of(kind: kinds.Kind, body: Mapping[str, Any]) -> dict[str, str]:
         "metadata.name": metadata.get("name", ""),
         "metadata.namespace": metadata.get("namespace", ""),
     }
-    for name, paths, default in kind.selectable:
-        found[name] = next(filter(None, (_read(body, path) for path in paths)), default)
+    for name, places, default in kind.selectable:
+        values = [each for place in places for each in paths.find(body, f".{place}")]
+        shown = (paths.text(each) for each in values if each is not None)
+        found[name] = next(filter(None, shown), default)
     return found
-
-
-def _read(body: Mapping[str, Any], path: str) -> str:
-    value: Any = body
-    for step in path.split("."):
-        value = value.get(step) if isinstance(value, Mapping) else None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None else str(value)

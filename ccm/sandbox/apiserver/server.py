@@ -11,21 +11,22 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import dataclasses
 import gzip
 import sys
 import traceback
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 from aiohttp import web
 
 from ccm.sandbox.apiserver import (
+    allocate,
     api,
     deletion,
     discovery,
     errors,
     kinds,
-    ledger,
     listing,
     openapi,
     query,
@@ -44,15 +45,29 @@ _STALLED_WRITE_S = 30.0
 _KEEPALIVE_S = 3630.0
 _HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 _PUBLIC_PATHS = (*_HEALTH_PATHS, "/version")
-_AGGREGATED_GROUP = "apidiscovery.k8s.io"
-_VERBS = {"PUT": "update", "PATCH": "patch"}
+_COLLECTION_VERBS = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+_OBJECT_VERBS = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    """A request that is about objects."""
+
+    http: web.BaseRequest
+    target: routes.Target
+    renderer: render.Whole
+    body: bytes
+    content_type: str
+
+    def selection(self) -> query.ListOptions:
+        return query.list_options(self.target.kind, self.http.query)
 
 
 class Server:
     """Answers API requests on one store.
 
     With a token every request must bring it, as a bearer token or as the password of
-    basic authentication (kubectl never sends a bearer token over plain HTTP).
+    basic authentication; a proxy's credentials count too (see `__main__`).
     """
 
     def __init__(
@@ -61,7 +76,7 @@ class Server:
         *,
         token: str = "",
         bookmark_interval_s: float = watch.BOOKMARK_INTERVAL_S,
-        cluster_ips: Sequence[ledger.Network] = ledger.CLUSTER_IPS,
+        cluster_ips: Sequence[allocate.Network] = allocate.CLUSTER_IPS,
     ) -> None:
         self._api = api.Api(store, cluster_ips=cluster_ips)
         self._store = store
@@ -85,100 +100,108 @@ class Server:
             return _refusal(errors.ApiError(500, "InternalError", f"Internal error: {error!r}"))
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = request.path
-        if self._token and path not in _PUBLIC_PATHS:
-            self._authenticate(request.headers.get("Authorization", ""))
-        target = routes.parse(path)
-        if target is None:
-            return await self._answer_about_itself(request)
-        if target.name:
-            return await self._answer_object(request, target)
-        return await self._answer_collection(request, target)
-
-    def _authenticate(self, header: str) -> None:
-        scheme, _, value = header.partition(" ")
-        if scheme.lower() == "basic":
-            with contextlib.suppress(binascii.Error, UnicodeDecodeError):
-                value = base64.b64decode(value).decode().partition(":")[2]
-        if scheme.lower() not in ("basic", "bearer") or value.strip() != self._token:
-            raise errors.unauthorized()
-
-    async def _answer_about_itself(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.rstrip("/") or "/"
-        accept = request.headers.get("Accept", "")
+        if self._token and path not in _PUBLIC_PATHS:
+            self._authenticate(request)
         if path.startswith(_HEALTH_PATHS):
             return web.Response(text="ok")
-        wished = [form for _, form in render.alternatives(accept)]
-        aggregated = any(
-            form.get("g") == _AGGREGATED_GROUP and form.get("v") == "v2" for form in wished
-        )
-        found = discovery.answer(path, aggregated=aggregated)
-        media = render.JSON
-        if found is not None and aggregated and path in ("/api", "/apis"):
-            media += f";g={_AGGREGATED_GROUP};v=v2;as=APIGroupDiscoveryList"
-        if found is None:
-            found = openapi.answer(path)
+        target = routes.parse(self._store.kinds, path)
+        if target is not None:
+            return await self._act(request, target)
+        found = discovery.answer(self._store.kinds, path) or openapi.answer(self._store.kinds, path)
         if found is None:
             return web.Response(status=404, text="404 page not found\n")
-        return await self._send(request, msgspec.json.encode(found), media=media)
+        return await _send(request, msgspec.json.encode(found))
 
-    async def _answer_collection(
-        self, request: web.BaseRequest, target: api.Target
-    ) -> web.StreamResponse:
-        if request.method == "GET":
-            return await self._list_or_watch(request, target)
-        if request.method == "POST" and not (target.kind.namespaced and not target.namespace):
-            _check_verb(target, "create")
-            options = query.write_options(request.query)
-            renderer = _renderer(request, target.kind)
-            body, content_type = await _body(request)
-            written = self._api.create(target, body, content_type, options)
-            return await self._send_written(request, renderer, written)
-        if request.method == "DELETE" and not (target.kind.namespaced and not target.namespace):
-            _check_verb(target, "deletecollection")
-            selection = query.list_options(target.kind, request.query)
-            options_body, content_type = await _body(request)
-            deleting = deletion.options(options_body, content_type, dict(request.query))
-            page = self._api.delete_collection(target, selection, deleting)
-            return await self._send_page(request, _renderer(request, target.kind), page)
-        raise errors.method_not_allowed()
+    def _authenticate(self, request: web.BaseRequest) -> None:
+        for name in ("Authorization", "Proxy-Authorization"):
+            scheme, _, value = request.headers.get(name, "").partition(" ")
+            if scheme.lower() == "basic":
+                with contextlib.suppress(binascii.Error, UnicodeDecodeError):
+                    value = base64.b64decode(value).decode().partition(":")[2]
+            if scheme.lower() in ("basic", "bearer") and value.strip() == self._token:
+                return
+        raise errors.ApiError(401, "Unauthorized", "Unauthorized")
 
-    async def _list_or_watch(
-        self, request: web.BaseRequest, target: api.Target
-    ) -> web.StreamResponse:
-        options = query.list_options(target.kind, request.query)
-        _check_verb(target, "watch" if options.watch else "list")
-        renderer = _renderer(request, target.kind)
-        if options.watch:
-            if options.initial_events is not None:
-                await self._wait_for(options.revision)
-            return await self._watch(request, target, options, renderer)
-        await self._wait_for(options.revision)
-        return await self._send_page(request, renderer, self._api.list_page(target, options))
-
-    async def _answer_object(
-        self, request: web.BaseRequest, target: api.Target
-    ) -> web.StreamResponse:
-        renderer = _renderer(request, target.kind)
-        if request.method == "GET":
-            _check_verb(target, "get")
-            options = query.list_options(target.kind, request.query)
-            await self._wait_for(options.revision)
-            return await self._send(request, renderer.one(self._api.get(target)))
-        body, content_type = await _body(request)
-        if request.method == "DELETE" and not target.subresource:
-            _check_verb(target, "delete")
-            deleting = deletion.options(body, content_type, dict(request.query))
-            written = self._api.delete(target, deleting)
-            if written.deleted and not api.is_returned_when_deleted(target.kind):
-                return await self._send(request, _success(target, written))
-            return await self._send(request, renderer.one(written.entry))
-        if request.method not in _VERBS:
+    async def _act(self, request: web.BaseRequest, target: routes.Target) -> web.StreamResponse:
+        verbs = _OBJECT_VERBS if target.name else _COLLECTION_VERBS
+        verb = verbs.get(request.method, "")
+        if verb == "list" and query.is_watch(request.query):
+            verb = "watch"
+        allowed = kinds.PART_VERBS if target.subresource else target.kind.verbs
+        everywhere = target.kind.namespaced and not target.namespace
+        if verb not in allowed or (everywhere and verb not in ("list", "watch")):
             raise errors.method_not_allowed()
-        _check_verb(target, _VERBS[request.method])
-        write = self._api.update if request.method == "PUT" else self._api.patch
-        written = write(target, body, content_type, query.write_options(request.query))
-        return await self._send_written(request, renderer, written)
+        accept = request.headers.get("Accept", "")
+        renderer = render.choose(target.kind, accept, request.query)
+        body = b"" if verb in ("get", "list", "watch") else await _body(request)
+        call = _Call(request, target, renderer, body, request.content_type)
+        act = {
+            "get": self._get, "list": self._list, "watch": self._watch, "delete": self._delete,
+            "deletecollection": self._delete_collection,
+        }.get(verb)  # fmt: skip
+        return await act(call) if act else await self._write(call, verb)
+
+    async def _get(self, call: _Call) -> web.StreamResponse:
+        await self._wait_for(call.selection().revision)
+        return await _send(call.http, call.renderer.one(self._api.get(call.target)))
+
+    async def _list(self, call: _Call) -> web.StreamResponse:
+        options = call.selection()
+        await self._wait_for(options.revision)
+        return await _send_page(call, self._api.list_page(call.target, options))
+
+    async def _watch(self, call: _Call) -> web.StreamResponse:
+        options = call.selection()
+        if options.initial_events is not None:
+            await self._wait_for(options.revision)
+        response = web.StreamResponse(headers={"Content-Type": render.JSON})
+        await response.prepare(call.http)
+        wishes = watch.Watch(
+            kind=call.target.kind,
+            namespace=call.target.namespace,
+            options=options,
+            renderer=call.renderer,
+            bookmark_interval_s=self._bookmark_interval_s,
+        )
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async for chunk in watch.stream(self._store, wishes):
+                async with asyncio.timeout(_STALLED_WRITE_S):
+                    await response.write(chunk)
+            await response.write_eof()
+        return response
+
+    async def _write(self, call: _Call, verb: str) -> web.StreamResponse:
+        options = query.write_options(call.http.query)
+        act = {"create": self._api.create, "update": self._api.update, "patch": self._api.patch}
+        written = act[verb](call.target, call.body, call.content_type, options)
+        response = await _send(call.http, call.renderer.one(written.entry))
+        response.set_status(201 if written.created else 200)
+        for text in written.warnings:
+            quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+            response.headers.add("Warning", f'299 - "{quoted}"')
+        return response
+
+    async def _delete(self, call: _Call) -> web.StreamResponse:
+        target = call.target
+        options = deletion.options(call.body, call.content_type, dict(call.http.query))
+        written = self._api.delete(target, options)
+        if not written.deleted or target.kind.is_returned_when_deleted:
+            return await _send(call.http, call.renderer.one(written.entry))
+        uid = written.entry.body()["metadata"]["uid"]
+        success = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Success",
+            "details": {**target.kind.details(target.name), "uid": uid},
+        }
+        return await _send(call.http, msgspec.json.encode(success))
+
+    async def _delete_collection(self, call: _Call) -> web.StreamResponse:
+        options = deletion.options(call.body, call.content_type, dict(call.http.query))
+        page = self._api.delete_collection(call.target, call.selection(), options)
+        return await _send_page(call, page)
 
     async def _wait_for(self, revision: int | None) -> None:
         """Wait a little for a revision that has not happened yet.
@@ -194,70 +217,6 @@ class Server:
         except TimeoutError as error:
             raise errors.too_large_version(revision, self._store.revision) from error
 
-    async def _watch(
-        self,
-        request: web.BaseRequest,
-        target: api.Target,
-        options: query.ListOptions,
-        renderer: render.Renderer,
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": render.JSON})
-        await response.prepare(request)
-        wishes = watch.Watch(
-            kind=target.kind,
-            namespace=target.namespace,
-            options=options,
-            renderer=renderer,
-            bookmark_interval_s=self._bookmark_interval_s,
-        )
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            async for chunk in watch.stream(self._store, wishes):
-                async with asyncio.timeout(_STALLED_WRITE_S):
-                    await response.write(chunk)
-            await response.write_eof()
-        return response
-
-    async def _send_page(
-        self, request: web.BaseRequest, renderer: render.Renderer, page: listing.Page
-    ) -> web.StreamResponse:
-        meta = render.ListMeta(
-            revision=page.revision, next_token=page.next_token, remaining=page.remaining
-        )
-        return await self._send(request, renderer.many(page.entries, meta))
-
-    async def _send_written(
-        self, request: web.BaseRequest, renderer: render.Renderer, written: api.Written
-    ) -> web.StreamResponse:
-        return await self._send(
-            request,
-            renderer.one(written.entry),
-            status=201 if written.created else 200,
-            warnings=written.warnings,
-        )
-
-    async def _send(
-        self,
-        request: web.BaseRequest,
-        body: bytes,
-        *,
-        status: int = 200,
-        warnings: tuple[str, ...] = (),
-        media: str = render.JSON,
-    ) -> web.StreamResponse:
-        encoding = ""
-        if len(body) > _GZIP_FROM_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
-            # Off the loop: it frees the interpreter while it works.
-            body = await asyncio.to_thread(gzip.compress, body, 1)
-            encoding = "gzip"
-        response = web.Response(body=body, status=status, headers={"Content-Type": media})
-        if encoding:
-            response.headers["Content-Encoding"] = encoding
-            response.headers["Vary"] = "Accept-Encoding"
-        for text in warnings:
-            quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-            response.headers.add("Warning", f'299 - "{quoted}"')
-        return response
-
 
 @contextlib.asynccontextmanager
 async def serve(
@@ -267,7 +226,7 @@ async def serve(
     port: int = 0,
     token: str = "",
     bookmark_interval_s: float = watch.BOOKMARK_INTERVAL_S,
-    cluster_ips: Sequence[ledger.Network] = ledger.CLUSTER_IPS,
+    cluster_ips: Sequence[allocate.Network] = allocate.CLUSTER_IPS,
 ) -> AsyncIterator[str]:
     """Serve a store until the block ends; yields the URL. The store is closed at the end.
 
@@ -281,10 +240,7 @@ async def serve(
     )
     # A watcher that left must not keep a stream open until the next change.
     http = web.Server(
-        answers.handle,
-        access_log=None,
-        handler_cancellation=True,
-        keepalive_timeout=_KEEPALIVE_S,
+        answers.handle, access_log=None, handler_cancellation=True, keepalive_timeout=_KEEPALIVE_S
     )
     runner = web.ServerRunner(http, shutdown_timeout=1.0)
     await runner.setup()
@@ -299,46 +255,33 @@ async def serve(
         await runner.cleanup()
 
 
-def _check_verb(target: api.Target, verb: str) -> None:
-    allowed = kinds.STATUS_VERBS if target.subresource else target.kind.verbs
-    if verb not in allowed:
-        raise errors.method_not_allowed()
-
-
-def _renderer(request: web.BaseRequest, kind: kinds.Kind) -> render.Renderer:
-    return render.choose(kind, request.headers.get("Accept", ""), request.query)
-
-
-async def _body(request: web.BaseRequest) -> tuple[bytes, str]:
-    if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise errors.too_large()
+async def _body(request: web.BaseRequest) -> bytes:
     body = b""
-    if request.body_exists:
-        body = await request.content.read(MAX_BODY_BYTES + 1)
-        while not request.content.at_eof() and len(body) <= MAX_BODY_BYTES:
-            body += await request.content.read(MAX_BODY_BYTES + 1)
-    if len(body) > MAX_BODY_BYTES:
+    if request.body_exists and (request.content_length or 0) <= MAX_BODY_BYTES:
+        while len(body) <= MAX_BODY_BYTES and (part := await request.content.readany()):
+            body += part
+    if max(len(body), request.content_length or 0) > MAX_BODY_BYTES:
         raise errors.too_large()
-    return body, request.content_type
+    return body
 
 
-def _success(target: api.Target, written: api.Written) -> bytes:
-    uid = written.entry.body()["metadata"]["uid"]
-    return msgspec.json.encode(
-        {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Success",
-            "details": {**target.kind.resource.details(target.name), "uid": uid},
-        }
-    )
+async def _send_page(call: _Call, page: listing.Page) -> web.StreamResponse:
+    meta = render.ListMeta(str(page.revision), page.next_token, page.remaining)
+    return await _send(call.http, call.renderer.many(page.entries, meta))
+
+
+async def _send(request: web.BaseRequest, body: bytes) -> web.Response:
+    headers = {"Content-Type": render.JSON}
+    if len(body) > _GZIP_FROM_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
+        # Off the loop: it frees the interpreter while it works.
+        body = await asyncio.to_thread(gzip.compress, body, 1)
+        headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    return web.Response(body=body, headers=headers)
 
 
 def _refusal(error: errors.ApiError) -> web.Response:
     headers = {"Content-Type": render.JSON}
-    wait: Mapping[str, object] = error.details or {}
-    if "retryAfterSeconds" in wait:
-        headers["Retry-After"] = str(wait["retryAfterSeconds"])
+    if "retryAfterSeconds" in error.details:
+        headers["Retry-After"] = str(error.details["retryAfterSeconds"])
     body = msgspec.json.encode(error.status())
     return web.Response(body=body, status=error.code, headers=headers)

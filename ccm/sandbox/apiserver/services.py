@@ -1,116 +1,371 @@
-"""What the server adds to a Service: defaults, cluster IPs, node ports, warnings.
+"""Services: their defaults, rules and warnings, and the numbers they hold.
 
-    default    the values that Kubernetes fills in for fields left out
-    prepare    what was allocated before stays, what is missing is allocated, and what the
-               type no longer has goes
-    warnings   what is accepted but will not do what its author may think
+    default    what follows from other fields and, for what replaces a Service, from it:
+               what was allocated stays, what the type no longer has goes
+    judge      the faults
+    allocate   cluster IPs and node ports for what has none yet
 
-Rules and texts are those of kube-apiserver 1.36.
+Every function takes a Service whose shape is checked and whose plain defaults are filled in.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ccm.model import names
-from ccm.sandbox.apiserver import cluster_ips, errors, kinds, ledger
-from ccm.sandbox.apiserver import service_rules as rules
+from ccm.sandbox.apiserver import allocate as allocation
+from ccm.sandbox.apiserver import errors, limits, validate
+
+Spec = dict[str, Any]
+Causes = validate.Causes
 
 KUBERNETES = "kubernetes"
 """The Service in the namespace `default` that stands for the API server itself."""
 
+NONE = "None"
+"""The cluster IP of a Service that shall have none (a headless one)."""
+
+CLUSTER_IP, NODE_PORT, LOAD_BALANCER, EXTERNAL_NAME = (
+    "ClusterIP", "NodePort", "LoadBalancer", "ExternalName",
+)  # fmt: skip
+SINGLE, PREFER_DUAL, REQUIRE_DUAL = "SingleStack", "PreferDualStack", "RequireDualStack"
+IPV4, IPV6 = "IPv4", "IPv6"
+
 _AFFINITY_S = 10800
 _DEPRECATED = {names.ANNOTATION_TOPOLOGY_HINTS: names.ANNOTATION_TOPOLOGY_MODE}
+_ONLY_BALANCERS = ("allocateLoadBalancerNodePorts", "loadBalancerClass", "loadBalancerSourceRanges")
+_ADDRESSED = ("clusterIPs", "ipFamilies", "ipFamilyPolicy")
+_NEEDS_BALANCER = "may only be used when `type` is 'LoadBalancer'"
+_SET_ONCE = "may not change once set"
 
 
-def default(body: dict[str, Any]) -> None:
-    """Fill in what was left out."""
+def has_node_ports(spec: Spec) -> bool:
+    """Whether its ports may have node ports."""
+    return spec["type"] in (NODE_PORT, LOAD_BALANCER)
+
+
+def has_health_check_port(spec: Spec) -> bool:
+    """Whether it has a node port for health checks."""
+    return spec["type"] == LOAD_BALANCER and spec.get("externalTrafficPolicy") == "Local"
+
+
+def is_external(spec: Spec) -> bool:
+    """Whether it can be reached from outside the cluster."""
+    return has_node_ports(spec) or (spec["type"] == CLUSTER_IP and bool(spec.get("externalIPs")))
+
+
+def is_headless(spec: Spec) -> bool:
+    """Whether it has no address of its own."""
+    return spec.get("clusterIPs") == [NONE]
+
+
+def node_ports(spec: Spec) -> list[int]:
+    """The node ports of its ports, without those for health checks."""
+    return [port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")]
+
+
+def numbers(spec: Spec) -> Iterator[allocation.Number]:
+    """Every number it holds."""
+    for text in spec.get("clusterIPs") or ():
+        if text != NONE:
+            yield str(ipaddress.ip_address(text))
+    yield from node_ports(spec)
+    if spec.get("healthCheckNodePort"):
+        yield spec["healthCheckNodePort"]
+
+
+def default_service(body: dict[str, Any], old: Mapping[str, Any] | None) -> None:
+    """Fill in what was left out, and let go what the type no longer has."""
     spec = body["spec"]
-    spec.setdefault("type", rules.CLUSTER_IP)
-    if spec.setdefault("sessionAffinity", "None") == "ClientIP":
+    if spec["sessionAffinity"] == "ClientIP":
         config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
         config.setdefault("timeoutSeconds", _AFFINITY_S)
-    elif spec["sessionAffinity"] == "None":
+    else:
         spec.pop("sessionAffinityConfig", None)
-    if rules.needs_cluster_ip(spec):
+    if spec["type"] == EXTERNAL_NAME:
+        spec.pop("internalTrafficPolicy", None)
+    else:
         spec.setdefault("internalTrafficPolicy", "Cluster")
-    if rules.is_external(spec):
+    if is_external(spec):
         spec.setdefault("externalTrafficPolicy", "Cluster")
-    if spec["type"] == rules.LOAD_BALANCER:
+    if spec["type"] == LOAD_BALANCER:
         spec.setdefault("allocateLoadBalancerNodePorts", True)
         for point in body["status"].get("loadBalancer", {}).get("ingress") or ():
             if point.get("ip"):
                 point.setdefault("ipMode", "VIP")
     for port in spec.get("ports") or ():
-        port.setdefault("protocol", "TCP")
         port.setdefault("targetPort", port["port"])
+    if old is not None:
+        _keep_numbers(spec, old["spec"])
+        _drop_what_the_type_lost(body, old["spec"])
+    elif spec.get("clusterIP") and not spec.get("clusterIPs"):
+        spec["clusterIPs"] = [spec["clusterIP"]]
 
 
-def prepare(body: dict[str, Any], old: Mapping[str, Any] | None, numbers: ledger.Ledger) -> None:
-    """Allocate, and tidy up after a change of type.
+def _keep_numbers(spec: Spec, before: Spec) -> None:
+    """Clients that send back only what they know keep what was allocated."""
+    first, known = spec.get("clusterIP", ""), before.get("clusterIP", "")
+    if EXTERNAL_NAME not in (spec["type"], before["type"]):
+        first = spec["clusterIP"] = first or known
+        if first == known and not spec.get("clusterIPs"):
+            spec["clusterIPs"] = list(before["clusterIPs"])
+        for key in ("ipFamilies", "ipFamilyPolicy"):
+            spec[key] = spec.get(key) or before[key]
+    if first and first != known and (spec.get("clusterIPs") or []) == before.get("clusterIPs", []):
+        spec["clusterIPs"] = [first]
+    if spec.get("ipFamilyPolicy") == SINGLE:
+        for key in ("clusterIPs", "ipFamilies"):
+            if spec.get(key) and spec[key] == before.get(key):
+                spec[key] = spec[key][:1]
+    if has_node_ports(before) and has_node_ports(spec):
+        used = set(node_ports(before)) & set(node_ports(spec))
+        names_of = {port.get("name", ""): port.get("nodePort", 0) for port in before["ports"]}
+        for port in spec.get("ports") or ():
+            kept = names_of.get(port.get("name", ""), 0)
+            if kept and not port.get("nodePort") and kept not in used:
+                port["nodePort"] = kept
+                used.add(kept)
+    if has_health_check_port(before) and has_health_check_port(spec):
+        spec.setdefault("healthCheckNodePort", before.get("healthCheckNodePort", 0))
 
-    Args:
-        body: the Service, with its defaults.
-        old: the stored one it replaces.
-        numbers: who holds which addresses and ports.
 
-    Raises:
-        ApiError: a wish cannot be fulfilled, or wishes contradict each other.
-    """
+def _drop_what_the_type_lost(body: dict[str, Any], before: Spec) -> None:
+    """Fields the new type does not have go, unless the client set them with the type."""
     spec = body["spec"]
-    before: dict[str, Any] | None = old["spec"] if old else None
-    draft = numbers.draft()
-    if before is not None:
-        _keep_allocated(spec, before)
-    cluster_ips.normalise(spec, before)
+    gone: list[str] = []
+    if before["type"] != EXTERNAL_NAME == spec["type"]:
+        gone += ["clusterIP", *_ADDRESSED]
+    if has_health_check_port(before) and not has_health_check_port(spec):
+        gone.append("healthCheckNodePort")
+    if before["type"] == LOAD_BALANCER != spec["type"]:
+        gone += ["allocateLoadBalancerNodePorts", "loadBalancerClass"]
+        body["status"]["loadBalancer"] = {}
+    if is_external(before) and not is_external(spec):
+        gone.append("externalTrafficPolicy")
+    for key in gone:
+        if spec.get(key) == before.get(key):
+            spec.pop(key, None)
+    lost_ports = has_node_ports(before) and not has_node_ports(spec)
+    if lost_ports and node_ports(before) == node_ports(spec):
+        for port in spec.get("ports") or ():
+            port.pop("nodePort", None)
+
+
+def judge_service(body: validate.Body, old: validate.Body | None) -> Causes:
+    """The faults of a Service."""
+    spec: Spec = body["spec"]
+    before: Spec | None = old["spec"] if old else None
+    if spec["type"] != EXTERNAL_NAME:
+        yield from _judge_addresses(spec)
+        if before is not None and before["type"] != EXTERNAL_NAME:
+            yield from _judge_new_addresses(spec, before)
+    elif not spec.get("externalName"):
+        yield errors.required("spec.externalName")
+    yield from validate.texts("spec.selector", spec.get("selector") or {}, limits.key)
+    yield from _judge_ports(spec)
+    annotated = (body["metadata"].get("annotations") or {}).get(names.ANNOTATION_SOURCE_RANGES)
+    if annotated and annotated.strip() and not spec.get("loadBalancerSourceRanges"):
+        field = f"metadata.annotations[{names.ANNOTATION_SOURCE_RANGES}]"
+        yield from validate.texts(field, annotated.split(","), limits.cidr)
+    yield from validate.forbidden(_combinations(body, before or {}))
+
+
+def _combinations(body: validate.Body, before: Spec) -> Iterator[tuple[object, str, str]]:
+    """What does not go together; see `validate.forbidden`."""
+    spec: Spec = body["spec"]
+    points = body["status"].get("loadBalancer", {}).get("ingress") or ()
+    if spec["type"] == EXTERNAL_NAME:
+        for key in _ADDRESSED:
+            yield spec.get(key), f"spec.{key}", "may not be set for ExternalName services"
+    if spec["type"] != LOAD_BALANCER:
+        for key in _ONLY_BALANCERS:
+            yield key in spec, f"spec.{key}", _NEEDS_BALANCER
+        yield points, "status.loadBalancer.ingress", _NEEDS_BALANCER
+    elif before.get("type") == LOAD_BALANCER:
+        changed = spec.get("loadBalancerClass") != before.get("loadBalancerClass")
+        yield changed, "spec.loadBalancerClass", _SET_ONCE
+    policy = spec.get("externalTrafficPolicy") and not is_external(spec)
+    text = "may only be set for externally-accessible services"
+    yield policy, "spec.externalTrafficPolicy", text
+    port, known = (one.get("healthCheckNodePort") for one in (spec, before))
+    if has_health_check_port(spec):
+        yield known and port != known, "spec.healthCheckNodePort", _SET_ONCE
+    else:
+        text = "needs `type` 'LoadBalancer' and `externalTrafficPolicy` 'Local'"
+        yield port, "spec.healthCheckNodePort", text
+    for number, point in enumerate(points):
+        broken = point.get("ipMode") and not point.get("ip")
+        field = f"status.loadBalancer.ingress[{number}].ipMode"
+        yield broken, field, "may not be specified when `ip` is not set"
+
+
+def _judge_addresses(spec: Spec) -> Causes:
+    """Cluster IPs and IP families, each alone and all together."""
+    listed, families = spec.get("clusterIPs") or [], spec.get("ipFamilies") or []
+    yield from validate.one_of_each("spec.ipFamilies", families)
+    kinds = [_family_of(text) for text in listed]
+    why = ""
+    if spec.get("clusterIP", "") != (listed[0] if listed else ""):
+        why = "first value must match `clusterIP`"
+    elif is_headless(spec):
+        why = f"may not be 'None' for {spec['type']} services" if has_node_ports(spec) else ""
+    elif any(map(limits.address, listed)):
+        why = next(filter(None, map(limits.address, listed)))
+    elif len(kinds) != len(set(kinds)):
+        why = "may specify no more than one IP for each IP family"
+    elif kinds and families and kinds != families[: len(kinds)]:
+        why = f"must be of the families {families}, as indicated by `ipFamilies`"
+    if why:
+        yield errors.bad_value("spec.clusterIPs", listed, why)
+
+
+def _judge_new_addresses(spec: Spec, before: Spec) -> Causes:
+    """Only the second of each may come and go, and to go it must be told so."""
+    policy = spec.get("ipFamilyPolicy")
+    for key in ("clusterIPs", "ipFamilies"):
+        values, known = spec.get(key) or [], before.get(key) or []
+        if key == "clusterIPs" and is_headless(spec) and is_headless(before):
+            continue
+        if values[:1] != known[:1] or (len(values) == len(known) and values != known):
+            yield errors.bad_value(f"spec.{key}", values, _SET_ONCE)
+        elif len(values) < len(known) and policy != SINGLE:
+            detail = f"must be 'SingleStack' to release the second of {key}"
+            yield errors.bad_value("spec.ipFamilyPolicy", policy, detail)
+
+
+def _judge_ports(spec: Spec) -> Causes:
+    ports: Sequence[Spec] = spec.get("ports") or ()
+    if not ports and not is_headless(spec) and spec["type"] != EXTERNAL_NAME:
+        yield errors.required("spec.ports")
+    for number, port in enumerate(ports):
+        if len(ports) > 1 and not port.get("name"):
+            yield errors.required(f"spec.ports[{number}].name")
+        if port.get("nodePort") and not has_node_ports(spec):
+            detail = f"may not be used when `type` is '{spec['type']}'"
+            yield errors.forbidden_field(f"spec.ports[{number}].nodePort", detail)
+    for keys in (("name",), ("protocol", "port"), ("protocol", "nodePort")):
+        found = [{key: one[key] for key in keys} for one in ports if one.get(keys[-1])]
+        yield from validate.one_of_each("spec.ports", found)
+
+
+def allocate(
+    body: dict[str, Any], old: validate.Body | None, allocator: allocation.Allocator
+) -> Causes:
+    """Give what is missing; tell the wishes that cannot be fulfilled."""
+    spec, before = body["spec"], old["spec"] if old else None
+    draft = allocation.Draft(allocator)
     try:
-        cluster_ips.complete(spec, before, draft.families)
-        cluster_ips.take(spec, before, draft)
-        if before is None:
-            _take_node_ports(spec, draft)
-        else:
-            _update_node_ports(spec, before, draft)
-    except cluster_ips.FaultyError as error:
-        name = body["metadata"].get("name", "")
-        raise errors.invalid(kinds.SERVICES.resource, name, error.causes) from error
-    except ledger.RefusedError as error:
-        raise errors.internal(f"failed to allocate: {error}") from error
-    _take_health_check_port(spec, before, draft)
-    if spec["type"] == rules.EXTERNAL_NAME:
-        spec.pop("internalTrafficPolicy", None)
-    if before is not None:
-        _drop_what_the_type_lost(body, before)
+        if spec["type"] != EXTERNAL_NAME:
+            faults = list(_complete_families(spec, before, draft.families))
+            if faults:
+                return iter(faults)
+            _take_addresses(spec, before, draft)
+        if has_node_ports(spec):
+            _take_ports(spec, before, draft)
+        held = before is not None and before.get("healthCheckNodePort")
+        if has_health_check_port(spec) and not held:
+            spec["healthCheckNodePort"] = draft.port(spec.get("healthCheckNodePort", 0))
+    except _WishError as error:
+        return iter([error.cause])
+    except allocation.RefusedError as error:
+        text = f"Internal error occurred: failed to allocate: {error}"
+        raise errors.ApiError(500, "InternalError", text) from error
+    return iter(())
+
+
+class _WishError(Exception):
+    """A stated number that cannot be had."""
+
+    def __init__(self, field: str, value: object, why: Exception) -> None:
+        super().__init__(str(why))
+        self.cause = errors.bad_value(field, value, f"failed to allocate {value}: {why}")
+
+
+def _complete_families(spec: Spec, before: Spec | None, families: list[str]) -> Causes:
+    """The IP families and their policy, from the rest and from the cluster's families."""
+    selectorless = is_headless(spec) and not spec.get("selector")
+    if "ipFamilyPolicy" not in spec:
+        spec["ipFamilyPolicy"] = REQUIRE_DUAL if selectorless else SINGLE
+    policy = spec["ipFamilyPolicy"]
+    stated = [] if is_headless(spec) else [_family_of(text) for text in spec.get("clusterIPs", ())]
+    wanted = [*(spec.get("ipFamilies") or []), *stated[len(spec.get("ipFamilies") or []) :]]
+    wanted = wanted or families[:1]
+    if policy == SINGLE and len(wanted) > 1:
+        detail = "must be 'RequireDualStack' or 'PreferDualStack' for two IP families"
+        yield errors.bad_value("spec.ipFamilyPolicy", policy, detail)
+    if not selectorless:
+        if policy == REQUIRE_DUAL and len(families) < 2:
+            detail = "this cluster is not configured for dual-stack services"
+            yield errors.bad_value("spec.ipFamilyPolicy", policy, detail)
+        missing = [one for one in wanted if one not in families]
+        for family in missing:
+            yield errors.bad_value("spec.ipFamilies", family, "not configured on this cluster")
+    # A headless Service without selector has families that the cluster need not have.
+    settled = before is not None and before.get("ipFamilyPolicy") == policy == PREFER_DUAL
+    can_have_two = not settled and (selectorless or len(families) > 1)
+    if policy != SINGLE and len(wanted) == 1 and can_have_two:
+        wanted = [*wanted, IPV4 if wanted[0] == IPV6 else IPV6]
+    spec["ipFamilies"] = wanted
+
+
+def _take_addresses(spec: Spec, before: Spec | None, draft: allocation.Draft) -> None:
+    if is_headless(spec):
+        return
+    stated = list(spec.get("clusterIPs") or [])
+    held = list((before or {}).get("clusterIPs") or [])[: len(spec["ipFamilies"])]
+    for family, wish in zip(
+        spec["ipFamilies"][len(held) :], [*stated[len(held) :], "", ""], strict=False
+    ):
+        try:
+            held.append(draft.address(family, wish))
+        except allocation.RefusedError as error:
+            raise _WishError("spec.clusterIPs", wish, error) if wish else error from error
+    spec["clusterIP"], spec["clusterIPs"] = held[0], held
+
+
+def _take_ports(spec: Spec, before: Spec | None, draft: allocation.Draft) -> None:
+    """Ports of the same number share a node port in a new Service."""
+    wants = spec["type"] == NODE_PORT or spec.get("allocateLoadBalancerNodePorts", True)
+    held = set(node_ports(before)) if before and has_node_ports(before) else set()
+    ports = spec.get("ports") or []
+    shared: dict[int, int] = {}
+    if before is None:
+        shared = {port["port"]: 0 for port in ports}
+        shared |= {port["port"]: port["nodePort"] for port in ports if port.get("nodePort")}
+    for number, port in enumerate(ports):
+        wish = port.get("nodePort") or shared.get(port["port"], 0)
+        if wish not in held and (wish or wants):
+            try:
+                wish = draft.port(wish)
+            except allocation.RefusedError as error:
+                if wish:
+                    raise _WishError(f"spec.ports[{number}].nodePort", wish, error) from error
+                raise
+            held.add(wish)
+            if before is None:
+                shared[port["port"]] = wish
+        if wish:
+            port["nodePort"] = wish
+
+
+def _family_of(address: str) -> str:
+    return IPV6 if ":" in address else IPV4
 
 
 def warnings(body: Mapping[str, Any]) -> Iterator[str]:
-    """What the author should know about an accepted Service."""
+    """What is accepted but will not do what its author may think."""
     spec = body["spec"]
     for key, instead in _DEPRECATED.items():
         if key in (body["metadata"].get("annotations") or {}):
             yield f"annotation {key} is deprecated, please use {instead} instead"
-    externals = spec.get("externalIPs") or []
-    if rules.is_headless(spec):
-        if spec.get("loadBalancerIP"):
-            yield "spec.loadBalancerIP is ignored for headless services"
-        if externals:
-            yield "spec.externalIPs is ignored for headless services"
-        if spec["sessionAffinity"] != "None":
-            yield "spec.SessionAffinity is ignored for headless services"
-    for number, address in enumerate(externals):
-        plain = str(ipaddress.ip_address(address))
-        if plain != address:
-            yield (
-                f'spec.externalIPs[{number}]: IPv6 address "{address}" should be in RFC 5952 '
-                f'canonical format ("{plain}")'
-            )
-    if externals and not rules.is_headless(spec):
+    ignored = ("loadBalancerIP", "externalIPs") if is_headless(spec) else ()
+    yield from (f"spec.{key} is ignored for headless services" for key in ignored if spec.get(key))
+    if spec.get("externalIPs") and not ignored:
         yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
-    if spec.get("externalName") and spec["type"] != rules.EXTERNAL_NAME:
+    if spec.get("externalName") and spec["type"] != EXTERNAL_NAME:
         yield 'spec.externalName is ignored when spec.type is not "ExternalName"'
-    if spec.get("trafficDistribution") == "PreferClose":
-        yield 'spec.trafficDistribution: "PreferClose" is deprecated; use "PreferSameZone"'
 
 
 def for_the_api_server(address: str, port: int) -> dict[str, Any]:
@@ -125,123 +380,3 @@ def for_the_api_server(address: str, port: int) -> dict[str, Any]:
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}],
         },
     }
-
-
-def _keep_allocated(spec: dict[str, Any], before: dict[str, Any]) -> None:
-    """Clients that send back only what they know keep what was allocated."""
-    if rules.needs_cluster_ip(before) and rules.needs_cluster_ip(spec):
-        if not spec.get("clusterIP") and before.get("clusterIP"):
-            spec["clusterIP"] = before["clusterIP"]
-        if not spec.get("clusterIPs") and spec.get("clusterIP") == before.get("clusterIP"):
-            spec["clusterIPs"] = list(before.get("clusterIPs") or [])
-    if rules.needs_node_ports(before) and rules.needs_node_ports(spec):
-        _keep_node_ports(spec, before)
-    if rules.needs_health_check_port(before) and rules.needs_health_check_port(spec):
-        port = before.get("healthCheckNodePort", 0)
-        if port and not spec.get("healthCheckNodePort"):
-            spec["healthCheckNodePort"] = port
-
-
-def _keep_node_ports(spec: dict[str, Any], before: dict[str, Any]) -> None:
-    used = set(rules.node_ports(before)) & set(rules.node_ports(spec))
-    known = {port.get("name", ""): port.get("nodePort", 0) for port in before.get("ports") or ()}
-    for port in spec.get("ports") or ():
-        kept = known.get(port.get("name", ""), 0)
-        if not port.get("nodePort") and kept and kept not in used:
-            port["nodePort"] = kept
-            used.add(kept)
-
-
-def _take_node_ports(spec: dict[str, Any], draft: ledger.Draft) -> None:
-    """For a new Service: ports of the same number share a node port."""
-    if not rules.needs_node_ports(spec):
-        return
-    ports = spec.get("ports") or []
-    shared: dict[int, int] = {}
-    for number, port in enumerate(ports):
-        stated = port.get("nodePort", 0)
-        if not stated and not rules.wants_node_ports(spec):
-            continue
-        if port["port"] not in shared:
-            wished = _first_wish(ports, port["port"])
-            taken = _take(wished, number, draft) if wished else draft.any_port()
-            shared[port["port"]] = port["nodePort"] = taken
-        elif not stated:
-            port["nodePort"] = shared[port["port"]]
-        elif stated != shared[port["port"]]:
-            _take(stated, number, draft)
-
-
-def _first_wish(ports: list[dict[str, Any]], number: int) -> int:
-    wishes = (port.get("nodePort", 0) for port in ports if port["port"] == number)
-    return next(filter(None, wishes), 0)
-
-
-def _update_node_ports(spec: dict[str, Any], before: dict[str, Any], draft: ledger.Draft) -> None:
-    if not rules.needs_node_ports(spec):
-        return
-    held = set(rules.node_ports(before)) if rules.needs_node_ports(before) else set()
-    seen: set[tuple[str, int]] = set()
-    for number, port in enumerate(spec.get("ports") or ()):
-        stated = port.get("nodePort", 0)
-        if stated and stated not in held:
-            held.add(_take(stated, number, draft))
-        elif not stated:
-            if not rules.wants_node_ports(spec):
-                continue
-            port["nodePort"] = draft.any_port()
-        key = (port["protocol"], port["nodePort"])
-        if key in seen:
-            raise errors.ApiError(500, "", f"duplicate nodePort: {{{key[0]} {key[1]}}}")
-        seen.add(key)
-
-
-def _take(wished: int, number: int, draft: ledger.Draft) -> int:
-    try:
-        return draft.take_port(wished)
-    except ledger.RefusedError as error:
-        cause = errors.bad_value(f"spec.ports[{number}].nodePort", wished, str(error))
-        raise cluster_ips.FaultyError([cause]) from error
-
-
-def _take_health_check_port(
-    spec: dict[str, Any], before: dict[str, Any] | None, draft: ledger.Draft
-) -> None:
-    if not rules.needs_health_check_port(spec):
-        return
-    if before is not None and rules.needs_health_check_port(before):
-        return
-    wished = spec.get("healthCheckNodePort", 0)
-    try:
-        spec["healthCheckNodePort"] = draft.take_port(wished) if wished else draft.any_port()
-    except ledger.RefusedError as error:
-        what = f"requested HealthCheck NodePort {wished}" if wished else "a HealthCheck NodePort"
-        raise errors.internal(f"failed to allocate {what}: {error}") from error
-
-
-def _drop_what_the_type_lost(body: dict[str, Any], before: dict[str, Any]) -> None:
-    """Fields the new type does not have go, unless the client set them with the type."""
-    spec = body["spec"]
-
-    def drop(key: str) -> None:
-        if spec.get(key) == before.get(key):
-            spec.pop(key, None)
-
-    if rules.needs_cluster_ip(before) and not rules.needs_cluster_ip(spec):
-        if spec.get("clusterIPs") == before.get("clusterIPs"):
-            drop("clusterIP")
-            drop("clusterIPs")
-        drop("ipFamilies")
-        drop("ipFamilyPolicy")
-    had_node_ports = rules.needs_node_ports(before) and not rules.needs_node_ports(spec)
-    if had_node_ports and rules.node_ports(before) == rules.node_ports(spec):
-        for port in spec.get("ports") or ():
-            port.pop("nodePort", None)
-    if rules.needs_health_check_port(before) and not rules.needs_health_check_port(spec):
-        drop("healthCheckNodePort")
-    if before["type"] == rules.LOAD_BALANCER != spec["type"]:
-        drop("allocateLoadBalancerNodePorts")
-        drop("loadBalancerClass")
-        body["status"]["loadBalancer"] = {}
-    if rules.is_external(before) and not rules.is_external(spec):
-        drop("externalTrafficPolicy")

@@ -23,8 +23,8 @@ from typing import Any
 
 import msgspec
 
+from ccm.sandbox.apiserver import extensions, kinds, selectors
 from ccm.sandbox.apiserver import journal as journals
-from ccm.sandbox.apiserver import kinds, selectors
 
 HISTORY = 4096
 """How many changes of each kind are kept unless told otherwise."""
@@ -80,13 +80,12 @@ class Change:
 class Collection:
     """All objects of one kind, sorted by key, with their latest changes."""
 
-    def __init__(self, kind: kinds.Kind, *, history: int) -> None:
-        self.kind = kind
+    def __init__(self, *, history: int, floor: int = 0) -> None:
         self._entries: dict[str, Entry] = {}
         self._keys: list[str] = []
         self._limit = history
         self._changes: list[Change] = []
-        self._floor = 0
+        self._floor = floor
         self._waiters: list[asyncio.Future[None]] = []
 
     def get(self, key: str) -> Entry | None:
@@ -184,12 +183,18 @@ class Collection:
 
 
 class Store:
-    """The collections of all kinds and the counter they share."""
+    """The collections of all kinds, the table of these, and the counter they share.
+
+    A stored CustomResourceDefinition is served from its own revision on.
+    """
 
     def __init__(self, *, history: int = HISTORY, journal: journals.Journal | None = None) -> None:
         self.revision = 1
         self.is_closed = False
-        self._collections = {kind.plural: Collection(kind, history=history) for kind in kinds.KINDS}
+        self.kinds = kinds.Registry()
+        self._history = history
+        self._floor = 0
+        self._collections: dict[str, Collection] = {}
         self._journal = journal
         self._arrivals: list[tuple[int, asyncio.Future[None]]] = []
         if journal is not None:
@@ -197,11 +202,16 @@ class Store:
 
     def collection(self, kind: kinds.Kind) -> Collection:
         """All objects of a kind."""
-        return self._collections[kind.plural]
+        return self._collection(kind.qualified)
+
+    def _collection(self, name: str) -> Collection:
+        if name not in self._collections:
+            self._collections[name] = Collection(history=self._history, floor=self._floor)
+        return self._collections[name]
 
     def get(self, kind: kinds.Kind, key: str) -> Entry | None:
         """One object, if it exists."""
-        return self._collections[kind.plural].get(key)
+        return self.collection(kind).get(key)
 
     def put(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
         """Store an object under its key, new or not, at the next revision.
@@ -232,31 +242,32 @@ class Store:
             self._journal.close()
 
     def _record(
-        self, kind: kinds.Kind, change_type: ChangeType, key: str, body: dict[str, Any]
+        self, kind: kinds.Kind, change: ChangeType, key: str, body: dict[str, Any]
     ) -> Entry:
         revision = self.revision + 1
         body["metadata"]["resourceVersion"] = str(revision)
         entry = _entry(kind, key, revision, body, msgspec.json.encode(body))
+        raw = msgspec.Raw(entry.raw)
+        record = journals.Record(revision, kind.qualified, key, change.value, raw)
         if self._journal is not None:
-            self._journal.append(
-                journals.Record(
-                    revision=revision,
-                    resource=kind.plural,
-                    key=key,
-                    change=change_type.value,
-                    raw=entry.raw,
-                )
-            )
-        self.revision = revision
-        self.collection(kind).record(change_type, entry)
+            self._journal.append(record)
+        self._take(kind, change, entry, body)
         self._announce_arrival()
         if self._journal is not None and self._journal.is_full:
             self._journal.compact(self.revision, self._living())
         return entry
 
+    def _take(
+        self, kind: kinds.Kind, change: ChangeType, entry: Entry, body: dict[str, Any]
+    ) -> None:
+        self.revision = max(self.revision, entry.revision)
+        self.collection(kind).record(change, entry)
+        if kind is kinds.DEFINITIONS:
+            group, plural = body["spec"]["group"], body["spec"]["names"]["plural"]
+            gone = change is ChangeType.DELETED
+            self.kinds.replace(group, plural, None if gone else extensions.kind_of(body))
+
     def _announce_arrival(self) -> None:
-        if not self._arrivals:
-            return
         waiting, self._arrivals = self._arrivals, []
         for revision, waiter in waiting:
             if revision > self.revision:
@@ -265,15 +276,13 @@ class Store:
                 waiter.set_result(None)
 
     def _living(self) -> Iterator[journals.Record]:
-        for collection in self._collections.values():
-            for entry in collection:
-                yield journals.Record(
-                    revision=entry.revision,
-                    resource=collection.kind.plural,
-                    key=entry.key,
-                    change=ChangeType.ADDED.value,
-                    raw=entry.raw,
-                )
+        # What custom objects are has to be read before them.
+        first = kinds.DEFINITIONS.qualified
+        for name in sorted(self._collections, key=lambda name: name != first):
+            for entry in self._collections[name]:
+                added = ChangeType.ADDED.value
+                raw = msgspec.Raw(entry.raw)
+                yield journals.Record(entry.revision, name, entry.key, added, raw)
 
     def _load(self, journal: journals.Journal) -> None:
         compacted = 0
@@ -285,15 +294,15 @@ class Store:
             if record.revision > compacted and not snapshot_ended:
                 snapshot_ended = True
                 self._start_history(compacted)
-            collection = self._collections[record.resource]
+            kind = self.kinds.named(record.resource)
             body = msgspec.json.decode(record.raw)
-            entry = _entry(collection.kind, record.key, record.revision, body, record.raw)
-            collection.record(ChangeType(record.change), entry)
-            self.revision = max(self.revision, record.revision)
+            entry = _entry(kind, record.key, record.revision, body, bytes(record.raw))
+            self._take(kind, ChangeType(record.change), entry, body)
         if not snapshot_ended:
             self._start_history(compacted)
 
     def _start_history(self, revision: int) -> None:
+        self._floor = revision
         for collection in self._collections.values():
             collection.start_history(revision)
 

@@ -32,7 +32,7 @@ class Watch:
     kind: kinds.Kind
     namespace: str
     options: query.ListOptions
-    renderer: render.Renderer
+    renderer: render.Whole
     bookmark_interval_s: float = BOOKMARK_INTERVAL_S
 
 

@@ -180,7 +180,7 @@ class World:
         if body is None:
             raise Missing(status=404, reason="NotFound", message="gone")
         changed = patches.strategic(
-            schema.kubernetes(), "Service", copy.deepcopy(body), copy.deepcopy(dict(patch))
+            schema.kubernetes()["Service"], copy.deepcopy(body), copy.deepcopy(dict(patch))
         )
         if changed["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
             raise Conflict(status=409, reason="Conflict", message="modified")

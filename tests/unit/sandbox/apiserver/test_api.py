@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import api, deletion, errors, kinds, listing, query, store
+from ccm.sandbox.apiserver import api, deletion, errors, kinds, listing, query, routes, store
 
-NODE = api.Target(kind=kinds.NODES, name="n1")
-NODES = api.Target(kind=kinds.NODES)
-STATUS = api.Target(kind=kinds.NODES, name="n1", subresource="status")
-CONFIG_MAPS = api.Target(kind=kinds.CONFIG_MAPS, namespace="default")
-CONFIG_MAP = api.Target(kind=kinds.CONFIG_MAPS, namespace="default", name="c1")
-LEASE = api.Target(kind=kinds.LEASES, namespace="default", name="l1")
+NODE = routes.Target(kind=kinds.NODES, name="n1")
+NODES = routes.Target(kind=kinds.NODES)
+STATUS = routes.Target(kind=kinds.NODES, name="n1", subresource="status")
+CONFIG_MAPS = routes.Target(kind=kinds.CONFIG_MAPS, namespace="default")
+CONFIG_MAP = routes.Target(kind=kinds.CONFIG_MAPS, namespace="default", name="c1")
+LEASE = routes.Target(kind=kinds.LEASES, namespace="default", name="l1")
 PLAIN = query.WriteOptions()
 STRICT = query.WriteOptions(field_validation="Strict")
 
@@ -26,7 +26,7 @@ def server() -> api.Api:
 
 
 def create(
-    server: api.Api, target: api.Target, options: query.WriteOptions = PLAIN, **body: Any
+    server: api.Api, target: routes.Target, options: query.WriteOptions = PLAIN, **body: Any
 ) -> dict[str, Any]:
     raw = json.dumps(body).encode()
     return server.create(target, raw, "application/json", options).entry.body()
@@ -39,7 +39,7 @@ def node(server: api.Api, **body: Any) -> dict[str, Any]:
 
 def patch(
     server: api.Api,
-    target: api.Target,
+    target: routes.Target,
     body: Any,
     content_type: str = api.STRATEGIC_PATCH,
     options: query.WriteOptions = PLAIN,
@@ -47,7 +47,7 @@ def patch(
     return server.patch(target, json.dumps(body).encode(), content_type, options)
 
 
-def update(server: api.Api, target: api.Target, body: dict[str, Any]) -> dict[str, Any]:
+def update(server: api.Api, target: routes.Target, body: dict[str, Any]) -> dict[str, Any]:
     raw = json.dumps(body).encode()
     return server.update(target, raw, "application/json", PLAIN).entry.body()
 
@@ -90,7 +90,7 @@ def test_a_new_node_keeps_its_status_and_is_tainted_not_ready(server: api.Api) -
 
 
 def test_other_kinds_lose_the_status_they_were_created_with(server: api.Api) -> None:
-    target = api.Target(kind=kinds.SERVICES, namespace="default")
+    target = routes.Target(kind=kinds.SERVICES, namespace="default")
 
     body = create(
         server,
@@ -120,7 +120,9 @@ def test_a_name_is_generated(server: api.Api) -> None:
 
 def test_the_namespace_must_exist_and_be_the_requests(server: api.Api) -> None:
     with refused(404, "NotFound", 'namespaces "nope" not found'):
-        create(server, api.Target(kind=kinds.CONFIG_MAPS, namespace="nope"), metadata={"name": "a"})
+        create(
+            server, routes.Target(kind=kinds.CONFIG_MAPS, namespace="nope"), metadata={"name": "a"}
+        )
     with refused(400, "BadRequest", "does not match the namespace sent"):
         create(server, CONFIG_MAPS, metadata={"name": "a", "namespace": "kube-system"})
 
@@ -137,10 +139,10 @@ def test_a_trial_stores_nothing(server: api.Api) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        ({"kind": "Pod"}, 'Pod in version "v1" cannot be handled as a Node'),
-        ({"apiVersion": "v2"}, "the API version in the data (v2) does not match"),
+        ({"kind": "Pod"}, "the kind in the data (Pod) does not match"),
+        ({"apiVersion": "v2"}, "the apiVersion in the data (v2) does not match"),
         ({"metadata": {"resourceVersion": "1"}}, "resourceVersion should not be set"),
-        ({"spec": {"unschedulable": 1}}, "json: cannot unmarshal number into Go struct field"),
+        ({"spec": {"unschedulable": 1}}, "spec.unschedulable: must be boolean, not number"),
     ],
 )
 def test_a_body_that_is_no_such_object_is_refused(
@@ -159,7 +161,7 @@ def test_a_body_that_is_no_object_is_refused(server: api.Api, raw: bytes) -> Non
 def test_reviews_allow_everything_and_are_not_stored(server: api.Api) -> None:
     revision = server.store.revision
 
-    body = create(server, api.Target(kind=kinds.REVIEWS), spec={})
+    body = create(server, routes.Target(kind=kinds.REVIEWS), spec={})
 
     assert body["status"] == {"allowed": True}
     assert server.store.revision == revision
@@ -171,7 +173,7 @@ _TWICE = b'{"metadata":{"name":"n1"},"spec":{"foo":1,"unschedulable":true,"unsch
 
 
 def test_strict_validation_refuses_unknown_and_duplicate_fields(server: api.Api) -> None:
-    text = 'strict decoding error: unknown field "spec.foo", duplicate field "spec.unschedulable"'
+    text = 'strict decoding error: unknown field "spec.foo", duplicate field "unschedulable"'
 
     with refused(400, "BadRequest", text):
         server.create(NODES, _TWICE, "application/json", STRICT)
@@ -182,7 +184,7 @@ def test_warnings_tell_unknown_and_duplicate_fields(server: api.Api) -> None:
 
     assert written.warnings == (
         'unknown field "spec.foo"',
-        'duplicate field "spec.unschedulable"',
+        'duplicate field "unschedulable"',
     )
     assert "foo" not in written.entry.body()["spec"]
 
@@ -471,12 +473,12 @@ def test_a_collection_is_deleted_by_selector(server: api.Api) -> None:
 
 
 def test_a_namespace_takes_its_contents_along(server: api.Api) -> None:
-    spaces = api.Target(kind=kinds.NAMESPACES)
+    spaces = routes.Target(kind=kinds.NAMESPACES)
     create(server, spaces, metadata={"name": "x"})
-    inside = api.Target(kind=kinds.CONFIG_MAPS, namespace="x", name="held")
+    inside = routes.Target(kind=kinds.CONFIG_MAPS, namespace="x", name="held")
     create(server, inside, metadata={"name": "held", "finalizers": ["a.io/x"]})
     create(server, inside, metadata={"name": "free"})
-    space = api.Target(kind=kinds.NAMESPACES, name="x")
+    space = routes.Target(kind=kinds.NAMESPACES, name="x")
 
     server.delete(space, deletion.Options())
 
@@ -496,7 +498,7 @@ def test_pages_show_the_list_as_it_was_at_the_first(server: api.Api) -> None:
     for name in ("a", "b", "c", "d"):
         create(server, NODES, metadata={"name": name})
     first = server.list_page(NODES, query.ListOptions(limit=2))
-    server.delete(api.Target(kind=kinds.NODES, name="c"), deletion.Options())
+    server.delete(routes.Target(kind=kinds.NODES, name="c"), deletion.Options())
     create(server, NODES, metadata={"name": "e"})
 
     options = query.ListOptions(limit=5, page=query.Continue.parse(first.next_token))
@@ -536,10 +538,12 @@ def test_a_list_is_exact_on_demand(server: api.Api) -> None:
 def test_a_list_of_one_namespace_or_of_all(server: api.Api) -> None:
     create(server, CONFIG_MAPS, metadata={"name": "a"})
     create(
-        server, api.Target(kind=kinds.CONFIG_MAPS, namespace="kube-system"), metadata={"name": "b"}
+        server,
+        routes.Target(kind=kinds.CONFIG_MAPS, namespace="kube-system"),
+        metadata={"name": "b"},
     )
 
-    everywhere = api.Target(kind=kinds.CONFIG_MAPS)
+    everywhere = routes.Target(kind=kinds.CONFIG_MAPS)
     assert names(server.list_page(everywhere, query.ListOptions())) == [
         "default/a",
         "kube-system/b",

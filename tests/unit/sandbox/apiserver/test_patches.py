@@ -16,7 +16,7 @@ TAINT = {"key": "a", "effect": "NoSchedule"}
 
 
 def strategic(current: dict[str, Any], patch: dict[str, Any], kind: str = "Node") -> dict[str, Any]:
-    return patches.strategic(schema.kubernetes(), kind, copy.deepcopy(current), patch)
+    return patches.strategic(schema.kubernetes()[kind], copy.deepcopy(current), patch)
 
 
 @pytest.mark.parametrize(

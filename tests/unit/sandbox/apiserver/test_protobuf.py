@@ -73,17 +73,6 @@ def test_a_node_with_quantities_booleans_and_repeated_messages() -> None:
     assert found["status"] == {"capacity": {"cpu": "4"}}
 
 
-def test_fields_of_an_embedded_message_rise_to_their_owner() -> None:
-    port = number(1, 0) + number(2, 8080)
-    probe = data(1, data(2, data(1, "/healthz") + data(2, port))) + number(3, 5)
-    raw = data(2, data(2, data(1, "c") + data(10, probe)))
-
-    spec = decode(envelope("v1", "Pod", raw))["spec"]
-
-    probed = {"httpGet": {"path": "/healthz", "port": 8080}, "timeoutSeconds": 5}
-    assert spec == {"containers": [{"name": "c", "livenessProbe": probed}]}
-
-
 def test_unknown_fields_are_skipped() -> None:
     raw = data(1, data(1, "x")) + number(99, 5) + data(98, b"?") + varint(97 << 3 | 5) + b"1234"
 

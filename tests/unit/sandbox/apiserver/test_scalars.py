@@ -8,7 +8,7 @@ from ccm.sandbox.apiserver import scalars, schema
 
 
 def clean(kind: str, value: dict[str, Any]) -> dict[str, Any]:
-    return schema.kubernetes().clean(kind, value, [])
+    return schema.clean(schema.kubernetes()[kind], value, [])
 
 
 @pytest.mark.parametrize(
@@ -17,20 +17,18 @@ def clean(kind: str, value: dict[str, Any]) -> dict[str, Any]:
         (
             "Node",
             {"spec": {"unschedulable": "x"}},
-            "cannot unmarshal string into Go struct field NodeSpec.spec.unschedulable of type bool",
+            "spec.unschedulable: must be boolean, not string",
         ),
-        ("Node", {"spec": []}, "cannot unmarshal array into Go struct field Node.spec of type"),
-        ("LeaseSpec", {"leaseTransitions": 1.5}, "of type int32"),
-        ("LeaseSpec", {"leaseTransitions": 2**31}, "of type int32"),
-        ("LeaseSpec", {"renewTime": "yesterday"}, "parsing time"),
+        ("Node", {"spec": []}, "spec: must be object, not array"),
+        ("LeaseSpec", {"leaseTransitions": 1.5}, "must be int32"),
+        ("LeaseSpec", {"leaseTransitions": 2**31}, "must be int32"),
+        ("LeaseSpec", {"renewTime": "yesterday"}, "RFC 3339"),
         ("LeaseSpec", {"renewTime": "2026-01-01T00:00:00"}, "no time zone"),
-        ("NodeStatus", {"capacity": {"cpu": "lots"}}, "quantities must match"),
+        ("NodeStatus", {"capacity": {"cpu": "lots"}}, "quantities must be"),
         ("Secret", {"data": {"a": "%"}}, "illegal base64 data"),
     ],
 )
-def test_a_wrong_type_is_told_in_the_decoders_words(
-    kind: str, value: dict[str, Any], text: str
-) -> None:
+def test_a_wrong_type_is_told_with_its_field(kind: str, value: dict[str, Any], text: str) -> None:
     with pytest.raises(scalars.WrongTypeError) as caught:
         clean(kind, value)
 

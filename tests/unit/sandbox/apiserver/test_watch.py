@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import api, deletion, kinds, query, render, store, watch
+from ccm.sandbox.apiserver import api, deletion, kinds, query, render, routes, store, watch
 
 
 class World:
@@ -19,18 +19,18 @@ class World:
 
     def create(self, name: str, **labels: str) -> int:
         body = {"metadata": {"name": name, "labels": labels}}
-        target = api.Target(kind=kinds.NODES)
+        target = routes.Target(kind=kinds.NODES)
         raw = json.dumps(body).encode()
         return self.api.create(target, raw, "", query.WriteOptions()).entry.revision
 
     def label(self, name: str, **labels: str | None) -> int:
         raw = json.dumps({"metadata": {"labels": labels}}).encode()
-        target = api.Target(kind=kinds.NODES, name=name)
+        target = routes.Target(kind=kinds.NODES, name=name)
         written = self.api.patch(target, raw, api.MERGE_PATCH, query.WriteOptions())
         return written.entry.revision
 
     def delete(self, name: str) -> int:
-        target = api.Target(kind=kinds.NODES, name=name)
+        target = routes.Target(kind=kinds.NODES, name=name)
         return self.api.delete(target, deletion.Options()).entry.revision
 
     def watch(
@@ -41,7 +41,7 @@ class World:
             kind=kinds.NODES,
             namespace=namespace,
             options=options,
-            renderer=render.Whole(kinds.NODES),
+            renderer=render.Whole("Node", "v1"),
             bookmark_interval_s=bookmark_interval_s,
         )
         return _events(watch.stream(self.store, wishes))
@@ -156,7 +156,7 @@ async def test_bookmarks_come_regularly_and_carry_the_latest_revision() -> None:
 
     first = await take(events, 1)
     elsewhere = world.api.create(
-        api.Target(kind=kinds.NAMESPACES), b'{"metadata":{"name":"x"}}', "", query.WriteOptions()
+        routes.Target(kind=kinds.NAMESPACES), b'{"metadata":{"name":"x"}}', "", query.WriteOptions()
     ).entry.revision
     second = await take(events, 1)
 
@@ -249,7 +249,7 @@ async def test_many_events_come_in_few_chunks() -> None:
         kind=kinds.NODES,
         namespace="",
         options=query.list_options(kinds.NODES, {"watch": "1", "timeoutSeconds": "1"}),
-        renderer=render.Whole(kinds.NODES),
+        renderer=render.Whole("Node", "v1"),
     )
 
     chunks = [chunk async for chunk in watch.stream(world.store, wishes)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import admit, decode, kinds, render, store, tables
+from ccm.sandbox.apiserver import columns, decode, kinds, render, schema, store
 
 
 def ago(**span: float) -> str:
@@ -17,10 +17,10 @@ def ago(**span: float) -> str:
 def cells(kind: kinds.Kind, **body: Any) -> list[Any]:
     metadata = {"name": "x", "creationTimestamp": ago(days=3), **body.pop("metadata", {})}
     cleaned = decode.clean(kind, {"metadata": metadata, **body}, [])
-    admit.default(kind, cleaned)
-    row = tables.layout(kind.kind).cells(cleaned)
-    assert len(row) == len(tables.layout(kind.kind).columns)
-    return row
+    schema.fill(kind.shape, cleaned)
+    if kind.default is not None:
+        kind.default(cleaned, None)
+    return [column.value(cleaned) for column in kind.columns]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def cells(kind: kinds.Kind, **body: Any) -> list[Any]:
     ],
 )
 def test_durations_as_people_read_them(seconds: float, text: str) -> None:
-    assert tables.human_duration(seconds) == text
+    assert columns.human_duration(seconds) == text
 
 
 def test_a_ready_node_in_full() -> None:
@@ -236,7 +236,7 @@ def test_a_table_brings_as_much_of_the_objects_as_is_asked_for(
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
     renderer = render.choose(kinds.LEASES, accept, query)
 
-    table = json.loads(renderer.many([_entry()], render.ListMeta(revision=9)))
+    table = json.loads(renderer.many([_entry()], render.ListMeta("9")))
 
     assert table["kind"] == "Table"
     assert table["metadata"] == {"resourceVersion": "9"}
@@ -259,7 +259,7 @@ def test_metadata_alone() -> None:
     accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
     renderer = render.choose(kinds.LEASES, accept, {})
 
-    found = json.loads(renderer.many([_entry()], render.ListMeta(revision=9)))
+    found = json.loads(renderer.many([_entry()], render.ListMeta("9")))
 
     assert found["kind"] == "PartialObjectMetadataList"
     assert found["items"][0]["metadata"]["name"] == "l"
@@ -267,9 +267,9 @@ def test_metadata_alone() -> None:
 
 
 def test_items_of_a_list_leave_out_kind_and_version() -> None:
-    meta = render.ListMeta(revision=9, next_token="t", remaining=3)
+    meta = render.ListMeta("9", "t", 3)
 
-    found = json.loads(render.Whole(kinds.LEASES).many([_entry()], meta))
+    found = json.loads(render.Whole("Lease", "coordination.k8s.io/v1").many([_entry()], meta))
 
     assert (found["kind"], found["apiVersion"]) == ("LeaseList", "coordination.k8s.io/v1")
     assert found["metadata"] == {

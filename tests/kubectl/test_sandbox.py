@@ -1,0 +1,150 @@
+"""What a person does in a sandbox with kubectl beside nodes and Services."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.sandbox import cluster
+from tests.kubectl.tool import Kubectl
+
+pytestmark = [pytest.mark.envtest, pytest.mark.timeout(120)]
+
+OVERLAY = str(Path(cluster.__file__).with_name("overlay"))
+DEFINITION: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "machines.example.com"},
+    "spec": {
+        "group": "example.com",
+        "scope": "Namespaced",
+        "names": {"kind": "Machine", "plural": "machines", "shortNames": ["mc"]},
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "required": ["class"],
+                                "properties": {
+                                    "class": {"type": "string", "enum": ["small", "large"]},
+                                    "replicas": {"type": "integer", "default": 1},
+                                },
+                            },
+                            "status": {
+                                "type": "object",
+                                "properties": {
+                                    "phase": {"type": "string"},
+                                    "replicas": {"type": "integer"},
+                                },
+                            },
+                        },
+                    }
+                },
+                "subresources": {
+                    "status": {},
+                    "scale": {
+                        "specReplicasPath": ".spec.replicas",
+                        "statusReplicasPath": ".status.replicas",
+                    },
+                },
+                "additionalPrinterColumns": [
+                    {"name": "Class", "type": "string", "jsonPath": ".spec.class"},
+                    {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+                    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+                ],
+            }
+        ],
+    },
+}
+MACHINE: dict[str, Any] = {
+    "apiVersion": "example.com/v1",
+    "kind": "Machine",
+    "metadata": {"name": "m1"},
+    "spec": {"class": "small"},
+}
+
+
+def test_the_overlay_is_applied_and_then_left_alone(kubectl: Kubectl) -> None:
+    made = kubectl("apply", "-k", OVERLAY).splitlines()
+    again = kubectl("apply", "-k", OVERLAY).splitlines()
+
+    assert len(made) == 10
+    assert [line for line in made if not line.endswith(" created")] == []
+    # kubectl always replaces the selector of a budget, and calls that a change.
+    changed = [line for line in again if not line.endswith(" unchanged")]
+    assert changed == ["poddisruptionbudget.policy/cloud-controller-manager configured"]
+    budget = kubectl("get", "pdb", "-n", "kube-system")
+    assert re.search(r"cloud-controller-manager +N/A +1 +0 +\d+s", budget)
+    assert "ClusterRole/system:cloud-controller-manager" in kubectl("get", "clusterrolebindings")
+    assert kubectl("delete", "-k", OVERLAY).count(" deleted") == 10
+
+
+def test_roles_are_made_by_hand(kubectl: Kubectl) -> None:
+    kubectl("create", "clusterrole", "c", "--verb=get,list", "--resource=nodes")
+    kubectl("create", "clusterrolebinding", "b", "--clusterrole=c", "--user=me")
+
+    rules = json.loads(kubectl("get", "clusterrole", "c", "-o", "jsonpath={.rules}"))
+    assert rules == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}]
+    assert kubectl("get", "clusterrolebinding", "b", "-o", "jsonpath={.subjects[0].name}") == "me"
+    kubectl("delete", "clusterrole/c", "clusterrolebinding/b")
+
+
+def _machines(kubectl: Kubectl) -> list[str]:
+    """What it prints on the way of a custom object, the parts that are alike everywhere."""
+    said = [kubectl("apply", "-f", "-", stdin=DEFINITION)]
+    kubectl("wait", "--for=condition=Established", "crd/machines.example.com", "--timeout=10s")
+    said.append(kubectl("apply", "-f", "-", stdin=MACHINE))
+    said.append(kubectl("apply", "-f", "-", stdin=MACHINE))
+    wrong = {**MACHINE, "spec": {"class": "huge"}}
+    status, output = kubectl.run("apply", "-f", "-", stdin=wrong)
+    said.append(f"{status} {'spec.class: Unsupported value' in output}")
+    status, output = kubectl.run("apply", "-f", "-", stdin={**MACHINE, "spec": {"odd": 1}})
+    said.append(f"{status} {'unknown field' in output and 'spec.odd' in output}")
+    said.append(kubectl("scale", "machine/m1", "--replicas=3"))
+    said.append(kubectl("get", "mc", "m1", "-o", "jsonpath={.spec}{.metadata.generation}"))
+    phase = '{"status":{"phase":"Running"}}'
+    said.append(kubectl("patch", "mc", "m1", "--type=merge", "--subresource=status", "-p", phase))
+    said.append(re.sub(r"\d+s\n", "AGE\n", kubectl("get", "machines")))
+    said.append(re.sub(r"(?s)\nDESCRIPTION:.*?\nFIELDS", "\nFIELDS", kubectl("explain", "mc.spec")))
+    said.append(kubectl("delete", "crd", "machines.example.com"))
+    status, _ = kubectl.run("get", "machines")
+    return [*said, str(status)]
+
+
+def test_a_custom_object_is_the_same_on_both_servers(
+    kubectl: Kubectl, real_kubectl: Kubectl
+) -> None:
+    ours = _machines(kubectl)
+
+    assert "m1     small   Running   AGE\n" in ours[8]
+    assert ours == _machines(real_kubectl)
+
+
+def test_no_output_shows_the_token(program: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ccm.sandbox.apiserver", "--token", "secret-token"]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(tmp_path / "data")], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        config = cluster.for_kubectl(Path(ready["kubeconfig"]), tmp_path / "config")
+        kubectl = Kubectl(program, config, tmp_path / "home")
+
+        shown = kubectl("cluster-info")
+        loud = kubectl("get", "nodes", "-v=8")
+        process.terminate()
+
+    assert ready["url"] in shown
+    assert "secret-token" not in shown + loud
