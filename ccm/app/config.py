@@ -16,8 +16,6 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
-import yaml
-
 from ccm.app import documents, flags, migration, values
 from ccm.app.options import FLAGS, Options
 
@@ -140,6 +138,8 @@ def write(options: Options) -> str:
         _put(document, MIGRATION, migration.write(options.leader_migration))
     if extra:
         document[EXTRA] = dict(sorted(extra.items()))
+    import yaml
+
     return yaml.safe_dump(document, sort_keys=False, width=100)
 
 

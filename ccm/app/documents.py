@@ -8,11 +8,9 @@ somebody may have put a secret into the wrong place.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 _LARGEST = 1 << 20
 """Bytes of a configuration file; a larger one is no configuration."""
@@ -121,11 +119,14 @@ def parse(data: bytes, source: str) -> dict[Any, Any]:
     Raises:
         DocumentError: it is no YAML, or no mapping, or names a field twice.
     """
+    # A daemon that is started by flags alone needs no reader of YAML.
+    from ccm.app import strict_yaml
+
     try:
-        found = yaml.load(data, _Loader)  # noqa: S506 - a safe loader, only stricter
-    except DocumentError as error:
-        raise DocumentError(*(f"{source}: {fault}" for fault in error.faults)) from error
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        found = strict_yaml.load(data)
+    except strict_yaml.DuplicateName as error:
+        raise DocumentError(f"{source}: {error}") from error
+    except (strict_yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise DocumentError(f"{source} is not valid YAML: {_place(error)}") from error
     if not isinstance(found, dict):
         raise DocumentError(f"{source} must be a mapping of names to values, not {kind_of(found)}")
@@ -167,21 +168,6 @@ def kind_of(value: object) -> str:
     if value is None:
         return "empty"
     return words.get(type(value), "a number" if isinstance(value, int | float) else "a date")
-
-
-class _Loader(yaml.SafeLoader):
-    """Refuses a name that occurs twice in one mapping."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            name = str(key.value).lower() if isinstance(key, yaml.ScalarNode) else ""
-            if name in seen:
-                line = key.start_mark.line + 1
-                raise DocumentError(f"{key.value} is given twice, again in line {line}")
-            if name:
-                seen.add(name)
-        return super().construct_mapping(node, deep)
 
 
 def _place(error: Exception) -> str:

@@ -92,6 +92,7 @@ def _run(chosen: Options) -> int:
     # What was imported stays: a full round of the garbage collector over it would stall the
     # event loop for tens of milliseconds.
     gc.freeze()
+    gc.enable()
     try:
         with stopping.at_once():
             return asyncio.run(daemon.run(chosen, os.environ))

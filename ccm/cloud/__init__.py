@@ -3,7 +3,8 @@
 A provider may import this package, `ccm.model` and `ccm.base`, and nothing else of the
 daemon. The wrappers that the daemon puts around every provider live here too
 (`calls`, `inventory`, `lookup`) but are not part of the public names. Nothing in this
-package speaks to the API server, and importing it loads no HTTP library.
+package speaks to the API server, and importing it loads no HTTP library; who wants one imports
+`ccm.cloud.rest`.
 """
 
 from ccm.cloud.addresses import add_to_node_addresses

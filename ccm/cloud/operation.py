@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
-P = ParamSpec("P")
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 M = TypeVar("M", bound=Callable[..., Awaitable[Any]])
 
 READ_S = 60.0
@@ -71,13 +71,7 @@ class Caller(Protocol):
         """Whether the provider has that interface."""
         ...
 
-    async def call(
-        self,
-        method: Callable[Concatenate[Any, P], Awaitable[T]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
         """Call a method, given as an attribute of its interface. Raises CloudError."""
         ...
 

@@ -18,12 +18,12 @@ from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-import aiohttp
 import msgspec
 from asyncio_throttle.throttler import Throttler
 
 from ccm.base import redact
 from ccm.base.clock import now
+from ccm.base.wire import aiohttp
 from ccm.cloud import errors
 
 T = TypeVar("T")

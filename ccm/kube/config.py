@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
-from ccm.kube import tls
+from ccm.kube import kubeconfig_reader, tls
 from ccm.kube.credentials import Credentials, Fixed, TokenFile, basic, bearer, read_token
 from ccm.kube.exec_plugin import API_VERSIONS, ExecPlugin, ExecSettings
 from ccm.model import names
@@ -262,13 +262,11 @@ def _select(paths: str) -> tuple[_Section, _Section, _Section]:
 def _merge(paths: str) -> tuple[Mapping[str, Mapping[str, Any]], Any]:
     """The content of each file by its path, and all of them as one tree."""
     import yaml
-    from kubernetes.config.config_exception import ConfigException
-    from kubernetes.config.kube_config import KubeConfigMerger
 
-    read: Any = KubeConfigMerger
+    reader = kubeconfig_reader.load()
     try:
-        merger = read(paths)
-    except (ConfigException, OSError, yaml.YAMLError, ValueError) as problem:
+        merger = reader.merger(paths)
+    except (reader.fault, OSError, yaml.YAMLError, ValueError) as problem:
         raise ConfigError(f"{paths}: cannot be read: {problem}") from problem
     except (AttributeError, KeyError, TypeError) as problem:
         raise ConfigError(f"{paths}: is not a kubeconfig: {problem}") from problem
@@ -278,11 +276,9 @@ def _merge(paths: str) -> tuple[Mapping[str, Mapping[str, Any]], Any]:
 
 
 def _lookup(paths: str, merged: Any, what: str, name: str) -> _Section:
-    from kubernetes.config.config_exception import ConfigException
-
     try:
         entry = merged[f"{what}s"].get_with_name(name)
-    except ConfigException as problem:
+    except kubeconfig_reader.load().fault as problem:
         raise ConfigError(f"{paths}: {what} {name!r} does not exist") from problem
     except (AttributeError, KeyError, TypeError, ValueError) as problem:
         raise ConfigError(f"{paths}: {what}s: is not a list of named entries") from problem

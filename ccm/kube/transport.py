@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
-import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
 from ccm.base.throttle import Limiter, Unlimited
+from ccm.base.wire import HttpProcessingError, aiohttp
 from ccm.kube import errors, metrics
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Credential

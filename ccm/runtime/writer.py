@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ccm.base.backoff import jittered
 from ccm.kube.errors import Conflict, Invalid, Missing
+from ccm.kube.store import View
 from ccm.model.meta import KubeObject
 from ccm.model.patches import Patch
 
@@ -73,6 +74,8 @@ class Writer(Generic[T]):
 
     Args:
         api: the requests.
+        cache: the objects as a controller sees them; with it the writer remembers what it
+            wrote until the cache has it, see `newest`.
         strategic: send strategic merge patches; custom resources take JSON merge patches only.
         attempts: how often one write is tried while others change the object.
         pause_s: seconds before the third attempt and each later one, up to doubled.
@@ -83,12 +86,14 @@ class Writer(Generic[T]):
         self,
         api: Writes[T],
         *,
+        cache: View[T] | None = None,
         strategic: bool = True,
         attempts: int = ATTEMPTS,
         pause_s: float = 0.0,
         rng: random.Random | None = None,
     ) -> None:
         self._api = api
+        self._cache = cache
         self._send = api.patch_strategic if strategic else api.patch_merge
         self._attempts = attempts
         self._pause_s = pause_s
@@ -144,8 +149,13 @@ class Writer(Generic[T]):
                 obj = await self._send(
                     obj.name, patch, namespace=obj.namespace, subresource=step.subresource
                 )
-                self._latest[obj.key] = obj
+                self._remember(obj)
         return obj
+
+    def _remember(self, obj: T) -> None:
+        # What the cache has no more was deleted, which it may learn before we have the answer.
+        if self._cache is not None and self._cache.get(obj.key) is not None:
+            self._latest[obj.key] = obj
 
 
 async def delete(api: Deletes[T], obj: T) -> bool:

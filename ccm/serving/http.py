@@ -17,7 +17,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiohttp.http_exceptions import HttpProcessingError
+# First, because it is the one that imports aiohttp as a whole.
+from ccm.base.wire import HttpProcessingError  # isort: split
+
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response as _Response

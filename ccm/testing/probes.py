@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 import pytest
 
@@ -24,7 +24,7 @@ from ccm.model import Node
 from ccm.testing.builders import node as build_node
 from ccm.testing.harness import Harness, Made
 
-P = ParamSpec("P")
+Args = TypeVarTuple("Args")
 T = TypeVar("T")
 Question = Callable[[], Awaitable[object]]
 
@@ -124,14 +124,8 @@ class _Unprotected:
     def offers(self, face: type) -> bool:
         return capabilities.offered(self._cloud, face) is not None
 
-    async def call(
-        self,
-        method: Callable[Concatenate[Any, P], Awaitable[T]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        answer = await capabilities.bound(self._cloud, method)(*args, **kwargs)
+    async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
+        answer = await capabilities.bound(self._cloud, method)(*args)
         responses.verify(method, answer)
         return cast("T", answer)
 

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, TypeVarTuple, cast
 
 from ccm.base import drain, metrics
 from ccm.base.clock import monotonic
@@ -23,7 +23,7 @@ from ccm.cloud.calls.inflight import InflightCalls
 from ccm.cloud.interface import Cloud
 from ccm.cloud.operation import DECLARED, Operation
 
-P = ParamSpec("P")
+Args = TypeVarTuple("Args")
 T = TypeVar("T")
 Observer = Callable[[str, str], None]
 """Told (operation, outcome) after each call."""
@@ -155,25 +155,17 @@ class Handle:
         vars(view).update(changed)
         return view
 
-    def compute(
-        self, method: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def compute(self, method: Callable[[Any, *Args], T], *args: *Args) -> T:
         """The answer of a method that asks nobody; whatever goes wrong is a CloudError."""
         try:
-            return cast("T", bound(self.cloud, method)(*args, **kwargs))
+            return cast("T", bound(self.cloud, method)(*args))
         except Exception as error:
             found = errors.normalized(error)
             if found is error:
                 raise
             raise found from found.__cause__
 
-    async def call(
-        self,
-        method: Callable[Concatenate[Any, P], Awaitable[T]],
-        /,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
         """Call a method, such as `Routes.list_routes`; it ends at its deadline, or with its caller.
 
         Raises:
@@ -182,7 +174,7 @@ class Handle:
                 DeadlineExceeded when it took too long.
         """
         provider, name = self._provider, self.name
-        operation = self._operation(method, args, kwargs)
+        operation = self._operation(method, args)
         provider.calls.admit(operation, provider.cloud)
         # Waiting for the rate is no part of the call: neither of its time nor yet a change.
         _WAIT.labels(name, operation.verb).observe(await provider.limiter.acquire())
@@ -213,13 +205,10 @@ class Handle:
         responses.verify(method, answer)
         return answer
 
-    def _operation(
-        self, method: Callable[..., Any], args: tuple[object, ...], kwargs: Mapping[str, object]
-    ) -> Operation:
+    def _operation(self, method: Callable[..., Any], args: tuple[object, ...]) -> Operation:
         verb = method.__name__
         declared = DECLARED[verb]
-        given = {**dict(zip(declared.parameters, args, strict=False)), **kwargs}
-        arguments = {name: given[name] for name in declared.parameters if name in given}
+        arguments = dict(zip(declared.parameters, args, strict=True))
         own_s = self.cloud.limits.deadlines_s.get(verb, declared.deadline_s)
         return Operation(
             verb=verb,

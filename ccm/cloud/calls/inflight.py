@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from ccm.base import log, metrics
 from ccm.base.tasks import spawn
@@ -40,7 +40,7 @@ REMARKABLE_S = 30.0
 
 _UNDER_WAY = metrics.gauge(
     "ccm_cloud_calls_under_way",
-    "Calls to the cloud provider that have not ended, those left behind included.",
+    "Calls to the cloud provider that have not ended, abandoned ones included.",
     ["provider", "operation"],
 )
 _ABANDONED_NOW = metrics.gauge(
@@ -50,14 +50,9 @@ _ABANDONED_NOW = metrics.gauge(
 )
 _ABANDONED = metrics.counter(
     "ccm_cloud_calls_abandoned",
-    "Calls to the cloud provider that were left behind because they did not end when cancelled.",
+    "Calls to the cloud provider that were abandoned because they did not end when cancelled.",
     ["provider", "operation"],
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer(Generic[T]):
-    value: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +118,8 @@ class InflightCalls:
             text = f"{operation.verb} took longer than {operation.deadline_s:g} s"
             raise errors.DeadlineExceeded(text) from _error_of(task)
         outcome = task.result()
-        if isinstance(outcome, _Answer):
-            return outcome.value
+        if not isinstance(outcome, _Fault):
+            return outcome
         found = _normalized(operation.verb, outcome.error)
         # An error found among the causes must not become the cause of its own cause.
         raise found from found.__cause__
@@ -177,7 +172,7 @@ class InflightCalls:
 
     def _start(
         self, operation: Operation, cloud: Cloud, make: Callable[[], Awaitable[T]]
-    ) -> asyncio.Task[_Answer[T] | _Fault]:
+    ) -> asyncio.Task[T | _Fault]:
         running = self._running.setdefault(id(cloud), set())
         under_way = _UNDER_WAY.labels(cloud.name, operation.verb)
 
@@ -194,18 +189,18 @@ class InflightCalls:
         return task
 
 
-async def _outcome(make: Callable[[], Awaitable[T]]) -> _Answer[T] | _Fault:
+async def _outcome(make: Callable[[], Awaitable[T]]) -> T | _Fault:
     """Make the call; whatever it raises is a value, for vendor SDKs raise SystemExit."""
     OUTLASTED.set(True)
     try:
-        return _Answer(await make())
+        return await make()
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:  # noqa: BLE001 - see above
         return _Fault(error)
 
 
-def _error_of(task: asyncio.Task[_Answer[T] | _Fault]) -> BaseException | None:
+def _error_of(task: asyncio.Task[T | _Fault]) -> BaseException | None:
     """What an ended call raised."""
     if not task.done() or task.cancelled() or task.exception() is not None:
         return None

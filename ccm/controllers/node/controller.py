@@ -97,7 +97,9 @@ class NodeController:
         self._log = log.logger(names.COMPONENT_NODE)
         self._waiting: set[str] = set()
         self._told: dict[str, tuple[str, float]] = {}
-        self._writer = Writer(api, attempts=WRITE_ATTEMPTS, pause_s=WRITE_PAUSE_S, rng=rng)
+        self._writer = Writer(
+            api, cache=nodes.store, attempts=WRITE_ATTEMPTS, pause_s=WRITE_PAUSE_S, rng=rng
+        )
         self._behind = Outage(
             self._log,
             begins="addresses of some nodes could not be brought in step",
@@ -251,9 +253,15 @@ class NodeController:
             return "unchanged"
 
         def step(current: Node) -> Patch | None:
+            if not self._is_settled(current):
+                raise StaleObject
             return plan.address_patch(current, addresses)
 
-        if await self._writer.change(node, Step(step, "status")) is None:
+        try:
+            written = await self._writer.change(node, Step(step, "status"))
+        except StaleObject:
+            written = None
+        if written is None:
             return "unchanged"
         self._log.info("node addresses updated", node=name)
         return "updated"

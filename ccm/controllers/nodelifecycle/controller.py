@@ -230,7 +230,6 @@ class NodeLifecycleController:
         self._suspects.discard(known.name)
         self._held.pop(known.name, None)
         self._backoff.forget(known.name)
-        self._writer.forget(known.name)
         self._note_end_of_trouble()
         return False
 

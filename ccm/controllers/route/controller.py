@@ -142,6 +142,16 @@ class RouteController:
             self._queue()
             return DONE
         metrics.PASSES.inc()
+        try:
+            await self._compare_now()
+        except Exception:
+            # The controller comes back, and must find something due.
+            self._schedule.force(now)
+            raise
+        self._queue()
+        return DONE
+
+    async def _compare_now(self) -> None:
         self._conditions.listing()
         before = self._calls.listing()
         try:
@@ -150,19 +160,13 @@ class RouteController:
             pause_s = self._listing.failed(COMPARISON, classify(error), clock.monotonic())
             self._unlisted.goes_on(error=str(error), after_s=round(pause_s, 3))
             self._schedule.listing_failed(clock.monotonic(), pause_s)
-            self._queue()
-            return DONE
+            return
         if self._unlisted:
-            self._calls.backoff.end_outage(now)
+            self._calls.backoff.end_outage(clock.monotonic())
         self._unlisted.is_over()
         self._listing.forget(COMPARISON)
         self._schedule.listed()
-        try:
-            self._carry_out(routes, before)
-        except Exception:
-            # The controller comes back, and must find something due.
-            self._schedule.force(now)
-            raise
+        self._carry_out(routes, before)
         graces = [
             since + self._grace_s
             for name, since in self._bare_since.items()
@@ -172,8 +176,6 @@ class RouteController:
             [self._calls.backoff.first_end(clock.monotonic()), *graces],
             safety_s=jittered(self._safety_s, SAFETY_JITTER, self._rng),
         )
-        self._queue()
-        return DONE
 
     def _carry_out(self, routes: Sequence[Route], before: Sequence[Change]) -> None:
         horizon = clock.monotonic() - self._grace_s

@@ -103,7 +103,7 @@ class ServiceController:
         self._settings = settings
         self._log = log.logger(names.COMPONENT_SERVICE)
         self._members = Members()
-        self._writer = Writer(api)
+        self._writer = Writer(api, cache=services.store)
         self._balancers = Balancers(
             calls=calls, writer=self._writer, events=events, members=self._members
         )

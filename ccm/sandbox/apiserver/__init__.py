@@ -9,15 +9,15 @@ may do everything), admission beyond defaults, garbage collection by owner, grac
 deletion, protobuf answers, descriptions of fields, CEL rules.
 
     kinds                            what is served: a table, one row per kind
-    types, schema, scalars           shapes: checked, completed, brought into stored form
+    schema, scalars, limits          shapes: checked, completed, brought into stored form
     columns, paths                   cells of tables
     builtin, services, allocate      what is special about single kinds
     extensions                       rows from CustomResourceDefinitions
     store, journal                   revisions, history, the file on disk
     decode, protobuf                 from bytes to objects
-    patches, jsonpatch               from a patch to an object
+    patches                          from a patch to an object
     admit, validate                  from a request's object to a stored one
-    api, scale, listing, deletion    the verbs
+    api, scale, listing              the verbs
     query, routes, selectors         their options and targets
     render, watch                    answers and streams
     discovery, openapi               what the server says about itself

@@ -14,6 +14,7 @@ import json
 import pathlib
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 from ccm.sandbox.apiserver import allocate, journal, server, store, watch
 
@@ -27,24 +28,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ccm.sandbox.apiserver", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="the address to bind")
-    parser.add_argument("--port", type=int, default=0, help="the port; 0 takes a free one")
+    options: tuple[tuple[str, Any, Any, str], ...] = (
+        ("--host", str, "127.0.0.1", "the address to bind"),
+        ("--port", int, 0, "the port; 0 takes a free one"),
+        ("--token", str, "", "the bearer token clients must bring"),
+        ("--watch-history", int, store.HISTORY, "how many changes of a kind watches go back"),
+        ("--bookmark-interval", float, watch.BOOKMARK_INTERVAL_S, "seconds between bookmarks"),
+    )
+    for name, kind, default, text in options:
+        parser.add_argument(name, type=kind, default=default, help=text)
     parser.add_argument("--data-dir", type=pathlib.Path, required=True, help="where state is kept")
-    parser.add_argument("--token", default="", help="the bearer token clients must bring")
-    parser.add_argument(
-        "--watch-history",
-        type=int,
-        default=store.HISTORY,
-        metavar="N",
-        help="how many changes of each kind watches can go back",
-    )
-    parser.add_argument(
-        "--bookmark-interval",
-        type=float,
-        default=watch.BOOKMARK_INTERVAL_S,
-        metavar="S",
-        help="seconds between the bookmarks of a watch",
-    )
     parser.add_argument(
         "--service-cluster-ip-range",
         type=_ranges,

@@ -16,9 +16,7 @@ from ccm.sandbox.apiserver import (
     admit,
     allocate,
     decode,
-    deletion,
     errors,
-    jsonpatch,
     kinds,
     listing,
     patches,
@@ -184,7 +182,7 @@ class Api:
         _check_name(target, cleaned)
         return self._store_update(target, cleaned, old, warnings, options)
 
-    def delete(self, target: Target, options: deletion.Options) -> Written:
+    def delete(self, target: Target, options: query.DeleteOptions) -> Written:
         """Delete an object; one with finalizers is only marked as being deleted.
 
         Raises:
@@ -193,7 +191,7 @@ class Api:
         old = self.get(target)
         body = old.body()
         metadata = body["metadata"]
-        deletion.check_preconditions(target.kind, target.name, metadata, options)
+        _check_preconditions(target.kind, target.name, metadata, options)
         if options.dry_run:
             return Written(entry=old, deleted=not metadata.get("finalizers"))
         if target.kind in _OWNERS:
@@ -209,7 +207,7 @@ class Api:
         return Written(entry=self.store.put(target.kind, target.key, body))
 
     def delete_collection(
-        self, target: Target, selection: query.ListOptions, options: deletion.Options
+        self, target: Target, selection: query.ListOptions, options: query.DeleteOptions
     ) -> listing.Page:
         """Delete every object that is selected; returns what was selected."""
         page = self.list_page(target, selection)
@@ -313,7 +311,7 @@ class Api:
             body["status"]["phase"] = "Terminating"
         entry = self.store.put(target.kind, target.name, body)
         for inside in list(self._inside(target.kind, target.name)):
-            self.delete_collection(inside, query.ListOptions(), deletion.Options())
+            self.delete_collection(inside, query.ListOptions(), query.DeleteOptions())
         self._finish_owner(target.kind, target.name)
         return Written(entry=entry)
 
@@ -346,7 +344,7 @@ def _apply_patch(
 ) -> dict[str, Any]:
     try:
         if content_type == JSON_PATCH:
-            found = jsonpatch.apply(current, patch)
+            found = patches.json_patch(current, patch)
         elif not isinstance(patch, dict):
             raise patches.BadPatchError("the patch is not an object")
         elif content_type == MERGE_PATCH or kind.is_custom:
@@ -373,3 +371,25 @@ def _check_name(target: Target, found: dict[str, Any]) -> None:
 def _warnings(target: Target, body: dict[str, Any]) -> Iterator[str]:
     is_service = target.kind is kinds.SERVICES and not target.subresource
     return services.warnings(body) if is_service else iter(())
+
+
+def _check_preconditions(
+    kind: kinds.Kind, name: str, metadata: dict[str, Any], wanted: query.DeleteOptions
+) -> None:
+    """Compare an object's metadata with what the client expects.
+
+    Raises:
+        ApiError: 409, it is not the object that the client has seen.
+    """
+    pairs = (
+        ("uid", "UID", wanted.uid),
+        ("resourceVersion", "ResourceVersion", wanted.resource_version),
+    )
+    for key, what, value in pairs:
+        if value and value != metadata[key]:
+            raise errors.conflict(
+                kind,
+                name,
+                f"the {what} in the precondition ({value}) does not match the {what} in record "
+                f"({metadata[key]}). The object might have been changed, or deleted and recreated",
+            )

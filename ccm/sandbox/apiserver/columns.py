@@ -20,6 +20,7 @@ Cell = Callable[[Body], Any]
 
 _UNKNOWN = "<unknown>"
 _NONE = "<none>"
+_RESTARTS = ".status.containerStatuses[*].restartCount"
 _CONTAINERS = ".spec.template.spec.containers[*]"
 
 
@@ -174,38 +175,16 @@ def _ports(body: Body) -> str:
 
 
 def _ready_containers(body: Body) -> str:
-    states = body["status"].get("containerStatuses", ())
-    ready = sum(bool(state["ready"] and state["state"].get("running")) for state in states)
-    return f"{ready}/{len(body['spec'].get('containers') or ())}"
-
-
-def _restarts(body: Body) -> str:
-    return str(sum(each["restartCount"] for each in body["status"].get("containerStatuses", ())))
-
-
-def _gates(body: Body) -> str:
-    gates = body["spec"].get("readinessGates", ())
-    true = paths.find(body, '.status.conditions[?(@.status=="True")].type')
-    passed = sum(gate["conditionType"] in true for gate in gates)
-    return f"{passed}/{len(gates)}" if gates else _NONE
+    ready = paths.find(body, ".status.containerStatuses[*].ready")
+    return f"{sum(ready)}/{len(body['spec'].get('containers') or ())}"
 
 
 def _pod_status(body: Body) -> str:
     status = body["status"]
-    reason = status.get("reason") or status.get("phase", "")
-    for state in reversed(status.get("containerStatuses", ())):
-        waiting = state["state"].get("waiting", {})
-        ended = state["state"].get("terminated", {})
-        if waiting.get("reason"):
-            reason = waiting["reason"]
-        elif ended:
-            reason = ended.get("reason") or f"ExitCode:{ended['exitCode']}"
-    if "deletionTimestamp" not in body["metadata"]:
-        return str(reason)
-    if status.get("reason") == "NodeLost":
-        return "Unknown"
-    finished = status.get("phase") in ("Succeeded", "Failed")
-    return str(reason) if finished else "Terminating"
+    waiting = paths.find(body, ".status.containerStatuses[*].state.waiting.reason")
+    reason = str(next(iter(waiting), status.get("reason") or status.get("phase", "")))
+    is_ending = "deletionTimestamp" in body["metadata"]
+    return "Terminating" if is_ending and reason not in ("Succeeded", "Failed") else reason
 
 
 def _ready_replicas(body: Body) -> str:
@@ -231,8 +210,7 @@ _SHOWN: dict[str, Cell] = {
     "labels": lambda body: _pairs(body["spec"]["selector"].get("matchLabels")),
     "containers": _ready_containers,
     "pod": _pod_status,
-    "restarts": _restarts,
-    "gates": _gates,
+    "restarts": lambda body: str(sum(paths.find(body, _RESTARTS))),
     "replicas": _ready_replicas,
     "updated": lambda body: body["status"].get("updatedReplicas", 0),
     "available": lambda body: body["status"].get("availableReplicas", 0),

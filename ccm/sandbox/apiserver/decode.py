@@ -107,3 +107,27 @@ def clean(
     rest = {key: item for key, item in found.items() if key not in ("kind", "apiVersion")}
     head = {"kind": kind.kind, "apiVersion": kind.api_version}
     return head | schema.clean(kind.shape, rest, unknown, known)
+
+
+def delete_options(
+    body: bytes, content_type: str, parameters: dict[str, str]
+) -> query.DeleteOptions:
+    """The options of a deletion, from its body and its query parameters.
+
+    Raises:
+        ApiError: the body is not a DeleteOptions object.
+    """
+    found: Any = {}
+    if body:
+        try:
+            found, _ = parse(body, content_type)
+            found = schema.clean(schema.kubernetes()["DeleteOptions"], found, [])
+        except (ValueError, AttributeError, scalars.WrongTypeError) as error:
+            raise errors.bad_request(f"invalid DeleteOptions: {error}") from error
+    wanted = found.get("preconditions") or {}
+    dry_run = found.get("dryRun") or [parameters.get("dryRun", "")]
+    return query.DeleteOptions(
+        uid=wanted.get("uid", ""),
+        resource_version=wanted.get("resourceVersion", ""),
+        dry_run="All" in dry_run,
+    )

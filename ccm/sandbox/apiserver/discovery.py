@@ -7,20 +7,12 @@ from typing import Any
 from ccm.sandbox.apiserver import kinds
 
 VERSION = {
-    "major": "1",
-    "minor": "36",
-    "emulationMajor": "1",
-    "emulationMinor": "36",
-    "minCompatibilityMajor": "1",
-    "minCompatibilityMinor": "35",
-    "gitVersion": "v1.36.3+ccm-sandbox",
-    "gitCommit": "unknown",
-    "gitTreeState": "clean",
-    "buildDate": "1970-01-01T00:00:00Z",
-    "goVersion": "none",
-    "compiler": "none",
+    "major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36",
+    "minCompatibilityMajor": "1", "minCompatibilityMinor": "35",
+    "gitVersion": "v1.36.3+ccm-sandbox", "gitCommit": "unknown", "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "none",
     "platform": "linux/amd64",
-}
+}  # fmt: skip
 """The Kubernetes version whose behaviour this server follows; no build of it."""
 
 

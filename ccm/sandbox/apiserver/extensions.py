@@ -19,7 +19,7 @@ _CONDITIONS = (
     ("NamesAccepted", "NoConflicts", "no conflicts found"),
     ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
 )
-_SIMPLE = {"string": "string", "boolean": "boolean", "number": "number"}
+_SIMPLE = ("string", "boolean", "number")
 
 
 def kind_of(definition: Body) -> kinds.Kind:
@@ -126,7 +126,7 @@ def _shape(openapi: Body, path: str) -> schema.Shape:
         return schema.Shape(kind="any")
     if kind not in _SIMPLE:
         raise ValueError(f"{path}: type must be given, and not {kind!r}")
-    return schema.Shape(kind=_SIMPLE[kind], enum=enum, limits=bounds)
+    return schema.Shape(kind=kind, enum=enum, limits=bounds)
 
 
 def _type(openapi: Body, path: str) -> schema.Type:

@@ -14,7 +14,10 @@ Rule = Callable[[str], str]
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _KEY = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-_ENDS = "and must start and end with an alphanumeric character"
+_MADE_OF = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+    "alphanumeric character"
+)
 
 
 def _rule(pattern: str, longest: int, text: str) -> Rule:
@@ -27,33 +30,15 @@ def _rule(pattern: str, longest: int, text: str) -> Rule:
 
 
 subdomain = _rule(
-    rf"{_LABEL}(\.{_LABEL})*",
-    253,
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
-    f"'.', {_ENDS}",
+    rf"{_LABEL}(\.{_LABEL})*", 253, "must be a lowercase RFC 1123 subdomain, such as example.com"
 )
-label = _rule(
-    _LABEL,
-    63,
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
-    f"{_ENDS}",
-)
-label_value = _rule(
-    f"({_KEY})?",
-    63,
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
-    f"'.', {_ENDS}",
-)
+label = _rule(_LABEL, 63, "must be a lowercase RFC 1123 label, such as my-name")
+label_value = _rule(f"({_KEY})?", 63, f"a valid label is empty or {_MADE_OF}")
 port_name = _rule(
-    f"(?!.*--)(?=.*[a-z]){_LABEL}",
-    15,
-    "must consist of lower case alphanumeric characters and single '-' between them, with at "
-    "least one letter",
+    f"(?!.*--)(?=.*[a-z]){_LABEL}", 15, "must be lower case letters, digits and single '-'"
 )
 path_segment = _rule(r"(?!\.\.?$)[^/%]+", 253, "must not be '.' or '..', nor contain '/' or '%'")
-_key_name = _rule(
-    _KEY, 63, f"name part must consist of alphanumeric characters, '-', '_' or '.', {_ENDS}"
-)
+_key_name = _rule(_KEY, 63, f"name part {_MADE_OF}")
 
 
 def key(value: str) -> str:

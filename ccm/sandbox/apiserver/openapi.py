@@ -19,24 +19,20 @@ _KINDS: dict[str, dict[str, Any]] = {
     "boolean": {"type": "boolean"},
     "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
+_TIME = {"type": "string", "format": "date-time"}
 _NAMED: dict[str, tuple[str, dict[str, Any]]] = {
-    "time": (
-        "io.k8s.apimachinery.pkg.apis.meta.v1.Time",
-        {"type": "string", "format": "date-time"},
-    ),
-    "micro": (
-        "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime",
-        {"type": "string", "format": "date-time"},
-    ),
+    "time": ("pkg.apis.meta.v1.Time", _TIME),
+    "micro": ("pkg.apis.meta.v1.MicroTime", _TIME),
     "quantity": (
-        "io.k8s.apimachinery.pkg.api.resource.Quantity",
+        "pkg.api.resource.Quantity",
         {"oneOf": [{"type": "string"}, {"type": "number"}]},
     ),
     "int-or-string": (
-        "io.k8s.apimachinery.pkg.util.intstr.IntOrString",
+        "pkg.util.intstr.IntOrString",
         {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"},
     ),
 }
+_NAMED = {key: (f"io.k8s.apimachinery.{name}", one) for key, (name, one) in _NAMED.items()}
 _PARAMETERS = [
     {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
     for name in ("dryRun", "fieldManager", "fieldValidation")

@@ -1,4 +1,4 @@
-"""Merge patches and strategic merge patches, both pure; JSON patches are in `jsonpatch`.
+"""Merge patches, strategic merge patches and JSON patches, all pure.
 
 Each function takes the decoded current object and the decoded patch and returns the
 patched object. The current object may be changed on the way: hand in a fresh copy.
@@ -11,6 +11,7 @@ directives `$patch` (merge, replace, delete), `$retainKeys`, `$setElementOrder/<
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +21,10 @@ _DIRECTIVE = "$patch"
 _RETAIN = "$retainKeys"
 _ORDER = "$setElementOrder/"
 _DROP = "$deleteFromPrimitiveList/"
+_NEEDS = {
+    "add": ("value",), "remove": (), "replace": ("value",), "move": ("from",), "copy": ("from",),
+    "test": (),
+}  # fmt: skip
 
 
 class BadPatchError(Exception):
@@ -218,3 +223,101 @@ def _without_directives(value: Any) -> Any:
         and key not in (_DIRECTIVE, _RETAIN)
         and not key.startswith((_ORDER, _DROP))
     }
+
+
+def json_patch(current: Any, operations: Any) -> Any:
+    """The document after the operations of a JSON patch (RFC 6902), in their order.
+
+    It is passed on inside a list of one, because an operation may replace the whole of it.
+
+    Raises:
+        BadPatchError: an operation is malformed.
+        UnprocessablePatchError: one names something that is not there, or a test fails.
+    """
+    if not isinstance(operations, list):
+        raise BadPatchError("a JSON patch is a list of operations")
+    document = [current]
+    for one in operations:
+        kind = one.get("op") if isinstance(one, dict) else None
+        if kind not in _NEEDS or not isinstance(one.get("path"), str):
+            raise BadPatchError(f"not an operation: {one}")
+        if any(key not in one for key in _NEEDS[kind]):
+            raise BadPatchError(f"missing {_NEEDS[kind][0]}: {one}")
+        _carry_out(document, kind, one)
+    return document[0]
+
+
+def _carry_out(document: list[Any], kind: str, one: dict[str, Any]) -> None:
+    path, value = one["path"], copy.deepcopy(one.get("value"))
+    if kind == "test":
+        # What is absent counts as null here, as in the real server.
+        found = _find(document, path, missing=None)
+        if found != value or type(found) is not type(value):
+            raise UnprocessablePatchError(f"testing value {path} failed")
+        return
+    if kind == "copy":
+        value = copy.deepcopy(_find(document, one["from"]))
+    elif kind == "move":
+        value = _take_out(document, one["from"])
+    elif kind == "remove" or (kind == "replace" and path):
+        _take_out(document, path)
+    if kind != "remove":
+        _put(document, path, value)
+
+
+def _pointer(path: Any) -> list[str]:
+    """The steps from the list that holds the document to a value of it."""
+    if not isinstance(path, str) or (path and not path.startswith("/")):
+        raise BadPatchError(f"not a JSON pointer: {path!r}")
+    return ["0", *(step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:])]
+
+
+def _find(document: list[Any], path: str, **default: Any) -> Any:
+    value: Any = document
+    for step in _pointer(path):
+        try:
+            value = value[_place(value, step)]
+        except (KeyError, IndexError, TypeError) as error:
+            if default:
+                return default["missing"]
+            raise UnprocessablePatchError(f"nothing at {path}") from error
+    return value
+
+
+def _place(parent: Any, step: str, *, beyond: int = 0) -> Any:
+    if isinstance(parent, dict):
+        return step
+    if not isinstance(parent, list) or not step.isdigit() or int(step) >= len(parent) + beyond:
+        raise IndexError(step)
+    return int(step)
+
+
+def _parent_of(document: list[Any], path: str) -> tuple[Any, str]:
+    *steps, last = _pointer(path)
+    value: Any = document
+    for step in steps:
+        value = value[_place(value, step)]
+    return value, last
+
+
+def _put(document: list[Any], path: str, value: Any) -> None:
+    if not path:
+        document[0] = value
+        return
+    try:
+        parent, last = _parent_of(document, path)
+        if isinstance(parent, list):
+            place = len(parent) if last == "-" else _place(parent, last, beyond=1)
+            parent.insert(place, value)
+        else:
+            parent[_place(parent, last)] = value
+    except (KeyError, IndexError) as error:
+        raise UnprocessablePatchError(f"nothing at {path}") from error
+
+
+def _take_out(document: list[Any], path: str) -> Any:
+    try:
+        parent, last = _parent_of(document, path)
+        return parent.pop(_place(parent, last))
+    except (KeyError, IndexError) as error:
+        raise UnprocessablePatchError(f"nothing at {path}") from error

@@ -17,7 +17,8 @@ from ccm.sandbox.apiserver import scalars, schema
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 
 _MAGIC = b"k8s\0"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES = 0, 2
+_FIXED = {1: 8, 5: 4}
 
 Wire = int | bytes
 
@@ -104,25 +105,18 @@ def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)
-        number, wire_type = tag >> 3, tag & 7
-        value: Wire
-        if wire_type == _VARINT:
-            value, position = _varint(data, position)
-        else:
-            size, position = _size(data, position, wire_type)
-            value = data[position : position + size]
-            position += size
-            if len(value) < size:
-                raise DamagedError("a field is cut off")
-        yield number, value
-
-
-def _size(data: bytes, position: int, wire_type: int) -> tuple[int, int]:
-    if wire_type == _BYTES:
-        return _varint(data, position)
-    if wire_type in (_FIXED32, _FIXED64):
-        return (4 if wire_type == _FIXED32 else 8), position
-    raise DamagedError(f"unknown wire type {wire_type}")
+        size = _FIXED.get(tag & 7, 0)
+        if not size:
+            # Of a number it is the value, of bytes their length.
+            size, position = _varint(data, position)
+        if tag & 7 == _VARINT:
+            yield tag >> 3, size
+            continue
+        value = data[position : position + size]
+        position += size
+        if len(value) < size or tag & 7 not in (_BYTES, *_FIXED):
+            raise DamagedError("a field is cut off, or of an unknown wire type")
+        yield tag >> 3, value
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:

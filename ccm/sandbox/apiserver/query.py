@@ -77,6 +77,15 @@ class WriteOptions:
     field_manager: str = ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOptions:
+    """The preconditions of a deletion; empty ones hold always."""
+
+    uid: str = ""
+    resource_version: str = ""
+    dry_run: bool = False
+
+
 def list_options(kind: kinds.Kind, query: Mapping[str, str]) -> ListOptions:
     """The options of a list or watch of that kind.
 

@@ -23,7 +23,7 @@ from aiohttp import web
 from ccm.sandbox.apiserver import (
     allocate,
     api,
-    deletion,
+    decode,
     discovery,
     errors,
     kinds,
@@ -184,7 +184,7 @@ class Server:
 
     async def _delete(self, call: _Call) -> web.StreamResponse:
         target = call.target
-        options = deletion.options(call.body, call.content_type, dict(call.http.query))
+        options = decode.delete_options(call.body, call.content_type, dict(call.http.query))
         written = self._api.delete(target, options)
         if not written.deleted or target.kind.is_returned_when_deleted:
             return await _send(call.http, call.renderer.one(written.entry))
@@ -199,7 +199,7 @@ class Server:
         return await _send(call.http, msgspec.json.encode(success))
 
     async def _delete_collection(self, call: _Call) -> web.StreamResponse:
-        options = deletion.options(call.body, call.content_type, dict(call.http.query))
+        options = decode.delete_options(call.body, call.content_type, dict(call.http.query))
         page = self._api.delete_collection(call.target, call.selection(), options)
         return await _send_page(call, page)
 

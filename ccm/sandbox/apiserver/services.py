@@ -360,9 +360,7 @@ def warnings(body: Mapping[str, Any]) -> Iterator[str]:
     for key, instead in _DEPRECATED.items():
         if key in (body["metadata"].get("annotations") or {}):
             yield f"annotation {key} is deprecated, please use {instead} instead"
-    ignored = ("loadBalancerIP", "externalIPs") if is_headless(spec) else ()
-    yield from (f"spec.{key} is ignored for headless services" for key in ignored if spec.get(key))
-    if spec.get("externalIPs") and not ignored:
+    if spec.get("externalIPs"):
         yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
     if spec.get("externalName") and spec["type"] != EXTERNAL_NAME:
         yield 'spec.externalName is ignored when spec.type is not "ExternalName"'

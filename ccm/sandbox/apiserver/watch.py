@@ -22,7 +22,7 @@ BOOKMARK_INTERVAL_S = 60.0
 """How often a watcher that wants bookmarks gets one; kube-apiserver's period."""
 
 _MIN_TIMEOUT_S = 1800.0
-_CHUNK_BYTES = 256 * 1024
+_CHUNK_FRAMES = 256
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,15 +156,5 @@ def _error_frame(error: errors.ApiError) -> bytes:
 
 def _chunks(frames: list[bytes]) -> list[bytes]:
     """Frames joined into writes of a moderate size."""
-    chunks: list[bytes] = []
-    gathered: list[bytes] = []
-    size = 0
-    for frame in frames:
-        gathered.append(frame)
-        size += len(frame)
-        if size >= _CHUNK_BYTES:
-            chunks.append(b"".join(gathered))
-            gathered, size = [], 0
-    if gathered:
-        chunks.append(b"".join(gathered))
-    return chunks
+    places = range(0, len(frames), _CHUNK_FRAMES)
+    return [b"".join(frames[place : place + _CHUNK_FRAMES]) for place in places]

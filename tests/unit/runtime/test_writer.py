@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from ccm.kube.errors import ApiError, Cause, Conflict, Invalid, Missing, StatusDetails
+from ccm.kube.store import Store
 from ccm.model import Node, patches
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.writer import Step, Writer, delete
@@ -159,7 +160,9 @@ async def test_a_step_may_say_that_the_write_is_pointless_by_now() -> None:
 
 
 async def test_a_writer_reads_its_own_writes_until_the_cache_has_them() -> None:
-    own = writer(Api(A))
+    cache: Store[Node] = Store()
+    cache.put(A)
+    own = writer(Api(A), cache=cache)
     written = await own.change(A, Step(label))
     assert own.newest(A) is written
     later = versioned(A, "3")
@@ -168,6 +171,12 @@ async def test_a_writer_reads_its_own_writes_until_the_cache_has_them() -> None:
     await own.change(A, Step(label))
     anew = versioned(A, "1", uid="u2")
     assert own.newest(anew) is anew
+
+
+async def test_what_the_cache_saw_deleted_before_the_answer_is_not_remembered() -> None:
+    own = writer(Api(A), cache=Store())
+    await own.change(A, Step(label))
+    assert own.newest(A) is A
 
 
 async def test_only_the_very_object_is_deleted() -> None:

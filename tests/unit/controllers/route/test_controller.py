@@ -485,3 +485,16 @@ async def test_a_hopeless_creation_is_tried_at_once_when_its_node_changes() -> N
         await advance(1)
 
         assert stage.cloud.present() == {("a", "10.120.0.0/24")}
+
+
+@pytest.mark.parametrize("settings", [{}, {"period_s": 10.0}], ids=["on changes", "fixed"])
+async def test_a_defect_of_a_listing_does_not_end_the_comparisons(settings: dict[str, Any]) -> None:
+    stage = Stage(**settings)
+    stage.node("a", "10.120.0.0/24")
+    defect: Any = ValueError("a defect of ours")
+    stage.cloud.faults["list"] = defect
+    async with stage.running():
+        await advance(5)
+        stage.cloud.faults.clear()
+        await advance(30)
+        assert stage.cloud.present() == {("a", "10.120.0.0/24")}

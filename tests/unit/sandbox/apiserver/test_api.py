@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import api, deletion, errors, kinds, listing, query, routes, store
+from ccm.sandbox.apiserver import api, decode, errors, kinds, listing, query, routes, store
 
 NODE = routes.Target(kind=kinds.NODES, name="n1")
 NODES = routes.Target(kind=kinds.NODES)
@@ -379,7 +379,7 @@ def test_delete_takes_the_object_away_at_a_revision_of_its_own(server: api.Api) 
     node(server)
     before = server.store.revision
 
-    written = server.delete(NODE, deletion.Options())
+    written = server.delete(NODE, query.DeleteOptions())
 
     assert written.deleted
     assert written.entry.revision == before + 1
@@ -390,15 +390,15 @@ def test_delete_takes_the_object_away_at_a_revision_of_its_own(server: api.Api) 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (deletion.Options(uid="other"), "the UID in the precondition (other) does not match"),
+        (query.DeleteOptions(uid="other"), "the UID in the precondition (other) does not match"),
         (
-            deletion.Options(resource_version="1"),
+            query.DeleteOptions(resource_version="1"),
             "the ResourceVersion in the precondition (1) does not match",
         ),
     ],
 )
 def test_a_precondition_that_does_not_hold_conflicts(
-    server: api.Api, options: deletion.Options, text: str
+    server: api.Api, options: query.DeleteOptions, text: str
 ) -> None:
     node(server)
 
@@ -408,7 +408,7 @@ def test_a_precondition_that_does_not_hold_conflicts(
 
 def test_preconditions_that_hold_do_not_hinder(server: api.Api) -> None:
     metadata = node(server)["metadata"]
-    options = deletion.Options(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+    options = query.DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
 
     assert server.delete(NODE, options).deleted
 
@@ -416,17 +416,17 @@ def test_preconditions_that_hold_do_not_hinder(server: api.Api) -> None:
 def test_delete_options_come_from_the_body() -> None:
     raw = b'{"kind":"DeleteOptions","preconditions":{"uid":"u"},"gracePeriodSeconds":0}'
 
-    assert deletion.options(raw, "application/json", {}) == deletion.Options(uid="u")
-    assert deletion.options(b"", "", {"dryRun": "All"}).dry_run
+    assert decode.delete_options(raw, "application/json", {}) == query.DeleteOptions(uid="u")
+    assert decode.delete_options(b"", "", {"dryRun": "All"}).dry_run
     with refused(400, "BadRequest"):
-        deletion.options(b'{"preconditions":5}', "application/json", {})
+        decode.delete_options(b'{"preconditions":5}', "application/json", {})
 
 
 def test_finalizers_hold_a_deletion_until_they_are_gone(server: api.Api) -> None:
     node(server, metadata={"finalizers": ["a.io/x", "b.io/y"]})
 
-    marked = server.delete(NODE, deletion.Options())
-    again = server.delete(NODE, deletion.Options())
+    marked = server.delete(NODE, query.DeleteOptions())
+    again = server.delete(NODE, query.DeleteOptions())
 
     metadata = marked.entry.body()["metadata"]
     assert metadata["deletionTimestamp"]
@@ -446,7 +446,7 @@ def test_finalizers_hold_a_deletion_until_they_are_gone(server: api.Api) -> None
 
 def test_a_deletion_cannot_be_taken_back(server: api.Api) -> None:
     node(server, metadata={"finalizers": ["a.io/x"]})
-    marked = server.delete(NODE, deletion.Options()).entry.body()
+    marked = server.delete(NODE, query.DeleteOptions()).entry.body()
 
     patch(server, NODE, {"metadata": {"deletionTimestamp": None}}, api.MERGE_PATCH)
 
@@ -456,7 +456,7 @@ def test_a_deletion_cannot_be_taken_back(server: api.Api) -> None:
 def test_a_trial_deletes_nothing(server: api.Api) -> None:
     node(server)
 
-    server.delete(NODE, deletion.Options(dry_run=True))
+    server.delete(NODE, query.DeleteOptions(dry_run=True))
 
     assert server.store.get(kinds.NODES, "n1") is not None
 
@@ -466,7 +466,7 @@ def test_a_collection_is_deleted_by_selector(server: api.Api) -> None:
         create(server, NODES, metadata={"name": name, "labels": {"x": name}})
     options = query.list_options(kinds.NODES, {"labelSelector": "x in (a,c)"})
 
-    page = server.delete_collection(NODES, options, deletion.Options())
+    page = server.delete_collection(NODES, options, query.DeleteOptions())
 
     assert names(page) == ["a", "c"]
     assert names(server.list_page(NODES, query.ListOptions())) == ["b"]
@@ -480,7 +480,7 @@ def test_a_namespace_takes_its_contents_along(server: api.Api) -> None:
     create(server, inside, metadata={"name": "free"})
     space = routes.Target(kind=kinds.NAMESPACES, name="x")
 
-    server.delete(space, deletion.Options())
+    server.delete(space, query.DeleteOptions())
 
     assert server.get(space).body()["status"] == {"phase": "Terminating"}
     assert names(server.list_page(inside, query.ListOptions())) == ["x/held"]
@@ -498,7 +498,7 @@ def test_pages_show_the_list_as_it_was_at_the_first(server: api.Api) -> None:
     for name in ("a", "b", "c", "d"):
         create(server, NODES, metadata={"name": name})
     first = server.list_page(NODES, query.ListOptions(limit=2))
-    server.delete(routes.Target(kind=kinds.NODES, name="c"), deletion.Options())
+    server.delete(routes.Target(kind=kinds.NODES, name="c"), query.DeleteOptions())
     create(server, NODES, metadata={"name": "e"})
 
     options = query.ListOptions(limit=5, page=query.Continue.parse(first.next_token))

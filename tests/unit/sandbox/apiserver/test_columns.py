@@ -192,18 +192,8 @@ def test_an_event_without_times() -> None:
             },
             [
                 *("x", "1/2", "CrashLoopBackOff", "2", "3d", "10.1.0.1", "n1", "<none>"),
-                "1/1",
+                "g",
             ],
-        ),
-        (
-            kinds.PODS,
-            {
-                "spec": {"containers": [{"name": "a"}]},
-                "status": {
-                    "containerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 3}}}]
-                },
-            },
-            ["x", "0/1", "ExitCode:3", "0", "3d", "<none>", "<none>", "<none>", "<none>"],
         ),
         (
             kinds.PODS,

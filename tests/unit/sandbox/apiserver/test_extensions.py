@@ -11,82 +11,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 
 from ccm.sandbox.apiserver import errors, extensions, journal, server, store
 
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "required": ["spec"],
-    "properties": {
-        "spec": {
-            "type": "object",
-            "required": ["class"],
-            "properties": {
-                "class": {"type": "string", "minLength": 2, "pattern": "^[a-z]+$"},
-                "replicas": {"type": "integer", "minimum": 0, "default": 1},
-                "policy": {"type": "string", "enum": ["Delete", "Keep"], "default": "Delete"},
-                "limit": {"x-kubernetes-int-or-string": True},
-                "tags": {"type": "object", "additionalProperties": {"type": "string"}},
-                "paused": {"type": "boolean"},
-                "note": {"type": "string", "nullable": True},
-                "raw": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-                "disks": {
-                    "type": "array",
-                    "maxItems": 2,
-                    "items": {
-                        "type": "object",
-                        "properties": {"size": {"type": "integer", "default": 10}},
-                    },
-                },
-            },
-        },
-        "status": {
-            "type": "object",
-            "properties": {
-                "phase": {"type": "string"},
-                "replicas": {"type": "integer"},
-                "selector": {"type": "string"},
-            },
-        },
-    },
-}
-DEFINITION: dict[str, Any] = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "machines.example.com"},
-    "spec": {
-        "group": "example.com",
-        "scope": "Namespaced",
-        "names": {"kind": "Machine", "plural": "machines", "shortNames": ["mc"]},
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {"openAPIV3Schema": SCHEMA},
-                "subresources": {
-                    "status": {},
-                    "scale": {
-                        "specReplicasPath": ".spec.replicas",
-                        "statusReplicasPath": ".status.replicas",
-                        "labelSelectorPath": ".status.selector",
-                    },
-                },
-                "selectableFields": [{"jsonPath": ".spec.class"}],
-                "additionalPrinterColumns": [
-                    {"name": "Class", "type": "string", "jsonPath": ".spec.class"},
-                    {"name": "Disks", "type": "integer", "jsonPath": ".spec.disks[0].size"},
-                    {
-                        "name": "Age",
-                        "type": "date",
-                        "jsonPath": ".metadata.creationTimestamp",
-                        "priority": 1,
-                    },
-                ],
-            }
-        ],
-    },
-}
+DEFINITION: dict[str, Any] = yaml.safe_load(
+    (Path(__file__).parents[3] / "machines.yaml").read_text()
+)
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MACHINES = "/apis/example.com/v1/namespaces/default/machines"
 MERGE = "application/merge-patch+json"
@@ -251,10 +182,10 @@ async def test_tables_and_selectors_are_the_definitions() -> None:
         table = await ask("GET", f"{MACHINES}?fieldSelector=spec.class=small", Accept=accept)
 
         heads = [(one["name"], one["priority"]) for one in table["columnDefinitions"]]
-        assert heads == [("Name", 0), ("Class", 0), ("Disks", 0), ("Age", 1)]
+        assert heads == [("Name", 0), ("Class", 0), ("Phase", 0), ("Disks", 0), ("Age", 1)]
         (row,) = table["rows"]
-        assert row["cells"][:3] == ["m", "small", 5]
-        assert row["cells"][3].endswith("s")
+        assert row["cells"][:4] == ["m", "small", "", 5]
+        assert row["cells"][4].endswith("s")
 
 
 async def test_a_definition_goes_when_its_last_object_has_gone() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import jsonpatch, patches
+from ccm.sandbox.apiserver import patches
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from ccm.sandbox.apiserver import jsonpatch, patches
     ],
 )
 def test_json_patch(operation: dict[str, Any], result: Any) -> None:
-    assert jsonpatch.apply({"a": [1, 2]}, [operation]) == result
+    assert patches.json_patch({"a": [1, 2]}, [operation]) == result
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_a_json_patch_that_cannot_be_applied_is_refused(
     operation: Any, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        jsonpatch.apply({"a": [1, 2]}, [operation])
+        patches.json_patch({"a": [1, 2]}, [operation])
 
 
 def test_a_json_patch_is_a_list() -> None:
     with pytest.raises(patches.BadPatchError):
-        jsonpatch.apply({}, {"op": "add"})
+        patches.json_patch({}, {"op": "add"})

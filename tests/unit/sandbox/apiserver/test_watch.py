@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import api, deletion, kinds, query, render, routes, store, watch
+from ccm.sandbox.apiserver import api, kinds, query, render, routes, store, watch
 
 
 class World:
@@ -31,7 +31,7 @@ class World:
 
     def delete(self, name: str) -> int:
         target = routes.Target(kind=kinds.NODES, name=name)
-        return self.api.delete(target, deletion.Options()).entry.revision
+        return self.api.delete(target, query.DeleteOptions()).entry.revision
 
     def watch(
         self, *, bookmark_interval_s: float = 60, namespace: str = "", **parameters: str

@@ -1,0 +1,58 @@
+"""aiohttp, imported without reading the machine's certificate authorities.
+
+On import aiohttp makes two TLS contexts for clients that bring none, and each reads some
+140 authorities: a tenth of the CPU of a start, for contexts that a client of the API server
+never uses. Here the authorities are read when such a context is first used.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class TrustOnUse(ssl.SSLContext):
+    """A client context that trusts the machine's authorities, read at the first connection."""
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """Begin a connection, as `ssl.SSLContext.wrap_bio` does."""
+        if not self.cert_store_stats()["x509_ca"]:
+            self.load_default_certs()
+        return super().wrap_bio(*args, **options)
+
+
+@contextmanager
+def _without_authorities() -> Iterator[None]:
+    """Inside, contexts are made empty."""
+    names = ("load_default_certs", "set_default_verify_paths")
+    own = {name: vars(ssl.SSLContext).get(name) for name in names}
+    for name in names:
+        setattr(ssl.SSLContext, name, lambda *_: None)
+    try:
+        yield
+    finally:
+        for name, method in own.items():
+            if method is None:
+                delattr(ssl.SSLContext, name)
+            else:
+                setattr(ssl.SSLContext, name, method)
+
+
+def _context() -> TrustOnUse:
+    """What `ssl.create_default_context` makes."""
+    context = TrustOnUse(ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_flags |= getattr(ssl, "VERIFY_X509_PARTIAL_CHAIN", 0)
+    return context
+
+
+with _without_authorities():
+    import aiohttp
+    from aiohttp import connector
+    from aiohttp.http_exceptions import HttpProcessingError
+
+assert hasattr(connector, "_SSL_CONTEXT_VERIFIED"), "aiohttp keeps its context elsewhere now"
+connector._SSL_CONTEXT_VERIFIED = _context()  # noqa: SLF001 - made empty above
+
+__all__ = ["HttpProcessingError", "aiohttp"]
