@@ -20,7 +20,7 @@ if _ROOT not in sys.path:
 
 from tests.shifted import ShiftedTimeLoop  # noqa: E402 - found through the line above
 
-pytest_plugins = ["tests.servers"]
+pytest_plugins = ["tests.handclock", "tests.servers"]
 
 
 def pytest_asyncio_loop_factories(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Self
 
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.throttle import Unlimited
 from ccm.kube.client import Client
 from ccm.kube.serviceaccount import ServiceAccount, acting_as
@@ -20,12 +19,10 @@ class Accounts:
 
     Args:
         own: the wire with our own credentials, which may ask for tokens.
-        clock: where time comes from.
     """
 
-    def __init__(self, own: Transport, clock: Clock = SYSTEM) -> None:
+    def __init__(self, own: Transport) -> None:
         self._own = own
-        self._clock = clock
         self._wires: dict[str, tuple[Transport, ServiceAccount]] = {}
         self._exits = AsyncExitStack()
 
@@ -39,12 +36,8 @@ class Accounts:
         """The wire of an account, and the name it goes by in user agents."""
         if name not in self._wires:
             asking = Client(self._own, name=name, limiter=Unlimited())
-            account = ServiceAccount(asking, namespace=NAMESPACE, name=name, clock=self._clock)
-            wire = Transport(
-                acting_as(self._own.config, account),
-                user_agent=self._own.user_agent,
-                clock=self._clock,
-            )
+            account = ServiceAccount(asking, namespace=NAMESPACE, name=name)
+            wire = Transport(acting_as(self._own.config, account), user_agent=self._own.user_agent)
             self._exits.push_async_exit(wire)
             self._wires[name] = wire, account
         wire, account = self._wires[name]

@@ -9,7 +9,6 @@ from typing import Any
 from ccm.app.options import PROGRAM, Options
 from ccm.app.provider import Misconfigured
 from ccm.app.values import NamedCertificate
-from ccm.base.clock import SYSTEM, Clock
 from ccm.serving import certs, tls
 
 SERVER = ""
@@ -20,7 +19,7 @@ PAIR_NAMES = {SERVER: PROGRAM, WEBHOOKS: f"{PROGRAM}-webhook"}
 """Names of a certificate's files in a `--cert-dir`, as in the Go reference."""
 
 
-def keeper(options: Options, prefix: str, clock: Clock = SYSTEM) -> tls.Keeper:
+def keeper(options: Options, prefix: str) -> tls.Keeper:
     """Keeps the TLS context of a server.
 
     Raises:
@@ -34,7 +33,7 @@ def keeper(options: Options, prefix: str, clock: Clock = SYSTEM) -> tls.Keeper:
     except tls.TlsError as error:
         raise Misconfigured(f"--{prefix}tls-...: {error}") from error
     named = list(_named(get("tls-sni-cert-key")))
-    return tls.Keeper(rules, certs.Certificates(_main(get, prefix, clock), named), clock=clock)
+    return tls.Keeper(rules, certs.Certificates(_main(get, prefix), named))
 
 
 class _Flags:
@@ -48,14 +47,14 @@ class _Flags:
         return self._options.get(self._prefix + name)
 
 
-def _main(get: _Flags, prefix: str, clock: Clock) -> certs.Source:
+def _main(get: _Flags, prefix: str) -> certs.Source:
     if get("tls-cert-file"):
         return certs.Files(Path(get("tls-cert-file")), Path(get("tls-private-key-file")))
     subject = certs.Subject.serving(get("bind-address"))
     if get("cert-dir"):
         name = PAIR_NAMES[prefix]
-        return certs.Directory(Path(get("cert-dir")), name, subject, clock=clock)
-    return certs.Memory(subject, clock=clock)
+        return certs.Directory(Path(get("cert-dir")), name, subject)
+    return certs.Memory(subject)
 
 
 def _named(entries: Iterable[NamedCertificate]) -> Iterable[certs.Named]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 
 import ccm
 from ccm.app.accounts import Accounts
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
@@ -41,7 +40,6 @@ class Clients:
     Args:
         transport: the wire.
         rate: qps and burst of each client; None = no limit.
-        clock: where time comes from.
         accounts: under which controllers act; None = all act as we do.
     """
 
@@ -49,14 +47,12 @@ class Clients:
         self,
         transport: Transport,
         rate: tuple[float, int] | None,
-        clock: Clock = SYSTEM,
         *,
         accounts: Accounts | None = None,
     ) -> None:
         self._transport = transport
         self._accounts = accounts
         self._rate = rate
-        self._clock = clock
 
     def named(self, name: str) -> Client:
         """A client with a bucket of its own, and with separate accounts as the account so named."""
@@ -87,7 +83,7 @@ class Clients:
         if self._rate is None:
             return Unlimited()
         qps, burst = self._rate
-        return TokenBucket(qps=qps, burst=burst, clock=self._clock)
+        return TokenBucket(qps=qps, burst=burst)
 
 
 class ProviderClient:

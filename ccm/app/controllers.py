@@ -14,7 +14,6 @@ from ccm.app.clients import Clients
 from ccm.app.events import Events
 from ccm.app.options import Options
 from ccm.base import log
-from ccm.base.clock import Clock
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.calls.routes import RouteCalls
 from ccm.cloud.calls.services import ServiceCalls
@@ -63,7 +62,6 @@ class Parts:
         informers: the shared caches.
         handle: the handle to the cloud.
         inventory: the shared listing of instances; None where the provider has none.
-        clock: where time comes from.
     """
 
     options: Options
@@ -72,7 +70,6 @@ class Parts:
     informers: Informers
     handle: Handle
     inventory: SharedInventory | None
-    clock: Clock
 
 
 def enabled(

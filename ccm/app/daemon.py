@@ -31,7 +31,6 @@ from ccm.app.tenant import Tenant
 from ccm.app.vitals import Vitals
 from ccm.base import log
 from ccm.base.backoff import jittered
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.drain import Drain
 from ccm.base.files import Signature
 from ccm.base.lastresort import LastResort
@@ -67,7 +66,7 @@ LAST_MOMENT = 0.8
 _NO_MIGRATION = migration.Plan(leader_name="")
 
 
-async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTEM) -> int:
+async def run(options: Options, environ: Mapping[str, str]) -> int:
     """Run the daemon until it is told to stop; the exit code.
 
     Raises:
@@ -88,13 +87,12 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
         raise Misconfigured(str(error)) from error
     logger.info("starting", version=ccm.__version__, server=cluster.server, source=cluster.source)
     async with (
-        Transport(cluster, user_agent=user_agent(PROGRAM), clock=clock) as transport,
-        Accounts(transport, clock) as accounts,
+        Transport(cluster, user_agent=user_agent(PROGRAM)) as transport,
+        Accounts(transport) as accounts,
     ):
         clients = Clients(
             transport,
             options.api_rate,
-            clock,
             accounts=accounts if options.use_service_account_credentials else None,
         )
         wire = sources.Kubeconfig(
@@ -104,7 +102,6 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
             environ=environ,
             adopted=accounts.follow,
             more=parts,
-            clock=clock,
         )
         daemon = Daemon(
             options,
@@ -114,22 +111,19 @@ async def run(options: Options, environ: Mapping[str, str], clock: Clock = SYSTE
             followed=reload.Followed(
                 since=since, sources=[wire] if options.kubeconfig or not options.master else []
             ),
-            clock=clock,
         )
-        around = Surroundings(
-            vitals=daemon.vitals, transport=transport, environ=environ, clock=clock
-        )
+        around = Surroundings(vitals=daemon.vitals, transport=transport, environ=environ)
         async with serving(options, around) as served:
-            return await _live(daemon, served, options, clock)
+            return await _live(daemon, served, options)
 
 
-async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options, clock: Clock) -> int:
+async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) -> int:
     """Run the daemon until it is told to stop, or its HTTPS server fails; the exit code."""
     logger = log.logger("daemon")
     with stopping.signals() as stop:
         work = spawn(daemon.run(), name="daemon")
         told = spawn(stop.wait(), name="stop-signal")
-        flushing = spawn(_keep_flushing(options, clock), name="log-flush")
+        flushing = spawn(_keep_flushing(options), name="log-flush")
         try:
             await asyncio.wait({work, told, served}, return_when=asyncio.FIRST_COMPLETED)
             if served.done() and not work.done():
@@ -161,7 +155,6 @@ class Daemon:
         opener: opens the provider.
         plan: which controllers run under a second lease; None = no migration.
         followed: what else than our own and the provider's configuration is followed.
-        clock: where time comes from.
     """
 
     def __init__(
@@ -172,7 +165,6 @@ class Daemon:
         *,
         plan: migration.Plan | None = None,
         followed: reload.Followed = reload.NOTHING,
-        clock: Clock = SYSTEM,
     ) -> None:
         self._options = options
         self._clients = clients
@@ -185,12 +177,11 @@ class Daemon:
         self._nodes: Informer[Node] | None = None
         self._handle: Handle | None = None
         self._identity = new_identity(socket.gethostname())
-        self._clock = clock
         self._log = log.logger("daemon")
-        self._events = Events(clients.named(EVENTS), clock)
-        self.drain = Drain(clock)
+        self._events = Events(clients.named(EVENTS))
+        self.drain = Drain()
         self.last_resort = LastResort()
-        self.vitals = Vitals(clock)
+        self.vitals = Vitals()
 
     async def run(self) -> int:
         """Open the provider, then lead when it is our turn; the exit code."""
@@ -285,11 +276,11 @@ class Daemon:
             name=options.leader_elect_resource_name,
         )
         tell = reload.teller(self._events.recorder(COMPONENT_MANAGER), about)
-        reloader = reload.Reloader(found, tell, since=self._followed.since, clock=self._clock)
+        reloader = reload.Reloader(found, tell, since=self._followed.since)
         async with Group() as group:
             group.start(reloader.run(), name="reload")
             group.start(self._tenant.until_crash(), name="provider-watch")
-            serving = webhooks.serve(options, lambda: handle.cloud, clock=self._clock)
+            serving = webhooks.serve(options, lambda: handle.cloud)
             group.start(serving, name="webhooks")
 
     async def _accept(self, cloud: Cloud) -> None:
@@ -316,7 +307,6 @@ class Daemon:
             recorder=self._events.recorder(COMPONENT_MANAGER),
             on_lost=self._lost,
             before_release=lambda: self._events.flush(HURRIED_FLUSH_S),
-            clock=self._clock,
         )
         return self.vitals.elects(lease, elector)
 
@@ -332,9 +322,7 @@ class Daemon:
         """Everything that only the leader does, until cancelled."""
         self.drain.govern()
         informers = Informers(
-            self._clients.named(INFORMERS),
-            resync_s=self._options.min_resync_period.total_seconds(),
-            clock=self._clock,
+            self._clients.named(INFORMERS), resync_s=self._options.min_resync_period.total_seconds()
         )
         nodes = informers.of(NODES)
         self._nodes, self._informers = nodes, ProviderInformers(nodes)
@@ -348,7 +336,6 @@ class Daemon:
             informers=informers,
             handle=handle,
             inventory=inventory,
-            clock=self._clock,
         )
         self.vitals.informers = informers
         try:
@@ -386,7 +373,7 @@ class Daemon:
     def _open_handle(self, cloud: Cloud) -> Handle:
         options = self._options
         rate = options.cloud_rate
-        limiter = TokenBucket(qps=rate[0], burst=rate[1], clock=self._clock) if rate else None
+        limiter = TokenBucket(qps=rate[0], burst=rate[1]) if rate else None
         self._handle = Handle(
             cloud,
             deadline_s=options.cloud_call_timeout.total_seconds() or None,
@@ -407,7 +394,7 @@ class Daemon:
     async def _pause_between_starts(self) -> None:
         interval_s = self._options.controller_start_interval.total_seconds()
         if interval_s > 0:
-            await self._clock.sleep(jittered(interval_s, 1.0, random.Random()))
+            await asyncio.sleep(jittered(interval_s, 1.0, random.Random()))
 
     def _check_cluster_id(self, cloud: Cloud) -> None:
         if cloud.has_cluster_id:
@@ -440,10 +427,10 @@ def migration_plan(options: Options) -> migration.Plan | None:
     return plan
 
 
-async def _keep_flushing(options: Options, clock: Clock) -> None:
+async def _keep_flushing(options: Options) -> None:
     period_s = options.log_flush_frequency.total_seconds()
     if period_s > 0:
-        await log.flush_every(period_s, clock)
+        await log.flush_every(period_s)
 
 
 async def _settle(informers: Informers) -> None:

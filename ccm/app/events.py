@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from ccm.base.clock import Clock
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.kube.client import Client
 from ccm.kube.events import EventRecorder
@@ -24,9 +23,8 @@ class Events:
     is left, for at most `FLUSH_S`, unless they were abandoned.
     """
 
-    def __init__(self, client: Client, clock: Clock) -> None:
+    def __init__(self, client: Client) -> None:
         self._resource = client.resource(EVENTS)
-        self._clock = clock
         self._recorders: dict[str, EventRecorder] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._abandoned = False
@@ -35,7 +33,7 @@ class Events:
         """The recorder that reports as this component."""
         known = self._recorders.get(component)
         if known is None:
-            known = EventRecorder(self._resource, component=component, clock=self._clock)
+            known = EventRecorder(self._resource, component=component)
             self._recorders[component] = known
             self._tasks.append(spawn(known.run(), name=f"events-{component}"))
         return known

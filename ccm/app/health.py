@@ -15,7 +15,7 @@ from typing import Any
 
 from ccm.app.reviews import Raw
 from ccm.app.vitals import LATE_S, Controller, Vitals
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock
 from ccm.kube import errors, queue_metrics
 from ccm.kube.informer import Informer
 from ccm.serving.health import WELL, Check, Finding, wrong
@@ -48,14 +48,12 @@ class Checks:
     Args:
         vitals: what they read.
         api: asks the API server.
-        clock: where time comes from.
     """
 
-    def __init__(self, vitals: Vitals, api: Raw, clock: Clock = SYSTEM) -> None:
+    def __init__(self, vitals: Vitals, api: Raw) -> None:
         self._vitals = vitals
         self._api = api
-        self._clock = clock
-        self._asked: Remembered[None, Finding] = Remembered(lambda _found: ASKED_S, clock=clock)
+        self._asked: Remembered[None, Finding] = Remembered(lambda _found: ASKED_S)
         self._alive = (
             Check(name="ping", look=_now(lambda: WELL)),
             Check(name="event-loop", look=_now(self._loop)),
@@ -129,7 +127,7 @@ class Checks:
         return _together(self._cache(informer) for informer in informers.all)
 
     def _cache(self, informer: Informer[Any]) -> str:
-        now, what = self._clock.monotonic(), informer.resource
+        now, what = clock.monotonic(), informer.resource
         since = informer.trouble_since
         if since is not None and now - since > LOST_S:
             return f"{what} cannot be followed for {now - since:.0f}s"

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from ccm.base import log, metrics, redact
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock, log, metrics, redact
 from ccm.base.files import Signature, signature
 from ccm.base.tasks import Group
 from ccm.kube.events import EventRecorder
@@ -95,7 +94,6 @@ class Reloader:
         sources: what is followed.
         tell: records events.
         since: what the files looked like before their content was first read.
-        clock: where time comes from.
     """
 
     def __init__(
@@ -104,11 +102,9 @@ class Reloader:
         tell: Tell,
         *,
         since: Mapping[Path, Signature] = MappingProxyType({}),
-        clock: Clock = SYSTEM,
     ) -> None:
         self._sources = sources
         self._tell = tell
-        self._clock = clock
         self._log = log.logger("reload")
         self._used = {
             source.name: {
@@ -132,14 +128,14 @@ class Reloader:
         alike = 0
         retry_at: float | None = None
         while True:
-            await self._clock.sleep(CHECK_S)
+            await asyncio.sleep(CHECK_S)
             before, seen = seen, await asyncio.to_thread(_look, used)
             alike = alike + 1 if seen == before else 0
             settled = alike >= (GONE_LOOKS if None in seen.values() else 1)
-            due = retry_at is not None and self._clock.monotonic() >= retry_at
+            due = retry_at is not None and clock.monotonic() >= retry_at
             if settled and (seen != used or due):
                 again = await self._use(source, said=seen == used)
-                retry_at = self._clock.monotonic() + RETRY_S if again else None
+                retry_at = clock.monotonic() + RETRY_S if again else None
                 used = {source.path: seen[source.path], **source.more}
                 seen = {**used, **{path: seen[path] for path in used if path in seen}}
 

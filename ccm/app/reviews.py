@@ -14,9 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from ccm.base import metrics
+from ccm.base import clock, metrics
 from ccm.base.backoff import Exponential
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.throttle import TokenBucket
 from ccm.kube import errors
 from ccm.kube.client import Client
@@ -110,15 +109,11 @@ class Reviews:
 
     Args:
         client: sends the questions.
-        clock: where time comes from.
         rng: where jitter comes from.
     """
 
-    def __init__(
-        self, client: Raw, *, clock: Clock = SYSTEM, rng: random.Random | None = None
-    ) -> None:
+    def __init__(self, client: Raw, *, rng: random.Random | None = None) -> None:
         self._client = client
-        self._clock = clock
         self._rng = rng or random.Random()
 
     async def review_token(self, token: str) -> User | None:
@@ -176,11 +171,11 @@ class Reviews:
             try:
                 return await attempt()
             except (errors.Unreachable, errors.ServerError, errors.TooMany):
-                await self._clock.sleep(_PAUSES.delay(number, self._rng))
+                await asyncio.sleep(_PAUSES.delay(number, self._rng))
         return await attempt()
 
     async def _once(self, path: str, body: bytes, counted: _Counted) -> bytes:
-        started = self._clock.monotonic()
+        started = clock.monotonic()
         code = "<error>"
         try:
             answer = await self._client.raw("POST", path, body=body, retry=False)
@@ -189,11 +184,11 @@ class Reviews:
             code = str(error.status)
             raise
         finally:
-            counted.observe(code, self._clock.monotonic() - started)
+            counted.observe(code, clock.monotonic() - started)
         return answer
 
 
-def client(transport: Transport, name: str, *, clock: Clock = SYSTEM) -> Client:
+def client(transport: Transport, name: str) -> Client:
     """The client for questions over one transport; it has a rate limit of its own."""
-    limiter = TokenBucket(qps=QPS, burst=BURST, clock=clock)
+    limiter = TokenBucket(qps=QPS, burst=BURST)
     return Client(transport, name=name, limiter=limiter, timeout_s=LIMIT_S)

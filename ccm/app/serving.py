@@ -24,7 +24,6 @@ from ccm.app.reviews import Reviews
 from ccm.app.trust import Believed
 from ccm.app.vitals import Vitals
 from ccm.base import log, metrics
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import Unlimited
 from ccm.kube import config as kube_config
@@ -52,13 +51,11 @@ class Surroundings:
         vitals: what the daemon knows about itself.
         transport: to the API server.
         environ: of the process; says whether it runs inside a cluster.
-        clock: where time comes from.
     """
 
     vitals: Vitals
     transport: Transport
     environ: Mapping[str, str]
-    clock: Clock = SYSTEM
 
 
 @asynccontextmanager
@@ -96,31 +93,30 @@ async def _serve(options: Options, around: Surroundings, port: socket.socket | N
     own_metrics.describe(platform_name())
     async with AsyncExitStack() as stack:
         stack.callback(port.close)
-        keeper = certificates.keeper(options, certificates.SERVER, around.clock)
+        keeper = certificates.keeper(options, certificates.SERVER)
         asks = await _reviewers(stack, options, around)
         authenticator = Authenticator(
-            Reviews(asks.tokens, clock=around.clock) if asks.tokens else None,
+            Reviews(asks.tokens) if asks.tokens else None,
             token_ttl_s=options.authentication_token_webhook_cache_ttl.total_seconds(),
-            clock=around.clock,
         )
 
         def adopt(trust: Trust) -> None:
             keeper.trust(trust.pem)
             authenticator.trust = trust
 
-        believed = Believed(options, asks.tokens, adopt, clock=around.clock)
+        believed = Believed(options, asks.tokens, adopt)
         around.vitals.waiting = lambda: believed.waiting
         await believed.start()
         try:
             await keeper.start()
         except certs.CertificateError as error:
             raise Misconfigured(f"HTTPS server: {error}") from error
-        checks = Checks(around.vitals, _health_client(around.transport), around.clock)
+        checks = Checks(around.vitals, _health_client(around.transport))
         stack.push_async_callback(checks.close)
         site = Site(
-            pages(options, checks, around.clock),
+            pages(options, checks),
             authenticator=authenticator,
-            authorizer=_authorizer(options, asks.access, around.clock),
+            authorizer=_authorizer(options, asks.access),
         )
         stack.push_async_callback(site.close)
         server = http.Server(site.answer, context=keeper.context)
@@ -134,7 +130,7 @@ async def _serve(options: Options, around: Surroundings, port: socket.socket | N
             group.start(around.vitals.beat(), name="beat")
 
 
-def pages(options: Options, checks: Checks, clock: Clock = SYSTEM) -> dict[str, http.Handler]:
+def pages(options: Options, checks: Checks) -> dict[str, http.Handler]:
     """What is served, by path."""
     slis = Slis()
     found: dict[str, http.Handler] = {
@@ -145,7 +141,7 @@ def pages(options: Options, checks: Checks, clock: Clock = SYSTEM) -> dict[str, 
     for name in ("healthz", "livez", "readyz"):
         found |= Health(name, getattr(checks, name), slis=slis).pages
     if options.profiling:
-        found |= Profiling(clock).pages | verbosity.PAGES
+        found |= Profiling().pages | verbosity.PAGES
     return found
 
 
@@ -173,8 +169,8 @@ async def _reviewers(stack: AsyncExitStack, options: Options, around: Surroundin
     if access is None:
         logger.info("callers get the always allowed paths only: no --authorization-kubeconfig")
     return _Reviewers(
-        tokens=reviews.client(tokens, "authentication", clock=around.clock) if tokens else None,
-        access=reviews.client(access, "authorization", clock=around.clock) if access else None,
+        tokens=reviews.client(tokens, "authentication") if tokens else None,
+        access=reviews.client(access, "authorization") if access else None,
     )
 
 
@@ -187,23 +183,20 @@ async def _transport(
     if not kubeconfig and not options.kubeconfig and not options.master:
         return around.transport  # that is the cluster we run in
     try:
-        cluster = await asyncio.to_thread(
-            kube_config.load, kubeconfig, environ=around.environ, clock=around.clock
-        )
+        cluster = await asyncio.to_thread(kube_config.load, kubeconfig, environ=around.environ)
     except kube_config.ConfigError as error:
         given = f"{kubeconfig}: " if kubeconfig else ""
         raise Misconfigured(f"authentication and authorization: {given}{error}") from error
-    opened = Transport(cluster, user_agent=user_agent(PROGRAM), clock=around.clock)
+    opened = Transport(cluster, user_agent=user_agent(PROGRAM))
     return await stack.enter_async_context(opened)
 
 
-def _authorizer(options: Options, client: Client | None, clock: Clock) -> Authorizer:
+def _authorizer(options: Options, client: Client | None) -> Authorizer:
     return Authorizer(
-        Reviews(client, clock=clock) if client else None,
+        Reviews(client) if client else None,
         Paths(options.authorization_always_allow_paths),
         allowed_ttl_s=options.authorization_webhook_cache_authorized_ttl.total_seconds(),
         denied_ttl_s=options.authorization_webhook_cache_unauthorized_ttl.total_seconds(),
-        clock=clock,
     )
 
 

@@ -15,7 +15,6 @@ from ccm.app.provider import Misconfigured
 from ccm.app.reload import Refused
 from ccm.app.tenant import Opening, Tenant
 from ccm.base import log
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.files import Signature, signature
 from ccm.cloud import errors as cloud_errors
 from ccm.cloud.calls.handle import Handle
@@ -131,7 +130,6 @@ class Kubeconfig:
         environ: for exec plugins.
         adopted: called when the wire has other credentials.
         more: the files named by what is used now, as they looked before they were read.
-        clock: where time comes from.
     """
 
     def __init__(
@@ -143,7 +141,6 @@ class Kubeconfig:
         environ: Mapping[str, str],
         adopted: Callable[[], None] = lambda: None,
         more: Mapping[Path, Signature] = NO_MORE,
-        clock: Clock = SYSTEM,
     ) -> None:
         self.name = "kubeconfig" if file else "service-account"
         token = next(iter(more), kube_config.SERVICE_ACCOUNT / "token")
@@ -154,7 +151,6 @@ class Kubeconfig:
         self._master = master
         self._environ = environ
         self._adopted = adopted
-        self._clock = clock
 
     async def use(self) -> str:
         """Try the credentials, then take them over. Raises Refused."""
@@ -175,7 +171,7 @@ class Kubeconfig:
         return "new credentials are in use"
 
     async def _try(self, found: kube_config.ClusterConfig) -> None:
-        wire = Transport(found, user_agent=self._wire.user_agent, clock=self._clock)
+        wire = Transport(found, user_agent=self._wire.user_agent)
         async with wire:
             # Forbidden is an answer too: the server knows who we are.
             with suppress(kube_errors.Forbidden):

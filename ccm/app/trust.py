@@ -21,7 +21,6 @@ from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
 from ccm.app.reviews import Raw
 from ccm.base import log
-from ccm.base.clock import SYSTEM, Clock
 from ccm.kube import errors
 from ccm.serving.authentication import Proxies, Trust
 from ccm.serving.certs import CertificateError
@@ -53,21 +52,14 @@ class Believed:
         options: the flags.
         client: reads the config map; None: only files count.
         adopt: told whom to believe; `CertificateError` if that cannot be used.
-        clock: where time comes from.
     """
 
     def __init__(
-        self,
-        options: Options,
-        client: Raw | None,
-        adopt: Callable[[Trust], None],
-        *,
-        clock: Clock = SYSTEM,
+        self, options: Options, client: Raw | None, adopt: Callable[[Trust], None]
     ) -> None:
         self._options = options
         self._client = None if options.authentication_skip_lookup else client
         self._adopt = adopt
-        self._clock = clock
         self._log = log.logger("serving")
         self._looked_up = self._client is None
         self._cluster: Mapping[str, str] = {}
@@ -107,7 +99,7 @@ class Believed:
                     )
             else:
                 self._said = "" if looked_up else self._said
-            await self._clock.sleep(CHECK_S if self._looked_up else RETRY_S)
+            await asyncio.sleep(CHECK_S if self._looked_up else RETRY_S)
 
     async def _look_up(self) -> bool:
         """Read the config map, if there is anybody to ask; whether that went well."""

@@ -5,12 +5,13 @@ Nothing here decides what is healthy, and nothing waits.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock
 from ccm.cloud.calls.handle import Handle
 from ccm.kube.informer import Informers
 from ccm.kube.leader import LeaderElector
@@ -44,16 +45,14 @@ class Vitals:
         late_beats: how often in a row the event loop was late.
 
     Args:
-        clock: where time comes from.
     """
 
-    def __init__(self, clock: Clock = SYSTEM) -> None:
+    def __init__(self) -> None:
         self.opening = "the provider is not open yet"
         self.handle: Handle | None = None
         self.informers: Informers | None = None
         self.waiting: Callable[[], str] = str
         self.late_beats = 0
-        self._clock = clock
         self._electors: dict[str, LeaderElector] = {}
         self._controllers: dict[str, Controller] = {}
 
@@ -70,9 +69,9 @@ class Vitals:
     async def beat(self) -> None:
         """Measure how late the event loop is, until cancelled."""
         while True:
-            due = self._clock.monotonic() + BEAT_S
-            await self._clock.sleep(BEAT_S)
-            late = self._clock.monotonic() - due > LATE_S
+            due = clock.monotonic() + BEAT_S
+            await asyncio.sleep(BEAT_S)
+            late = clock.monotonic() - due > LATE_S
             self.late_beats = self.late_beats + 1 if late else 0
 
     def elects(self, lease: str, elector: LeaderElector) -> LeaderElector:

@@ -17,7 +17,6 @@ from ccm.app import certificates, gates, names
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
 from ccm.base import log
-from ccm.base.clock import SYSTEM, Clock
 from ccm.cloud.interface import Cloud
 from ccm.controllers.service import plan
 from ccm.model import Service
@@ -50,7 +49,7 @@ def enabled(options: Options) -> tuple[str, ...]:
     return tuple(name for name in names.WEBHOOKS if names.is_enabled(name, options.webhooks))
 
 
-async def serve(options: Options, cloud: Callable[[], Cloud], *, clock: Clock = SYSTEM) -> None:
+async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
     """Serve the webhooks that are on until cancelled; return at once if none is.
 
     Raises:
@@ -60,12 +59,12 @@ async def serve(options: Options, cloud: Callable[[], Cloud], *, clock: Clock = 
     hooks = [Webhook(name=name, handle=_MAKERS[name](parts)) for name in enabled(options)]
     if not hooks:
         return
-    keeper = certificates.keeper(options, certificates.WEBHOOKS, clock)
+    keeper = certificates.keeper(options, certificates.WEBHOOKS)
     endpoint = listener.Endpoint(
         address=options.webhook_bind_address, port=options.webhook_secure_port
     )
     server = http.Server(
-        webhook.Webhooks(hooks, clock=clock).handle,
+        webhook.Webhooks(hooks).handle,
         context=keeper.context,
         max_body=webhook.MAX_BODY,
     )

@@ -7,12 +7,10 @@ takes no clock: a test that wants time to obey it runs on a loop of its own
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Protocol
 
 
 def now() -> datetime:
@@ -43,39 +41,3 @@ def replaced(wall: Callable[[], datetime], steady: Callable[[], float]) -> Itera
         yield
     finally:
         _wall, _steady = before
-
-
-class Clock(Protocol):
-    """What a component may ask about time."""
-
-    def now(self) -> datetime:
-        """Wall-clock time, timezone-aware, in UTC."""
-        ...
-
-    def monotonic(self) -> float:
-        """Seconds since an arbitrary start; never runs backwards."""
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait that many seconds; zero or less yields to the event loop once."""
-        ...
-
-
-class SystemClock:
-    """The module's own functions, as an object."""
-
-    def now(self) -> datetime:
-        """Wall-clock time in UTC."""
-        return now()
-
-    def monotonic(self) -> float:
-        """Seconds since an arbitrary start."""
-        return monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait through the event loop."""
-        await asyncio.sleep(max(0.0, seconds))
-
-
-SYSTEM = SystemClock()
-"""The one system clock; the default wherever a clock may be passed."""

@@ -18,18 +18,12 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
 from ccm.base import waiting
-from ccm.base.clock import SYSTEM, Clock
 
 
 class Drain:
-    """What is under way, and whether more may be begun.
+    """What is under way, and whether more may be begun."""
 
-    Args:
-        clock: where time comes from.
-    """
-
-    def __init__(self, clock: Clock = SYSTEM) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -52,7 +46,7 @@ class Drain:
     async def drained(self, grace_s: float) -> bool:
         """Let nothing new begin and wait for what is under way; False when that takes longer."""
         self._begun = True
-        return await waiting.wait_for(self._idle, grace_s, clock=self._clock, name="drain")
+        return await waiting.wait_for(self._idle, grace_s)
 
     def enter(self) -> None:
         """One more is under way."""

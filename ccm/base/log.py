@@ -7,6 +7,7 @@ Verbosity and formats may change at any time, also for loggers that exist alread
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping
@@ -16,7 +17,6 @@ from types import FrameType
 from typing import Any, Literal
 
 from ccm.base import log_render, log_stream, redact
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log_levels import DEBUG, LIBRARIES, Levels
 
 
@@ -192,10 +192,10 @@ def flush() -> None:
         _STATE.out.flush()
 
 
-async def flush_every(period_s: float, clock: Clock = SYSTEM) -> None:
+async def flush_every(period_s: float) -> None:
     """Write the lines that are held back again and again, until cancelled."""
     while True:
-        await clock.sleep(period_s)
+        await asyncio.sleep(period_s)
         flush()
 
 

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock
 
 
 class Limiter(Protocol):
@@ -36,17 +36,15 @@ class TokenBucket:
     Args:
         qps: tokens per second, may be fractional; must be above zero.
         burst: size of the bucket, at least one. It starts full.
-        clock: where time comes from.
     """
 
-    def __init__(self, *, qps: float, burst: int, clock: Clock = SYSTEM) -> None:
+    def __init__(self, *, qps: float, burst: int) -> None:
         if qps <= 0:
             raise ValueError(f"qps must be above 0, not {qps}")
         if burst < 1:
             raise ValueError(f"burst must be at least 1, not {burst}")
         self._qps = qps
         self._burst = burst
-        self._clock = clock
         self._tokens = float(burst)
         self._updated = clock.monotonic()
         self._waiters: deque[asyncio.Future[None]] = deque()
@@ -65,15 +63,15 @@ class TokenBucket:
         """Wait for a token, in order of arrival; a cancelled waiter takes none."""
         if self.try_acquire():
             return 0.0
-        started = self._clock.monotonic()
+        started = clock.monotonic()
         await self._queue_up()
         try:
-            while (missing := self._missing()) > 0:
-                await self._clock.sleep(missing)
+            while (missing := self._missing()) > 0:  # noqa: ASYNC110 - only time brings tokens
+                await asyncio.sleep(missing)
             self._tokens -= 1
         finally:
             self._hand_over()
-        return self._clock.monotonic() - started
+        return clock.monotonic() - started
 
     async def _queue_up(self) -> None:
         """Wait to be the head of the line; only the head sleeps, the rest wait for it."""
@@ -100,7 +98,7 @@ class TokenBucket:
             self._waiters[0].set_result(None)
 
     def _refill(self) -> None:
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         # A bucket made outside the event loop may have been stamped by another clock.
         grown = self._tokens + max(0.0, now - self._updated) * self._qps
         self._tokens = min(float(self._burst), grown)
@@ -110,14 +108,14 @@ class TokenBucket:
         """Seconds until a whole token is there; zero when it is."""
         self._refill()
         # A token short by rounding error counts as whole, else the head could spin.
-        return 0.0 if self._tokens > 1 - 1e-9 else (1 - self._tokens) / self._qps
+        return 0.0 if self._tokens > 1 - 1e-6 else (1 - self._tokens) / self._qps
 
 
-def bucket(qps: float, burst: int, clock: Clock = SYSTEM) -> Limiter:
+def bucket(qps: float, burst: int) -> Limiter:
     """The limiter for a qps/burst pair as client-go reads it: negative qps = no limit.
 
     Zero takes client-go's defaults of 5 (qps) and 10 (burst).
     """
     if qps < 0:
         return Unlimited()
-    return TokenBucket(qps=qps or 5.0, burst=burst or 10, clock=clock)
+    return TokenBucket(qps=qps or 5.0, burst=burst or 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import os
 import sys
@@ -11,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TextIO
-
-from ccm.base.clock import SYSTEM, Clock
 
 if TYPE_CHECKING:
     from ccm.app.flags import Flag
@@ -122,7 +121,6 @@ def own_flags() -> Mapping[str, Flag]:
 
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
-    import asyncio
 
     from ccm.app.flags import UsageError
 
@@ -193,7 +191,6 @@ async def answer(
     out: TextIO,
     *,
     environ: Mapping[str, str] = os.environ,
-    clock: Clock = SYSTEM,
     watch: Callable[[str], None] = lambda _name: None,
 ) -> int:
     """Make all checks and show what they found; the exit status.
@@ -202,7 +199,6 @@ async def answer(
         wanted: what the command line asks for.
         out: where findings go.
         environ: the environment, for kubeconfig and exec plugins.
-        clock: where time comes from.
         watch: told the name of each check before it is made.
     """
     import msgspec
@@ -211,11 +207,7 @@ async def answer(
     from ccm.doctor.case import Case
 
     case = Case(
-        options=wanted.options,
-        environ=environ,
-        clock=clock,
-        account=wanted.account,
-        limit_s=wanted.limit_s,
+        options=wanted.options, environ=environ, account=wanted.account, limit_s=wanted.limit_s
     )
     with _logging(wanted.options.v):
         results = await _examine(case, wanted.output, out, watch)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ccm.app.options import Options
-from ccm.base.clock import Clock
 from ccm.cloud.interface import Cloud
 from ccm.cloud.registry import Opener
 from ccm.cloud.types import InstanceListing
@@ -35,7 +34,6 @@ class Case:
     Attributes:
         options: the daemon's flags.
         environ: the environment, for kubeconfig and exec plugins.
-        clock: where time comes from.
         account: whose permissions are asked about; empty: our own.
         limit_s: longest time of one check.
         service_account: folder with the token of a Pod.
@@ -54,7 +52,6 @@ class Case:
 
     options: Options
     environ: Mapping[str, str]
-    clock: Clock
     account: str = ""
     limit_s: float = LIMIT_S
     service_account: Path = SERVICE_ACCOUNT

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from ccm.base import redact
+from ccm.base import clock, redact
 from ccm.base.tasks import leaves
 from ccm.cloud import errors as cloud_errors
 from ccm.doctor import leases, nodes, provider, reach, rights, services
@@ -127,10 +127,10 @@ async def examine(case: Case, about_to: Callable[[Check], None]) -> AsyncGenerat
 
 
 async def _timed(check: Check, case: Case) -> Result:
-    started = case.clock.monotonic()
+    started = clock.monotonic()
     finding = _clean(await _make(check, case))
     case.findings[check.name] = finding
-    return Result(check=check.name, finding=finding, seconds=case.clock.monotonic() - started)
+    return Result(check=check.name, finding=finding, seconds=clock.monotonic() - started)
 
 
 async def _closed(case: Case) -> Finding | None:

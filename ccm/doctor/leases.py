@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from ccm.base import clock
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, fail, ok, skip, some, warn
 from ccm.kube import errors
@@ -178,7 +179,7 @@ def _silence_s(case: Case, found: Lease) -> float | None:
         renewed = times.parse_time(found.spec.renew_time or "")
     except ValueError:
         return None
-    return max(0.0, (case.clock.now() - renewed).total_seconds() + (case.skew_s or 0.0))
+    return max(0.0, (clock.now() - renewed).total_seconds() + (case.skew_s or 0.0))
 
 
 def _is_fresh(case: Case, found: Lease) -> bool:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ccm.app import names as controllers
+from ccm.base import clock
 from ccm.base.tasks import bounded
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
@@ -233,5 +234,5 @@ def _age_s(case: Case, node: Node) -> float:
     created = node.metadata.creation_timestamp
     if created is None:
         return 0.0
-    now = case.clock.now()
+    now = clock.now()
     return (now - times.parse_time(created)).total_seconds() + (case.skew_s or 0.0)

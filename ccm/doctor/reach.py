@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from ccm.app.clients import user_agent
+from ccm.base.clock import now
 from ccm.doctor.case import Case, User
 from ccm.doctor.finding import Finding, fail, ok, skip, warn
 from ccm.kube import config, errors
@@ -81,7 +82,7 @@ async def kubeconfig(case: Case) -> Finding:
             str(error),
             "correct it, or give another file with --kubeconfig; inside a Pod leave the flag out",
         )
-    wire = Transport(case.cluster, user_agent=user_agent(PROGRAM), clock=case.clock)
+    wire = Transport(case.cluster, user_agent=user_agent(PROGRAM))
     case.client = Client(await case.exits.enter_async_context(wire), timeout_s=case.limit_s)
     return ok(f"{case.cluster.source}{hint}: {case.cluster.server}")
 
@@ -170,7 +171,7 @@ def _file(case: Case) -> tuple[str, str]:
 def _measure(case: Case, told: str | None) -> None:
     """Note how far the server's clock is ahead; it tells whole seconds, rounded down."""
     if told is not None:
-        case.skew_s = (times.parse_time(told) - case.clock.now()).total_seconds() + 0.5
+        case.skew_s = (times.parse_time(told) - now()).total_seconds() + 0.5
 
 
 def _unreachable(where: str, error: errors.Unreachable) -> Finding:

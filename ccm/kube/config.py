@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
 from ccm.kube import kubeconfig_reader, tls
 from ccm.kube.credentials import Credentials, Fixed, TokenFile, basic, bearer, read_token
@@ -96,7 +95,6 @@ def load(
     *,
     environ: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT,
-    clock: Clock = SYSTEM,
 ) -> ClusterConfig:
     """Find the API server; blocking, call it once at start.
 
@@ -107,23 +105,22 @@ def load(
         environ: environment to look into and to hand to exec plugins; the process' own
             by default.
         service_account: folder with token, ca.crt and namespace.
-        clock: where time comes from.
 
     Raises:
         ConfigError: something is missing, unreadable, contradictory or not supported.
     """
     variables = os.environ if environ is None else environ
     if kubeconfig:
-        return _from_kubeconfig(kubeconfig, master, dict(variables), clock)
+        return _from_kubeconfig(kubeconfig, master, dict(variables))
     if master:
         server = _server_url(master, secure=False, where="--master")
         return ClusterConfig(
             server=server, credentials=Fixed(), tls=tls.TlsSettings(), source="--master"
         )
-    return _in_cluster(variables, service_account, clock)
+    return _in_cluster(variables, service_account)
 
 
-def _in_cluster(environ: Mapping[str, str], folder: Path, clock: Clock) -> ClusterConfig:
+def _in_cluster(environ: Mapping[str, str], folder: Path) -> ClusterConfig:
     host = environ.get("KUBERNETES_SERVICE_HOST", "")
     port = environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
@@ -150,7 +147,7 @@ def _in_cluster(environ: Mapping[str, str], folder: Path, clock: Clock) -> Clust
     address = f"[{host}]" if ":" in host else host
     return ClusterConfig(
         server=f"https://{address}:{port}",
-        credentials=TokenFile(folder / "token", clock=clock),
+        credentials=TokenFile(folder / "token"),
         tls=settings,
         namespace=_read_namespace(folder / "namespace"),
         disable_compression=True,
@@ -219,9 +216,7 @@ class _Section:
         return value
 
 
-def _from_kubeconfig(
-    paths: str, master: str, environ: Mapping[str, str], clock: Clock
-) -> ClusterConfig:
+def _from_kubeconfig(paths: str, master: str, environ: Mapping[str, str]) -> ClusterConfig:
     context, cluster, user = _select(paths)
     context.refuse_others(_CONTEXT_FIELDS)
     cluster.refuse_others(_CLUSTER_FIELDS)
@@ -234,7 +229,7 @@ def _from_kubeconfig(
     )
     return ClusterConfig(
         server=server,
-        credentials=_credentials(cluster, user, server, environ, clock),
+        credentials=_credentials(cluster, user, server, environ),
         tls=settings,
         namespace=context.text("namespace") or DEFAULT_NAMESPACE,
         disable_compression=cluster.flag("disable-compression"),
@@ -334,11 +329,7 @@ def _tls_settings(cluster: _Section, user: _Section) -> tls.TlsSettings:
 
 
 def _credentials(
-    cluster: _Section,
-    user: _Section,
-    server: str,
-    environ: Mapping[str, str],
-    clock: Clock,
+    cluster: _Section, user: _Section, server: str, environ: Mapping[str, str]
 ) -> Credentials:
     token_file = user.path("tokenFile")
     token = user.text("token")
@@ -350,13 +341,13 @@ def _credentials(
             read_token(token_file)
         except (OSError, ValueError) as problem:
             raise user.fault("tokenFile", str(problem)) from problem
-        return TokenFile(token_file, clock=clock)
+        return TokenFile(token_file)
     if token:
         return Fixed(bearer(token.strip()))
     if username:
         return Fixed(basic(username, user.text("password")))
     if user.fields.get("exec"):
-        return ExecPlugin(_exec_settings(cluster, user, server, environ), clock=clock)
+        return ExecPlugin(_exec_settings(cluster, user, server, environ))
     return Fixed()
 
 

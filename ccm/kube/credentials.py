@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from ccm.base import redact
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock, redact
 from ccm.base.log import logger
 from ccm.kube.errors import NoCredentials
 from ccm.kube.tls import ClientCertificate
@@ -105,10 +104,9 @@ class TokenFile:
     when it ends.
     """
 
-    def __init__(self, path: Path, *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, path: Path) -> None:
         self._log = logger("kube")
         self._path = path
-        self._clock = clock
         self._credential: Credential | None = None
         self._read_at = 0.0
         self._reread_at = 0.0
@@ -127,12 +125,10 @@ class TokenFile:
             NoCredentials: the file could never be read.
         """
         known = self._credential
-        if known is not None and (
-            self._clock.monotonic() < self._reread_at or self._reading.locked()
-        ):
+        if known is not None and (clock.monotonic() < self._reread_at or self._reading.locked()):
             return known
         async with self._reading:
-            if self._credential is None or self._clock.monotonic() >= self._reread_at:
+            if self._credential is None or clock.monotonic() >= self._reread_at:
                 await self._read()
             return self._credential_or_raise()
 
@@ -147,10 +143,10 @@ class TokenFile:
         try:
             token = await asyncio.to_thread(read_token, self._path)
         except (OSError, ValueError) as problem:
-            self._reread_at = self._clock.monotonic() + _RETRY_READ_S
+            self._reread_at = clock.monotonic() + _RETRY_READ_S
             self._note_failure(problem)
             return
-        self._read_at = self._clock.monotonic()
+        self._read_at = clock.monotonic()
         self._reread_at = self._read_at + REREAD_AFTER_S
         self._credential = bearer(token)
         if self._failing:

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from ccm.base import metrics, waiting
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock, metrics, waiting
 from ccm.base.log import logger
 from ccm.kube import errors
 from ccm.kube.correlation import Correlator, Verdict, stamped
@@ -67,21 +66,12 @@ class EventRecorder:
     Args:
         sink: where events are written; its client has a rate limit of its own.
         component: the reporting component.
-        clock: where time comes from.
         rng: where the first pause comes from.
     """
 
-    def __init__(
-        self,
-        sink: Sink,
-        *,
-        component: str,
-        clock: Clock = SYSTEM,
-        rng: random.Random | None = None,
-    ) -> None:
+    def __init__(self, sink: Sink, *, component: str, rng: random.Random | None = None) -> None:
         self._sink = sink
         self._component = component
-        self._clock = clock
         self._rng = rng or random.Random()
         self._log = logger("events", component=component)
         self._queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE_SIZE)
@@ -120,7 +110,7 @@ class EventRecorder:
             reporting_component=self._component,
         )
         try:
-            self._queue.put_nowait(stamped(event, self._clock.now()))
+            self._queue.put_nowait(stamped(event, clock.now()))
         except asyncio.QueueFull:
             self._counts["overflow"].inc()
 
@@ -139,22 +129,20 @@ class EventRecorder:
     async def flush(self, timeout_s: float) -> bool:
         """Wait, while `run` is running, until all is written; False when that took longer."""
         try:
-            await waiting.within(
-                timeout_s, self._queue.join(), clock=self._clock, name="events-flush"
-            )
+            await waiting.within(timeout_s, self._queue.join(), name="events-flush")
         except TimeoutError:
             return False
         return True
 
     async def _handle(self, event: Event) -> None:
-        verdict = self._correlator.judge(event, self._clock.now())
+        verdict = self._correlator.judge(event, clock.now())
         if verdict is None:
             self._counts["spam"].inc()
             return
         for attempt in range(TRIES):
             if attempt:
                 first = attempt == 1
-                await self._clock.sleep(RETRY_PAUSE_S * (self._rng.random() if first else 1.0))
+                await asyncio.sleep(RETRY_PAUSE_S * (self._rng.random() if first else 1.0))
             try:
                 await self._write(verdict)
             except errors.ApiError as refusal:
@@ -200,7 +188,7 @@ class EventRecorder:
 
     def _name(self, subject: str) -> str:
         """`<object>.<unix nanoseconds in hex>`, a UUID where that is no valid name."""
-        microseconds = (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
+        microseconds = (clock.now() - _EPOCH) // timedelta(microseconds=1)
         # The clock is coarser than a nanosecond; two events must not share a name.
         self._last_ns = max(self._last_ns + 1, microseconds * 1000)
         name = f"{subject}.{self._last_ns:x}"

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import msgspec
 
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock
 from ccm.base.log import logger
 from ccm.kube.credentials import Credential, bearer
 from ccm.kube.errors import UNDECODABLE, NoCredentials
@@ -86,16 +86,9 @@ _DECODER = msgspec.json.Decoder(ExecCredential)
 class ExecPlugin:
     """A source of credentials that runs a program when it has none that is valid."""
 
-    def __init__(
-        self,
-        settings: ExecSettings,
-        *,
-        clock: Clock = SYSTEM,
-        timeout_s: float = PLUGIN_TIMEOUT_S,
-    ) -> None:
+    def __init__(self, settings: ExecSettings, *, timeout_s: float = PLUGIN_TIMEOUT_S) -> None:
         self._log = logger("kube")
         self._settings = settings
-        self._clock = clock
         self._timeout_s = timeout_s
         self._credential: Credential | None = None
         self._expires: datetime | None = None
@@ -129,14 +122,14 @@ class ExecPlugin:
             return self._credential != credential
 
     def _expired(self) -> bool:
-        return self._expires is not None and self._clock.now() >= self._expires
+        return self._expires is not None and clock.now() >= self._expires
 
     async def _renew(self) -> None:
         output = await self._run()
         credential, expires = parse_answer(output, self._settings)
         self._credential = credential
         self._expires = expires
-        self._obtained_at = self._clock.monotonic()
+        self._obtained_at = clock.monotonic()
         if self._failing:
             self._failing = False
             self._log.info("exec plugin gives credentials again", command=self._settings.command)

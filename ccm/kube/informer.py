@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from ccm.base import tasks, waiting
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock, tasks, waiting
 from ccm.base.log import Logger, logger
 from ccm.kube import reflector
 from ccm.kube.resources import Kind
@@ -112,7 +111,6 @@ class Informer(Generic[T]):
             of itself, stretched by a random factor in [1, 2); 0 = never.
         indexes: see `store.Store`.
         settings: of the reflector.
-        clock: where time comes from.
         rng: where jitter comes from.
     """
 
@@ -124,21 +122,14 @@ class Informer(Generic[T]):
         resync_s: float = 0.0,
         indexes: Mapping[str, Index[T]] | None = None,
         settings: reflector.Settings = reflector.DEFAULTS,
-        clock: Clock = SYSTEM,
         rng: random.Random | None = None,
     ) -> None:
         self.resource = resource
         self._content: _Content[T] = _Content(resource, indexes)
         self._resync_s = resync_s
-        self._clock = clock
         self._rng = rng or random.Random()
         self._reflector = reflector.Reflector(
-            source,
-            self._content,
-            resource=resource,
-            settings=settings,
-            clock=clock,
-            rng=self._rng,
+            source, self._content, resource=resource, settings=settings, rng=self._rng
         )
 
     @property
@@ -197,9 +188,7 @@ class Informer(Generic[T]):
         Raises:
             TimeoutError: it took longer.
         """
-        if not await waiting.wait_for(
-            self._content.synced, timeout_s, clock=self._clock, name=f"sync-{self.resource}"
-        ):
+        if not await waiting.wait_for(self._content.synced, timeout_s):
             raise TimeoutError(f"the cache of {self.resource} is not complete yet")
 
     async def run(self) -> None:
@@ -212,13 +201,13 @@ class Informer(Generic[T]):
     async def _resync(self) -> None:
         objects = self._content.store
         while True:
-            await self._clock.sleep(self._resync_s * (1 + self._rng.random()))
+            await asyncio.sleep(self._resync_s * (1 + self._rng.random()))
             for number, key in enumerate(list(objects.keys()), start=1):
                 obj = objects.get(key)
                 if obj is not None:
                     self._content.updated(obj, obj)
                 if number % _RESYNC_CHUNK == 0:
-                    await self._clock.sleep(0)
+                    await asyncio.sleep(0)
 
 
 class Informers:
@@ -228,7 +217,6 @@ class Informers:
         client: the client that all informers share.
         resync_s: see `Informer`.
         settings: of the reflectors.
-        clock: where time comes from.
         rng: where jitter comes from.
     """
 
@@ -238,13 +226,11 @@ class Informers:
         *,
         resync_s: float = 0.0,
         settings: reflector.Settings = reflector.DEFAULTS,
-        clock: Clock = SYSTEM,
         rng: random.Random | None = None,
     ) -> None:
         self._client = client
         self._resync_s = resync_s
         self._settings = settings
-        self._clock = clock
         self._rng = rng or random.Random()
         self._informers: dict[Kind[Any], Informer[Any]] = {}
         self._group: tasks.Group | None = None
@@ -258,7 +244,6 @@ class Informers:
                 resource=kind.plural,
                 resync_s=self._resync_s,
                 settings=self._settings,
-                clock=self._clock,
                 rng=self._rng,
             )
             self._informers[kind] = known
@@ -282,9 +267,9 @@ class Informers:
         Raises:
             TimeoutError: it took longer; the message names one that is not complete.
         """
-        deadline = self._clock.monotonic() + timeout_s
+        deadline = clock.monotonic() + timeout_s
         for informer in self.all:
-            await informer.wait_synced(deadline - self._clock.monotonic())
+            await informer.wait_synced(deadline - clock.monotonic())
 
     async def run(self) -> None:
         """Run all informers, those asked for later included, until cancelled."""

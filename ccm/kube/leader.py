@@ -26,9 +26,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from ccm.base import metrics, tasks, waiting
+from ccm.base import clock, metrics, tasks, waiting
 from ccm.base.backoff import Exponential, Streak, jittered
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
 from ccm.kube import errors
 from ccm.kube.client import WatchEvent
@@ -91,7 +90,6 @@ class LeaderElector:
         before_release: awaited when the work has ended and before the lease is given back; it
             sets a limit to itself, because a successor waits meanwhile.
         watch: whether to watch the Lease while standing by.
-        clock: where time comes from.
         rng: where jitter comes from.
     """
 
@@ -105,7 +103,6 @@ class LeaderElector:
         on_lost: Callable[[], object] | None = None,
         before_release: Callable[[], Awaitable[object]] | None = None,
         watch: bool = True,
-        clock: Clock = SYSTEM,
         rng: random.Random | None = None,
     ) -> None:
         self._leases = leases
@@ -115,10 +112,9 @@ class LeaderElector:
         self._on_lost = on_lost
         self._before_release = before_release
         self._watch = watch
-        self._clock = clock
         self._rng = rng or random.Random()
         self._log = logger("leader", lease=f"{terms.namespace}/{terms.name}")
-        self._lock = Lock(leases, terms, clock=clock)
+        self._lock = Lock(leases, terms)
         self._status = _master_status.labels(terms.name)
         self._status.set(0)
         self._leading = False
@@ -143,7 +139,7 @@ class LeaderElector:
 
         Only a leader can be unhealthy: one that did not notice the end of its lease.
         """
-        now = self._clock.monotonic() if now_s is None else now_s
+        now = clock.monotonic() if now_s is None else now_s
         silent_s = now - self._lock.observed_at
         if not self._leading or silent_s <= self._terms.lease_duration_s + HEALTH_TOLERANCE_S:
             return None
@@ -194,11 +190,11 @@ class LeaderElector:
 
     async def _wait_for_turn(self) -> None:
         """Wait until the next try is due, or the watch shows that nobody leads."""
-        tried_at = self._clock.monotonic()
+        tried_at = clock.monotonic()
         period_s = jittered(self._terms.retry_period_s, JITTER, self._rng)
         while True:
-            left = self._next_try(tried_at, period_s) - self._clock.monotonic()
-            if not await waiting.wait_for(self._news, left, clock=self._clock, name="lease-turn"):
+            left = self._next_try(tried_at, period_s) - clock.monotonic()
+            if not await waiting.wait_for(self._news, left):
                 return
             self._news.clear()
             if not self._lock.holder:
@@ -217,16 +213,16 @@ class LeaderElector:
         """Watch the Lease while standing by."""
         streak = Streak(policy=_WATCH_BACKOFF, reset_after_s=120.0, rng=self._rng)
         while True:
-            opened_at = self._clock.monotonic()
+            opened_at = clock.monotonic()
             try:
                 await self._follow_once()
             except errors.KubeError as problem:
                 self._log.debug("cannot watch the lease, reading it instead", error=str(problem))
             finally:
                 self._heard_at = None
-            now = self._clock.monotonic()
+            now = clock.monotonic()
             lasted = now - opened_at >= _SHORT_WATCH_S
-            await self._clock.sleep(0 if lasted else streak.next(now))
+            await asyncio.sleep(0 if lasted else streak.next(now))
 
     async def _follow_once(self) -> None:
         async with self._leases.watch(
@@ -235,9 +231,9 @@ class LeaderElector:
             field_selector=f"metadata.name={self._terms.name}",
             idle_timeout_s=self._terms.lease_duration_s,
         ) as events:
-            self._heard_at = self._clock.monotonic()
+            self._heard_at = clock.monotonic()
             async for event in events:
-                self._heard_at = self._clock.monotonic()
+                self._heard_at = clock.monotonic()
                 if event.object is not None and event.object.name == self._terms.name:
                     self._take_event(event, event.object)
 
@@ -251,11 +247,9 @@ class LeaderElector:
 
     async def _attempt(self, limit_s: float) -> bool:
         """One try that never takes longer than the limit; failures are no exceptions."""
-        started = self._clock.monotonic()
+        started = clock.monotonic()
         try:
-            held = await waiting.within(
-                limit_s, self._lock.attempt(), clock=self._clock, name="lease-try"
-            )
+            held = await waiting.within(limit_s, self._lock.attempt(), name="lease-try")
         except errors.Conflict as conflict:
             self._log.debug("another replica was faster", error=str(conflict))
             held = False
@@ -286,7 +280,7 @@ class LeaderElector:
 
     async def _renew_until_lost(self) -> None:
         while True:
-            await self._clock.sleep(self._terms.retry_period_s)
+            await asyncio.sleep(self._terms.retry_period_s)
             if not await self._renew():
                 return
 
@@ -298,11 +292,11 @@ class LeaderElector:
             if self._lock.holder and not self._lock.is_ours:
                 return False
             left = self._renewed_at + self._terms.renew_deadline_s - self._now()
-            await self._clock.sleep(min(self._terms.retry_period_s, left))
+            await asyncio.sleep(min(self._terms.retry_period_s, left))
         return False
 
     def _now(self) -> float:
-        return self._clock.monotonic()
+        return clock.monotonic()
 
     def _begin(self) -> None:
         self._leading = True
@@ -329,10 +323,7 @@ class LeaderElector:
     async def _release(self) -> None:
         try:
             released = await waiting.within(
-                self._terms.request_timeout_s,
-                self._lock.release(),
-                clock=self._clock,
-                name="lease-release",
+                self._terms.request_timeout_s, self._lock.release(), name="lease-release"
             )
         except (errors.KubeError, TimeoutError) as problem:
             self._log.warning("could not give the lease back", error=str(problem))

@@ -11,6 +11,7 @@ second would be taken for silent up to a second early then, before it has given 
 
 from __future__ import annotations
 
+import asyncio
 import math
 import uuid
 from collections.abc import Iterator
@@ -20,8 +21,7 @@ from typing import Protocol
 
 import msgspec
 
-from ccm.base import metrics
-from ccm.base.clock import Clock
+from ccm.base import clock, metrics
 from ccm.kube import errors
 from ccm.model.lease import Lease, LeaseSpec
 from ccm.model.meta import ObjectMeta, ObjectReference
@@ -123,16 +123,14 @@ class Lock:
     Args:
         leases: where to read and write.
         terms: which Lease, for how long, and who we are.
-        clock: where time comes from.
     """
 
-    def __init__(self, leases: Leases, terms: Terms, *, clock: Clock) -> None:
+    def __init__(self, leases: Leases, terms: Terms) -> None:
         self._leases = leases
         self._namespace = terms.namespace
         self._name = terms.name
         self._identity = terms.identity
         self._duration_s = math.ceil(terms.lease_duration_s)
-        self._clock = clock
         self._lease: Lease | None = None
         self._record: _Record | None = None
         self._observed_at = -math.inf
@@ -184,7 +182,7 @@ class Lock:
         record = _record(lease.spec)
         if record != self._record:
             self._record = record
-            self._observed_at = self._clock.monotonic()
+            self._observed_at = clock.monotonic()
 
     def observe_absence(self) -> None:
         """Take note that there is no Lease."""
@@ -236,7 +234,7 @@ class Lock:
             except (errors.Conflict, errors.Unreachable, errors.ServerError) as problem:
                 lease = None
                 if not isinstance(problem, errors.Conflict):
-                    await self._clock.sleep(_RELEASE_PAUSE_S)
+                    await asyncio.sleep(_RELEASE_PAUSE_S)
             else:
                 return True
 
@@ -274,11 +272,11 @@ class Lock:
         self.observe(lease)
 
     def _is_valid(self) -> bool:
-        return self.expires_at > self._clock.monotonic()
+        return self.expires_at > clock.monotonic()
 
     def _claim(self, old: LeaseSpec | None) -> LeaseSpec:
         """The record that makes us the holder; a term of ours that runs is continued."""
-        now = self._clock.now()
+        now = clock.now()
         transitions = 0
         acquired = format_micro_time(now)
         if old is not None:
@@ -296,7 +294,7 @@ class Lock:
         )
 
     def _release_of(self, old: LeaseSpec) -> LeaseSpec:
-        now = format_micro_time(self._clock.now())
+        now = format_micro_time(clock.now())
         return LeaseSpec(
             holder_identity="",
             lease_duration_seconds=_RELEASED_S,

@@ -13,6 +13,7 @@ ends, and not in between. Counterpart in client-go: Reflector.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Collection, Coroutine
@@ -20,9 +21,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from ccm.base import metrics, tasks, waiting
+from ccm.base import clock, metrics, tasks, waiting
 from ccm.base.backoff import Exponential, Streak
-from ccm.base.clock import SYSTEM, Clock
 from ccm.base.log import logger
 from ccm.kube import errors
 from ccm.kube.client import Page, WatchEvent
@@ -172,7 +172,6 @@ class Reflector(Generic[T]):
         sink: what to keep up to date.
         resource: plural name, for logs and metrics.
         settings: see `Settings`.
-        clock: where time comes from.
         rng: where jitter comes from.
     """
 
@@ -183,14 +182,12 @@ class Reflector(Generic[T]):
         *,
         resource: str,
         settings: Settings = DEFAULTS,
-        clock: Clock = SYSTEM,
         rng: random.Random | None = None,
     ) -> None:
         self._source = source
         self._sink = sink
         self._resource = resource
         self._settings = settings
-        self._clock = clock
         self._rng = rng or random.Random()
         self._log = logger("reflector", resource=resource)
         self._streak = self._new_streak()
@@ -237,7 +234,7 @@ class Reflector(Generic[T]):
             except errors.Gone:
                 self._version = None
                 self._log.debug("watched version expired, listing again")
-                await self._clock.sleep(self._expiries.next(self._clock.monotonic()))
+                await asyncio.sleep(self._expiries.next(clock.monotonic()))
             except (errors.KubeError, _Fruitless) as problem:
                 await self._recover(problem)
 
@@ -277,13 +274,13 @@ class Reflector(Generic[T]):
             for obj in page.items[start : start + _CHUNK]:
                 unseen.saw(obj.key)
                 self._sink.upsert(obj)
-            await self._clock.sleep(0)
+            await asyncio.sleep(0)
 
     async def _finish_initial(self, unseen: _Unseen, version: str) -> None:
         for number, key in enumerate(unseen.gone, start=1):
             self._sink.remove(key)
             if number % _CHUNK == 0:
-                await self._clock.sleep(0)
+                await asyncio.sleep(0)
         self._version = version
         self._unseen = None
         self._fruitless = 0
@@ -311,7 +308,7 @@ class Reflector(Generic[T]):
     async def _watch(self, version: str) -> None:
         shortest, longest = self._settings.watch_timeout_s
         timeout_s = self._rng.randint(shortest, longest)
-        opened_at = self._clock.monotonic()
+        opened_at = clock.monotonic()
         self._progress = False
         request = self._source.watch(
             resource_version=version,
@@ -332,9 +329,7 @@ class Reflector(Generic[T]):
         """Wait until the server begins to answer; a watch may be silent only after that."""
         limit_s = self._settings.open_limit_s
         try:
-            return await waiting.within(
-                limit_s, entering, clock=self._clock, name=f"open-watch-{self._resource}"
-            )
+            return await waiting.within(limit_s, entering, name=f"open-watch-{self._resource}")
         except TimeoutError:
             raise errors.Unreachable(
                 f"a watch was not answered within {limit_s:g} s", kind="timeout"
@@ -344,7 +339,7 @@ class Reflector(Generic[T]):
         """Decide what the end of a watch without an error means."""
         if self._is_initial:
             raise _Fruitless("the watch ended before its initial events were complete")
-        lasted = self._clock.monotonic() - opened_at
+        lasted = clock.monotonic() - opened_at
         if not self._progress and lasted < self._settings.short_watch_s:
             raise _Fruitless(f"the watch ended after {lasted:.1f} s without any event")
         self._fruitless = 0
@@ -352,21 +347,21 @@ class Reflector(Generic[T]):
 
     async def _watchdog(self, timeout_s: float) -> None:
         """End the watch when its initial events do not come, or when it overstays."""
-        opened_at = self._clock.monotonic()
+        opened_at = clock.monotonic()
         while self._is_initial:
             left = (
                 min(
                     (self._last_contact or opened_at) + self._settings.initial_silence_s,
                     opened_at + self._settings.initial_limit_s,
                 )
-                - self._clock.monotonic()
+                - clock.monotonic()
             )
             if left <= 0:
                 raise _Ignored("the initial events of a watch were not completed in time")
-            await self._clock.sleep(left)
-        await self._clock.sleep(self._settings.short_watch_s)
+            await asyncio.sleep(left)
+        await asyncio.sleep(self._settings.short_watch_s)
         self._all_well()
-        await self._clock.sleep(timeout_s + self._settings.overtime_s)
+        await asyncio.sleep(timeout_s + self._settings.overtime_s)
 
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
         count = 0
@@ -378,7 +373,7 @@ class Reflector(Generic[T]):
                 _lists.labels(self._resource, "watch-list").inc()
             count += 1
             if count % _CHUNK == 0:
-                await self._clock.sleep(0)
+                await asyncio.sleep(0)
 
     def _take_event(self, event: WatchEvent[T]) -> None:
         if event.object is not None and event.type == "DELETED":
@@ -395,7 +390,7 @@ class Reflector(Generic[T]):
 
     async def _recover(self, problem: Exception) -> None:
         """Count and log a failure, decide where to go on, and pause."""
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         self._failures.inc()
         if self._trouble_since is None:
             self._trouble_since = now
@@ -405,7 +400,7 @@ class Reflector(Generic[T]):
         if self._fruitless >= _FRUITLESS_LIMIT or _is_version_too_large(problem):
             self._start_over(str(problem))
         asked = problem.retry_after if isinstance(problem, errors.ApiError) else None
-        await self._clock.sleep(max(self._streak.next(now), asked or 0.0))
+        await asyncio.sleep(max(self._streak.next(now), asked or 0.0))
 
     def _start_over(self, why: str) -> None:
         """Getting nowhere: list anew; if that is what got nowhere, list in pages."""
@@ -415,11 +410,11 @@ class Reflector(Generic[T]):
         self._version = None
 
     def _contact(self) -> None:
-        self._last_contact = self._clock.monotonic()
+        self._last_contact = clock.monotonic()
 
     def _all_well(self) -> None:
         if self._trouble_since is not None:
-            lasted = self._clock.monotonic() - self._trouble_since
+            lasted = clock.monotonic() - self._trouble_since
             self._trouble_since = None
             self._log.info("following the API server again", after_s=round(lasted, 1))
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock
 from ccm.base.log import logger
 from ccm.kube import errors
 from ccm.kube.client import Client
@@ -64,16 +64,14 @@ class ServiceAccount:
         client: calls with our own credentials.
         namespace: of the account.
         name: of the account.
-        clock: where time comes from.
     """
 
-    def __init__(self, client: Client, *, namespace: str, name: str, clock: Clock = SYSTEM) -> None:
+    def __init__(self, client: Client, *, namespace: str, name: str) -> None:
         self._log = logger("kube", account=f"{namespace}/{name}")
         self._client = client
         self._namespace = namespace
         self._name = name
         self._path = f"/api/v1/namespaces/{quote(namespace)}/serviceaccounts"
-        self._clock = clock
         self._credential: Credential | None = None
         self._obtained_at = 0.0
         self._refresh_at = 0.0
@@ -92,14 +90,12 @@ class ServiceAccount:
             NoCredentials: none could be obtained.
         """
         known = self._credential
-        if known is not None and (
-            self._clock.monotonic() < self._refresh_at or self._asking.locked()
-        ):
+        if known is not None and (clock.monotonic() < self._refresh_at or self._asking.locked()):
             return known
         async with self._asking:
             if self._credential is None:
                 return await self._first()
-            if self._clock.monotonic() >= self._refresh_at:
+            if clock.monotonic() >= self._refresh_at:
                 await self._renew()
             return self._credential
 
@@ -120,7 +116,7 @@ class ServiceAccount:
                     raise errors.NoCredentials(
                         f"no token for service account {self._namespace}/{self._name}: {problem}"
                     ) from problem
-            await self._clock.sleep(pause_s)
+            await asyncio.sleep(pause_s)
             pause_s *= 2
         raise AssertionError("unreachable")
 
@@ -129,7 +125,7 @@ class ServiceAccount:
         try:
             await self._obtain()
         except (errors.KubeError, ValueError, msgspec.MsgspecError) as problem:
-            self._refresh_at = self._clock.monotonic() + RETRY_S
+            self._refresh_at = clock.monotonic() + RETRY_S
             if not self._failing:
                 self._failing = True
                 self._log.warning("token not renewed, the old one stays", error=str(problem))
@@ -146,12 +142,12 @@ class ServiceAccount:
             status = await self._request_token()
         expires = times.parse_time(status.expiration_timestamp)
         self._credential = bearer(status.token)
-        self._obtained_at = self._clock.monotonic()
+        self._obtained_at = clock.monotonic()
         self._refresh_at = self._obtained_at + REFRESH_AT * self._life_s(expires)
         return self._credential
 
     def _life_s(self, expires: datetime) -> float:
-        left: timedelta = expires - self._clock.now()
+        left: timedelta = expires - clock.now()
         return max(SHORTEST_LIFE_S, left.total_seconds())
 
     async def _request_token(self) -> TokenStatus:

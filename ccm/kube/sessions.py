@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
-from ccm.base.clock import Clock
+from ccm.base import clock
 from ccm.base.log import logger
 from ccm.kube import errors, tls
 from ccm.kube.credentials import Credential
@@ -54,7 +54,6 @@ class Sessions(Generic[S]):
         settings: where TLS material comes from.
         secure: whether the server speaks TLS at all; if not, no file is looked at.
         source: where the settings come from, for messages.
-        clock: where time comes from.
     """
 
     def __init__(
@@ -64,14 +63,12 @@ class Sessions(Generic[S]):
         *,
         secure: bool,
         source: str,
-        clock: Clock,
     ) -> None:
         self._log = logger("kube")
         self._opener = opener
         self._settings = settings
         self._secure = secure
         self._source = source
-        self._clock = clock
         self._material: tls.TlsMaterial | None = None
         self._trouble = False
         self._checked_at = 0.0
@@ -140,7 +137,7 @@ class Sessions(Generic[S]):
 
     async def _refresh_material(self) -> None:
         """Read the TLS files if that is due; unusable ones leave the old material in place."""
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         settings = self._settings
         if (
             self._material is not None
@@ -170,7 +167,7 @@ class Sessions(Generic[S]):
 
     async def material_changed(self) -> bool:
         """Look at the TLS files now; whether they differ from what is in use."""
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         if not self._secure or now - self._checked_at < _FORCED_CHECK_S:
             return False
         before = self._material

@@ -21,7 +21,7 @@ from urllib.parse import quote, urlencode
 
 from yarl import URL
 
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock
 from ccm.base.log import logger
 from ccm.base.throttle import Limiter, Unlimited
 from ccm.base.wire import HttpProcessingError, aiohttp
@@ -86,25 +86,20 @@ class Transport:
     Args:
         config: where the server is and who we are.
         user_agent: the process' name for the server's logs; clients append their own.
-        clock: where time comes from.
     """
 
-    def __init__(
-        self, config: ClusterConfig, *, user_agent: str = "ccm", clock: Clock = SYSTEM
-    ) -> None:
+    def __init__(self, config: ClusterConfig, *, user_agent: str = "ccm") -> None:
         self._log = logger("kube")
         self.config = config
         self.user_agent = user_agent
         self.host = URL(config.server).authority
         self._server = config.server.rstrip("/")
         self._encoding = "identity" if config.disable_compression else "gzip"
-        self._clock = clock
         self._sessions = Sessions(
             _open_session,
             config.tls,
             secure=config.server.startswith("https:"),
             source=config.source,
-            clock=clock,
         )
 
     async def __aenter__(self) -> Self:
@@ -211,7 +206,7 @@ class Transport:
         while True:
             await self._take_turn(call)
             credential = await self.config.credentials.current()
-            sent_at = self._clock.monotonic()
+            sent_at = clock.monotonic()
             problem: errors.KubeError
             try:
                 answer = await self._exchange(call, credential, is_retry=attempt > 0)
@@ -230,7 +225,7 @@ class Transport:
             if delay is None or not call.retry or attempt >= MAX_RETRIES:
                 raise problem
             self._log.debug("request is repeated", after_s=delay, error=str(problem))
-            await self._clock.sleep(delay)
+            await asyncio.sleep(delay)
             attempt += 1
 
     async def _take_turn(self, call: _Call) -> None:
@@ -258,7 +253,7 @@ class Transport:
         """
         door = await self._sessions.enter(credential)
         code = metrics.ERROR_CODE
-        started = self._clock.monotonic()
+        started = clock.monotonic()
         answer: _Answer | None = None
         try:
             start_limit = WATCH_START_TIMEOUT_S if call.streamed else None
@@ -270,7 +265,7 @@ class Transport:
         except _TROUBLE as problem:
             raise self._unreachable(call, problem) from problem
         finally:
-            self._count(call, code, self._clock.monotonic() - started, is_retry=is_retry)
+            self._count(call, code, clock.monotonic() - started, is_retry=is_retry)
             if answer is None or answer.door is None:
                 await self._sessions.leave(door)
 

@@ -13,11 +13,12 @@ uninitialized, with a Hostname address, and not ready.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock
 from ccm.kube import errors
 from ccm.kube.informer import Informer
 from ccm.model import Node, names
@@ -71,7 +72,6 @@ class Kubelets:
         api: requests about nodes, not rate-limited.
         ranges: where nodes get the addresses of their pods from; None: from nowhere.
         heartbeat_s: seconds between two reports of each node.
-        clock: where time comes from.
     """
 
     def __init__(
@@ -81,13 +81,11 @@ class Kubelets:
         *,
         ranges: podranges.PodRanges | None = None,
         heartbeat_s: float = HEARTBEAT_S,
-        clock: Clock = SYSTEM,
     ) -> None:
         self._nodes = nodes
         self._api = api
         self._ranges = ranges
         self._heartbeat_s = heartbeat_s
-        self._clock = clock
         self._running: dict[str, str] = {}
         self._registered: set[str] = set()
         self._controller = Controller(
@@ -127,7 +125,7 @@ class Kubelets:
             node = await self._give_range(node, self._ranges)
         wanted = wanted_ready(node, is_running=name in self._running)
         if node.ready != wanted:
-            patch = ready_patch(wanted, format_time(self._clock.now()), turned=True)
+            patch = ready_patch(wanted, format_time(clock.now()), turned=True)
             node = await self._api.patch_strategic(name, patch, subresource="status")
         if wanted == names.STATUS_TRUE and (lifted := not_ready_taint_patch(node)) is not None:
             await self._api.patch_merge(name, lifted)
@@ -152,7 +150,7 @@ class Kubelets:
             return
         # A node of an earlier boot may be there; its state arrives through the cache.
         with contextlib.suppress(errors.AlreadyExists):
-            await self._api.create(new_node(name, format_time(self._clock.now())))
+            await self._api.create(new_node(name, format_time(clock.now())))
         self._registered.add(name)
 
     async def _report(self) -> None:
@@ -160,16 +158,16 @@ class Kubelets:
         while True:
             reporting = _ready_nodes(self._nodes, self._running)
             if not reporting:
-                await self._clock.sleep(_IDLE_S)
+                await asyncio.sleep(_IDLE_S)
             for name in reporting:
-                await self._clock.sleep(self._heartbeat_s / len(reporting))
+                await asyncio.sleep(self._heartbeat_s / len(reporting))
                 await self._heartbeat(name)
 
     async def _heartbeat(self, name: str) -> None:
         node = self._nodes.store.get(name)
         if node is None or name not in self._running or node.ready != names.STATUS_TRUE:
             return
-        patch = ready_patch(node.ready, format_time(self._clock.now()), turned=False)
+        patch = ready_patch(node.ready, format_time(clock.now()), turned=False)
         try:
             await self._api.patch_strategic(name, patch, subresource="status")
         except errors.KubeError:

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import unquote
 
-from ccm.base import log, metrics
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock, log, metrics
 from ccm.serving.http import Request
 from ccm.serving.identity import ANONYMOUS, Authorities, User, common_name, is_over, user_of
 from ccm.serving.remembered import Remembered
@@ -113,20 +112,14 @@ class Authenticator:
     Args:
         reviewer: knows tokens; None: every token is wrong.
         token_ttl_s: how long an answer about a token is remembered.
-        clock: where time comes from.
     """
 
-    def __init__(
-        self, reviewer: TokenReviewer | None, *, token_ttl_s: float, clock: Clock = SYSTEM
-    ) -> None:
+    def __init__(self, reviewer: TokenReviewer | None, *, token_ttl_s: float) -> None:
         self.trust = Trust()
         self._reviewer = reviewer
-        self._clock = clock
         self._log = log.logger("serving")
         self._salt = secrets.token_bytes(32)
-        self._tokens: Remembered[bytes, User | None] = Remembered(
-            lambda _answer: token_ttl_s, clock=clock
-        )
+        self._tokens: Remembered[bytes, User | None] = Remembered(lambda _answer: token_ttl_s)
         for result in ("success", "failure", "error"):
             _attempts.labels(result)
 
@@ -136,7 +129,7 @@ class Authenticator:
         Raises:
             Unauthorized: what it shows is wrong.
         """
-        started = self._clock.monotonic()
+        started = clock.monotonic()
         result = "error"
         try:
             user = await self._identify(request)
@@ -146,7 +139,7 @@ class Authenticator:
             raise
         finally:
             _attempts.labels(result).inc()
-            _duration.labels(result).observe(self._clock.monotonic() - started)
+            _duration.labels(result).observe(clock.monotonic() - started)
         _users.labels(_compressed(user.name)).inc()
         return user
 
@@ -189,7 +182,7 @@ class Authenticator:
         return user_of(caller.certificate)
 
     def _check_time(self, certificate: Mapping[str, object]) -> None:
-        if is_over(certificate, self._clock.now()):
+        if is_over(certificate, clock.now()):
             raise Unauthorized("the certificate has expired")
 
     async def _by_token(self, request: Request) -> User | None:

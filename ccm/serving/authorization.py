@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ccm.base import metrics
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock, metrics
 from ccm.serving.identity import MASTERS, User
 from ccm.serving.remembered import Remembered
 
@@ -94,7 +93,6 @@ class Authorizer:
         paths: what anybody may have.
         allowed_ttl_s: how long a permission is remembered.
         denied_ttl_s: how long a refusal is remembered.
-        clock: where time comes from.
     """
 
     def __init__(
@@ -104,13 +102,11 @@ class Authorizer:
         *,
         allowed_ttl_s: float,
         denied_ttl_s: float,
-        clock: Clock = SYSTEM,
     ) -> None:
         self._reviewer = reviewer
         self._paths = paths
-        self._clock = clock
         self._known: Remembered[Question, Decision] = Remembered(
-            lambda found: allowed_ttl_s if found.allowed else denied_ttl_s, clock=clock
+            lambda found: allowed_ttl_s if found.allowed else denied_ttl_s
         )
 
     async def decide(self, question: Question) -> Decision:
@@ -119,7 +115,7 @@ class Authorizer:
         Raises:
             ReviewFailed: nobody could tell.
         """
-        started = self._clock.monotonic()
+        started = clock.monotonic()
         result = "error"
         try:
             decision = await self._decide(question)
@@ -127,7 +123,7 @@ class Authorizer:
             return decision
         finally:
             _attempts.labels(result).inc()
-            _duration.labels(result).observe(self._clock.monotonic() - started)
+            _duration.labels(result).observe(clock.monotonic() - started)
 
     async def close(self) -> None:
         """Ask nobody any more."""

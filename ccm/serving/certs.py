@@ -19,7 +19,7 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any, Protocol
 
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock
 
 LIFETIME = timedelta(days=365)
 """How long a certificate of our own is valid (client-go, util/cert)."""
@@ -99,21 +99,19 @@ class Directory:
         folder: the directory; made if it is missing.
         name: of the files `<name>.crt` and `<name>.key`.
         subject: whom a new certificate is for.
-        clock: where time comes from.
     """
 
-    def __init__(self, folder: Path, name: str, subject: Subject, *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, folder: Path, name: str, subject: Subject) -> None:
         self._chain = folder / f"{name}.crt"
         self._key = folder / f"{name}.key"
         self._subject = subject
-        self._clock = clock
 
     async def read(self) -> Pair:
         """Read the pair, or make it; `CertificateError` if it can be neither."""
         try:
             return await asyncio.to_thread(_read, self._chain, self._key)
         except CertificateError:
-            pair = await mint(self._subject, now=self._clock.now())
+            pair = await mint(self._subject, now=clock.now())
         await asyncio.to_thread(self._write, pair)
         return pair
 
@@ -132,18 +130,16 @@ class Memory:
 
     Args:
         subject: whom it is for.
-        clock: where time comes from.
     """
 
-    def __init__(self, subject: Subject, *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._clock = clock
         self._pair: Pair | None = None
         self._renew_at: datetime | None = None
 
     async def read(self) -> Pair:
         """The pair; a new one the first time and towards its end."""
-        now = self._clock.now()
+        now = clock.now()
         if self._pair is None or self._renew_at is None or now >= self._renew_at:
             self._pair = await mint(self._subject, now=now)
             self._renew_at = now + LIFETIME - RENEW_BEFORE

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from types import FrameType
 
 from ccm.base import redact
-from ccm.base.clock import SYSTEM, Clock
 from ccm.serving.http import Handler, Request, Response, text
 
 DEFAULT_S = 30.0
@@ -36,14 +35,9 @@ _DEPTH = 128
 
 
 class Profiling:
-    """The pages below `/debug/pprof/`.
+    """The pages below `/debug/pprof/`."""
 
-    Args:
-        clock: where time comes from.
-    """
-
-    def __init__(self, clock: Clock = SYSTEM) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._sampling = asyncio.Lock()
         self._pages: dict[str, tuple[str, Handler]] = {
             "profile": ("where the event loop spends its time, for ?seconds=N", self._profile),
@@ -83,7 +77,7 @@ class Profiling:
         sampler = _Sampler(threading.get_ident())
         sampler.start()
         try:
-            await self._clock.sleep(seconds)
+            await asyncio.sleep(seconds)
         finally:
             sampler.leave.set()
             await asyncio.to_thread(sampler.join)
@@ -99,7 +93,7 @@ class Profiling:
             counts[kind] += 1
             sizes[kind] += sys.getsizeof(each, 0)
             if number % _STEP == 0:
-                await self._clock.sleep(0)
+                await asyncio.sleep(0)
         total = len(objects)
         del objects
         lines = [f"{total} objects, {sum(sizes.values())} bytes without what they refer to\n"]

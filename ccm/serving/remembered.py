@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
-from ccm.base.clock import Clock
+from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 
 K = TypeVar("K", bound=Hashable)
@@ -20,19 +20,11 @@ class Remembered(Generic[K, V]):
     Args:
         keep_s: how long an answer is good for, in seconds; 0: not at all.
         size: most answers kept; the one unused for longest is forgotten.
-        clock: where time comes from.
     """
 
-    def __init__(
-        self,
-        keep_s: Callable[[V], float],
-        *,
-        size: int = 4096,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, keep_s: Callable[[V], float], *, size: int = 4096) -> None:
         self._keep_s = keep_s
         self._size = size
-        self._clock = clock
         self._known: OrderedDict[K, tuple[float, V]] = OrderedDict()
         self._asking: dict[K, asyncio.Task[V]] = {}
 
@@ -44,7 +36,7 @@ class Remembered(Generic[K, V]):
             ask: finds the answer; its exceptions are passed on and not remembered.
         """
         known = self._known.get(key)
-        if known is not None and known[0] > self._clock.monotonic():
+        if known is not None and known[0] > clock.monotonic():
             self._known.move_to_end(key)
             return known[1]
         task = self._asking.get(key)
@@ -63,7 +55,7 @@ class Remembered(Generic[K, V]):
             answer = await ask()
             keep_s = self._keep_s(answer)
             if keep_s > 0:
-                self._known[key] = (self._clock.monotonic() + keep_s, answer)
+                self._known[key] = (clock.monotonic() + keep_s, answer)
                 self._known.move_to_end(key)
                 if len(self._known) > self._size:
                     self._known.popitem(last=False)

@@ -7,6 +7,7 @@ a new connection gets what was read last.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 import tempfile
@@ -16,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ccm.base import log
-from ccm.base.clock import SYSTEM, Clock
 from ccm.serving.certs import CertificateError, Certificates, Loaded, Pair
 
 CHECK_S = 60.0
@@ -184,13 +184,11 @@ class Keeper:
     Args:
         rules: what the server accepts.
         certificates: where its certificates come from.
-        clock: where time comes from.
     """
 
-    def __init__(self, rules: Policy, certificates: Certificates, *, clock: Clock = SYSTEM) -> None:
+    def __init__(self, rules: Policy, certificates: Certificates) -> None:
         self._rules = rules
         self._certificates = certificates
-        self._clock = clock
         self._log = log.logger("serving")
         self._loaded: Loaded | None = None
         self._authorities: bytes | None = None
@@ -235,7 +233,7 @@ class Keeper:
         """Follow the certificates until cancelled; unusable new ones are said once."""
         said = ""
         while True:
-            await self._clock.sleep(CHECK_S)
+            await asyncio.sleep(CHECK_S)
             try:
                 await self.check()
             except CertificateError as error:

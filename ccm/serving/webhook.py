@@ -17,8 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ccm.base import log, metrics, redact
-from ccm.base.clock import SYSTEM, Clock
+from ccm.base import clock, log, metrics, redact
 from ccm.base.durations import parse_duration
 from ccm.serving import admission, http
 from ccm.serving.admission import Webhook
@@ -71,16 +70,12 @@ class Webhooks:
     Args:
         webhooks: those that are on; their names differ.
         limits: what a caller may cost.
-        clock: measures how long answers take.
     """
 
-    def __init__(
-        self, webhooks: Sequence[Webhook], *, limits: Limits | None = None, clock: Clock = SYSTEM
-    ) -> None:
+    def __init__(self, webhooks: Sequence[Webhook], *, limits: Limits | None = None) -> None:
         self._by_path = {webhook.path: webhook for webhook in webhooks}
         self._limits = limits or Limits()
         self._places = asyncio.Semaphore(self._limits.at_once)
-        self._clock = clock
         self._log = log.logger("webhook")
         for webhook in webhooks:
             _DENIALS.labels(webhook.name)
@@ -94,12 +89,12 @@ class Webhooks:
             return http.text("404 page not found\n", 404)
         if request.method != "POST":
             return http.text("use POST\n", 405, ("Allow", "POST"))
-        since = self._clock.monotonic()
+        since = clock.monotonic()
         response = await self._answer(webhook, request)
         # Deviation: the reference counts only 400 and 500.
         labels = (str(response.status), webhook.name)
         _REQUESTS.labels(*labels).inc()
-        _DURATION.labels(*labels).observe(self._clock.monotonic() - since)
+        _DURATION.labels(*labels).observe(clock.monotonic() - since)
         return response
 
     async def _answer(self, webhook: Webhook, request: http.Request) -> http.Response:

@@ -6,16 +6,19 @@ is ready, so what happens at one moment is complete before the next. Work in the
 threads holds time; sockets and processes do not: a test with real input and output keeps
 the real loop.
 
-With pytest-asyncio a project's `conftest.py` offers the loop by its hook
-`pytest_asyncio_loop_factories`; anything else may use
-`asyncio.Runner(loop_factory=VirtualTimeLoop)`.
+With pytest-asyncio a provider's `conftest.py` gives its tests the loop:
+
+    def pytest_asyncio_loop_factories(item):
+        real = item.get_closest_marker("sockets")
+        return {"loop": asyncio.new_event_loop if real else VirtualTimeLoop}
+
+Elsewhere there is `asyncio.Runner(loop_factory=VirtualTimeLoop)`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
+import math
 import selectors
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -45,6 +48,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.start = START
         self.in_threads = 0
         super().__init__(_Jumping(self))
+        self.move_to(START_S)
 
     def time(self) -> float:
         """Virtual seconds, from `START_S` on."""
@@ -53,6 +57,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def now(self) -> datetime:
         """Virtual time on the wall."""
         return self.start + timedelta(seconds=self.virtual_s - START_S)
+
+    def move_to(self, virtual_s: float) -> None:
+        """Set the time; wakes nobody."""
+        self.virtual_s = virtual_s
+        # A timer that fired a little early would be set again and again, as time stands still.
+        self._clock_resolution = math.ulp(virtual_s)
 
     def run_forever(self) -> None:
         """Run, with the project's clocks showing this loop's time."""
@@ -100,7 +110,7 @@ class _Jumping(selectors.DefaultSelector):
             )
         # The timer's own moment and not "now plus timeout", which rounding makes miss it.
         scheduled = self._loop._scheduled  # type: ignore[attr-defined]  # noqa: SLF001
-        self._loop.virtual_s = max(self._loop.virtual_s, scheduled[0].when())
+        self._loop.move_to(max(self._loop.virtual_s, scheduled[0].when()))
 
 
 def elapsed_s() -> float:
@@ -119,7 +129,7 @@ async def advance(seconds: float) -> None:
 
 def jump(seconds: float) -> None:
     """Move time at once and wake nobody in between, as a suspended machine would."""
-    _loop().virtual_s += seconds
+    _loop().move_to(_loop().virtual_s + seconds)
 
 
 async def settle() -> None:
@@ -146,118 +156,3 @@ def _loop() -> VirtualTimeLoop:
     if not isinstance(loop, VirtualTimeLoop):
         raise RuntimeError("this loop runs in real time; a `VirtualTimeLoop` is needed")
     return loop
-
-
-class FakeClock:
-    """A `Clock` in virtual time: its own on a loop that runs in real time, else the loop's.
-
-    Args:
-        start: the first wall-clock time, timezone-aware.
-        auto: jump to the next sleeper whenever the event loop has nothing else to run.
-    """
-
-    def __new__(cls, **_: object) -> FakeClock:
-        """The clock that fits the running loop."""
-        running = asyncio._get_running_loop()  # noqa: SLF001 - a plain test has none
-        virtual = isinstance(running, VirtualTimeLoop)
-        return super().__new__(_LoopClock if virtual else cls)
-
-    def __init__(self, *, start: datetime = START, auto: bool = False) -> None:
-        self._start = start
-        self._elapsed_s = 0.0
-        self._auto = auto
-        self._probing = False
-        self._order = itertools.count()
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
-
-    def now(self) -> datetime:
-        """Wall-clock time: the start plus what has passed."""
-        return self._start + timedelta(seconds=self._elapsed_s)
-
-    def monotonic(self) -> float:
-        """Seconds since the clock was made, plus a thousand so that zero means nothing."""
-        return 1000.0 + self._elapsed_s
-
-    @property
-    def elapsed_s(self) -> float:
-        """Virtual seconds since the clock was made."""
-        return self._elapsed_s
-
-    @property
-    def sleepers(self) -> int:
-        """How many coroutines wait for this clock now."""
-        return sum(not future.done() for _, _, future in self._sleepers)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait in virtual time; zero or less yields to the event loop once."""
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            return
-        future = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self._elapsed_s + seconds, next(self._order), future))
-        if self._auto:
-            self._probe_soon()
-        await future
-
-    async def advance(self, seconds: float) -> None:
-        """Let that much time pass; return when everything it set off has settled."""
-        target = self._elapsed_s + seconds
-        await settle()
-        while (due := self._next_due()) is not None and due <= target:
-            self._wake(due)
-            await settle()
-        self._elapsed_s = target
-
-    def jump(self, seconds: float) -> None:
-        """Move time at once and wake nobody in between, as a suspended machine would."""
-        self._elapsed_s += seconds
-
-    def _next_due(self) -> float | None:
-        while self._sleepers and self._sleepers[0][2].done():
-            heapq.heappop(self._sleepers)
-        return self._sleepers[0][0] if self._sleepers else None
-
-    def _wake(self, due: float) -> None:
-        self._elapsed_s = max(self._elapsed_s, due)
-        _, _, future = heapq.heappop(self._sleepers)
-        future.set_result(None)
-
-    def _probe_soon(self) -> None:
-        if not self._probing:
-            self._probing = True
-            asyncio.get_running_loop().call_soon(self._probe)
-
-    def _probe(self) -> None:
-        loop = asyncio.get_running_loop()
-        if _busy(loop):
-            loop.call_soon(self._probe)
-            return
-        due = self._next_due()
-        if due is None:
-            self._probing = False
-            return
-        self._wake(due)
-        loop.call_soon(self._probe)
-
-
-class _LoopClock(FakeClock):
-    """The running loop's time."""
-
-    def now(self) -> datetime:
-        return self._start + timedelta(seconds=elapsed_s())
-
-    def monotonic(self) -> float:
-        return _loop().virtual_s
-
-    @property
-    def elapsed_s(self) -> float:
-        return elapsed_s()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    async def advance(self, seconds: float) -> None:
-        await advance(seconds)
-
-    def jump(self, seconds: float) -> None:
-        jump(seconds)

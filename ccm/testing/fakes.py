@@ -7,10 +7,10 @@ results beside them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ccm.base.clock import SYSTEM, Clock
 from ccm.cloud.errors import InvalidArgument
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import (
@@ -53,7 +53,6 @@ class FakeCloud:
         listing_error: raised by `list_instances`.
         delay_s: how long each call takes before it is logged.
         limits: deadlines and rate the provider declares.
-        clock: where the delay comes from.
         calls: log of the calls: `instance-exists` and so on, in order.
         asked: the same with the subject: (entry, node name or provider ID).
     """
@@ -80,7 +79,6 @@ class FakeCloud:
     listing_error: Exception | None = None
     delay_s: float = 0.0
     limits: Limits = field(default_factory=Limits)
-    clock: Clock = SYSTEM
     calls: list[str] = field(default_factory=list)
     asked: list[tuple[str, str]] = field(default_factory=list)
 
@@ -195,7 +193,7 @@ class FakeCloud:
 
     async def _log(self, entry: str, subject: str) -> None:
         if self.delay_s:
-            await self.clock.sleep(self.delay_s)
+            await asyncio.sleep(self.delay_s)
         self.calls.append(entry)
         self.asked.append((entry, subject))
 

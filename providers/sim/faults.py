@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from ccm.base import clock as clocks
+from ccm.base import clock
 
 Kind = Literal["error", "rate_limit", "garbage", "empty", "hang", "drop", "novelty", "latency"]
 
@@ -116,8 +116,7 @@ class _Armed:
 class Script:
     """The faults that are armed, in order."""
 
-    def __init__(self, clock: clocks.Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._armed: list[_Armed] = []
 
     def __len__(self) -> int:
@@ -125,7 +124,7 @@ class Script:
 
     def add(self, fault: Fault) -> None:
         """Arm a fault from now on."""
-        self._armed.append(_Armed(fault, self._clock.monotonic()))
+        self._armed.append(_Armed(fault, clock.monotonic()))
 
     def clear(self) -> None:
         """Disarm every fault."""
@@ -133,7 +132,7 @@ class Script:
 
     def judge(self, call: Call) -> Verdict:
         """Decide what becomes of a call, and count it."""
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         delay_s = 0.0
         for armed in self._armed:
             fault = armed.fault

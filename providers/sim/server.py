@@ -21,7 +21,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 import msgspec
 from aiohttp import hdrs, web
 
-from ccm.base import clock as clocks
 from ccm.base import tasks
 
 from . import api, api_balancers, api_routes, changes, faults, operation, traffic, world, worlds
@@ -49,26 +48,19 @@ class Service:
     Args:
         token: the bearer token to ask for; empty draws one.
         seed: makes instance IDs repeatable; None makes them differ from run to run.
-        clock: tells the time and waits.
         settings: those to begin with.
     """
 
     def __init__(
-        self,
-        *,
-        token: str = "",
-        seed: int | None = None,
-        clock: clocks.Clock = clocks.SYSTEM,
-        settings: traffic.Settings | None = None,
+        self, *, token: str = "", seed: int | None = None, settings: traffic.Settings | None = None
     ) -> None:
         self.token = token or secrets.token_hex(16)
         self.next_token = ""
         """Accepted too, if any: while a token is exchanged for another, both are valid."""
-        self.worlds = worlds.Worlds(clock, random.Random(seed))
+        self.worlds = worlds.Worlds(random.Random(seed))
         self.world = self.worlds.instances
-        self.script = faults.Script(clock)
-        self.calls = traffic.CallLog(clock)
-        self._clock = clock
+        self.script = faults.Script()
+        self.calls = traffic.CallLog()
         self._requests = 0
         self._released = asyncio.Event()
         self.change_settings(settings or traffic.Settings())
@@ -77,7 +69,7 @@ class Service:
         """Take on new settings; the rate limit starts afresh."""
         self.settings = settings
         self.worlds.use(settings)
-        self._rate_limit = traffic.RateLimit(self._clock, settings.rate_limit)
+        self._rate_limit = traffic.RateLimit(settings.rate_limit)
 
     def heal(self) -> None:
         """Disarm every fault and let hanging calls go: their connections are dropped."""
@@ -127,7 +119,7 @@ class Service:
         verdict = self.script.judge(faults.Call(operation=row.name, instances=self._names(request)))
         delay_s = self.settings.latency_s + verdict.delay_s
         if delay_s > 0:
-            await self._clock.sleep(delay_s)
+            await asyncio.sleep(delay_s)
         if verdict.fault is None:
             return _answer(row, self._run(handler, request))
         if verdict.fault.kind == "novelty":
@@ -149,7 +141,7 @@ class Service:
             )
         if fault.kind == "hang":
             limit_s = faults.HANG_S if fault.delay_s is None else fault.delay_s
-            await tasks.first_of(self._released.wait(), self._clock.sleep(limit_s), name="hang")
+            await tasks.first_of(self._released.wait(), asyncio.sleep(limit_s), name="hang")
         if request.transport:
             request.transport.abort()
         return _NoAnswer()

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from ccm.base import clock as clocks
-from ccm.base import tasks
+from ccm.base import tasks, waiting
 
 from . import world, worlds
 
@@ -54,9 +53,7 @@ def save(path: Path, content: worlds.Saved) -> None:
 
 
 @contextlib.asynccontextmanager
-async def kept(
-    cloud: worlds.Worlds, path: Path | None, *, clock: clocks.Clock = clocks.SYSTEM
-) -> AsyncIterator[None]:
+async def kept(cloud: worlds.Worlds, path: Path | None) -> AsyncIterator[None]:
     """Fill a cloud from its file, and keep the file up to date while the context is open.
 
     None keeps nothing.
@@ -71,7 +68,7 @@ async def kept(
     cloud.load(await asyncio.to_thread(load, path))
     stop = asyncio.Event()
     saved = cloud.revision
-    saver = tasks.spawn(_save_changes(cloud, path, clock, saved, stop), name="state-saver")
+    saver = tasks.spawn(_save_changes(cloud, path, saved, stop), name="state-saver")
     try:
         yield
     finally:
@@ -79,9 +76,7 @@ async def kept(
         await saver
 
 
-async def _save_changes(
-    cloud: worlds.Worlds, path: Path, clock: clocks.Clock, saved: int, stop: asyncio.Event
-) -> None:
+async def _save_changes(cloud: worlds.Worlds, path: Path, saved: int, stop: asyncio.Event) -> None:
     """Save what is new once in a while and a last time at the end.
 
     It is told to stop instead of being cancelled: a thread that writes cannot be, and
@@ -89,8 +84,7 @@ async def _save_changes(
     """
     last = False
     while not last:
-        await tasks.first_of(clock.sleep(SAVE_EVERY_S), stop.wait(), name="state-saver-wait")
-        last = stop.is_set()
+        last = await waiting.wait_for(stop, SAVE_EVERY_S)
         if cloud.revision != saved:
             saved = cloud.revision
             await asyncio.to_thread(save, path, cloud.snapshot())

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from ccm.base import clock as clocks
+from ccm.base import clock
 
 from . import world
 
@@ -49,8 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class RateLimit:
     """A token bucket that refuses instead of waiting; it holds one second's worth."""
 
-    def __init__(self, clock: clocks.Clock, rate: float) -> None:
-        self._clock = clock
+    def __init__(self, rate: float) -> None:
         self._rate = rate
         self._room = max(1.0, rate)
         self._tokens = self._room
@@ -60,7 +59,7 @@ class RateLimit:
         """Take a token: 0.0 if there was one, else the seconds until there will be."""
         if not self._rate:
             return 0.0
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         self._tokens = min(self._room, self._tokens + (now - self._filled) * self._rate)
         self._filled = now
         if self._tokens < 1.0:
@@ -82,8 +81,7 @@ class Entry(msgspec.Struct, kw_only=True):
 class CallLog:
     """Every cloud call in order of arrival, and how many there were of each operation."""
 
-    def __init__(self, clock: clocks.Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._sequence = 0
         self.entries: collections.deque[Entry] = collections.deque(maxlen=LOG_LENGTH)
         self.counts: collections.Counter[str] = collections.Counter()
@@ -95,7 +93,7 @@ class CallLog:
             sequence=self._sequence,
             operation=operation,
             path=path,
-            time=self._clock.now().isoformat(timespec="milliseconds"),
+            time=clock.now().isoformat(timespec="milliseconds"),
         )
         self.entries.append(entry)
         self.counts[operation] += 1

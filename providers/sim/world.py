@@ -24,7 +24,7 @@ from typing import Literal
 
 import msgspec
 
-from ccm.base import clock as clocks
+from ccm.base import clock
 
 from . import changes
 
@@ -162,18 +162,16 @@ class World:
     """All instances of the simulated cloud.
 
     Args:
-        clock: tells the time; the world never waits.
         rng: draws instance IDs, so that a seed repeats them.
     """
 
-    def __init__(self, clock: clocks.Clock, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self.transition_s = 0.5
         """Seconds that starting and stopping take."""
         self.linger_s = 0.0
         """Seconds for which a deleted instance is still shown, as `deleted`."""
         self.revision = 0
         """Counts the writes, so that a saver knows whether there is something new."""
-        self._clock = clock
         self._rng = rng
         self._sequence = 0
         self._order: list[_Record] = []
@@ -210,7 +208,7 @@ class World:
         self._bury()
         self._check(given)
         self._sequence += 1
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         instance = Instance(
             id=given.id or self._new_id(),
             name=given.name,
@@ -220,7 +218,7 @@ class World:
             type=given.type,
             addresses=given.addresses or (self._new_address(),),
             labels=given.labels,
-            created=given.created or self._clock.now().isoformat(timespec="milliseconds"),
+            created=given.created or clock.now().isoformat(timespec="milliseconds"),
         )
         record = _Record(self._sequence, now, instance)
         if given.state in SETTLES:
@@ -238,7 +236,7 @@ class World:
             WorldError: `not_found` before its creation and after its end.
         """
         record = self._by_id.get(instance_id)
-        found = record and record.at(self._clock.monotonic() - stale_s)
+        found = record and record.at(clock.monotonic() - stale_s)
         if not found:
             raise WorldError("not_found", f"no instance with ID {instance_id}")
         return found
@@ -247,7 +245,7 @@ class World:
         self, *, limit: int, after: int = 0, name: str | None = None, stale_s: float = 0.0
     ) -> Page:
         """The next instances behind sequence number `after`, all or those of one name."""
-        moment = self._clock.monotonic() - stale_s
+        moment = clock.monotonic() - stale_s
         records = self._order if name is None else self._by_name.get(name, [])
         start = bisect.bisect_right(records, after, key=_sequence_of)
         found: list[Instance] = []
@@ -274,7 +272,7 @@ class World:
         states = ACTIONS[action, instance.state]
         if states is None:
             return instance
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         passing, reached = (msgspec.structs.replace(instance, state=state) for state in states)
         entries: list[tuple[float, Instance | None]] = [(now, passing)]
         entries.append((now + self.transition_s, reached))
@@ -291,7 +289,7 @@ class World:
         if self.get(instance_id).state == "deleted":
             raise WorldError("conflict", "cannot change a deleted instance")
         record = self._by_id[instance_id]
-        record.revise(self._clock.monotonic(), lambda one: _changed(one, change))
+        record.revise(clock.monotonic(), lambda one: _changed(one, change))
         self.revision += 1
         return self.get(instance_id)
 
@@ -305,7 +303,7 @@ class World:
         if instance.state == "deleted":
             return
         self._bury()
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         end = now + self.linger_s
         entries: list[tuple[float, Instance | None]] = [(end, None)]
         if self.linger_s > 0:
@@ -328,11 +326,11 @@ class World:
             raise WorldError("conflict", f"an instance with ID {given.id} exists or existed")
 
     def _living(self) -> Iterator[Instance]:
-        now = self._clock.monotonic()
+        now = clock.monotonic()
         return (one for record in self._order if (one := record.at(now)) is not None)
 
     def _bury(self) -> None:
-        horizon = self._clock.monotonic() - HISTORY_S
+        horizon = clock.monotonic() - HISTORY_S
         while self._graves and self._graves[0][0] < horizon:
             _, record = self._graves.popleft()
             del self._by_id[record.id]

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from ccm.base import clock as clocks
+from ccm.base import clock
 
 from . import changes, world
 
@@ -116,11 +116,10 @@ class Balancers:
     """All load balancers of the simulated cloud.
 
     Args:
-        clock: tells the time.
         rng: draws IDs.
     """
 
-    def __init__(self, clock: clocks.Clock, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random) -> None:
         self.provision_s = 0.0
         """Seconds that a new load balancer takes to become active."""
         self.change_s = 0.0
@@ -129,7 +128,6 @@ class Balancers:
         """Most load balancers there may be; 0 = no limit."""
         self.revision = 0
         """Counts the writes."""
-        self._clock = clock
         self._rng = rng
         self._by_id: dict[str, Balancer] = {}
         self._ready_at: dict[str, float] = {}
@@ -154,7 +152,7 @@ class Balancers:
             **msgspec.structs.asdict(order),
             id=f"lb-{self._rng.getrandbits(48):012x}",
             state="provisioning",
-            created=self._clock.now().isoformat(timespec="milliseconds"),
+            created=clock.now().isoformat(timespec="milliseconds"),
         )
         made = self._addressed(made)
         self._by_id[made.id] = made
@@ -263,14 +261,14 @@ class Balancers:
     def _settling(self, balancer: Balancer, state: State, seconds: float) -> Balancer:
         kept = balancer.state if balancer.state == "error" else state
         self._by_id[balancer.id] = msgspec.structs.replace(balancer, state=kept)
-        self._ready_at[balancer.id] = self._clock.monotonic() + seconds
+        self._ready_at[balancer.id] = clock.monotonic() + seconds
         self.revision += 1
         return self.get(balancer.id)
 
     def _now(self, balancer: Balancer) -> Balancer:
         if balancer.state not in ("provisioning", "updating"):
             return balancer
-        left_s = self._ready_at.get(balancer.id, 0.0) - self._clock.monotonic()
+        left_s = self._ready_at.get(balancer.id, 0.0) - clock.monotonic()
         if left_s <= 0:
             return msgspec.structs.replace(balancer, state="active", ready_in_s=0.0)
         return msgspec.structs.replace(balancer, ready_in_s=left_s)

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ccm.base import clock as clocks
-
 from . import traffic, world, world_balancers, world_routes
 
 
@@ -24,13 +22,12 @@ class Worlds:
     """The parts of one cloud.
 
     Args:
-        clock: tells the time.
         rng: draws IDs.
     """
 
-    def __init__(self, clock: clocks.Clock, rng: random.Random) -> None:
-        self.instances = world.World(clock, rng)
-        self.balancers = world_balancers.Balancers(clock, rng)
+    def __init__(self, rng: random.Random) -> None:
+        self.instances = world.World(rng)
+        self.balancers = world_balancers.Balancers(rng)
         self.routes = world_routes.RouteTable(rng, self._owners)
         self._owned: tuple[int, Mapping[str, world.Instance]] = (-1, {})
 

@@ -81,65 +81,6 @@ def node(kubectl: Kubectl) -> Kubectl:
     return kubectl
 
 
-def test_wide_output_shows_the_real_columns(node: Kubectl) -> None:
-    heads, row = node("get", "nodes", "-o", "wide").splitlines()
-
-    assert re.split(r"  +", heads.strip()) == [
-        *("NAME", "STATUS", "ROLES", "AGE", "VERSION", "INTERNAL-IP", "EXTERNAL-IP"),
-        *("OS-IMAGE", "KERNEL-VERSION", "CONTAINER-RUNTIME"),
-    ]
-    cells = re.split(r"  +", row.strip())
-    assert cells[:3] == ["w1", "Ready", "worker"]
-    assert cells[4:] == [
-        *("v1.36.3", "10.0.0.1", "<none>", "Debian GNU/Linux 12", "6.1.0 (amd64)"),
-        "containerd://2.0.0",
-    ]
-
-
-def test_describe_shows_the_node_and_its_events(node: Kubectl) -> None:
-    node("create", "-f", "-", stdin=EVENT)
-
-    output = node("describe", "node", "w1")
-
-    assert "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule" in output
-    assert re.search(r"InternalIP: +10\.0\.0\.1", output)
-    assert re.search(r"Normal +Synced .* cloud-node-controller +Node synced successfully", output)
-
-
-def test_labels_annotations_and_patches(node: Kubectl) -> None:
-    assert node("label", "node", "w1", "a=b") == "node/w1 labeled\n"
-    assert node("label", "node", "w1", "a=b") == "node/w1 not labeled\n"
-    status, output = node.run("label", "node", "w1", "a=c")
-    assert (status, "already has a value (b)" in output) == (1, True)
-    node("label", "node", "w1", "a=c", "--overwrite")
-    assert node("annotate", "node", "w1", "x=y") == "node/w1 annotated\n"
-    assert node("patch", "node", "w1", "-p", '{"spec":{"providerID":"sim://1"}}').endswith(
-        "patched\n"
-    )
-    status, output = node.run("patch", "node", "w1", "-p", '{"spec":{"providerID":"sim://2"}}')
-    assert (status, "may not change providerID" in output) == (1, True)
-
-    found = json.loads(node("get", "node", "w1", "-o", "json"))
-
-    assert found["metadata"]["labels"]["a"] == "c"
-    assert found["metadata"]["annotations"] == {"x": "y"}
-    assert found["spec"]["providerID"] == "sim://1"
-    assert "providerID: sim://1" in node("get", "node", "w1", "-o", "yaml")
-
-
-def test_taints_come_and_go(node: Kubectl) -> None:
-    assert node("taint", "node", "w1", "k=v:NoExecute") == "node/w1 tainted\n"
-    taints = node("get", "node", "w1", "-o", "jsonpath={.spec.taints[*].key}").split()
-    assert "k" in taints
-    assert node("taint", "node", "w1", "k:NoExecute-") == "node/w1 untainted\n"
-    status, output = node.run("taint", "node", "w1", "k=v:Sometimes")
-    assert (status, "invalid taint effect" in output) == (1, True)
-    node("cordon", "w1")
-    assert "Ready,SchedulingDisabled" in node("get", "nodes")
-    node("uncordon", "w1")
-    assert "SchedulingDisabled" not in node("get", "nodes")
-
-
 def test_create_from_files_and_by_kind(kubectl: Kubectl) -> None:
     assert kubectl("create", "namespace", "made") == "namespace/made created\n"
     kubectl("create", "configmap", "cm", "-n", "made", "--from-literal=a=b")

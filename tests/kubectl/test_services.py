@@ -97,30 +97,6 @@ _SCRIPT: tuple[tuple[Any, ...], ...] = (
 )
 
 
-def test_a_load_balancer_gets_its_address_in_the_table(kubectl: Kubectl) -> None:
-    assert kubectl("create", "service", "loadbalancer", "web", "--tcp=80") == (
-        "service/web created\n"
-    )
-    pending = re.compile(r"web +LoadBalancer +10\.96\.\d+\.\d+ +<pending> +80:3\d{4}/TCP +\d+s\n")
-    assert pending.search(kubectl("get", "services"))
-    status = '{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}'
-    kubectl("patch", "service", "web", "--subresource=status", "-p", status)
-    assert re.search(r"web +LoadBalancer +\S+ +192\.0\.2\.7 +80:", kubectl("get", "services"))
-    assert kubectl("get", "service", "web", "-o", "jsonpath={..ipMode}") == "VIP"
-
-
-def test_a_pod_and_a_deployment_are_exposed(kubectl: Kubectl) -> None:
-    kubectl("run", "p", "--image=example.com/p:1", "--port=8080")
-    kubectl("create", "deployment", "d", "--image=example.com/d:1", "--port=90")
-
-    assert kubectl("expose", "pod", "p", "--type=LoadBalancer") == "service/p exposed\n"
-    assert kubectl("expose", "deployment", "d") == "service/d exposed\n"
-
-    ports = "jsonpath={.spec.type} {.spec.ports[0].port} {.spec.selector}"
-    assert kubectl("get", "service", "p", "-o", ports) == 'LoadBalancer 8080 {"run":"p"}'
-    assert kubectl("get", "service", "d", "-o", ports) == 'ClusterIP 90 {"app":"d"}'
-
-
 def test_deletion_waits_for_the_load_balancer(kubectl: Kubectl) -> None:
     kubectl("create", "-f", "-", stdin=HELD)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ccm.base.clock import SystemClock
+from ccm.base import clock
 from ccm.cli import doctor
 from tests import servers
 from tests.scenario.harness import Stage
@@ -47,16 +48,6 @@ class Told:
         return found
 
 
-class Shifted(SystemClock):
-    """A clock that is wrong."""
-
-    def __init__(self, by: timedelta) -> None:
-        self._by = by
-
-    def now(self) -> datetime:
-        return super().now() + self._by
-
-
 async def examined(
     stage: Stage, *words: str, by: timedelta = timedelta(0), environ: Mapping[str, str] = {}
 ) -> Told:
@@ -71,7 +62,8 @@ async def examined(
             *words,
         ]
     )
-    code = await doctor.answer(wanted, said, environ=environ, clock=Shifted(by))
+    with clock.replaced(lambda: datetime.now(UTC) + by, time.monotonic):
+        code = await doctor.answer(wanted, said, environ=environ)
     print(said.getvalue())
     return Told(code=code, lines=said.getvalue().splitlines())
 

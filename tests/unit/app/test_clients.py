@@ -14,18 +14,18 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.tls import TlsSettings
 from ccm.model.times import format_time
-from tests.unit.kube.wire import HandClock, connect, says, serve
+from tests.handclock import HandClock
+from tests.unit.kube.wire import connect, says, serve
 
 
-async def test_with_separate_accounts_controllers_act_as_themselves() -> None:
-    clock = HandClock()
-    token = {"status": {"token": "theirs", "expirationTimestamp": format_time(clock.now())}}
+async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandClock) -> None:
+    token = {"status": {"token": "theirs", "expirationTimestamp": format_time(hand.now())}}
     async with (
         serve() as server,
-        connect(server.url, credentials=Fixed(bearer("ours")), clock=clock) as wire,
-        Accounts(wire, clock) as accounts,
+        connect(server.url, credentials=Fixed(bearer("ours"))) as wire,
+        Accounts(wire) as accounts,
     ):
-        clients = Clients(wire, None, clock, accounts=accounts)
+        clients = Clients(wire, None, accounts=accounts)
         server.will(says(token))
 
         await clients.named("node-controller").raw("GET", "/one")

@@ -13,6 +13,7 @@ import pytest
 from ccm.app import health
 from ccm.app.health import Checks
 from ccm.app.vitals import Vitals
+from ccm.base import clock
 from ccm.cloud import errors as cloud_errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, InstancesV2
@@ -20,7 +21,7 @@ from ccm.kube import errors
 from ccm.kube.workqueue import WorkQueue
 from ccm.serving.health import Check
 from ccm.testing.builders import node
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import advance, jump
 from tests.unit.cloud.calls.provider import cloud
 
 DOWN = errors.Unreachable("nothing listens", kind="refused")
@@ -50,11 +51,10 @@ class World:
     """A daemon that runs well, until a test breaks something."""
 
     def __init__(self, trouble: Exception | None = None) -> None:
-        self.clock = FakeClock()
         self.api = Api(trouble)
-        self.vitals = Vitals(self.clock)
+        self.vitals = Vitals()
         self.vitals.opened(Handle(Cloud(name="paper")))
-        self.checks = Checks(self.vitals, self.api, self.clock)
+        self.checks = Checks(self.vitals, self.api)
 
     async def failing(self, checks: Sequence[Check]) -> dict[str, str]:
         """The checks that fail, with the cause."""
@@ -108,16 +108,15 @@ async def test_an_event_loop_that_is_late_again_and_again_is_ill() -> None:
 
 @pytest.mark.row("serving-health-06")
 async def test_beats_that_come_late_in_a_row_are_counted() -> None:
-    clock = FakeClock()
-    vitals = Vitals(clock)
+    vitals = Vitals()
     beating = asyncio.create_task(vitals.beat())
     try:
         await asyncio.sleep(0)
         for late_s in (10.0, 10.0):
-            clock.jump(late_s)  # nobody woke up meanwhile
-            await clock.advance(0.5)
+            jump(late_s)  # nobody woke up meanwhile
+            await advance(0.5)
         assert vitals.late_beats == 2
-        await clock.advance(1.0)
+        await advance(1.0)
         assert vitals.late_beats == 0
     finally:
         beating.cancel()
@@ -155,9 +154,9 @@ async def test_a_worker_that_does_not_come_back_is_ill() -> None:
     queue.add("key")
     await queue.get()
     try:
-        world.clock.jump(health.STUCK_S)
+        jump(health.STUCK_S)
         assert await world.live() == {}
-        world.clock.jump(1.0)
+        jump(1.0)
         assert await world.live() == {"workers": "stuck-test works on one key for 3601s"}
     finally:
         queue.done("key")
@@ -194,15 +193,15 @@ async def test_the_api_server_is_not_asked_for_every_probe() -> None:
     await world.ready()
     assert world.api.asked == 1
     world.api.trouble = None
-    world.clock.jump(health.ASKED_S + 0.1)
+    jump(health.ASKED_S + 0.1)
 
     assert await world.ready() == {}
 
 
 async def test_a_provider_that_cannot_be_opened_is_told_with_the_cause() -> None:
     world = World()
-    world.vitals = Vitals(world.clock)
-    world.checks = Checks(world.vitals, world.api, world.clock)
+    world.vitals = Vitals()
+    world.checks = Checks(world.vitals, world.api)
     assert await world.ready() == {"cloud": "the provider is not open yet"}
 
     world.vitals.not_opened(cloud_errors.Unavailable("no route"))
@@ -250,7 +249,7 @@ async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several(
 )
 async def test_caches_have_to_be_complete_and_followed(cache: Any, cause: str | None) -> None:
     world = World()
-    now = world.clock.monotonic()
+    now = clock.monotonic()
     for name in ("last_contact", "trouble_since"):
         if getattr(cache, name) is not None:
             setattr(cache, name, now + getattr(cache, name))

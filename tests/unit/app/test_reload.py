@@ -15,6 +15,8 @@ from ccm.base import metrics
 from ccm.base.files import Signature, signature
 from ccm.base.tasks import cancel_and_join, spawn
 
+pytestmark = pytest.mark.virtual_time
+
 WAIT_S = 5.0
 
 

@@ -13,7 +13,8 @@ from ccm.kube import errors
 from ccm.serving.authentication import ReviewFailed
 from ccm.serving.authorization import Decision, Question
 from ccm.serving.identity import User
-from ccm.testing.clock import FakeClock
+
+pytestmark = pytest.mark.virtual_time
 
 ALICE = User(name="alice", uid="7", groups=("devs",), extra=(("scope", ("a", "b")),))
 DOWN = errors.Unreachable("refused", kind="refused")
@@ -39,7 +40,7 @@ class Api:
 
 
 def reviews(api: Api) -> Reviews:
-    return Reviews(api, clock=FakeClock(auto=True))
+    return Reviews(api)
 
 
 def counted(kind: str, code: str) -> float:

@@ -10,7 +10,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.app import controllers, options
-from ccm.base.clock import SYSTEM
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Limits
@@ -34,7 +33,6 @@ def parts(*flags: str, cloud: Cloud) -> controllers.Parts:
         informers=unused,
         handle=Handle(cloud),
         inventory=None,
-        clock=SYSTEM,
     )
 
 

@@ -16,6 +16,8 @@ from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.testing.builders import node
 from tests.unit.cloud.calls.provider import Provider
 
+pytestmark = pytest.mark.virtual_time
+
 
 class House:
     """Opens providers, and knows which are open; each holds a task group, as some do."""

@@ -15,8 +15,10 @@ from ccm.app.trust import CHECK_S, RETRY_S, Believed
 from ccm.kube import errors
 from ccm.serving.authentication import Trust
 from ccm.serving.certs import CertificateError
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import advance
 from tests import pki
+
+pytestmark = pytest.mark.virtual_time
 
 DOWN = errors.Unreachable("refused", kind="refused")
 REFUSED = errors.Forbidden(status=403, reason="Forbidden", message="not you")
@@ -74,25 +76,17 @@ def settings(clients: pki.Authority, proxies: pki.Authority) -> dict[str, str]:
     }
 
 
-def believed(
-    api: Api | None, *flags: str, clock: FakeClock | None = None
-) -> tuple[Believed, Server]:
+def believed(api: Api | None, *flags: str) -> tuple[Believed, Server]:
     server = Server()
     chosen = options.parse(["--cloud-provider=sim", *flags])
-    return Believed(chosen, api, server.adopt, clock=clock or FakeClock()), server
+    return Believed(chosen, api, server.adopt), server
 
 
-async def run_for(kept: Believed, clock: FakeClock, seconds: float = 0.0) -> None:
+async def run_for(kept: Believed, seconds: float = 0.0) -> None:
     """Let it follow for so long; what it raises is raised."""
     task = asyncio.create_task(kept.run())
     try:
-        async with asyncio.timeout(10):
-            while not clock.sleepers and not task.done():
-                await asyncio.sleep(0.001)
-            if seconds:
-                await clock.advance(seconds)
-                while not clock.sleepers and not task.done():
-                    await asyncio.sleep(0.001)
+        await advance(seconds)
         if task.done():
             task.result()
     finally:
@@ -103,13 +97,12 @@ async def run_for(kept: Believed, clock: FakeClock, seconds: float = 0.0) -> Non
 async def test_the_clusters_own_settings_stand_in_for_flags(
     clients: pki.Authority, proxies: pki.Authority
 ) -> None:
-    clock = FakeClock()
-    kept, server = believed(Api(settings(clients, proxies)), clock=clock)
+    kept, server = believed(Api(settings(clients, proxies)))
     await kept.start()
     assert server.trust == Trust()
     assert kept.waiting
 
-    await run_for(kept, clock)
+    await run_for(kept)
 
     assert not kept.waiting
     assert server.trust.clients.pem == clients.own
@@ -126,16 +119,15 @@ async def test_the_clusters_own_settings_stand_in_for_flags(
 async def test_flags_go_before_the_clusters_settings(
     clients: pki.Authority, proxies: pki.Authority, names: tuple[str, ...]
 ) -> None:
-    clock = FakeClock()
     flags = (
         f"--client-ca-file={proxies.file}",
         f"--requestheader-client-ca-file={clients.file}",
         "--requestheader-username-headers=x-user",
         f"--requestheader-allowed-names={','.join(names)}",
     )
-    kept, server = believed(Api(settings(clients, proxies)), *flags, clock=clock)
+    kept, server = believed(Api(settings(clients, proxies)), *flags)
     await kept.start()
-    await run_for(kept, clock)
+    await run_for(kept)
 
     assert server.trust.clients.pem == proxies.own
     assert server.trust.proxies.authorities.pem == clients.own
@@ -164,11 +156,11 @@ async def test_settings_that_may_not_be_read_end_the_process() -> None:
 async def test_the_server_runs_without_them_if_that_is_in_order(
     trouble: Exception, flags: list[str], asked: int
 ) -> None:
-    clock, api = FakeClock(), Api(trouble)
-    kept, server = believed(api, *flags, clock=clock)
+    api = Api(trouble)
+    kept, server = believed(api, *flags)
     await kept.start()
 
-    await run_for(kept, clock)
+    await run_for(kept)
 
     assert api.asked == asked
     assert not kept.waiting
@@ -180,14 +172,14 @@ async def test_the_server_runs_without_them_if_that_is_in_order(
 async def test_an_api_server_that_does_not_answer_is_waited_for(
     clients: pki.Authority, proxies: pki.Authority, trouble: Exception
 ) -> None:
-    clock, api = FakeClock(), Api(trouble)
-    kept, server = believed(api, clock=clock)
+    api = Api(trouble)
+    kept, server = believed(api)
     await kept.start()
-    await run_for(kept, clock)
+    await run_for(kept)
     assert "was not read yet" in kept.waiting
 
     api.content = settings(clients, proxies)
-    await run_for(kept, clock, RETRY_S)
+    await run_for(kept, RETRY_S)
 
     assert not kept.waiting
     assert server.trust.clients.pem == clients.own
@@ -197,15 +189,15 @@ async def test_an_api_server_that_does_not_answer_is_waited_for(
 async def test_settings_that_change_are_followed(
     clients: pki.Authority, proxies: pki.Authority
 ) -> None:
-    clock, api = FakeClock(), Api(settings(clients, proxies))
-    kept, server = believed(api, clock=clock)
+    api = Api(settings(clients, proxies))
+    kept, server = believed(api)
     await kept.start()
-    await run_for(kept, clock, CHECK_S)
+    await run_for(kept, CHECK_S)
     changes = server.changes
     assert server.trust.clients.pem == clients.own
 
     api.content = settings(proxies, clients)
-    await run_for(kept, clock, CHECK_S)
+    await run_for(kept, CHECK_S)
 
     assert server.trust.clients.pem == proxies.own
     assert server.changes == changes + 1
@@ -214,15 +206,15 @@ async def test_settings_that_change_are_followed(
 async def test_an_outage_later_changes_nothing(
     clients: pki.Authority, proxies: pki.Authority
 ) -> None:
-    clock, api = FakeClock(), Api(settings(clients, proxies))
-    kept, server = believed(api, clock=clock)
+    api = Api(settings(clients, proxies))
+    kept, server = believed(api)
     await kept.start()
-    await run_for(kept, clock)
+    await run_for(kept)
     changes = server.changes
 
     for trouble in (DOWN, REFUSED):
         api.content = trouble
-        await run_for(kept, clock, CHECK_S)
+        await run_for(kept, CHECK_S)
 
     assert server.trust.clients.pem == clients.own
     assert server.changes == changes
@@ -231,14 +223,14 @@ async def test_an_outage_later_changes_nothing(
 async def test_settings_that_make_no_sense_leave_the_old_ones(
     clients: pki.Authority, proxies: pki.Authority
 ) -> None:
-    clock, api = FakeClock(), Api(settings(clients, proxies))
-    kept, server = believed(api, clock=clock)
+    api = Api(settings(clients, proxies))
+    kept, server = believed(api)
     await kept.start()
-    await run_for(kept, clock)
+    await run_for(kept)
 
     for broken in ({"client-ca-file": "nonsense"}, {"requestheader-username-headers": "{"}):
         api.content = broken
-        await run_for(kept, clock, CHECK_S)
+        await run_for(kept, CHECK_S)
 
     assert server.trust.clients.pem == clients.own
 
@@ -246,13 +238,12 @@ async def test_settings_that_make_no_sense_leave_the_old_ones(
 async def test_a_file_is_read_again_when_it_changes(
     clients: pki.Authority, proxies: pki.Authority
 ) -> None:
-    clock = FakeClock()
-    kept, server = believed(None, f"--client-ca-file={clients.file}", clock=clock)
+    kept, server = believed(None, f"--client-ca-file={clients.file}")
     await kept.start()
     assert server.trust.clients.pem == clients.own
 
     clients.file.write_bytes(proxies.own)
-    await run_for(kept, clock, CHECK_S)
+    await run_for(kept, CHECK_S)
 
     assert server.trust.clients.pem == proxies.own
 
@@ -273,4 +264,4 @@ async def test_what_tls_cannot_use_ends_the_start_too(clients: pki.Authority) ->
     chosen = options.parse(["--cloud-provider=sim", f"--client-ca-file={clients.file}"])
 
     with pytest.raises(Misconfigured, match="no"):
-        await Believed(chosen, None, refuse, clock=FakeClock()).start()
+        await Believed(chosen, None, refuse).start()

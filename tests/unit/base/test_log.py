@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 
 from ccm.base import log, redact
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import advance
+
+pytestmark = pytest.mark.virtual_time
 
 HEAD = r"\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ test_log\.py:\d+\]"
 
@@ -209,13 +211,12 @@ def test_errors_go_one_way_and_the_rest_another(stream: io.BytesIO) -> None:
 
 async def test_what_is_held_back_is_written_in_time(stream: io.BytesIO) -> None:
     infos = io.BytesIO()
-    clock = FakeClock()
     log.setup(fmt="json", stream=stream, info_stream=infos, buffer_bytes=10_000)
-    flusher = asyncio.get_running_loop().create_task(log.flush_every(5.0, clock))
+    flusher = asyncio.get_running_loop().create_task(log.flush_every(5.0))
 
     log.logger("node").info("one")
     held = written(infos)
-    await clock.advance(5.0)
+    await advance(5.0)
     flusher.cancel()
 
     assert held == ""

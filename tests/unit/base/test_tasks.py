@@ -8,6 +8,8 @@ import pytest
 
 from ccm.base import tasks
 
+pytestmark = pytest.mark.virtual_time
+
 
 async def for_ever() -> None:
     await asyncio.get_running_loop().create_future()

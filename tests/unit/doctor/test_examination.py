@@ -11,7 +11,6 @@ import pytest
 from ccm import cloud
 from ccm.app.options import Options
 from ccm.base import redact
-from ccm.base.clock import SYSTEM
 from ccm.doctor import examination
 from ccm.doctor.case import Case
 from ccm.doctor.examination import Check
@@ -20,7 +19,7 @@ from ccm.kube import errors
 
 
 def case(limit_s: float = 5.0) -> Case:
-    return Case(options=Options(), environ={}, clock=SYSTEM, limit_s=limit_s)
+    return Case(options=Options(), environ={}, limit_s=limit_s)
 
 
 async def run(

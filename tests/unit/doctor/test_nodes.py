@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ccm.app.options import Options
-from ccm.base.clock import SYSTEM
 from ccm.cloud import InstanceListing, InstanceMetadata, InstanceRecord, Power
 from ccm.doctor import nodes
 from ccm.doctor.case import Case
@@ -12,7 +11,7 @@ from ccm.testing import builders
 
 def case(**instances: str) -> Case:
     """With a listing: name -> provider ID; underscores are dashes."""
-    given = Case(options=Options(), environ={}, clock=SYSTEM)
+    given = Case(options=Options(), environ={})
     records = [
         InstanceRecord(
             name=name.replace("_", "-"),

@@ -11,7 +11,6 @@ import pytest_asyncio
 
 from ccm import cloud
 from ccm.app import options
-from ccm.base.clock import SYSTEM
 from ccm.cloud import registry
 from ccm.doctor import nodes, provider
 from ccm.doctor.case import Case
@@ -41,7 +40,7 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
         monkeypatch.setattr(registry, "entry_points", entry_points)
         monkeypatch.setattr(EntryPoint, "load", lambda _entry: open_cloud)
         given = options.parse(["--cloud-provider=memory", *words])
-        case = Case(options=given, environ={}, clock=SYSTEM)
+        case = Case(options=given, environ={})
         cases.append(case)
         for name, check in (("provider", provider.provider), ("open", provider.cloud_config)):
             case.findings[name] = await check(case)

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
+from ccm.base import clock
 from ccm.kube import errors
 from ccm.kube.client import WatchEvent
 from ccm.model import Lease, LeaseSpec, ObjectMeta
 from ccm.model.times import format_micro_time
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import elapsed_s
 
 NAMESPACE = "kube-system"
 NAME = "ccm"
@@ -21,8 +22,7 @@ NAME = "ccm"
 class Server:
     """Holds one Lease. `weather` is asked before each request and may raise or wait."""
 
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self.lease: Lease | None = None
         self.calls: list[tuple[float, str]] = []
         self.weather: Callable[[str], Exception | float | None] = lambda verb: None
@@ -44,7 +44,7 @@ class Server:
         self, holder: str, *, duration_s: int = 15, transitions: int = 0, renewed: str = ""
     ) -> None:
         """Write the Lease as another replica would."""
-        moment = renewed or format_micro_time(self.clock.now())
+        moment = renewed or format_micro_time(clock.now())
         spec = LeaseSpec(
             holder_identity=holder,
             lease_duration_seconds=duration_s,
@@ -106,12 +106,12 @@ class Server:
             yield await queue.get()
 
     async def _pass(self, verb: str) -> None:
-        self.calls.append((self.clock.elapsed_s, verb))
+        self.calls.append((elapsed_s(), verb))
         answer = self.weather(verb)
         if isinstance(answer, Exception):
             raise answer
         if answer is not None:
-            await self.clock.sleep(answer)
+            await asyncio.sleep(answer)
 
     def _fresh(self) -> Lease:
         return Lease(metadata=ObjectMeta(name=NAME, namespace=NAMESPACE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from ccm.kube import errors
 from ccm.kube.client import Page, WatchEvent
 from ccm.model import Node, NodeSpec, ObjectMeta
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import elapsed_s
 
 Step = WatchEvent[Node] | Exception | float
 """An event, a failure, or seconds of silence."""
@@ -101,14 +102,13 @@ class Server:
     A number in place of a watch's script: the answer does not begin for so long.
     """
 
-    clock: FakeClock
     lists: list[Page[Node] | Exception] = field(default_factory=list)
     watches: list[Sequence[Step] | Exception | float] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     open_watches: int = 0
 
     async def list_page(self, *, limit: int, continue_: str = "") -> Page[Node]:
-        self.calls.append(Call("list", self.clock.elapsed_s, token=continue_, limit=limit))
+        self.calls.append(Call("list", elapsed_s(), token=continue_, limit=limit))
         answer = self.lists.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -126,7 +126,7 @@ class Server:
         self.calls.append(
             Call(
                 "watch",
-                self.clock.elapsed_s,
+                elapsed_s(),
                 version=resource_version,
                 initial=send_initial_events,
                 timeout_s=timeout_s,
@@ -138,7 +138,7 @@ class Server:
         if isinstance(script, Exception):
             raise script
         if isinstance(script, float):
-            await self.clock.sleep(script)
+            await asyncio.sleep(script)
             script = ()
         self.open_watches += 1
         try:
@@ -153,7 +153,7 @@ class Server:
             if isinstance(step, WatchEvent):
                 yield step
             else:
-                await self.clock.sleep(step)
+                await asyncio.sleep(step)
 
     def of(self, verb: str) -> list[Call]:
         return [call for call in self.calls if call.verb == verb]

@@ -17,7 +17,6 @@ from ccm.kube.resources import LEASES, NODES, Kind
 from ccm.model import Lease, LeaseSpec, Node, ObjectMeta
 from ccm.model.meta import KubeObject
 from tests.unit.kube.wire import (
-    HandClock,
     Seen,
     Server,
     a_status,
@@ -48,7 +47,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest_asyncio.fixture
 async def client(server: Server) -> AsyncIterator[Client]:
-    async with connect(server.url, clock=HandClock()) as wire:
+    async with connect(server.url) as wire:
         yield Client(wire, name="node-controller")
 
 

@@ -13,7 +13,7 @@ from ccm.base import redact
 from ccm.kube import credentials
 from ccm.kube.credentials import Credential, Fixed, TokenFile
 from ccm.kube.errors import NoCredentials
-from tests.unit.kube.wire import HandClock
+from tests.handclock import HandClock
 
 
 @pytest.fixture
@@ -23,46 +23,42 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def _token_file(file: Path, clock: HandClock) -> TokenFile:
-    return TokenFile(file, clock=clock)
-
-
 async def test_white_space_around_the_token_is_not_sent(file: Path) -> None:
     file.write_text("  uno \r\n\n")
 
-    assert await _token_file(file, HandClock()).current() == Credential(header="Bearer uno")
+    assert await TokenFile(file).current() == Credential(header="Bearer uno")
 
 
-async def test_a_rotated_token_is_used_within_a_minute(file: Path) -> None:
-    clock = HandClock()
-    source = _token_file(file, clock)
+async def test_a_rotated_token_is_used_within_a_minute(hand: HandClock, file: Path) -> None:
+    source = TokenFile(file)
     await source.current()
     file.write_text("two")
 
-    clock.advance(49)
+    hand.advance(49)
     before = (await source.current()).header
-    clock.advance(1)
+    hand.advance(1)
     after = (await source.current()).header
 
     assert (before, after) == ("Bearer uno", "Bearer two")
 
 
 @pytest.mark.parametrize("content", [None, "", " \n", "two lines\nno", "caf\xe9"])
-async def test_an_unreadable_file_keeps_the_old_token(file: Path, content: str | None) -> None:
-    clock = HandClock()
-    source = _token_file(file, clock)
+async def test_an_unreadable_file_keeps_the_old_token(
+    hand: HandClock, file: Path, content: str | None
+) -> None:
+    source = TokenFile(file)
     await source.current()
     file.unlink()
     if content is not None:
         file.write_text(content)
 
     with capture_logs() as lines:
-        clock.advance(100)
+        hand.advance(100)
         first = (await source.current()).header
-        clock.advance(100)
+        hand.advance(100)
         second = (await source.current()).header
         file.write_text("three")
-        clock.advance(100)
+        hand.advance(100)
         third = (await source.current()).header
 
     assert (first, second, third) == ("Bearer uno", "Bearer uno", "Bearer three")
@@ -72,36 +68,37 @@ async def test_an_unreadable_file_keeps_the_old_token(file: Path, content: str |
 
 async def test_a_file_that_could_never_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NoCredentials, match="nothing"):
-        await _token_file(tmp_path / "nothing", HandClock()).current()
+        await TokenFile(tmp_path / "nothing").current()
 
 
-async def test_a_rejected_token_is_read_again_at_once(file: Path) -> None:
-    clock = HandClock()
-    source = _token_file(file, clock)
+async def test_a_rejected_token_is_read_again_at_once(hand: HandClock, file: Path) -> None:
+    source = TokenFile(file)
     used = await source.current()
     file.write_text("two")
-    clock.advance(1)
+    hand.advance(1)
 
-    changed = await source.rejected(used, clock.monotonic())
+    changed = await source.rejected(used, hand.monotonic())
 
     assert changed
     assert (await source.current()).header == "Bearer two"
 
 
-async def test_a_rejected_token_that_did_not_change_is_no_reason_to_repeat(file: Path) -> None:
-    clock = HandClock()
-    source = _token_file(file, clock)
+async def test_a_rejected_token_that_did_not_change_is_no_reason_to_repeat(
+    hand: HandClock, file: Path
+) -> None:
+    source = TokenFile(file)
     used = await source.current()
-    clock.advance(1)
+    hand.advance(1)
 
-    assert not await source.rejected(used, clock.monotonic())
+    assert not await source.rejected(used, hand.monotonic())
 
 
-async def test_a_token_read_after_the_request_began_is_not_dropped(file: Path) -> None:
-    clock = HandClock()
-    source = _token_file(file, clock)
-    sent_at = clock.monotonic()
-    clock.advance(1)
+async def test_a_token_read_after_the_request_began_is_not_dropped(
+    hand: HandClock, file: Path
+) -> None:
+    source = TokenFile(file)
+    sent_at = hand.monotonic()
+    hand.advance(1)
     used = await source.current()
     file.write_text("two")
 

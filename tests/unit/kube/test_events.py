@@ -13,12 +13,15 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.kube import errors
 from ccm.kube.events import QUEUE_SIZE, EventRecorder
 from ccm.model.event import Event
 from ccm.model.meta import ObjectReference
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import advance, elapsed_s
+
+pytestmark = pytest.mark.virtual_time
 
 NODE = ObjectReference(kind="Node", api_version="v1", name="node-1", uid="u1", resource_version="9")
 
@@ -26,8 +29,7 @@ NODE = ObjectReference(kind="Node", api_version="v1", name="node-1", uid="u1", r
 class Sink:
     """Keeps events by name; `weather` may make a request fail."""
 
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self.events: dict[str, Event] = {}
         self.requests: list[tuple[float, str]] = []
         self.patches: list[Mapping[str, Any]] = []
@@ -54,7 +56,7 @@ class Sink:
         return changed
 
     def _note(self, verb: str) -> None:
-        self.requests.append((self.clock.elapsed_s, verb))
+        self.requests.append((elapsed_s(), verb))
         failure = self.weather(verb)
         if failure is not None:
             raise failure
@@ -62,7 +64,7 @@ class Sink:
 
 @contextlib.asynccontextmanager
 async def recording(sink: Sink, component: str = "test") -> AsyncIterator[EventRecorder]:
-    recorder = EventRecorder(sink, component=component, clock=sink.clock, rng=random.Random(3))
+    recorder = EventRecorder(sink, component=component, rng=random.Random(3))
     task = asyncio.create_task(recorder.run())
     try:
         yield recorder
@@ -83,13 +85,13 @@ def unreachable() -> errors.Unreachable:
 
 
 async def test_an_event_about_a_node_is_created_in_the_default_namespace() -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     async with recording(sink, "cloud-node-controller") as recorder:
         recorder.event(NODE, "Normal", "Synced", "Node synced successfully")
-        await sink.clock.advance(0)
+        await advance(0)
     (event,) = sink.events.values()
     assert re.fullmatch(r"node-1\.[0-9a-f]{16}", event.name)
-    assert int(event.name.partition(".")[2], 16) == int(sink.clock.now().timestamp()) * 10**9
+    assert int(event.name.partition(".")[2], 16) == int(clock.now().timestamp()) * 10**9
     assert event.namespace == "default"
     assert event.involved_object == NODE
     assert (event.type, event.reason) == ("Normal", "Synced")
@@ -100,21 +102,21 @@ async def test_an_event_about_a_node_is_created_in_the_default_namespace() -> No
 
 
 async def test_an_event_about_a_namespaced_object_lies_beside_it() -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     async with recording(sink) as recorder:
         recorder.event(ObjectReference(kind="Lease", namespace="kube-system", name="ccm"), *"nrm")
-        await sink.clock.advance(0)
+        await advance(0)
     (event,) = sink.events.values()
     assert event.namespace == "kube-system"
 
 
 async def test_a_repeated_event_is_patched() -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     async with recording(sink) as recorder:
         recorder.event(NODE, "Normal", "Synced", "again")
-        await sink.clock.advance(7)
+        await advance(7)
         recorder.event(NODE, "Normal", "Synced", "again")
-        await sink.clock.advance(0)
+        await advance(0)
     assert [verb for _, verb in sink.requests] == ["create", "patch"]
     assert sink.patches == [
         {"count": 2, "lastTimestamp": "2026-01-01T00:00:07Z", "message": "again"}
@@ -122,43 +124,43 @@ async def test_a_repeated_event_is_patched() -> None:
 
 
 async def test_a_repeated_event_that_expired_is_created_with_its_count() -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     async with recording(sink) as recorder:
         recorder.event(NODE, "Normal", "Synced", "again")
-        await sink.clock.advance(0)
+        await advance(0)
         sink.events.clear()
         recorder.event(NODE, "Normal", "Synced", "again")
-        await sink.clock.advance(0)
+        await advance(0)
     assert [verb for _, verb in sink.requests] == ["create", "patch", "create"]
     (event,) = sink.events.values()
     assert event.count == 2
 
 
 async def test_names_are_unique_even_when_time_stands_still() -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     async with recording(sink) as recorder:
         for reason in ("A", "B", "C"):
             recorder.event(NODE, "Normal", reason, "m")
-        await sink.clock.advance(0)
+        await advance(0)
     assert len(sink.events) == 3
 
 
 @pytest.mark.parametrize("name", ["Node_1", "x" * 250], ids=["letters", "length"])
 async def test_a_name_the_server_would_refuse_becomes_a_uuid(name: str) -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     async with recording(sink) as recorder:
         recorder.event(ObjectReference(kind="Node", name=name), "Normal", "R", "m")
-        await sink.clock.advance(0)
+        await advance(0)
     (written,) = sink.events
     assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", written)
 
 
 async def test_an_unreachable_server_is_tried_twelve_times() -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     sink.weather = lambda verb: unreachable()
     async with recording(sink, "patient") as recorder:
         recorder.event(NODE, "Normal", "R", "m")
-        await sink.clock.advance(300)
+        await advance(300)
     at = [moment for moment, _ in sink.requests]
     assert len(at) == 12
     assert 0 < at[1] < 10
@@ -167,32 +169,32 @@ async def test_an_unreachable_server_is_tried_twelve_times() -> None:
 
 
 async def test_events_survive_an_outage() -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     sink.weather = lambda verb: unreachable()
     async with recording(sink, "survivor") as recorder:
         recorder.event(NODE, "Normal", "A", "m")
         recorder.event(NODE, "Normal", "B", "m")
-        await sink.clock.advance(60)
+        await advance(60)
         sink.weather = lambda verb: None
-        await sink.clock.advance(10)
+        await advance(10)
     assert [event.reason for event in sink.events.values()] == ["A", "B"]
     assert count("survivor", "created") == 2
 
 
 @pytest.mark.parametrize("status", [403, 409, 422, 429, 500])
 async def test_a_rejection_is_not_repeated(status: int) -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     sink.weather = lambda verb: errors.from_response(status, {}, b"")
     async with recording(sink, f"rejected-{status}") as recorder:
         recorder.event(NODE, "Normal", "R", "m")
-        await sink.clock.advance(300)
+        await advance(300)
     assert len(sink.requests) == 1
     assert count(f"rejected-{status}", "rejected") == 1
 
 
 async def test_a_full_queue_drops_and_counts_without_waiting() -> None:
-    sink = Sink(FakeClock())
-    recorder = EventRecorder(sink, component="flooded", clock=sink.clock)
+    sink = Sink()
+    recorder = EventRecorder(sink, component="flooded")
     for number in range(QUEUE_SIZE + 3):
         reference = ObjectReference(kind="Node", name=f"n{number}")
         recorder.event(reference, "Normal", "R", "m")
@@ -200,31 +202,31 @@ async def test_a_full_queue_drops_and_counts_without_waiting() -> None:
 
 
 async def test_spam_is_left_out_and_counted() -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     async with recording(sink, "spammer") as recorder:
         for _ in range(30):
             recorder.event(NODE, "Normal", "R", "m")
-        await sink.clock.advance(0)
+        await advance(0)
     assert len(sink.requests) == 25
     assert count("spammer", "spam") == 5
     assert count("spammer", "counted") == 24
 
 
 async def test_flush_waits_for_what_is_queued_but_not_for_ever() -> None:
-    sink = Sink(FakeClock(auto=True))
+    sink = Sink()
     async with recording(sink) as recorder:
         recorder.event(NODE, "Normal", "A", "m")
         assert await recorder.flush(5)
         assert len(sink.events) == 1
         sink.weather = lambda verb: unreachable()
         recorder.event(NODE, "Normal", "B", "m")
-        started = sink.clock.elapsed_s
+        started = elapsed_s()
         assert not await recorder.flush(5)
-        assert sink.clock.elapsed_s - started == 5
+        assert elapsed_s() - started == 5
 
 
 async def test_one_event_that_fails_unexpectedly_costs_no_other() -> None:
-    sink = Sink(FakeClock())
+    sink = Sink()
     defects: list[Exception] = [RuntimeError("a defect")]
     sink.weather = lambda verb: defects.pop() if defects else None
 
@@ -232,7 +234,7 @@ async def test_one_event_that_fails_unexpectedly_costs_no_other() -> None:
         with capture_logs() as lines:
             recorder.event(NODE, "Normal", "First", "one")
             recorder.event(NODE, "Normal", "Second", "two")
-            await sink.clock.advance(0)
+            await advance(0)
 
     assert [event.reason for event in sink.events.values()] == ["Second"]
     assert count("defect", "undelivered") == 1

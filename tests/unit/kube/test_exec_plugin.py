@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from ccm.kube import exec_plugin
 from ccm.kube.errors import NoCredentials
 from ccm.kube.exec_plugin import ExecPlugin, ExecSettings
-from tests.unit.kube.wire import HandClock
+from tests.handclock import HandClock
 
 V1 = "client.authentication.k8s.io/v1"
 
@@ -55,7 +55,7 @@ def _calls(tmp_path: Path) -> list[Any]:
 @pytest.mark.parametrize("version", exec_plugin.API_VERSIONS)
 async def test_a_token_is_asked_for_once(tmp_path: Path, version: str) -> None:
     settings = _settings(tmp_path, _answer(version, token="t1"), api_version=version)
-    plugin = ExecPlugin(settings, clock=HandClock())
+    plugin = ExecPlugin(settings)
 
     credentials = [await plugin.current() for _ in range(3)]
 
@@ -67,34 +67,34 @@ async def test_a_token_is_asked_for_once(tmp_path: Path, version: str) -> None:
 
 
 async def test_callers_at_the_same_time_share_one_run(tmp_path: Path) -> None:
-    plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1")), clock=HandClock())
+    plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1")))
 
     await asyncio.gather(*(plugin.current() for _ in range(5)))
 
     assert len(_calls(tmp_path)) == 1
 
 
-async def test_an_expired_credential_is_asked_for_anew(tmp_path: Path) -> None:
-    clock = HandClock()
+async def test_an_expired_credential_is_asked_for_anew(hand: HandClock, tmp_path: Path) -> None:
     first = _answer(token="t1", expirationTimestamp="2026-01-01T00:20:00Z")
-    plugin = ExecPlugin(_settings(tmp_path, first, _answer(token="t2")), clock=clock)
+    plugin = ExecPlugin(_settings(tmp_path, first, _answer(token="t2")))
 
     before = (await plugin.current()).header
-    clock.advance(199)  # 00:19:59
+    hand.advance(199)  # 00:19:59
     kept = (await plugin.current()).header
-    clock.advance(1)
+    hand.advance(1)
     after = (await plugin.current()).header
 
     assert (before, kept, after) == ("Bearer t1", "Bearer t1", "Bearer t2")
 
 
-async def test_a_rejected_credential_is_asked_for_anew_once(tmp_path: Path) -> None:
-    clock = HandClock()
-    plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1"), _answer(token="t2")), clock=clock)
+async def test_a_rejected_credential_is_asked_for_anew_once(
+    hand: HandClock, tmp_path: Path
+) -> None:
+    plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1"), _answer(token="t2")))
     used = await plugin.current()
-    clock.advance(1)
-    sent_at = clock.monotonic()
-    clock.advance(1)
+    hand.advance(1)
+    sent_at = hand.monotonic()
+    hand.advance(1)
 
     several = [await plugin.rejected(used, sent_at) for _ in range(3)]
 
@@ -106,7 +106,7 @@ async def test_a_rejected_credential_is_asked_for_anew_once(tmp_path: Path) -> N
 async def test_the_cluster_is_told_if_wanted(tmp_path: Path) -> None:
     settings = _settings(tmp_path, _answer(token="t"), cluster={"server": "https://s"})
 
-    await ExecPlugin(settings, clock=HandClock()).current()
+    await ExecPlugin(settings).current()
 
     assert _calls(tmp_path)[0]["spec"]["cluster"] == {"server": "https://s"}
 
@@ -114,7 +114,7 @@ async def test_the_cluster_is_told_if_wanted(tmp_path: Path) -> None:
 async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
     answer = _answer(clientCertificateData="CERT", clientKeyData="KEY")
 
-    credential = await ExecPlugin(_settings(tmp_path, answer), clock=HandClock()).current()
+    credential = await ExecPlugin(_settings(tmp_path, answer)).current()
 
     assert credential.header is None
     assert credential.certificate is not None
@@ -135,7 +135,7 @@ async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
     ],
 )
 async def test_a_bad_answer_is_an_error(tmp_path: Path, answer: str, words: str) -> None:
-    plugin = ExecPlugin(_settings(tmp_path, answer), clock=HandClock())
+    plugin = ExecPlugin(_settings(tmp_path, answer))
 
     with pytest.raises(NoCredentials, match=words) as caught:
         await plugin.current()
@@ -147,7 +147,7 @@ async def test_a_missing_program_is_an_error_with_a_hint(tmp_path: Path) -> None
     settings = _settings(tmp_path, command="no-such-plugin", install_hint="get it there")
 
     with pytest.raises(NoCredentials, match=r"no-such-plugin.*get it there"):
-        await ExecPlugin(settings, clock=HandClock()).current()
+        await ExecPlugin(settings).current()
 
 
 async def test_a_failing_program_is_an_error_with_its_words(tmp_path: Path) -> None:
@@ -155,18 +155,19 @@ async def test_a_failing_program_is_an_error_with_its_words(tmp_path: Path) -> N
     settings = _settings(tmp_path, args=("-c", code))
 
     with pytest.raises(NoCredentials, match="code 3: log in first"):
-        await ExecPlugin(settings, clock=HandClock()).current()
+        await ExecPlugin(settings).current()
 
 
-async def test_a_failing_renewal_after_a_rejection_changes_nothing(tmp_path: Path) -> None:
-    clock = HandClock()
+async def test_a_failing_renewal_after_a_rejection_changes_nothing(
+    hand: HandClock, tmp_path: Path
+) -> None:
     answers = (_answer(token="t1"), "broken", "broken", _answer(token="t2"))
-    plugin = ExecPlugin(_settings(tmp_path, *answers), clock=clock)
+    plugin = ExecPlugin(_settings(tmp_path, *answers))
     used = await plugin.current()
-    clock.advance(1)
+    hand.advance(1)
 
     with capture_logs() as lines:
-        renewed = [await plugin.rejected(used, clock.monotonic()) for _ in range(3)]
+        renewed = [await plugin.rejected(used, hand.monotonic()) for _ in range(3)]
 
     assert renewed == [False, False, True]
     assert [line["log_level"] for line in lines] == ["warning", "info"]
@@ -179,7 +180,7 @@ async def test_nothing_of_a_program_nobody_waits_for_goes_on(tmp_path: Path, giv
     script = f"sleep 60 & echo $$ $! > {note}; wait"
     settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))
     timeout_s = 1.0 if gives_up == "in time" else 60.0
-    plugin = ExecPlugin(settings, clock=HandClock(), timeout_s=timeout_s)
+    plugin = ExecPlugin(settings, timeout_s=timeout_s)
     waiting = asyncio.create_task(plugin.current())
 
     if gives_up == "in time":
@@ -201,7 +202,7 @@ async def test_a_program_that_leaves_a_child_behind_has_answered(tmp_path: Path)
     script = f"sleep 60 & echo $! > {tmp_path / 'pid'}; echo '{_answer(token='t1')}'"
     settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))
 
-    assert (await ExecPlugin(settings, clock=HandClock()).current()).header == "Bearer t1"
+    assert (await ExecPlugin(settings).current()).header == "Bearer t1"
 
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 

@@ -14,7 +14,7 @@ from ccm.kube.informer import Informer, Informers
 from ccm.kube.reflector import Settings
 from ccm.kube.resources import NODES, Kind
 from ccm.model import Node
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import advance, elapsed_s
 from tests.unit.kube.scripted import (
     Server,
     added,
@@ -25,6 +25,8 @@ from tests.unit.kube.scripted import (
     node,
     page,
 )
+
+pytestmark = pytest.mark.virtual_time
 
 PAGES = Settings(watch_list=False)
 
@@ -61,14 +63,14 @@ def listen(informer: Informer[Node], name: str = "test") -> Listener:
 
 
 def informer_of(server: Server, **options: Any) -> Informer[Node]:
-    return Informer(server, resource="nodes", clock=server.clock, rng=random.Random(1), **options)
+    return Informer(server, resource="nodes", rng=random.Random(1), **options)
 
 
 @contextlib.asynccontextmanager
-async def running(thing: Informer[Node] | Informers, clock: FakeClock) -> AsyncIterator[None]:
+async def running(thing: Informer[Node] | Informers) -> AsyncIterator[None]:
     task = asyncio.create_task(thing.run())
     try:
-        await clock.advance(0)
+        await advance(0)
         yield
         assert not task.done()
     finally:
@@ -78,7 +80,7 @@ async def running(thing: Informer[Node] | Informers, clock: FakeClock) -> AsyncI
 
 
 async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.watches = [
         [
             added(node("a", 1)),
@@ -92,17 +94,17 @@ async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
     informer = informer_of(server)
     listener = listen(informer)
     before = informer.has_synced
-    async with running(informer, server.clock):
+    async with running(informer):
         assert (before, informer.has_synced) == (False, True)
         assert listener.heard == ["add a@1 initial"]
-        await server.clock.advance(1)
+        await advance(1)
         assert listener.heard[1:] == ["add b@3", "update a@1->4", "delete b@5"]
         assert informer.last_contact is not None
         assert informer.trouble_since is None
 
 
 async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_silent() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [
         page([node("same", 1), node("changed", 2), node("gone", 3)], 10),
         page([node("same", 1), node("changed", 12), node("new", 13)], 20),
@@ -110,14 +112,14 @@ async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_sil
     server.watches = [api_error(410)]
     informer = informer_of(server, settings=PAGES)
     listener = listen(informer)
-    async with running(informer, server.clock):
+    async with running(informer):
         listener.heard.clear()
-        await server.clock.advance(5)
+        await advance(5)
         assert listener.heard == ["update changed@2->12", "add new@13", "delete gone@3"]
 
 
 async def test_a_failing_handler_stops_nobody() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([node("a", 1), node("b", 2)], 10)]
     informer = informer_of(server, settings=PAGES)
 
@@ -126,48 +128,48 @@ async def test_a_failing_handler_stops_nobody() -> None:
 
     informer.add_handler(name="broken", on_add=broken)
     listener = listen(informer)
-    async with running(informer, server.clock):
+    async with running(informer):
         assert listener.heard == ["add a@1 initial", "add b@2 initial"]
 
 
 async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([node("a", 1)], 10)]
     server.watches = [[5.0, modified(node("a", 11))]]
     informer = informer_of(server, settings=PAGES)
-    async with running(informer, server.clock):
+    async with running(informer):
         late = listen(informer)
         assert late.heard == ["add a@1 initial"]
         deaf: list[Node] = []
         handler = informer.add_handler(name="deaf", on_update=lambda old, new: deaf.append(new))
         informer.remove_handler(handler)
         informer.remove_handler(handler)
-        await server.clock.advance(5)
+        await advance(5)
         assert late.heard[1:] == ["update a@1->11"]
         assert deaf == []
 
 
 async def test_a_resync_delivers_everything_again_from_the_store() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([node(f"n{n}", n + 1) for n in range(1200)], 2000)]
     informer = informer_of(server, settings=PAGES, resync_s=600)
     listener = listen(informer)
-    async with running(informer, server.clock):
+    async with running(informer):
         listener.heard.clear()
-        await server.clock.advance(599)
+        await advance(599)
         assert listener.heard == []
-        await server.clock.advance(601)
+        await advance(601)
         assert len(listener.heard) == 1200
         assert listener.heard[0] == "update n0@1->1"
         assert len(server.of("list")) == 1
 
 
 async def test_waiting_for_the_first_content_has_a_deadline() -> None:
-    server = Server(FakeClock(auto=True))
+    server = Server()
     informer = informer_of(server)
     with pytest.raises(TimeoutError, match="nodes"):
         await informer.wait_synced(30)
-    assert server.clock.elapsed_s == 30
+    assert elapsed_s() == 30
 
 
 class Client:
@@ -183,30 +185,30 @@ class Client:
 
 
 async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([node("a", 1)], 10), page([node("b", 1)], 10)]
     client = Client(server)
-    informers = Informers(client, settings=PAGES, clock=server.clock)
-    async with running(informers, server.clock):
+    informers = Informers(client, settings=PAGES)
+    async with running(informers):
         first = informers.of(NODES)
         assert informers.of(NODES) is first
         assert client.asked == [NODES]
         before = informers.has_synced
-        await server.clock.advance(0)
+        await advance(0)
         assert (before, informers.has_synced) == (False, True)
         await informers.wait_synced(1)
         other = Kind(plural="others", kind="Other", namespaced=False, type=Node)
         second = informers.of(other)
-        await server.clock.advance(0)
+        await advance(0)
         assert [obj.name for obj in second.store.list()] == ["b"]
         assert informers.all == (first, second)
     assert server.open_watches == 0
 
 
 async def test_an_index_can_be_added_to_an_informer() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([node("a", 1, provider_id="sim://7")], 10)]
     informer = informer_of(server, settings=PAGES)
     informer.add_index("provider", lambda obj: [obj.provider_id])
-    async with running(informer, server.clock):
+    async with running(informer):
         assert [obj.name for obj in informer.store.by_index("provider", "sim://7")] == ["a"]

@@ -10,34 +10,36 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.kube import errors
 from ccm.kube.leader import LeaderElector, LostLease
 from ccm.kube.lock import Terms
 from ccm.model.meta import ObjectReference
-from ccm.testing.clock import FakeClock, settle
+from ccm.testing.clock import advance, elapsed_s, settle
 from tests.unit.kube.leases import NAME, NAMESPACE, Server
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Work:
     """The work of a leader: runs until told otherwise and notes when it ran."""
 
-    def __init__(self, clock: FakeClock, *, tidy_up_s: float = 0) -> None:
-        self.clock = clock
+    def __init__(self, *, tidy_up_s: float = 0) -> None:
         self.tidy_up_s = tidy_up_s
         self.began: float | None = None
         self.ended: float | None = None
         self.outcome: asyncio.Future[None] | None = None
 
     async def __call__(self) -> None:
-        self.began = self.clock.elapsed_s
+        self.began = elapsed_s()
         self.outcome = asyncio.get_running_loop().create_future()
         try:
             await self.outcome
         finally:
             if self.tidy_up_s:
-                await self.clock.sleep(self.tidy_up_s)
-            self.ended = self.clock.elapsed_s
+                await asyncio.sleep(self.tidy_up_s)
+            self.ended = elapsed_s()
 
 
 class Recorder:
@@ -54,8 +56,7 @@ class Replica:
     def __init__(
         self, server: Server, identity: str = "baz", *, watch: bool = True, tidy_up_s: float = 0
     ) -> None:
-        self.clock = server.clock
-        self.work = Work(server.clock, tidy_up_s=tidy_up_s)
+        self.work = Work(tidy_up_s=tidy_up_s)
         self.recorder = Recorder()
         self.leaders: list[str] = []
         self.lost: list[float] = []
@@ -66,17 +67,16 @@ class Replica:
             Terms(namespace=NAMESPACE, name=NAME, identity=identity),
             recorder=self.recorder,
             on_new_leader=self.leaders.append,
-            on_lost=lambda: self.lost.append(server.clock.elapsed_s),
+            on_lost=lambda: self.lost.append(elapsed_s()),
             before_release=lambda: self.part(server),
             watch=watch,
-            clock=server.clock,
             rng=random.Random(identity),
         )
         self.task = asyncio.create_task(self.elector.run(self.work))
 
     async def part(self, server: Server) -> None:
         """Note how things stand before the lease is given back."""
-        await server.clock.sleep(self.parting_s)
+        await asyncio.sleep(self.parting_s)
         assert self.work.ended is not None
         told = len(self.recorder.events)
         self.parting.append((self.work.ended, server.spec.holder_identity, told))
@@ -98,8 +98,7 @@ async def ended(*replicas: Replica) -> AsyncIterator[None]:
     finally:
         for replica in replicas:
             replica.task.cancel()
-        clock = replicas[0].clock
-        await clock.advance(60)
+        await advance(60)
         await asyncio.gather(*(replica.task for replica in replicas), return_exceptions=True)
 
 
@@ -108,10 +107,10 @@ def status() -> float | None:
 
 
 async def test_the_first_replica_leads_at_once_and_renews_with_single_writes() -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server)
     async with ended(replica):
-        await server.clock.advance(10)
+        await advance(10)
         assert replica.work.began == 0
         assert server.calls[:2] == [(0, "get"), (0, "create")]
         assert server.calls[2:] == [(float(at), "update") for at in (2, 4, 6, 8, 10)]
@@ -126,15 +125,15 @@ async def test_the_first_replica_leads_at_once_and_renews_with_single_writes() -
 
 
 async def test_cancelled_work_is_joined_before_the_lease_is_given_back() -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server, tidy_up_s=30)
     replica.parting_s = 1.0
-    await server.clock.advance(5)
+    await advance(5)
     replica.task.cancel()
-    await server.clock.advance(29)
+    await advance(29)
     assert server.spec.holder_identity == "baz"
     assert replica.leads
-    await server.clock.advance(2)
+    await advance(2)
     assert replica.task.cancelled()
     assert replica.work.ended == 35
     assert not replica.lost
@@ -147,9 +146,9 @@ async def test_cancelled_work_is_joined_before_the_lease_is_given_back() -> None
 
 
 async def test_work_that_returns_ends_the_term_and_gives_the_lease_back() -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server)
-    await server.clock.advance(5)
+    await advance(5)
     assert replica.work.outcome is not None
     replica.work.outcome.set_result(None)
     assert await replica.result() is None
@@ -158,9 +157,9 @@ async def test_work_that_returns_ends_the_term_and_gives_the_lease_back() -> Non
 
 
 async def test_an_exception_of_the_work_comes_out_after_the_release() -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server)
-    await server.clock.advance(5)
+    await advance(5)
     assert replica.work.outcome is not None
     replica.work.outcome.set_exception(KeyError("broken"))
     assert isinstance(await replica.result(), KeyError)
@@ -179,14 +178,14 @@ async def test_an_exception_of_the_work_comes_out_after_the_release() -> None:
 async def test_without_a_renewal_leading_ends_at_the_deadline(
     weather: Exception | float,
 ) -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server)
-    await server.clock.advance(4.5)
+    await advance(4.5)
     written = server.lease
     server.weather = lambda verb: weather
-    await server.clock.advance(9.4)
+    await advance(9.4)
     assert replica.leads
-    await server.clock.advance(0.2)
+    await advance(0.2)
     assert isinstance(await replica.result(), LostLease)
     assert replica.work.ended == pytest.approx(14.0)
     assert replica.parting == []
@@ -195,37 +194,37 @@ async def test_without_a_renewal_leading_ends_at_the_deadline(
 
 
 async def test_a_slow_success_counts_from_its_beginning() -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server)
-    await server.clock.advance(1)
+    await advance(1)
     server.weather = lambda verb: 4.0
-    await server.clock.advance(5.5)
+    await advance(5.5)
     server.weather = lambda verb: 3600.0
-    await server.clock.advance(60)
+    await advance(60)
     assert isinstance(await replica.result(), LostLease)
     assert replica.work.ended == pytest.approx(12.0)
 
 
 async def test_a_short_outage_is_survived() -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server)
     async with ended(replica):
-        await server.clock.advance(3)
+        await advance(3)
         server.weather = lambda verb: errors.Unreachable("refused", kind="refused")
-        await server.clock.advance(6)
+        await advance(6)
         server.weather = lambda verb: None
-        await server.clock.advance(60)
+        await advance(60)
         assert replica.leads
 
 
 async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server, tidy_up_s=5)
-    await server.clock.advance(3)
+    await advance(3)
     server.hold("bing")
-    await server.clock.advance(1.1)
+    await advance(1.1)
     assert replica.lost == [4]
-    await server.clock.advance(5)
+    await advance(5)
     assert isinstance(await replica.result(), LostLease)
     assert replica.work.ended == 9
     assert replica.lost == [4]
@@ -234,63 +233,63 @@ async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
 
 
 async def test_a_leader_creates_a_deleted_lease_again() -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server)
     async with ended(replica):
-        await server.clock.advance(3)
+        await advance(3)
         server.drop()
-        await server.clock.advance(2)
+        await advance(2)
         assert replica.leads
         assert server.spec.holder_identity == "baz"
 
 
 async def test_a_standby_leads_as_soon_as_the_lease_is_given_back() -> None:
-    server = Server(FakeClock())
+    server = Server()
     first = Replica(server, "first")
-    await server.clock.advance(1)
+    await advance(1)
     second, third = Replica(server, "second"), Replica(server, "third")
     async with ended(second, third):
-        await server.clock.advance(30)
+        await advance(30)
         first.task.cancel()
         await settle()
         assert first.task.cancelled()
         assert [second.leads, third.leads].count(True) == 1
-        assert server.clock.elapsed_s == 31
+        assert elapsed_s() == 31
         assert server.spec.lease_transitions == 1
 
 
 async def test_a_standby_leads_at_the_moment_a_silent_holder_runs_out() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.hold("bing", duration_s=15)
     replica = Replica(server)
     async with ended(replica):
-        await server.clock.advance(7)
+        await advance(7)
         server.hold("bing", duration_s=15)
-        await server.clock.advance(60)
+        await advance(60)
         assert replica.work.began == pytest.approx(22, abs=0.01)
         assert replica.leaders == ["bing", "baz"]
 
 
 async def test_a_standby_tries_at_once_when_the_lease_is_deleted() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.hold("bing")
     replica = Replica(server)
     async with ended(replica):
-        await server.clock.advance(3)
+        await advance(3)
         server.drop()
         await settle()
         assert replica.work.began == 3
 
 
 async def test_a_watching_standby_does_not_read_while_the_holder_renews() -> None:
-    server = Server(FakeClock())
+    server = Server()
     leader = Replica(server, "first")
-    await server.clock.advance(1)
+    await advance(1)
     standby = Replica(server, "second")
     async with ended(standby, leader):
-        await server.clock.advance(1)
+        await advance(1)
         server.calls.clear()
-        await server.clock.advance(120)
+        await advance(120)
         assert "get" not in server.verbs
         assert leader.leads
         assert not standby.leads
@@ -298,52 +297,52 @@ async def test_a_watching_standby_does_not_read_while_the_holder_renews() -> Non
 
 @pytest.mark.parametrize("refused", [True, False], ids=["watch refused", "watch switched off"])
 async def test_without_a_watch_the_lease_is_read_every_retry_period(refused: bool) -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.watch_works = not refused
     leader = Replica(server, "first")
-    await server.clock.advance(1)
+    await advance(1)
     standby = Replica(server, "second", watch=refused)
     async with ended(standby, leader):
-        await server.clock.advance(100)
+        await advance(100)
         reads = [at for at, verb in server.calls if verb == "get"][1:]
         gaps = [later - earlier for earlier, later in itertools.pairwise(reads)]
         assert min(gaps) >= 2.0
         assert max(gaps) < 4.4
         assert max(gaps) - min(gaps) > 0.5
         leader.task.cancel()
-        await server.clock.advance(4.4)
+        await advance(4.4)
         assert standby.leads
 
 
 async def test_without_a_watch_a_silent_holder_is_replaced_within_the_old_bounds() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.hold("bing", duration_s=15)
     replica = Replica(server, watch=False)
     async with ended(replica):
-        await server.clock.advance(20)
+        await advance(20)
         assert replica.work.began is not None
         assert 15 <= replica.work.began < 19.4
 
 
 async def test_a_standby_waits_out_an_unreachable_server() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.watch_works = False
     server.weather = lambda verb: errors.Unreachable("refused", kind="refused")
     replica = Replica(server)
     async with ended(replica):
-        await server.clock.advance(300)
+        await advance(300)
         assert not replica.task.done()
         assert len(server.calls) <= 150
         server.weather = lambda verb: None
-        await server.clock.advance(4.4)
+        await advance(4.4)
         assert replica.leads
 
 
 async def test_a_standby_that_is_cancelled_leaves_the_lease_alone() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.hold("bing")
     replica = Replica(server)
-    await server.clock.advance(3)
+    await advance(3)
     written = server.lease
     replica.task.cancel()
     await settle()
@@ -356,7 +355,7 @@ async def test_a_standby_that_is_cancelled_leaves_the_lease_alone() -> None:
 async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
     watch: bool,
 ) -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.hold("")
     replica = Replica(server, watch=watch)
 
@@ -377,20 +376,20 @@ async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
 
 
 async def test_giving_back_does_not_hold_up_the_end() -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server)
-    await server.clock.advance(1)
+    await advance(1)
     server.weather = lambda verb: 3600.0
     replica.task.cancel()
-    await server.clock.advance(5)
+    await advance(5)
     assert replica.task.cancelled()
     assert replica.work.ended == 1
 
 
 async def test_only_a_leader_that_missed_its_own_end_is_unhealthy() -> None:
-    server = Server(FakeClock())
+    server = Server()
     replica = Replica(server)
-    now = server.clock.monotonic()
+    now = clock.monotonic()
     assert replica.elector.check() is None
     await settle()
     assert replica.elector.check(now + 35) is None
@@ -403,7 +402,7 @@ async def test_only_a_leader_that_missed_its_own_end_is_unhealthy() -> None:
 
 
 async def test_never_two_leaders_in_changing_weather() -> None:
-    server = Server(FakeClock())
+    server = Server()
     rng = random.Random(7)
 
     def weather(verb: str) -> Exception | float | None:
@@ -413,7 +412,7 @@ async def test_never_two_leaders_in_changing_weather() -> None:
     terms = 0
     replicas = [Replica(server, f"replica-{number}") for number in range(3)]
     for second in range(600):
-        await server.clock.advance(1)
+        await advance(1)
         working = [r for r in replicas if r.work.began is not None and r.work.ended is None]
         assert len(working) <= 1
         for number, replica in enumerate(replicas):

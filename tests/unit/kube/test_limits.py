@@ -10,26 +10,27 @@ import pytest
 from ccm.base import throttle
 from ccm.base.throttle import TokenBucket
 from ccm.kube.client import Client
-from tests.unit.kube.wire import HandClock, connect, serve
+from tests.handclock import HandClock
+from tests.unit.kube.wire import connect, serve
 
 
-async def test_the_31st_request_of_a_burst_of_30_waits_50_ms() -> None:
-    clock = HandClock()
-    limiter = TokenBucket(qps=20, burst=30, clock=clock)
+async def test_the_31st_request_of_a_burst_of_30_waits_50_ms(hand: HandClock) -> None:
+    limiter = TokenBucket(qps=20, burst=30)
 
-    async with serve() as server, connect(server.url, clock=clock) as wire:
+    async with serve() as server, connect(server.url) as wire:
         client = Client(wire, limiter=limiter)
         for _ in range(30):
             await client.raw("GET", "/x")
-        assert clock.naps == []
+        assert hand.naps == []
         await client.raw("GET", "/x")
 
-    assert clock.naps == [pytest.approx(0.05)]
+    assert hand.naps == [pytest.approx(0.05)]
     assert len(server.seen) == 31
 
 
+@pytest.mark.usefixtures("hand")
 async def test_requests_are_served_in_the_order_of_arrival() -> None:
-    limiter = TokenBucket(qps=1000, burst=1, clock=HandClock())
+    limiter = TokenBucket(qps=1000, burst=1)
     order: list[int] = []
 
     async def one(number: int) -> None:
@@ -41,11 +42,10 @@ async def test_requests_are_served_in_the_order_of_arrival() -> None:
     assert order == list(range(1000))
 
 
-async def test_a_cancelled_request_takes_no_token() -> None:
-    clock = HandClock()
-    limiter = TokenBucket(qps=1, burst=1, clock=clock)
+async def test_a_cancelled_request_takes_no_token(hand: HandClock) -> None:
+    limiter = TokenBucket(qps=1, burst=1)
 
-    async with serve() as server, connect(server.url, clock=clock) as wire:
+    async with serve() as server, connect(server.url) as wire:
         client = Client(wire, limiter=limiter)
         await client.raw("GET", "/first")
         waiting = [asyncio.create_task(client.raw("GET", f"/{n}")) for n in range(3)]
@@ -56,7 +56,7 @@ async def test_a_cancelled_request_takes_no_token() -> None:
                 await task
 
     assert [seen.target for seen in server.seen] == ["/first", "/0", "/2"]
-    assert sum(clock.naps) == pytest.approx(2)
+    assert sum(hand.naps) == pytest.approx(2)
 
 
 async def test_a_negative_rate_is_no_limit() -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from datetime import timedelta, timezone
 
 import pytest
 
+from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.kube import errors
 from ccm.kube.lock import Lock, Terms, new_identity
 from ccm.model.times import format_micro_time
-from ccm.testing.clock import START, FakeClock
+from ccm.testing.clock import START, advance, elapsed_s
 from tests.unit.kube.leases import NAME, NAMESPACE, Server
+
+pytestmark = pytest.mark.virtual_time
 
 SIX_DIGITS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
@@ -24,7 +28,7 @@ def terms(**changes: float | str) -> Terms:
 
 
 def lock_on(server: Server) -> Lock:
-    return Lock(server, terms(), clock=server.clock)
+    return Lock(server, terms())
 
 
 async def nothing(server: Server, lock: Lock) -> None:
@@ -38,13 +42,13 @@ async def without_holder(server: Server, lock: Lock) -> None:
 async def bing_runs_out(server: Server, lock: Lock) -> None:
     server.hold("bing", duration_s=3)
     assert not await lock.attempt()
-    await server.clock.advance(3)
+    await advance(3)
 
 
 async def bing_seen_long_ago(server: Server, lock: Lock) -> None:
     server.hold("bing", duration_s=15)
     assert not await lock.attempt()
-    await server.clock.advance(3600)
+    await advance(3600)
 
 
 async def released_just_now(server: Server, lock: Lock) -> None:
@@ -60,10 +64,10 @@ async def bing_is_fresh(server: Server, lock: Lock) -> None:
 async def bing_renewed(server: Server, lock: Lock) -> None:
     server.hold("bing", duration_s=3)
     assert not await lock.attempt()
-    await server.clock.advance(2)
+    await advance(2)
     server.hold("bing", duration_s=3)
     assert not await lock.attempt()
-    await server.clock.advance(2)
+    await advance(2)
 
 
 async def ours_from_before(server: Server, lock: Lock) -> None:
@@ -91,7 +95,7 @@ async def ours_from_before(server: Server, lock: Lock) -> None:
 async def test_one_try(
     arrange: Callable[..., object], held: bool, last_verb: str, transitions: int
 ) -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     await arrange(server, lock)  # type: ignore[misc]
 
@@ -105,17 +109,17 @@ async def test_one_try(
 
 @pytest.mark.row("daemon-lease-10")
 async def test_taking_and_two_renewals_read_once() -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     for _ in range(3):
         assert await lock.attempt()
-        await server.clock.advance(2)
+        await advance(2)
     assert server.verbs == ["get", "create", "update", "update"]
 
 
 @pytest.mark.row("daemon-lease-11")
 async def test_a_failed_renewal_reads_and_writes_again_and_is_counted() -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     before = REGISTRY.get_sample_value("leader_election_slowpath_total", {"name": NAME}) or 0
     assert await lock.attempt()
@@ -131,14 +135,18 @@ async def test_a_failed_renewal_reads_and_writes_again_and_is_counted() -> None:
 
 @pytest.mark.row("daemon-lease-12")
 async def test_a_renewal_keeps_the_start_of_the_term_and_writes_six_digits_in_utc() -> None:
-    east = START.astimezone(timezone(timedelta(hours=5)))
-    server = Server(FakeClock(start=east))
+    east = timezone(timedelta(hours=5))
+    server = Server()
     lock = lock_on(server)
-    assert await lock.attempt()
-    acquired = server.spec.acquire_time
-    assert acquired == "2026-01-01T00:00:00.000000Z"
-    await server.clock.advance(2.5)
-    assert await lock.attempt()
+    with clock.replaced(
+        lambda: (START + timedelta(seconds=elapsed_s())).astimezone(east),
+        asyncio.get_running_loop().time,
+    ):
+        assert await lock.attempt()
+        acquired = server.spec.acquire_time
+        assert acquired == "2026-01-01T00:00:00.000000Z"
+        await advance(2.5)
+        assert await lock.attempt()
     assert server.spec.acquire_time == acquired
     assert server.spec.renew_time == "2026-01-01T00:00:02.500000Z"
     assert server.spec.lease_duration_seconds == 15
@@ -146,7 +154,7 @@ async def test_a_renewal_keeps_the_start_of_the_term_and_writes_six_digits_in_ut
 
 
 async def test_a_term_written_with_other_digits_is_continued() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.hold("baz", renewed="2025-12-31T23:00:00Z")
     assert await lock_on(server).attempt()
     assert server.spec.acquire_time == "2025-12-31T23:00:00.000000Z"
@@ -154,12 +162,12 @@ async def test_a_term_written_with_other_digits_is_continued() -> None:
 
 @pytest.mark.row("daemon-lease-09")
 async def test_each_renewal_counts_however_soon_it_comes() -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     server.hold("bing", duration_s=3, renewed="2026-01-01T00:00:00.100000Z")
     assert not await lock.attempt()
     first = lock.observed_at
-    await server.clock.advance(1)
+    await advance(1)
     assert not await lock.attempt()
     assert lock.observed_at == first
     server.hold("bing", duration_s=3, renewed="2026-01-01T00:00:00.100001Z")
@@ -168,36 +176,36 @@ async def test_each_renewal_counts_however_soon_it_comes() -> None:
 
 
 async def test_times_nobody_can_read_still_count_as_a_record() -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     server.hold("bing", duration_s=3, renewed="yesterday")
     assert not await lock.attempt()
-    await server.clock.advance(3)
+    await advance(3)
     assert await lock.attempt()
     assert SIX_DIGITS.fullmatch(server.spec.acquire_time or "")
 
 
 async def test_the_record_decides_how_long_others_wait() -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     server.hold("bing", duration_s=60)
     assert not await lock.attempt()
-    await server.clock.advance(59.9)
+    await advance(59.9)
     assert not await lock.attempt()
-    await server.clock.advance(0.1)
+    await advance(0.1)
     assert await lock.attempt()
 
 
 async def test_a_duration_is_rounded_up_to_whole_seconds() -> None:
-    server = Server(FakeClock())
+    server = Server()
 
-    assert await Lock(server, terms(lease_duration_s=15.2), clock=server.clock).attempt()
+    assert await Lock(server, terms(lease_duration_s=15.2)).attempt()
 
     assert server.spec.lease_duration_seconds == 16
 
 
 async def test_losing_a_race_is_a_conflict() -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     server.hold("")
 
@@ -213,13 +221,13 @@ async def test_losing_a_race_is_a_conflict() -> None:
 
 @pytest.mark.row("daemon-lease-14")
 async def test_release_empties_the_holder_and_keeps_the_transitions() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.hold("baz", transitions=3)
     lock = lock_on(server)
     assert await lock.attempt()
-    await server.clock.advance(1)
+    await advance(1)
     assert await lock.release()
-    now = format_micro_time(server.clock.now())
+    now = format_micro_time(clock.now())
     assert server.spec.holder_identity == ""
     assert server.spec.lease_duration_seconds == 1
     assert (server.spec.acquire_time, server.spec.renew_time) == (now, now)
@@ -228,7 +236,7 @@ async def test_release_empties_the_holder_and_keeps_the_transitions() -> None:
 
 
 async def test_release_is_repeated_on_conflict_while_the_lease_is_ours() -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     assert await lock.attempt()
     server.hold("baz", transitions=2)
@@ -238,7 +246,7 @@ async def test_release_is_repeated_on_conflict_while_the_lease_is_ours() -> None
 
 
 async def test_release_touches_nobody_elses_lease() -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     assert await lock.attempt()
     server.hold("bing")
@@ -247,7 +255,7 @@ async def test_release_touches_nobody_elses_lease() -> None:
 
 
 async def test_release_of_a_deleted_lease_is_none() -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     assert await lock.attempt()
     server.drop()
@@ -255,7 +263,7 @@ async def test_release_of_a_deleted_lease_is_none() -> None:
 
 
 async def test_release_survives_a_short_outage() -> None:
-    server = Server(FakeClock(auto=True))
+    server = Server()
     lock = lock_on(server)
     assert await lock.attempt()
     trouble = iter([errors.Unreachable("refused", kind="refused")] * 2)
@@ -265,7 +273,7 @@ async def test_release_survives_a_short_outage() -> None:
 
 
 async def test_a_lost_answer_leaves_the_lock_in_doubt_until_it_is_read() -> None:
-    server = Server(FakeClock())
+    server = Server()
     lock = lock_on(server)
     server.hold("")
     lost = errors.Unreachable("reset", kind="reset")

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Collection
 
 import pytest
 
+from ccm.base import clock
 from ccm.base.backoff import Exponential
 from ccm.kube import errors
 from ccm.kube.reflector import Reflector, Settings
 from ccm.model import Node
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import advance, elapsed_s
 from tests.unit.kube.scripted import (
     Server,
     Step,
@@ -29,6 +30,8 @@ from tests.unit.kube.scripted import (
     refused,
 )
 
+pytestmark = pytest.mark.virtual_time
+
 FOREVER = 1e9
 STEADY = Exponential(base_s=0.8, factor=2.0, cap_s=30.0)
 PAGES = Settings(watch_list=False, backoff=STEADY)
@@ -38,8 +41,7 @@ LISTED = Settings(backoff=STEADY)
 class Recorder:
     """A sink that writes down what it is told."""
 
-    def __init__(self, clock: FakeClock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self.objects: dict[str, Node] = {}
         self.removed: list[tuple[str, str | None]] = []
         self.upserts: list[str] = []
@@ -57,25 +59,18 @@ class Recorder:
         self.removed.append((key, last.resource_version if last else None))
 
     def complete(self) -> None:
-        self.completed.append(self.clock.elapsed_s)
+        self.completed.append(elapsed_s())
 
 
 @contextlib.asynccontextmanager
 async def running(
     server: Server, settings: Settings
 ) -> AsyncIterator[tuple[Reflector[Node], Recorder]]:
-    sink = Recorder(server.clock)
-    reflector = Reflector(
-        server,
-        sink,
-        resource="nodes",
-        settings=settings,
-        clock=server.clock,
-        rng=random.Random(1),
-    )
+    sink = Recorder()
+    reflector = Reflector(server, sink, resource="nodes", settings=settings, rng=random.Random(1))
     task = asyncio.create_task(reflector.run())
     try:
-        await server.clock.advance(0)
+        await advance(0)
         yield reflector, sink
         assert not task.done(), "the reflector ended by itself"
     finally:
@@ -90,14 +85,14 @@ def initial(*objects: Node, version: int) -> list[Step]:
 
 
 async def test_the_first_request_is_a_watch_list_and_the_same_watch_goes_on() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.watches = [
         [*initial(node("a", 3), node("b", 5), version=7), 2.0, modified(node("a", 9))]
     ]
     async with running(server, LISTED) as (reflector, sink):
         assert sink.completed == [0]
         assert reflector.resource_version == "7"
-        await server.clock.advance(2)
+        await advance(2)
         assert sink.upserts == ["a@3", "b@5", "a@9"]
         first, second = server.calls
         assert (first.verb, first.version, first.initial) == ("watch", "", True)
@@ -107,7 +102,7 @@ async def test_the_first_request_is_a_watch_list_and_the_same_watch_goes_on() ->
 
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.watches = [api_error(status), [2.0, api_error(410)], [FOREVER]]
     server.lists = [
         page([node("a", 1)], 5, continue_="more"),
@@ -116,7 +111,7 @@ async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None
     ]
     async with running(server, LISTED) as (_, sink):
         assert sink.completed == [0]
-        await server.clock.advance(60)
+        await advance(60)
         assert [(call.token, call.limit) for call in server.of("list")] == [
             ("", 500),
             ("more", 500),
@@ -128,29 +123,29 @@ async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None
 
 
 async def test_a_server_that_ignores_watch_list_and_falls_silent_is_listed() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.watches = [[added(node("a", 1)), FOREVER]]
     server.lists = [page([node("a", 1)], 5)]
     async with running(server, LISTED) as (_, sink):
-        await server.clock.advance(9.9)
+        await advance(9.9)
         assert sink.completed == []
-        await server.clock.advance(0.2)
+        await advance(0.2)
         assert sink.completed == [10]
         assert [call.verb for call in server.calls] == ["watch", "list", "watch"]
 
 
 async def test_a_server_that_ignores_watch_list_and_chatters_is_listed() -> None:
-    server = Server(FakeClock())
+    server = Server()
     chatter = [step for n in range(100) for step in (modified(node("a", n)), 1.0)]
     server.watches = [chatter]
     server.lists = [page([node("a", 200)], 200)]
     async with running(server, LISTED) as (_, sink):
-        await server.clock.advance(61)
+        await advance(61)
         assert sink.completed == [60]
 
 
 async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end() -> None:
-    server = Server(FakeClock())
+    server = Server()
     cut = errors.Unreachable("reset", kind="reset")
     server.watches = [
         [*initial(node("a", 1), node("b", 2), version=3), api_error(410)],
@@ -158,15 +153,15 @@ async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end
         initial(node("a", 1), node("c", 5), version=6),
     ]
     async with running(server, LISTED) as (_, sink):
-        await server.clock.advance(1)
+        await advance(1)
         assert sink.removed == []
-        await server.clock.advance(5)
+        await advance(5)
         assert sink.removed == [("b", None)]
         assert set(sink.objects) == {"a", "c"}
 
 
 async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_included() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10)]
     server.watches = [
         [added(node("a", 11)), 5.0],
@@ -175,7 +170,7 @@ async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_includ
         [FOREVER],
     ]
     async with running(server, PAGES) as (_, sink):
-        await server.clock.advance(60)
+        await advance(60)
         assert [call.version for call in server.of("watch")] == ["10", "11", "20", "20"]
         assert [call.at for call in server.of("watch")] == pytest.approx([0, 5, 10, 15.8])
         assert len(server.of("list")) == 1
@@ -184,7 +179,7 @@ async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_includ
 
 @pytest.mark.parametrize("as_status", [True, False], ids=["at the start", "inside the watch"])
 async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [
         page([node("a", 1), node("b", 2), node("c", 3)], 10),
         page([node("a", 1), node("b", 12), node("d", 13)], 20),
@@ -192,7 +187,7 @@ async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
     gone = api_error(410)
     server.watches = [gone if as_status else [3.0, gone]]
     async with running(server, PAGES) as (reflector, sink):
-        await server.clock.advance(10)
+        await advance(10)
         assert sink.removed == [("c", None)]
         assert set(sink.objects) == {"a", "b", "d"}
         assert reflector.resource_version == "20"
@@ -200,21 +195,21 @@ async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
 
 
 async def test_an_expiry_after_an_outage_is_listed_without_a_long_pause() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10), page([], 20)]
     server.watches = [*[refused()] * 8, api_error(410)]
     async with running(server, PAGES):
-        await server.clock.advance(200)
+        await advance(200)
         expired = server.of("watch")[8].at
         assert server.of("list")[1].at == pytest.approx(expired + 0.8)
 
 
 async def test_failures_back_off_without_end_and_watches_resume() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10)]
     server.watches = [refused() for _ in range(10)]
     async with running(server, PAGES):
-        await server.clock.advance(200)
+        await advance(200)
         at = [call.at for call in server.of("watch")]
         gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
         assert gaps == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30])
@@ -222,21 +217,21 @@ async def test_failures_back_off_without_end_and_watches_resume() -> None:
 
 
 async def test_two_quiet_minutes_make_pauses_short_again() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10)]
     server.watches = [refused(), refused(), refused(), [130.0, bookmark(11), refused()]]
     async with running(server, PAGES):
-        await server.clock.advance(200)
+        await advance(200)
         at = [call.at for call in server.of("watch")]
         assert at == pytest.approx([0, 0.8, 2.4, 5.6, 136.4])
 
 
 async def test_jitter_stretches_pauses_up_to_double() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10)]
     server.watches = [refused() for _ in range(50)]
     async with running(server, Settings(watch_list=False)):
-        await server.clock.advance(1000)
+        await advance(1000)
         at = [call.at for call in server.of("watch")]
         late = [later - earlier for earlier, later in itertools.pairwise(at[8:])]
         assert min(late) >= 30
@@ -245,34 +240,34 @@ async def test_jitter_stretches_pauses_up_to_double() -> None:
 
 
 async def test_retry_after_is_honoured() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10)]
     server.watches = [api_error(429, retry_after=17)]
     async with running(server, PAGES):
-        await server.clock.advance(30)
+        await advance(30)
         assert [call.at for call in server.of("watch")] == [0, 17]
         assert [call.version for call in server.of("watch")] == ["10", "10"]
 
 
 async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10) for _ in range(100)]
     server.watches = [[] for _ in range(300)]
     async with running(server, PAGES):
-        await server.clock.advance(5)
+        await advance(5)
         assert len(server.of("watch")) <= 4
-        await server.clock.advance(595)
+        await advance(595)
         at = [call.at for call in server.of("watch")]
         gaps = [later - earlier for earlier, later in itertools.pairwise(at[10:])]
         assert min(gaps) == pytest.approx(30)
 
 
 async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([node("a", 1)], 10), page([], 90)]
     server.watches = [[], [], [], [FOREVER]]
     async with running(server, PAGES) as (_, sink):
-        await server.clock.advance(30)
+        await advance(30)
         assert [call.version for call in server.of("watch")] == ["10", "10", "10", "90"]
         assert sink.removed == [("a", None)]
 
@@ -283,21 +278,21 @@ async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
     ids=["502", "garbage", "500", "401"],
 )
 async def test_a_failing_watch_delivers_nothing_and_is_repeated(failure: Exception) -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([node("a", 1)], 10)]
     server.watches = [failure, [FOREVER]]
     async with running(server, PAGES) as (reflector, sink):
         assert reflector.trouble_since is not None
-        await server.clock.advance(0.8)
+        await advance(0.8)
         assert [call.version for call in server.of("watch")] == ["10", "10"]
         assert sink.upserts == ["a@1"]
         assert sink.removed == []
-        await server.clock.advance(1)
+        await advance(1)
         assert reflector.trouble_since is None
 
 
 async def test_a_version_from_the_future_leads_to_a_new_list() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10), page([], 4)]
     body = (
         b'{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version",'
@@ -305,26 +300,26 @@ async def test_a_version_from_the_future_leads_to_a_new_list() -> None:
     )
     server.watches = [errors.from_response(504, {}, body), [FOREVER]]
     async with running(server, PAGES):
-        await server.clock.advance(5)
+        await advance(5)
         assert [call.version for call in server.of("watch")] == ["10", "4"]
 
 
 async def test_a_failing_list_is_repeated_from_its_beginning() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [
         page([node("a", 1)], 10, continue_="more"),
         api_error(410),
         page([node("b", 2)], 20),
     ]
     async with running(server, PAGES) as (_, sink):
-        await server.clock.advance(2)
+        await advance(2)
         assert [call.token for call in server.of("list")] == ["", "more", ""]
         assert set(sink.objects) == {"b"}
         assert len(sink.completed) == 1
 
 
 async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.watches = [
         [*initial(node("a", 1), node("b", 2), version=3), malformed("a", 8), 2.0, api_error(410)],
         [
@@ -336,21 +331,21 @@ async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() ->
     ]
     async with running(server, LISTED) as (reflector, sink):
         assert reflector.resource_version == "8"
-        await server.clock.advance(4)
+        await advance(4)
         assert sink.removed == [("b", None), ("c", None)]
         assert set(sink.objects) == {"a"}
         assert reflector.resource_version == "11"
 
 
 async def test_a_list_with_a_malformed_item_still_reports_who_else_is_gone() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [
         page([node("a", 1), node("b", 1), node("c", 1)], 10),
         page([node("a", 1)], 20, malformed=["b"]),
     ]
     server.watches = [api_error(410)]
     async with running(server, PAGES) as (_, sink):
-        await server.clock.advance(2)
+        await advance(2)
         assert set(sink.objects) == {"a", "b"}
         assert sink.removed == [("c", None)]
 
@@ -359,7 +354,7 @@ async def test_a_list_with_a_malformed_item_still_reports_who_else_is_gone() -> 
 async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
     settings: Settings,
 ) -> None:
-    server = Server(FakeClock())
+    server = Server()
     both = [node("a", 1), node("b", 1)]
     if settings is PAGES:
         server.lists = [page(both, 10), page([node("a", 1)], 20, malformed=[""])]
@@ -370,14 +365,14 @@ async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
             [malformed("", 0, "ADDED"), *initial(node("a", 1), version=20), 1e9],
         ]
     async with running(server, settings) as (reflector, sink):
-        await server.clock.advance(2)
+        await advance(2)
         assert reflector.resource_version == "20"
         assert set(sink.objects) == {"a", "b"}
         assert sink.removed == []
 
 
 async def test_a_deletion_carries_the_last_state() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([node("a", 1)], 10)]
     server.watches = [[deleted(node("a", 12))]]
     async with running(server, PAGES) as (reflector, sink):
@@ -386,38 +381,38 @@ async def test_a_deletion_carries_the_last_state() -> None:
 
 
 async def test_a_silent_watch_is_opened_again_and_the_limit_can_be_set() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10)]
     server.watches = [[8.0, errors.Unreachable("nothing for 8 s", kind="silent")]]
     async with running(server, Settings(watch_list=False, silence_s=8, backoff=STEADY)):
-        await server.clock.advance(10)
+        await advance(10)
         assert [call.idle_timeout_s for call in server.of("watch")] == [8, 8]
         assert [call.version for call in server.of("watch")] == ["10", "10"]
 
 
 async def test_a_watch_that_is_never_answered_is_given_up_and_resumed() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10)]
     server.watches = [FOREVER]
     async with running(server, PAGES) as (reflector, _):
-        await server.clock.advance(60)
+        await advance(60)
         assert reflector.trouble_since is not None
-        await server.clock.advance(2)
+        await advance(2)
         assert [call.at for call in server.of("watch")] == [0, 60.8]
         assert [call.version for call in server.of("watch")] == ["10", "10"]
 
 
 async def test_a_watch_that_the_server_never_ends_is_renewed() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10)]
     settings = Settings(watch_list=False, watch_timeout_s=(60, 60), overtime_s=15)
     async with running(server, settings):
-        await server.clock.advance(77)
+        await advance(77)
         assert [call.at for call in server.of("watch")] == [0, 76]
 
 
 async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([node(f"n{n}", n + 1) for n in range(5000)], 6000)]
     server.watches = [[modified(node(f"n{n}", 7000 + n)) for n in range(2000)]]
     turns = 0
@@ -427,11 +422,11 @@ async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
         while True:
             await asyncio.sleep(0)
             turns += 1
-            await server.clock.sleep(0)
+            await asyncio.sleep(0)
 
     task = asyncio.create_task(asyncio.wait_for(other(), 5))
-    sink = Recorder(server.clock)
-    reflector = Reflector(server, sink, resource="nodes", settings=PAGES, clock=server.clock)
+    sink = Recorder()
+    reflector = Reflector(server, sink, resource="nodes", settings=PAGES)
     worker = asyncio.create_task(reflector.run())
     while len(sink.upserts) < 7000:
         await asyncio.sleep(0)
@@ -442,15 +437,15 @@ async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
 
 
 async def test_contact_and_trouble_tell_how_fresh_the_copy_is() -> None:
-    server = Server(FakeClock())
+    server = Server()
     server.lists = [page([], 10)]
     server.watches = [[4.0, bookmark(11), 1.0, refused()], refused(), [FOREVER]]
     async with running(server, PAGES) as (reflector, _):
-        start = server.clock.monotonic()
+        start = clock.monotonic()
         assert reflector.last_contact == start
-        await server.clock.advance(4)
+        await advance(4)
         assert reflector.last_contact == start + 4
-        await server.clock.advance(1.5)
+        await advance(1.5)
         assert reflector.trouble_since == start + 5
-        await server.clock.advance(4)
+        await advance(4)
         assert reflector.trouble_since is None

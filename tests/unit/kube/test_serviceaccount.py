@@ -20,7 +20,8 @@ from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.serviceaccount import ServiceAccount
 from ccm.kube.tls import TlsSettings
 from ccm.model.times import format_time
-from tests.unit.kube.wire import Answer, HandClock, Server, connect, cuts, refuses, says, serve
+from tests.handclock import HandClock
+from tests.unit.kube.wire import Answer, Server, connect, cuts, refuses, says, serve
 
 ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
 TOKEN = f"{ACCOUNTS}/node-controller/token"
@@ -32,22 +33,15 @@ async def server() -> AsyncIterator[Server]:
         yield running
 
 
-@pytest.fixture
-def clock() -> HandClock:
-    return HandClock()
-
-
 @pytest_asyncio.fixture
-async def account(server: Server, clock: HandClock) -> AsyncIterator[ServiceAccount]:
+async def account(server: Server, hand: HandClock) -> AsyncIterator[ServiceAccount]:
     credentials = Fixed(bearer("our-own"))
-    async with connect(server.url, credentials=credentials, clock=clock) as transport:
-        yield ServiceAccount(
-            Client(transport), namespace="kube-system", name="node-controller", clock=clock
-        )
+    async with connect(server.url, credentials=credentials) as transport:
+        yield ServiceAccount(Client(transport), namespace="kube-system", name="node-controller")
 
 
-def token(clock: HandClock, text: str, life_s: float = 3600) -> Answer:
-    expires = format_time(clock.now() + timedelta(seconds=life_s))
+def token(hand: HandClock, text: str, life_s: float = 3600) -> Answer:
+    expires = format_time(hand.now() + timedelta(seconds=life_s))
     return says({"status": {"token": text, "expirationTimestamp": expires}}, status=201)
 
 
@@ -56,9 +50,9 @@ def sent(server: Server) -> list[tuple[str, str]]:
 
 
 async def test_a_token_is_asked_for_once_with_our_own_credentials(
-    server: Server, account: ServiceAccount, clock: HandClock
+    server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
-    server.will(token(clock, "theirs"))
+    server.will(token(hand, "theirs"))
 
     found = await asyncio.gather(*(account.current() for _ in range(3)))
 
@@ -71,10 +65,10 @@ async def test_a_token_is_asked_for_once_with_our_own_credentials(
 
 
 async def test_what_does_not_exist_is_made(
-    server: Server, account: ServiceAccount, clock: HandClock
+    server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
     missing = refuses(404, "NotFound")
-    server.will(missing, missing, says({}), says({}), token(clock, "theirs"))
+    server.will(missing, missing, says({}), says({}), token(hand, "theirs"))
 
     assert (await account.current()).header == "Bearer theirs"
 
@@ -89,37 +83,37 @@ async def test_what_does_not_exist_is_made(
 
 
 async def test_somebody_else_may_make_the_account_first(
-    server: Server, account: ServiceAccount, clock: HandClock
+    server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
-    server.will(refuses(404, "NotFound"), refuses(409, "AlreadyExists"), token(clock, "theirs"))
+    server.will(refuses(404, "NotFound"), refuses(409, "AlreadyExists"), token(hand, "theirs"))
 
     assert (await account.current()).header == "Bearer theirs"
 
 
 @pytest.mark.parametrize(("life_s", "kept_s"), [(3600, 2880), (60, 480)], ids=["hour", "short"])
 async def test_a_new_token_is_asked_for_when_most_of_its_life_is_over(
-    server: Server, account: ServiceAccount, clock: HandClock, life_s: float, kept_s: float
+    server: Server, account: ServiceAccount, hand: HandClock, life_s: float, kept_s: float
 ) -> None:
-    server.will(token(clock, "first", life_s), token(clock, "second", life_s))
+    server.will(token(hand, "first", life_s), token(hand, "second", life_s))
 
     await account.current()
-    clock.advance(kept_s - 2)
+    hand.advance(kept_s - 2)
     kept = (await account.current()).header
-    clock.advance(3)
+    hand.advance(3)
     renewed = (await account.current()).header
 
     assert (kept, renewed) == ("Bearer first", "Bearer second")
 
 
 async def test_a_token_that_cannot_be_renewed_stays_in_use(
-    server: Server, account: ServiceAccount, clock: HandClock
+    server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
-    server.will(token(clock, "first"), refuses(403, "Forbidden"), token(clock, "second"))
+    server.will(token(hand, "first"), refuses(403, "Forbidden"), token(hand, "second"))
 
     await account.current()
-    clock.advance(3000)
+    hand.advance(3000)
     kept = [(await account.current()).header for _ in range(3)]
-    clock.advance(serviceaccount.RETRY_S)
+    hand.advance(serviceaccount.RETRY_S)
     renewed = (await account.current()).header
 
     assert (kept, renewed) == (["Bearer first"] * 3, "Bearer second")
@@ -127,14 +121,14 @@ async def test_a_token_that_cannot_be_renewed_stays_in_use(
 
 
 async def test_the_first_token_is_tried_for_a_while(
-    server: Server, account: ServiceAccount, clock: HandClock
+    server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
     failed: list[Answer] = [refuses(500, "InternalError"), says({}), cuts]
-    server.will(*failed, token(clock, "theirs"))
+    server.will(*failed, token(hand, "theirs"))
 
     assert (await account.current()).header == "Bearer theirs"
 
-    assert clock.naps == [0.5, 1.0, 2.0]
+    assert hand.naps == [0.5, 1.0, 2.0]
 
 
 async def test_without_any_token_nothing_is_sent(server: Server, account: ServiceAccount) -> None:
@@ -153,12 +147,12 @@ async def test_nonsense_is_no_token(server: Server, account: ServiceAccount, ans
 
 
 async def test_a_rejected_token_is_replaced_once(
-    server: Server, account: ServiceAccount, clock: HandClock
+    server: Server, account: ServiceAccount, hand: HandClock
 ) -> None:
-    server.will(token(clock, "first"), token(clock, "second"))
+    server.will(token(hand, "first"), token(hand, "second"))
     first = await account.current()
-    clock.advance(1)
-    sent_at = clock.monotonic()
+    hand.advance(1)
+    sent_at = hand.monotonic()
 
     answers = [await account.rejected(first, sent_at) for _ in range(2)]
 

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from ccm.kube import errors, tls
 from ccm.kube.credentials import Credential
 from ccm.kube.tls import ClientCertificate, TlsSettings
+from tests.handclock import HandClock
 from tests.unit.kube.wire import (
     CERTS,
-    HandClock,
     connect,
     refuses,
     says,
@@ -83,32 +83,32 @@ async def test_the_servers_name_may_be_told(name: str, trusted: bool) -> None:
 
 
 async def test_a_rotated_authority_is_found_at_the_first_failure_of_trust(
+    hand: HandClock,
     tmp_path: Path,
 ) -> None:
     file = _copy("authority-one.pem", tmp_path / "ca.crt")
-    clock = HandClock()
     context = server_context("server-one")
 
     async with (
         serve(context) as server,
-        connect(server.url, tls=TlsSettings(ca_file=file), clock=clock) as wire,
+        connect(server.url, tls=TlsSettings(ca_file=file)) as wire,
     ):
         server.will(says({}, Connection="close"))
         await wire.do("PATCH", "/")
         context.load_cert_chain(CERTS / "server-two.pem", CERTS / "server-two.key.pem")
         _copy("authority-two.pem", file)
-        clock.advance(6)
+        hand.advance(6)
         await wire.do("PATCH", "/")
 
     assert len(server.seen) == 2
 
 
 async def test_a_rotated_certificate_is_shown_within_a_minute_and_no_stream_is_lost(
+    hand: HandClock,
     tmp_path: Path,
 ) -> None:
     chain = _copy("client-a.pem", tmp_path / "tls.crt")
     key = _copy("client-a.key.pem", tmp_path / "tls.key")
-    clock = HandClock()
     settings = TlsSettings(ca_file=CERTS / "authority-one.pem", cert_file=chain, key_file=key)
     go_on = asyncio.Event()
 
@@ -122,16 +122,16 @@ async def test_a_rotated_certificate_is_shown_within_a_minute_and_no_stream_is_l
 
     async with (
         serve(server_context("server-one", clients="authority-one")) as server,
-        connect(server.url, tls=settings, clock=clock) as wire,
+        connect(server.url, tls=settings) as wire,
     ):
         server.will(two_lines)
         async with wire.stream("/watch", idle_timeout_s=10) as lines:
             first = await anext(lines)
             _copy("client-b.pem", chain)
             _copy("client-b.key.pem", key)
-            clock.advance(59)
+            hand.advance(59)
             await wire.do("GET", "/early")
-            clock.advance(1)
+            hand.advance(1)
             await wire.do("GET", "/late")
             go_on.set()
             second = await anext(lines)
@@ -140,21 +140,22 @@ async def test_a_rotated_certificate_is_shown_within_a_minute_and_no_stream_is_l
     assert server.peers == ["daemon-a", "daemon-a", "daemon-b"]
 
 
-async def test_a_certificate_that_was_rejected_is_looked_for_at_once(tmp_path: Path) -> None:
+async def test_a_certificate_that_was_rejected_is_looked_for_at_once(
+    hand: HandClock, tmp_path: Path
+) -> None:
     chain = _copy("client-a.pem", tmp_path / "tls.crt")
     key = _copy("client-a.key.pem", tmp_path / "tls.key")
-    clock = HandClock()
     settings = TlsSettings(ca_file=CERTS / "authority-one.pem", cert_file=chain, key_file=key)
 
     async with (
         serve(server_context("server-one", clients="authority-one")) as server,
-        connect(server.url, tls=settings, clock=clock) as wire,
+        connect(server.url, tls=settings) as wire,
     ):
         server.will(says({}), refuses(401, "Unauthorized"))
         await wire.do("GET", "/")
         _copy("client-b.pem", chain)
         _copy("client-b.key.pem", key)
-        clock.advance(6)
+        hand.advance(6)
         await wire.do("GET", "/")
 
     assert server.peers == ["daemon-a", "daemon-a", "daemon-b"]
@@ -162,24 +163,23 @@ async def test_a_certificate_that_was_rejected_is_looked_for_at_once(tmp_path: P
 
 @pytest.mark.parametrize("content", [None, "", "half a certifi"])
 async def test_unusable_files_leave_the_old_material_in_use(
-    tmp_path: Path, content: str | None
+    hand: HandClock, tmp_path: Path, content: str | None
 ) -> None:
     file = _copy("authority-one.pem", tmp_path / "ca.crt")
-    clock = HandClock()
 
     async with (
         serve(server_context("server-one")) as server,
-        connect(server.url, tls=TlsSettings(ca_file=file), clock=clock) as wire,
+        connect(server.url, tls=TlsSettings(ca_file=file)) as wire,
     ):
         await wire.do("GET", "/")
         file.unlink()
         if content is not None:
             file.write_text(content)
-        clock.advance(61)
+        hand.advance(61)
         with capture_logs() as lines:
             for _ in range(3):
                 await wire.do("GET", "/")
-                clock.advance(61)
+                hand.advance(61)
             _copy("authority-one.pem", file)
             await wire.do("GET", "/")
 
@@ -188,10 +188,9 @@ async def test_unusable_files_leave_the_old_material_in_use(
 
 
 async def test_files_that_stay_the_same_make_no_new_context(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hand: HandClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = _copy("authority-one.pem", tmp_path / "ca.crt")
-    clock = HandClock()
     made: list[tls.TlsMaterial] = []
     build = tls.build_context
 
@@ -201,11 +200,11 @@ async def test_files_that_stay_the_same_make_no_new_context(
 
     async with (
         serve(server_context("server-one")) as server,
-        connect(server.url, tls=TlsSettings(ca_file=file), clock=clock) as wire,
+        connect(server.url, tls=TlsSettings(ca_file=file)) as wire,
     ):
         await wire.do("GET", "/")
         monkeypatch.setattr(tls, "build_context", counted)
-        clock.advance(61)
+        hand.advance(61)
         await wire.do("GET", "/")
 
     assert not made
@@ -219,18 +218,17 @@ async def test_files_that_never_were_usable_are_an_error(tmp_path: Path) -> None
     assert caught.value.kind == "tls"
 
 
-async def test_unchanged_files_keep_the_session(tmp_path: Path) -> None:
+async def test_unchanged_files_keep_the_session(hand: HandClock, tmp_path: Path) -> None:
     file = _copy("authority-one.pem", tmp_path / "ca.crt")
-    clock = HandClock()
 
     async with (
         serve(server_context("server-one")) as server,
-        connect(server.url, tls=TlsSettings(ca_file=file), clock=clock) as wire,
+        connect(server.url, tls=TlsSettings(ca_file=file)) as wire,
     ):
         with capture_logs() as lines:
             for _ in range(3):
                 await wire.do("GET", "/")
-                clock.advance(61)
+                hand.advance(61)
 
     assert lines == []
 

@@ -19,9 +19,9 @@ from ccm.base.metrics import REGISTRY
 from ccm.base.throttle import TokenBucket
 from ccm.kube import config, credentials, errors, transport
 from ccm.kube.credentials import Fixed, TokenFile
+from tests.handclock import HandClock
 from tests.unit.kube.wire import (
     CERTS,
-    HandClock,
     Server,
     connect,
     cuts,
@@ -133,15 +133,16 @@ async def test_a_redirect_is_not_followed(server: Server) -> None:
     assert len(server.seen) == 1
 
 
-async def test_429_with_retry_after_is_repeated_once_after_that_time(server: Server) -> None:
+async def test_429_with_retry_after_is_repeated_once_after_that_time(
+    hand: HandClock, server: Server
+) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
-    clock = HandClock()
     host = server.url.removeprefix("http://")
 
-    async with connect(server.url, clock=clock) as wire:
+    async with connect(server.url) as wire:
         await wire.do("PATCH", "/x", body=b"{}")
 
-    assert clock.naps == [1]
+    assert hand.naps == [1]
     assert [seen.body for seen in server.seen] == [b"{}", b"{}"]
     assert _metric("rest_client_requests_total", code="429", method="PATCH", host=host) == 1
     assert _metric("rest_client_requests_total", code="200", method="PATCH", host=host) == 1
@@ -152,80 +153,79 @@ async def test_429_with_retry_after_is_repeated_once_after_that_time(server: Ser
 @pytest.mark.parametrize("status", [429, 500, 503])
 @pytest.mark.parametrize("method", ["GET", "PATCH"])
 async def test_without_the_header_an_answer_is_final(
-    server: Server, status: int, method: str
+    hand: HandClock, server: Server, status: int, method: str
 ) -> None:
     server.will(refuses(status, "Whatever"))
-    clock = HandClock()
 
-    async with connect(server.url, clock=clock) as wire:
+    async with connect(server.url) as wire:
         with pytest.raises(errors.ApiError) as caught:
             await wire.do(method, "/x")
 
     assert caught.value.status == status
-    assert clock.naps == []
+    assert hand.naps == []
     assert len(server.seen) == 1
 
 
+@pytest.mark.usefixtures("hand")
 async def test_a_4xx_is_final_even_with_the_header(server: Server) -> None:
     server.will(refuses(409, "Conflict", Retry_After="1"))
 
-    async with connect(server.url, clock=HandClock()) as wire:
+    async with connect(server.url) as wire:
         with pytest.raises(errors.Conflict):
             await wire.do("PUT", "/x")
 
     assert len(server.seen) == 1
 
 
-async def test_after_ten_repetitions_it_is_an_error(server: Server) -> None:
+async def test_after_ten_repetitions_it_is_an_error(hand: HandClock, server: Server) -> None:
     server.will(*[refuses(503, "ServiceUnavailable", Retry_After="2")] * 20)
-    clock = HandClock()
 
-    async with connect(server.url, clock=clock) as wire:
+    async with connect(server.url) as wire:
         with pytest.raises(errors.ServerError) as caught:
             await wire.do("GET", "/x")
 
     assert caught.value.retry_after == 2
     assert len(server.seen) == 11
-    assert clock.naps == [2] * 10
+    assert hand.naps == [2] * 10
 
 
+@pytest.mark.usefixtures("hand")
 async def test_a_caller_may_forbid_repetition(server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
 
-    async with connect(server.url, clock=HandClock()) as wire:
+    async with connect(server.url) as wire:
         with pytest.raises(errors.TooMany):
             await wire.do("POST", "/x", retry=False)
 
     assert len(server.seen) == 1
 
 
-async def test_each_attempt_takes_a_turn(server: Server) -> None:
+async def test_each_attempt_takes_a_turn(hand: HandClock, server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
-    clock = HandClock()
-    limiter = TokenBucket(qps=0.1, burst=1, clock=clock)
+    limiter = TokenBucket(qps=0.1, burst=1)
 
-    async with connect(server.url, clock=clock) as wire:
+    async with connect(server.url) as wire:
         await wire.do("PATCH", "/x", limiter=limiter)
 
-    assert clock.naps == [1, pytest.approx(9)]
+    assert hand.naps == [1, pytest.approx(9)]
 
 
-async def test_a_get_that_was_cut_is_repeated(server: Server) -> None:
+async def test_a_get_that_was_cut_is_repeated(hand: HandClock, server: Server) -> None:
     server.will(cuts, cuts)
-    clock = HandClock()
 
-    async with connect(server.url, clock=clock) as wire:
+    async with connect(server.url) as wire:
         assert await wire.do("GET", "/x") == b"{}"
 
-    assert set(clock.naps) <= {1.0}
+    assert set(hand.naps) <= {1.0}
     assert len(server.seen) == 3
 
 
+@pytest.mark.usefixtures("hand")
 async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
     server.will(cuts)
     host = server.url.removeprefix("http://")
 
-    async with connect(server.url, clock=HandClock()) as wire:
+    async with connect(server.url) as wire:
         with pytest.raises(errors.Unreachable) as caught:
             await wire.do("PATCH", "/x", body=b"{}")
 
@@ -236,25 +236,25 @@ async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
     assert failed == 1
 
 
+@pytest.mark.usefixtures("hand")
 async def test_an_answer_cut_in_the_middle_is_repeated(server: Server) -> None:
     server.will(streams(b"half an ans", then=cuts))
 
-    async with connect(server.url, clock=HandClock()) as wire:
+    async with connect(server.url) as wire:
         assert await wire.do("GET", "/x") == b"{}"
 
 
-async def test_refused_connections_are_not_repeated_here() -> None:
+async def test_refused_connections_are_not_repeated_here(hand: HandClock) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    clock = HandClock()
 
-    async with connect(f"http://127.0.0.1:{port}", clock=clock) as wire:
+    async with connect(f"http://127.0.0.1:{port}") as wire:
         with pytest.raises(errors.Unreachable) as caught:
             await wire.do("GET", "/x")
 
     assert caught.value.kind == "refused"
-    assert clock.naps == []
+    assert hand.naps == []
 
 
 async def test_a_slow_answer_times_out(server: Server) -> None:
@@ -267,6 +267,7 @@ async def test_a_slow_answer_times_out(server: Server) -> None:
     assert caught.value.kind == "timeout"
 
 
+@pytest.mark.usefixtures("hand")
 async def test_what_is_no_http_is_garbage() -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
@@ -276,7 +277,7 @@ async def test_what_is_no_http_is_garbage() -> None:
     listening = await asyncio.start_server(talk, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
 
-    async with listening, connect(f"http://127.0.0.1:{port}", clock=HandClock()) as wire:
+    async with listening, connect(f"http://127.0.0.1:{port}") as wire:
         with pytest.raises(errors.Unreachable) as caught:
             await wire.do("GET", "/x")
 
@@ -292,17 +293,18 @@ async def test_cancellation_passes_through(server: Server) -> None:
                 await wire.do("GET", "/x")
 
 
-async def test_a_401_with_a_rotated_token_is_repeated_once(server: Server, tmp_path: Path) -> None:
+async def test_a_401_with_a_rotated_token_is_repeated_once(
+    hand: HandClock, server: Server, tmp_path: Path
+) -> None:
     file = tmp_path / "token"
     file.write_text("one")
-    clock = HandClock()
-    source = TokenFile(file, clock=clock)
+    source = TokenFile(file)
     server.will(says({}), refuses(401, "Unauthorized"))
 
-    async with connect(server.url, credentials=source, clock=clock) as wire:
+    async with connect(server.url, credentials=source) as wire:
         await wire.do("GET", "/")
         file.write_text("two")
-        clock.advance(5)
+        hand.advance(5)
         await wire.do("POST", "/x", body=b"{}")
 
     assert [seen.headers["Authorization"] for seen in server.seen] == [
@@ -313,30 +315,30 @@ async def test_a_401_with_a_rotated_token_is_repeated_once(server: Server, tmp_p
     assert server.seen[2].body == b"{}"
 
 
-async def test_a_second_401_is_final(server: Server, tmp_path: Path) -> None:
+async def test_a_second_401_is_final(hand: HandClock, server: Server, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("one")
-    clock = HandClock()
-    source = TokenFile(file, clock=clock)
+    source = TokenFile(file)
     server.will(says({}), *[refuses(401, "Unauthorized")] * 9)
 
-    async with connect(server.url, credentials=source, clock=clock) as wire:
+    async with connect(server.url, credentials=source) as wire:
         await wire.do("GET", "/")
         file.write_text("two")
-        clock.advance(5)
+        hand.advance(5)
         with pytest.raises(errors.Unauthorized):
             await wire.do("GET", "/x")
 
     assert len(server.seen) == 3
 
 
-async def test_a_401_with_an_unchanged_token_is_final(server: Server, tmp_path: Path) -> None:
+async def test_a_401_with_an_unchanged_token_is_final(
+    hand: HandClock, server: Server, tmp_path: Path
+) -> None:
     (tmp_path / "token").write_text("one")
-    clock = HandClock()
-    source = TokenFile(tmp_path / "token", clock=clock)
+    source = TokenFile(tmp_path / "token")
     server.will(refuses(401, "Unauthorized"))
 
-    async with connect(server.url, credentials=source, clock=clock) as wire:
+    async with connect(server.url, credentials=source) as wire:
         with pytest.raises(errors.Unauthorized):
             await wire.do("GET", "/x")
 

@@ -15,6 +15,8 @@ from ccm.testing.clock import advance, elapsed_s, settle
 
 pytestmark = pytest.mark.virtual_time
 
+pytestmark = pytest.mark.virtual_time
+
 
 def metric(suffix: str, name: str) -> float | None:
     return REGISTRY.get_sample_value(f"workqueue_{suffix}", {"name": name})

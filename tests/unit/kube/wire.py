@@ -1,4 +1,4 @@
-"""Helpers of these tests: a server that answers as told and remembers, and a clock by hand."""
+"""Helpers of these tests: a server that answers as told and remembers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from ccm.base.clock import SYSTEM, Clock
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Credentials, Fixed
 from ccm.kube.tls import TlsSettings
@@ -24,28 +22,6 @@ from ccm.kube.transport import Transport
 CERTS = Path(__file__).parent / "certs"
 
 Answer = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-class HandClock:
-    """Time moves when told, and by as much as anybody sleeps; naps are remembered."""
-
-    def __init__(self) -> None:
-        self.naps: list[float] = []
-        self._elapsed = 1000.0
-
-    def now(self) -> datetime:
-        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self._elapsed)
-
-    def monotonic(self) -> float:
-        return self._elapsed
-
-    def advance(self, seconds: float) -> None:
-        self._elapsed += seconds
-
-    async def sleep(self, seconds: float) -> None:
-        self.naps.append(seconds)
-        self._elapsed += seconds
-        await asyncio.sleep(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +159,6 @@ def connect(
     *,
     credentials: Credentials | None = None,
     tls: TlsSettings | None = None,
-    clock: Clock = SYSTEM,
     disable_compression: bool = False,
     user_agent: str = "ccm/1.0 (linux/amd64) kubernetes/abc1234",
 ) -> Transport:
@@ -194,4 +169,4 @@ def connect(
         disable_compression=disable_compression,
         source="a test",
     )
-    return Transport(config, user_agent=user_agent, clock=clock)
+    return Transport(config, user_agent=user_agent)

@@ -15,7 +15,8 @@ from ccm.model import Node, Taint, names
 from ccm.model.node import is_uninitialized
 from ccm.sandbox import kubelet, podranges
 from ccm.testing import builders
-from ccm.testing.clock import FakeClock
+
+pytestmark = pytest.mark.virtual_time
 
 NOW = "2026-01-02T03:04:05Z"
 NOT_READY = Taint(key=names.TAINT_NOT_READY, effect=names.EFFECT_NO_SCHEDULE)
@@ -138,7 +139,7 @@ def api(nodes: Nodes) -> Api:
 
 @pytest.fixture
 def kubelets(nodes: Nodes, api: Api) -> kubelet.Kubelets:
-    return kubelet.Kubelets(cast("Informer[Node]", nodes), api, clock=FakeClock())
+    return kubelet.Kubelets(cast("Informer[Node]", nodes), api)
 
 
 async def test_a_kubelet_registers_once(kubelets: kubelet.Kubelets, api: Api) -> None:

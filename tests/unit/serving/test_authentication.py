@@ -6,11 +6,14 @@ from datetime import timedelta
 
 import pytest
 
+from ccm.base import clock
 from ccm.serving.authentication import Authenticator, Proxies, Trust, Unauthorized
 from ccm.serving.http import Caller, Request
 from ccm.serving.identity import ANONYMOUS, Authorities, User
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer, certified, request
+
+pytestmark = pytest.mark.virtual_time
 
 CLIENTS = Authorities(pem=b"clients", members=frozenset({b"clients-ca"}))
 PROXIES = Authorities(pem=b"proxies", members=frozenset({b"proxies-ca"}))
@@ -29,10 +32,8 @@ ALICE = User(name="alice", uid="7", groups=("devs",), extra=(("scope", ("a", "b"
 BOB_BY_CERTIFICATE = certified("bob", b"clients-ca", groups=["ops", "devs"])
 
 
-def authenticator(
-    reviewer: Reviewer | None = None, *, clock: FakeClock | None = None, ttl_s: float = 10.0
-) -> Authenticator:
-    made = Authenticator(reviewer, token_ttl_s=ttl_s, clock=clock or FakeClock())
+def authenticator(reviewer: Reviewer | None = None, *, ttl_s: float = 10.0) -> Authenticator:
+    made = Authenticator(reviewer, token_ttl_s=ttl_s)
     made.trust = TRUST
     return made
 
@@ -87,9 +88,8 @@ async def test_a_token_that_cannot_be_reviewed_is_refused_and_reviewed_again() -
 @pytest.mark.row("serving-matrix-07")
 @pytest.mark.parametrize("token", ["right", "wrong"])
 async def test_an_answer_about_a_token_is_remembered_for_a_while(token: str) -> None:
-    clock = FakeClock()
     reviewer = Reviewer({"right": ALICE})
-    asked = authenticator(reviewer, clock=clock)
+    asked = authenticator(reviewer)
 
     async def ask() -> bool:
         try:
@@ -99,10 +99,10 @@ async def test_an_answer_about_a_token_is_remembered_for_a_while(token: str) -> 
         return True
 
     first = [await ask(), await ask()]
-    clock.jump(9.9)
+    jump(9.9)
     later = await ask()
     assert reviewer.asked == [token]
-    clock.jump(0.2)
+    jump(0.2)
     again = await ask()
 
     assert reviewer.asked == [token, token]
@@ -219,8 +219,7 @@ async def test_headers_of_a_proxy_with_another_name_are_refused() -> None:
 
 
 async def test_a_certificate_whose_time_is_over_proves_nothing_on_an_old_connection() -> None:
-    clock = FakeClock()
-    asked = authenticator(clock=clock)
+    asked = authenticator()
     end = clock.now() + timedelta(seconds=60)
     facts = {"notAfter": end.strftime("%b %d %H:%M:%S %Y GMT")}
     bob, front = (
@@ -233,7 +232,7 @@ async def test_a_certificate_whose_time_is_over_proves_nothing_on_an_old_connect
     ]
 
     names = [(await asked.identify(each)).name for each in requests]
-    clock.jump(62)
+    jump(62)
 
     assert names == ["bob", "carol"]
     for each in requests:

@@ -13,8 +13,10 @@ from ccm.serving.authorization import (
     Question,
 )
 from ccm.serving.identity import ANONYMOUS, User
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer
+
+pytestmark = pytest.mark.virtual_time
 
 OPEN = ("/healthz", "/readyz", "/livez", "/open/*")
 ALICE = User(name="alice", groups=("system:authenticated",))
@@ -24,14 +26,8 @@ def question(path: str, user: User = ALICE, verb: str = "get") -> Question:
     return Question(user=user, verb=verb, path=path)
 
 
-def authorizer(reviewer: Reviewer | None, clock: FakeClock | None = None) -> Authorizer:
-    return Authorizer(
-        reviewer,
-        Paths(OPEN),
-        allowed_ttl_s=10.0,
-        denied_ttl_s=5.0,
-        clock=clock or FakeClock(),
-    )
+def authorizer(reviewer: Reviewer | None) -> Authorizer:
+    return Authorizer(reviewer, Paths(OPEN), allowed_ttl_s=10.0, denied_ttl_s=5.0)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +72,14 @@ async def test_without_anybody_to_ask_the_rest_is_forbidden() -> None:
 @pytest.mark.row("serving-matrix-07")
 @pytest.mark.parametrize(("path", "ttl_s"), [("/metrics", 10.0), ("/configz", 5.0)])
 async def test_the_answer_is_remembered_for_as_long_as_its_kind(path: str, ttl_s: float) -> None:
-    clock = FakeClock()
     reviewer = Reviewer(allowed=[("alice", "/metrics")])
-    asked = authorizer(reviewer, clock)
+    asked = authorizer(reviewer)
 
     answers = [await asked.decide(question(path))]
-    clock.jump(ttl_s - 0.1)
+    jump(ttl_s - 0.1)
     answers.append(await asked.decide(question(path)))
     assert len(reviewer.asked) == 1
-    clock.jump(0.2)
+    jump(0.2)
     answers.append(await asked.decide(question(path)))
 
     assert len(reviewer.asked) == 2

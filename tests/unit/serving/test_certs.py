@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from ccm.base import clock
 from ccm.serving import certs
 from ccm.serving.certs import (
     CertificateError,
@@ -22,8 +23,10 @@ from ccm.serving.certs import (
     Pair,
     Subject,
 )
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import jump
 from tests import pki
+
+pytestmark = pytest.mark.virtual_time
 
 LOCAL = Subject()
 
@@ -34,9 +37,8 @@ def parsed(pair: Pair) -> x509.Certificate:
 
 @pytest.mark.row("serving-tls-01")
 async def test_a_certificate_in_memory_is_valid_for_a_year_from_an_hour_ago() -> None:
-    clock = FakeClock()
 
-    certificate = parsed(await Memory(LOCAL, clock=clock).read())
+    certificate = parsed(await Memory(LOCAL).read())
 
     now = clock.now().replace(microsecond=0)
     assert certificate.not_valid_before_utc == now - timedelta(hours=1)
@@ -63,13 +65,12 @@ async def test_a_certificate_in_memory_is_for_localhost_and_the_bind_address(
 
 
 async def test_a_certificate_in_memory_stays_until_a_month_before_its_end() -> None:
-    clock = FakeClock()
-    source = Memory(LOCAL, clock=clock)
+    source = Memory(LOCAL)
     first = await source.read()
 
-    clock.jump(timedelta(days=334).total_seconds())
+    jump(timedelta(days=334).total_seconds())
     assert await source.read() == first
-    clock.jump(timedelta(days=2).total_seconds())
+    jump(timedelta(days=2).total_seconds())
     assert await source.read() != first
 
 

@@ -15,8 +15,10 @@ from ccm.cloud import (
     address,
 )
 from ccm.testing.builders import node
-from ccm.testing.clock import FakeClock
+from ccm.testing.clock import elapsed_s
 from ccm.testing.fakes import FakeCloud, FakeStateCloud
+
+pytestmark = pytest.mark.virtual_time
 
 NODE = node("node0", provider_id="fake://1")
 ADDRESSES = (address("InternalIP", "10.0.0.1"),)
@@ -122,8 +124,7 @@ async def test_the_old_shutdown_question_needs_an_id() -> None:
 
 
 async def test_calls_are_logged_with_their_subject_after_the_delay() -> None:
-    clock = FakeClock(auto=True)
-    fake = FakeCloud(delay_s=10, clock=clock)
+    fake = FakeCloud(delay_s=10)
 
     await fake.instance_exists(NODE)
     await fake.instance_exists(node("nameless"))
@@ -131,4 +132,4 @@ async def test_calls_are_logged_with_their_subject_after_the_delay() -> None:
 
     assert fake.calls == ["instance-exists", "instance-exists", "get-zone"]
     assert fake.asked[:2] == [("instance-exists", "fake://1"), ("instance-exists", "nameless")]
-    assert clock.elapsed_s == 30
+    assert elapsed_s() == 30

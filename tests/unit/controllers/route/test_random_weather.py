@@ -11,6 +11,8 @@ from tests.unit.controllers.route.world import Stage
 
 pytestmark = pytest.mark.virtual_time
 
+pytestmark = pytest.mark.virtual_time
+
 CIDRS = ("10.120.0.0/24", "10.120.1.0/24", "10.120.2.0/24")
 NODES = ("a", "b", "c")
 LATENCIES_S = (0, 0.5, 3, 9)

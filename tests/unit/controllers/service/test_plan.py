@@ -17,6 +17,8 @@ from ccm.model.patches import StaleObject
 from ccm.testing.builders import node
 from tests.unit.controllers.service.world import F, autoscaler_taint
 
+pytestmark = pytest.mark.virtual_time
+
 EXCLUDE = names.LABEL_EXCLUDE_BALANCERS
 
 

@@ -7,19 +7,14 @@ import typing
 import pytest
 
 from providers.sim import faults, world
-from tests.unit.providers.sim.manual_clock import ManualClock
+from tests.handclock import HandClock
 
 GET = faults.Call(operation="get_instance", instances=("i-1", "a"))
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def script(clock: ManualClock) -> faults.Script:
-    return faults.Script(clock)
+def script(hand: HandClock) -> faults.Script:
+    return faults.Script()
 
 
 @pytest.mark.parametrize(
@@ -56,13 +51,13 @@ def test_skip_and_count_choose_the_calls_by_number(script: faults.Script) -> Non
     assert struck == [False, True, True, False, False]
 
 
-def test_a_window_chooses_the_calls_by_time(script: faults.Script, clock: ManualClock) -> None:
+def test_a_window_chooses_the_calls_by_time(script: faults.Script, hand: HandClock) -> None:
     script.add(faults.Fault(kind="drop", start_s=2.0, for_s=2.0))
 
     struck = []
     for _ in range(5):
         struck.append(script.judge(GET).fault is not None)
-        clock.advance(1.0)
+        hand.advance(1.0)
 
     assert struck == [False, False, True, True, False]
 

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from providers.sim import state, world, world_balancers, world_routes, worlds
-from tests.unit.providers.sim.manual_clock import ManualClock
 
 
 def new_cloud() -> worlds.Worlds:
-    return worlds.Worlds(ManualClock(), random.Random(1))
+    return worlds.Worlds(random.Random(1))
 
 
 async def test_everything_outlives_the_process(tmp_path: Path) -> None:
@@ -44,11 +43,12 @@ def test_a_file_of_an_earlier_version_holds_instances(tmp_path: Path) -> None:
     assert [one.id for one in state.load(path).instances] == ["i-1"]
 
 
+@pytest.mark.virtual_time
 async def test_changes_are_saved_while_it_runs(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     cloud = new_cloud()
 
-    async with state.kept(cloud, path, clock=ManualClock()):
+    async with state.kept(cloud, path):
         cloud.instances.put(world.GivenInstance(name="a"))
         async with asyncio.timeout(2):
             while not path.exists():

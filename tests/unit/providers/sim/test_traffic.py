@@ -5,34 +5,33 @@ from __future__ import annotations
 import pytest
 
 from providers.sim import traffic
-from tests.unit.providers.sim.manual_clock import ManualClock
+from tests.handclock import HandClock
 
 
-def test_a_rate_limit_refuses_what_exceeds_it_and_says_how_long() -> None:
-    clock = ManualClock()
-    limit = traffic.RateLimit(clock, 2.0)
+def test_a_rate_limit_refuses_what_exceeds_it_and_says_how_long(hand: HandClock) -> None:
+    limit = traffic.RateLimit(2.0)
 
     waits = [limit.take() for _ in range(3)]
-    clock.advance(waits[-1])
+    hand.advance(waits[-1])
 
     assert waits == [0.0, 0.0, pytest.approx(0.5)]
     assert limit.take() == 0.0
 
 
 def test_a_slow_rate_still_lets_one_call_pass() -> None:
-    limit = traffic.RateLimit(ManualClock(), 0.1)
+    limit = traffic.RateLimit(0.1)
 
     assert [limit.take(), limit.take()] == [0.0, pytest.approx(10.0)]
 
 
 def test_no_rate_is_no_limit() -> None:
-    limit = traffic.RateLimit(ManualClock(), 0.0)
+    limit = traffic.RateLimit(0.0)
 
     assert {limit.take() for _ in range(1000)} == {0.0}
 
 
 def test_a_cleared_log_goes_on_counting_sequence_numbers() -> None:
-    log = traffic.CallLog(ManualClock())
+    log = traffic.CallLog()
     log.open("get_instance", "/x")
 
     log.clear()

@@ -7,17 +7,12 @@ import random
 import pytest
 
 from providers.sim import world
-from tests.unit.providers.sim.manual_clock import ManualClock
+from tests.handclock import HandClock
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def cloud(clock: ManualClock) -> world.World:
-    return world.World(clock, random.Random(7))
+def cloud(hand: HandClock) -> world.World:
+    return world.World(random.Random(7))
 
 
 def put(cloud: world.World, name: str = "a", state: world.State = "running") -> str:
@@ -28,25 +23,25 @@ def names(page: world.Page) -> list[str]:
     return [one.name for one in page.instances]
 
 
-def test_an_ordered_instance_starts_and_then_runs(cloud: world.World, clock: ManualClock) -> None:
+def test_an_ordered_instance_starts_and_then_runs(cloud: world.World, hand: HandClock) -> None:
     made = cloud.create(world.NewInstance(name="a"))
 
     states = [made.state]
-    clock.advance(cloud.transition_s)
+    hand.advance(cloud.transition_s)
     states.append(cloud.get(made.id).state)
 
     assert states == ["starting", "running"]
 
 
 def test_stopping_and_starting_pass_through_the_states_on_the_way(
-    cloud: world.World, clock: ManualClock
+    cloud: world.World, hand: HandClock
 ) -> None:
     one = put(cloud)
 
     states = []
     for action in ("stop", "start"):
         states.append(cloud.act(one, action).state)
-        clock.advance(cloud.transition_s)
+        hand.advance(cloud.transition_s)
         states.append(cloud.get(one).state)
 
     assert states == ["stopping", "stopped", "starting", "running"]
@@ -74,11 +69,11 @@ def test_interfering_with_an_instance_on_its_way_is_a_conflict(
     assert caught.value.code == "conflict"
 
 
-def test_a_change_on_the_way_survives_the_arrival(cloud: world.World, clock: ManualClock) -> None:
+def test_a_change_on_the_way_survives_the_arrival(cloud: world.World, hand: HandClock) -> None:
     one = put(cloud, state="starting")
 
     cloud.update(one, world.Change(type="huge"))
-    clock.advance(cloud.transition_s)
+    hand.advance(cloud.transition_s)
 
     assert (cloud.get(one).type, cloud.get(one).state) == ("huge", "running")
 
@@ -103,7 +98,7 @@ def test_a_deleted_instance_is_gone_and_cannot_be_deleted_again(cloud: world.Wor
 
 
 def test_a_lingering_instance_shows_as_deleted_until_it_is_gone(
-    cloud: world.World, clock: ManualClock
+    cloud: world.World, hand: HandClock
 ) -> None:
     cloud.linger_s = 30.0
     one = put(cloud)
@@ -113,7 +108,7 @@ def test_a_lingering_instance_shows_as_deleted_until_it_is_gone(
     shown = [one.state for one in cloud.page(limit=10).instances]
     with pytest.raises(world.WorldError):
         cloud.update(one, world.Change(type="huge"))
-    clock.advance(30.0)
+    hand.advance(30.0)
 
     assert shown == ["deleted"]
     assert cloud.snapshot() == ()
@@ -121,27 +116,25 @@ def test_a_lingering_instance_shows_as_deleted_until_it_is_gone(
         cloud.get(one)
 
 
-def test_deleting_on_the_way_leaves_no_arrival(cloud: world.World, clock: ManualClock) -> None:
+def test_deleting_on_the_way_leaves_no_arrival(cloud: world.World, hand: HandClock) -> None:
     one = put(cloud, state="stopping")
 
     cloud.delete(one)
-    clock.advance(cloud.transition_s)
+    hand.advance(cloud.transition_s)
 
     assert names(cloud.page(limit=10)) == []
 
 
-def test_a_stale_read_shows_creation_and_deletion_late(
-    cloud: world.World, clock: ManualClock
-) -> None:
+def test_a_stale_read_shows_creation_and_deletion_late(cloud: world.World, hand: HandClock) -> None:
     one = put(cloud)
-    clock.advance(4.0)
+    hand.advance(4.0)
     early = names(cloud.page(limit=10, stale_s=5.0))
-    clock.advance(1.0)
+    hand.advance(1.0)
     seen = names(cloud.page(limit=10, stale_s=5.0))
     cloud.delete(one)
-    clock.advance(4.0)
+    hand.advance(4.0)
     ghost = cloud.get(one, stale_s=5.0).state
-    clock.advance(1.0)
+    hand.advance(1.0)
 
     assert (early, seen, ghost) == ([], ["a"], "running")
     assert names(cloud.page(limit=10, stale_s=5.0)) == []
@@ -166,13 +159,13 @@ def test_pages_hold_every_instance_once_in_order_of_creation(
     assert found == wanted
 
 
-def test_a_page_boundary_survives_deletions(cloud: world.World, clock: ManualClock) -> None:
+def test_a_page_boundary_survives_deletions(cloud: world.World, hand: HandClock) -> None:
     ids = [put(cloud, f"n{number}") for number in range(6)]
     first = cloud.page(limit=3)
 
     for gone in ids[1:4]:
         cloud.delete(gone)
-    clock.advance(world.HISTORY_S + 1)
+    hand.advance(world.HISTORY_S + 1)
     put(cloud, "late")
 
     assert first.after is not None
@@ -195,10 +188,10 @@ def test_instances_without_addresses_get_different_private_ones(cloud: world.Wor
     assert len(addresses) == 300
 
 
-def test_a_seed_repeats_the_ids(clock: ManualClock) -> None:
+def test_a_seed_repeats_the_ids(hand: HandClock) -> None:
     first, second = (
         [put(cloud) for _ in range(3)]
-        for cloud in (world.World(clock, random.Random(1)), world.World(clock, random.Random(1)))
+        for cloud in (world.World(random.Random(1)), world.World(random.Random(1)))
     )
 
     assert first == second
@@ -226,10 +219,10 @@ def test_many_instances_are_placed_or_none(
     assert names(cloud.page(limit=10)) == ["old"]
 
 
-def test_what_nobody_can_read_any_more_is_forgotten(cloud: world.World, clock: ManualClock) -> None:
+def test_what_nobody_can_read_any_more_is_forgotten(cloud: world.World, hand: HandClock) -> None:
     one = put(cloud, "a")
     cloud.delete(one)
-    clock.advance(world.HISTORY_S + 1)
+    hand.advance(world.HISTORY_S + 1)
 
     again = cloud.put(world.GivenInstance(name="a", id=one))
 

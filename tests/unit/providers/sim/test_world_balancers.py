@@ -8,19 +8,14 @@ import pytest
 
 from providers.sim import world, world_balancers
 from providers.sim.world_balancers import Interference, Listener, NewBalancer, Plan
-from tests.unit.providers.sim.manual_clock import ManualClock
+from tests.handclock import HandClock
 
 WEB = Listener(protocol="TCP", port=80, target_port=30080)
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def balancers(clock: ManualClock) -> world_balancers.Balancers:
-    return world_balancers.Balancers(clock, random.Random(1))
+def balancers(hand: HandClock) -> world_balancers.Balancers:
+    return world_balancers.Balancers(random.Random(1))
 
 
 def order(name: str = "web", **fields: object) -> NewBalancer:
@@ -32,14 +27,14 @@ def refused(error: pytest.ExceptionInfo[world.WorldError]) -> str:
 
 
 def test_a_slow_one_is_provisioning_and_then_active(
-    balancers: world_balancers.Balancers, clock: ManualClock
+    balancers: world_balancers.Balancers, hand: HandClock
 ) -> None:
     balancers.provision_s = 10.0
 
     made = balancers.create(order())
-    clock.advance(4.0)
+    hand.advance(4.0)
     half = balancers.get(made.id)
-    clock.advance(6.0)
+    hand.advance(6.0)
 
     assert (made.state, made.ready_in_s) == ("provisioning", 10.0)
     assert (half.state, half.ready_in_s) == ("provisioning", 6.0)
@@ -47,7 +42,7 @@ def test_a_slow_one_is_provisioning_and_then_active(
 
 
 def test_one_on_its_way_refuses_changes_but_not_its_deletion(
-    balancers: world_balancers.Balancers, clock: ManualClock
+    balancers: world_balancers.Balancers, hand: HandClock
 ) -> None:
     balancers.change_s = 5.0
     made = balancers.create(order())

@@ -8,12 +8,11 @@ import pytest
 
 from providers.sim import world, world_routes, worlds
 from providers.sim.world_routes import NewRoute, RouteChange
-from tests.unit.providers.sim.manual_clock import ManualClock
 
 
 @pytest.fixture
 def cloud() -> worlds.Worlds:
-    return worlds.Worlds(ManualClock(), random.Random(1))
+    return worlds.Worlds(random.Random(1))
 
 
 def order(destination: str = "10.9.0.0/24", **fields: str) -> NewRoute:
