@@ -66,7 +66,7 @@ def test(arguments: list[str]) -> None:
     prepare()
     failed = [name for name, command in checks() if not passes(name, command)]
     # More than two cores' worth: tests with real processes spend most of their time waiting.
-    tests = [str(PYTHON), "-m", "pytest", "-n", "4", "--dist", "worksteal", *arguments]
+    tests = [str(PYTHON), "-m", "pytest", "-n", "4", "--dist", "loadgroup", *arguments]
     if not passes("tests, four at a time", tests):
         failed.append("tests")
     if failed:

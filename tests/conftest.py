@@ -23,6 +23,17 @@ from tests.shifted import ShiftedTimeLoop  # noqa: E402 - found through the line
 pytest_plugins = ["tests.handclock", "tests.servers"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share something of their module run in the same worker: it is made once."""
+    for item in items:
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("xdist_group"):
+            continue
+        fixtures = item._fixtureinfo.name2fixturedefs.values()
+        if any(one.scope == "module" for several in fixtures for one in several):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+
+
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

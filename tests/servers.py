@@ -247,6 +247,9 @@ def _leave_out(reason: str) -> NoReturn:
     pytest.skip(reason)
 
 
+# One server is enough for all workers of a run: each costs as much as a hundred tests.
+_ON_REAL = [pytest.mark.envtest, pytest.mark.xdist_group("real-server")]
+
 # The processes of a shared server belong to no event loop, so one test may start
 # them and others use, stop and start them, each in a loop of its own.
 
@@ -279,14 +282,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = any("api_server" in mark.args[0] for mark in definition.iter_markers("parametrize"))
     if "api_server" in metafunc.fixturenames and not chosen:
         marked = definition.get_closest_marker("both_servers") is not None
-        marks = [pytest.mark.envtest] if marked else [pytest.mark.envtest, pytest.mark.soak]
+        marks = _ON_REAL if marked else [*_ON_REAL, pytest.mark.soak]
         twins = [BUILTIN, pytest.param(REAL, marks=marks)]
         metafunc.parametrize("api_server", twins, indirect=True)
 
 
 only_builtin = pytest.mark.parametrize("api_server", [BUILTIN], indirect=True)
 only_real = pytest.mark.parametrize(
-    "api_server", [pytest.param(REAL, marks=pytest.mark.envtest)], indirect=True
+    "api_server", [pytest.param(REAL, marks=_ON_REAL)], indirect=True
 )
 
 

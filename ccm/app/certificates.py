@@ -8,8 +8,9 @@ from typing import Any
 
 from ccm.app.options import PROGRAM, Options
 from ccm.app.provider import Misconfigured
-from ccm.app.values import NamedCertificate
+from ccm.base.flag_values import NamedCertificate
 from ccm.serving import certs, tls
+from ccm.serving.policy import TlsError, policy
 
 SERVER = ""
 WEBHOOKS = "webhook-"
@@ -27,10 +28,10 @@ def keeper(options: Options, prefix: str) -> tls.Keeper:
     """
     get = _Flags(options, prefix)
     try:
-        rules = tls.policy(
+        rules = policy(
             get("tls-min-version"), get("tls-cipher-suites"), get("tls-curve-preferences")
         )
-    except tls.TlsError as error:
+    except TlsError as error:
         raise Misconfigured(f"--{prefix}tls-...: {error}") from error
     named = list(_named(get("tls-sni-cert-key")))
     return tls.Keeper(rules, certs.Certificates(_main(get, prefix), named))

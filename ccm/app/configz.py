@@ -10,8 +10,7 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from ccm.app import config, migration
-from ccm.app.options import FLAGS, Options
+from ccm.app.options import FLAGS, Options, config, migration
 from ccm.base.durations import format_duration
 from ccm.serving.http import JSON, Request, Response
 
@@ -22,14 +21,16 @@ def document(options: Options) -> dict[str, Any]:
     """The whole answer."""
     found: dict[str, Any] = {"kind": config.KIND, "apiVersion": config.GROUP_VERSION}
     for path in config.IDLE:
-        _put(found, path, "")
-    _put(found, "Generic.Port", 0)
-    _put(found, "Generic.Address", "0.0.0.0")  # noqa: S104 - a leftover that nobody reads
+        config.put(found, path, "")
+    config.put(found, "Generic.Port", 0)
+    config.put(found, "Generic.Address", "0.0.0.0")  # noqa: S104 - a leftover that nobody reads
     for path, name in config.FIELDS.items():
-        _put(found, path, _plain(options.get(name), is_list=FLAGS[name].kind.join is not None))
+        config.put(
+            found, path, _plain(options.get(name), is_list=FLAGS[name].kind.join is not None)
+        )
     plan = options.leader_migration
     if plan is not None:
-        _put(found, config.MIGRATION, migration.write(plan))
+        config.put(found, config.MIGRATION, migration.write(plan))
     return {_GROUP: found}
 
 
@@ -56,10 +57,3 @@ def _plain(value: Any, *, is_list: bool) -> Any:
     if isinstance(value, bool | int | float | str) or value is None:
         return value
     return str(value)
-
-
-def _put(found: dict[str, Any], path: str, value: Any) -> None:
-    *parents, name = path.split(".")
-    for parent in parents:
-        found = found.setdefault(parent, {})
-    found[name] = value

@@ -16,15 +16,17 @@ import random
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import ccm
-from ccm.app import controllers, metrics, migration, names, reload, sources, stopping, webhooks
+from ccm.app import controllers, metrics, reload, sources, stopping, webhooks
 from ccm.app.accounts import Accounts
 from ccm.app.clients import EVENTS, INFORMERS, Clients, user_agent
-from ccm.app.documents import DocumentError
 from ccm.app.events import HURRIED_FLUSH_S, Events
 from ccm.app.informers import ProviderInformers
-from ccm.app.options import PROGRAM, Options
+from ccm.app.options import PROGRAM, Options, gates, migration
+from ccm.app.options.controllers import MANIFESTS
+from ccm.app.options.documents import DocumentError
 from ccm.app.provider import Misconfigured, context, opened, opened_once
 from ccm.app.serving import Surroundings, serving
 from ccm.app.tenant import Tenant
@@ -51,6 +53,7 @@ from ccm.model import Node
 from ccm.model.meta import ObjectReference
 from ccm.model.names import COMPONENT_MANAGER
 from ccm.runtime.controller import Controller
+from ccm.runtime.manifest import ControllerContext, Manifest
 from ccm.runtime.sync import until_synced
 
 EXIT_OK = 0
@@ -329,13 +332,14 @@ class Daemon:
         if handle.cloud.set_informers is not None:
             handle.cloud.set_informers(self._informers)
         inventory = self._inventory(handle, nodes)
-        parts = controllers.Parts(
-            options=self._options,
-            clients=self._clients,
-            events=self._events,
+        parts = ControllerContext(
+            client=self._clients.named,
+            recorder=self._events.recorder,
             informers=informers,
             handle=handle,
             inventory=inventory,
+            cluster_name=self._options.cluster_name,
+            gates=gates.build(self._options.feature_gates),
         )
         self.vitals.informers = informers
         try:
@@ -350,7 +354,7 @@ class Daemon:
             if inventory is not None:
                 await inventory.close()
 
-    async def _lead_migrated(self, parts: controllers.Parts, plan: migration.Plan) -> None:
+    async def _lead_migrated(self, parts: ControllerContext, plan: migration.Plan) -> None:
         """Run what two managers share, whenever the second lease is ours too."""
 
         async def lead() -> None:
@@ -359,15 +363,17 @@ class Daemon:
 
         await self._elector(plan.leader_name).run(lead)
 
-    async def _start(self, group: Group, parts: controllers.Parts, runs: migration.Runs) -> None:
+    async def _start(self, group: Group, parts: ControllerContext, runs: migration.Runs) -> None:
         plan = self._plan or _NO_MIGRATION
-        among = [entry for entry in names.CONTROLLERS if plan.of(entry.name) is runs]
-        for name, controller in controllers.enabled(parts, among, self.vitals.left_out):
-            group.start(self._run(name, controller), name=name.name)
+        among = [entry for entry in MANIFESTS if plan.of(entry.name) is runs]
+        for manifest, controller in controllers.enabled(
+            self._options, parts, among, self.vitals.left_out
+        ):
+            group.start(self._run(manifest, controller), name=manifest.name)
             await self._pause_between_starts()
 
-    async def _run(self, name: names.Controller, controller: Controller) -> None:
-        with metrics.running(name.metric), self.vitals.running(name.name):
+    async def _run(self, manifest: Manifest[Any], controller: Controller) -> None:
+        with metrics.running(manifest.metric), self.vitals.running(manifest.name):
             await controller.run()
 
     def _open_handle(self, cloud: Cloud) -> Handle:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from ccm.app import checks, config, daemon, options, stopping, tls_flags
-from ccm.app.flags import UsageError
-from ccm.app.options import Options
+from ccm.app import daemon, options, stopping
+from ccm.app.options import Options, checks, config
+from ccm.app.options.argv import UsageError
 from ccm.app.provider import Misconfigured
 from ccm.base import log, redact
 from ccm.base.tasks import leaves
@@ -76,15 +76,10 @@ def _set_up_logging(chosen: Options) -> None:
     )
 
 
-def notices(chosen: Options) -> list[str]:
-    """What to say once at start about settings that have no effect, or are old."""
-    return [*chosen.notices(), *tls_flags.notices(chosen)]
-
-
 def _run(chosen: Options) -> int:
     _set_up_logging(chosen)
     logger = log.logger("daemon")
-    for notice in notices(chosen):
+    for notice in chosen.notices():
         logger.info("setting without effect", detail=notice)
     if chosen.v >= 1:
         for line in chosen.flag_lines():

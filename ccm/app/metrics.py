@@ -6,8 +6,10 @@ import platform
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 import ccm
+from ccm.app.options.controllers import MANIFESTS
 from ccm.base import metrics
 
 MANAGER = "cloud-controller-manager"
@@ -43,8 +45,10 @@ _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 def describe(platform_name: str) -> None:
     """Fill in what never changes: what was built, and how many metrics there are.
 
-    Call it once, when every module that declares metrics is imported.
+    Call it once. Controllers are imported when they start; their metrics are there before.
     """
+    for manifest in MANIFESTS:
+        import_module(f"{manifest.folder}.metrics")
     release = ccm.__version__.split(".")
     _BUILD.labels(
         *(release[0], release[1], f"v{ccm.__version__}", "", "", ""),

@@ -8,9 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from ccm.app import checks, config
-from ccm.app.flags import UsageError
-from ccm.app.options import FLAGS, Options
+from ccm.app.options import FLAGS, Options, checks, config
+from ccm.app.options.argv import UsageError
 from ccm.app.provider import Misconfigured
 from ccm.app.reload import Refused
 from ccm.app.tenant import Opening, Tenant

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ccm.app import certificates, gates, names
-from ccm.app.options import Options
+from ccm.app import certificates
+from ccm.app.options import Options, gates, names
 from ccm.app.provider import Misconfigured
 from ccm.base import log
 from ccm.cloud.interface import Cloud

@@ -14,8 +14,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 if TYPE_CHECKING:
-    from ccm.app.flags import Flag
     from ccm.app.options import Options
+    from ccm.base.flags import Flag
     from ccm.doctor.case import Case
     from ccm.doctor.examination import Check
     from ccm.doctor.finding import Result
@@ -85,15 +85,17 @@ def add(commands: Any) -> None:
 
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
-    from ccm.app import flags, values
+    from ccm.base import flag_values as values
+    from ccm.base import flags
     from ccm.doctor import LIMIT_S
 
+    section = flags.Section("doctor", ours=True)
     return {
         flag.name: flag
         for flag in (
             flags.Flag(
                 name="output",
-                section="doctor",
+                section=section,
                 kind=values.STRING,
                 default="table",
                 text="table for people, json for programs.",
@@ -101,14 +103,14 @@ def own_flags() -> Mapping[str, Flag]:
             ),
             flags.Flag(
                 name="timeout",
-                section="doctor",
+                section=section,
                 kind=values.DURATION,
                 default=timedelta(seconds=LIMIT_S),
                 text="Longest time that one check may take.",
             ),
             flags.Flag(
                 name="as",
-                section="doctor",
+                section=section,
                 kind=values.STRING,
                 default="",
                 text="Ask about the permissions of this user, such as "
@@ -122,7 +124,7 @@ def own_flags() -> Mapping[str, Flag]:
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
 
-    from ccm.app.flags import UsageError
+    from ccm.app.options.argv import UsageError
 
     out = sys.stdout if out is None else out
     try:
@@ -144,11 +146,10 @@ def read(words: Sequence[str]) -> Wanted:
     Raises:
         UsageError: they cannot be used; every fault is named.
     """
-    from ccm.app import checks, config, flags
-    from ccm.app.options import FLAGS, Options
+    from ccm.app.options import FLAGS, Options, argv, checks, config
 
     own = own_flags()
-    parsed = flags.parse({**FLAGS, **own}, words)
+    parsed = argv.parse({**FLAGS, **own}, words)
     given = {name: value for name, value in parsed.values.items() if name not in own}
     faults = [f"{word!r} is no flag" for word in parsed.arguments]
     output = parsed.values.get("output", own["output"].default)
@@ -166,7 +167,7 @@ def read(words: Sequence[str]) -> Wanted:
     # A missing provider is found by the examination, whose other checks are made all the same.
     faults += checks.faults(replace(options, cloud_provider=options.cloud_provider or _UNSET))
     if faults:
-        raise flags.UsageError(faults)
+        raise argv.UsageError(faults)
     return Wanted(
         options=options,
         output=output,
@@ -178,12 +179,11 @@ def read(words: Sequence[str]) -> Wanted:
 def _help(words: Sequence[str]) -> str | None:
     if not {"-h", "--help"} & set(words):
         return None
-    from ccm.app import flags
-    from ccm.app.options import FLAGS, SECTIONS
+    from ccm.app.options import FLAGS, SECTIONS, usage
 
-    section = flags.Section("doctor", ours=True)
-    every = {**own_flags(), **FLAGS}
-    return _INTRODUCTION + flags.explain(every, (section, *SECTIONS))
+    own = own_flags()
+    every = {**own, **FLAGS}
+    return _INTRODUCTION + usage.explain(every, (own["output"].section, *SECTIONS))
 
 
 async def answer(

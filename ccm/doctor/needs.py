@@ -1,16 +1,19 @@
-"""What the daemon has to be allowed to do: one table, by controller and flag. Pure.
+"""What the daemon has to be allowed to do: by controller, as its manifest says, and by
+flag. Pure.
 
 The shipped RBAC holds these rules and no others, and a test compares the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ccm.app import names, trust
+from ccm.app import trust
 from ccm.app.accounts import NAMESPACE as ACCOUNTS_NAMESPACE
-from ccm.app.options import Options
+from ccm.app.options import Options, names
+from ccm.runtime.manifest import Manifest
 
 SYSTEM_NAMESPACE = "kube-system"
 """Where Kubernetes keeps the config map that says whom extensions may believe."""
@@ -61,9 +64,9 @@ def needs(options: Options, *, migrated: str = "", reviews: bool = False) -> lis
 
 def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, Need]]:
     """Who needs it, and what."""
-    for controller in names.enabled(options.controllers):
-        if controller is not names.ROUTE or options.configure_cloud_routes:
-            yield from _controller(options, controller)
+    for manifest in names.enabled(options.controllers):
+        if not manifest.turned_off(options):
+            yield from _controller(options, manifest)
     for verb in ("create", "patch"):
         yield "events", Need(verb=verb, resource="events")
     if options.leader_elect:
@@ -74,26 +77,14 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
         yield from _reviews(options)
 
 
-def _controller(options: Options, controller: names.Controller) -> Iterator[tuple[str, Need]]:
+def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str, Need]]:
     # The shared caches belong to the daemon itself, whoever acts for the controller.
-    for resource in _CACHES.get(controller, ("nodes",)):
+    for resource in manifest.follows:
         for verb in ("list", "watch"):
-            yield controller.name, Need(verb=verb, resource=resource)
-    account = controller.client if options.use_service_account_credentials else ""
-    for verb, resource in _ACTS[controller]:
-        yield controller.name, Need(verb=verb, resource=resource, account=account)
-
-
-_CACHES: Mapping[names.Controller, Sequence[str]] = {names.SERVICE: ("nodes", "services")}
-"""What controllers follow; those that are not here follow nodes only."""
-
-_ACTS: Mapping[names.Controller, Sequence[tuple[str, str]]] = {
-    names.NODE: (("get", "nodes"), ("patch", "nodes"), ("patch", "nodes/status")),
-    names.NODE_LIFECYCLE: (("get", "nodes"), ("patch", "nodes"), ("delete", "nodes")),
-    names.SERVICE: (("get", "services"), ("patch", "services/status")),
-    names.ROUTE: (("patch", "nodes/status"),),
-}
-"""What each controller does beyond following."""
+            yield manifest.name, Need(verb=verb, resource=resource)
+    account = manifest.client if options.use_service_account_credentials else ""
+    for verb, resource in manifest.acts:
+        yield manifest.name, Need(verb=verb, resource=resource, account=account)
 
 
 def _leases(options: Options, migrated: str) -> Iterator[tuple[str, Need]]:
@@ -116,8 +107,8 @@ def _accounts(options: Options) -> Iterator[tuple[str, Need]]:
     user = "--use-service-account-credentials"
     account = Need(verb="create", resource="serviceaccounts", namespace=ACCOUNTS_NAMESPACE)
     yield user, account
-    for controller in names.enabled(options.controllers):
-        yield user, replace(account, resource="serviceaccounts/token", name=controller.client)
+    for manifest in names.enabled(options.controllers):
+        yield user, replace(account, resource="serviceaccounts/token", name=manifest.client)
 
 
 def _reviews(options: Options) -> Iterator[tuple[str, Need]]:

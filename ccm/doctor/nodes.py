@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from ccm.app import names as controllers
 from ccm.base import clock
 from ccm.base.tasks import bounded
 from ccm.cloud import errors
@@ -13,6 +12,7 @@ from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.provider_id import is_foreign
 from ccm.controllers.route import plan as route_plan
+from ccm.controllers.route.manifest import MANIFEST
 from ccm.doctor import provider
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
@@ -109,7 +109,7 @@ async def taints(case: Case) -> Finding:
 
 async def pod_cidrs(case: Case) -> Finding:
     """Compare the nodes' Pod ranges with the cluster's."""
-    if not provider.works(case, controllers.ROUTE):
+    if not provider.works(case, MANIFEST):
         return ok("no routes are wanted, so Pod ranges do not matter")
     given = case.options.cluster_cidr
     ranges = route_plan.parse_ranges(given)

@@ -7,9 +7,10 @@ to write.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from ccm.app import names
 from ccm.app.clients import ProviderClient
+from ccm.app.options import names
 from ccm.app.provider import Misconfigured, context, opened_once
 from ccm.cloud import errors, registry
 from ccm.cloud.calls.handle import Handle
@@ -17,11 +18,11 @@ from ccm.cloud.config import ApiClient
 from ccm.cloud.fields import ConfigError
 from ccm.cloud.interface import Inventory
 from ccm.cloud.lookup import InstanceLookup
-from ccm.controllers.route import plan as route_plan
 from ccm.doctor import catalogue
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn
 from ccm.kube.client import Client
+from ccm.runtime.manifest import Manifest
 
 _SAFE = ("GET", "HEAD")
 
@@ -138,7 +139,7 @@ async def controllers(case: Case) -> Finding:
     """Say which controllers this provider and these flags let start."""
     working, absent, wrong = [], [], []
     for controller in names.enabled(case.options.controllers):
-        lacking, fault = _lacking(case, controller), _wrong_setting(case, controller)
+        lacking, fault = _lacking(case, controller), controller.wrong(case.options)
         if lacking:
             absent.append(f"{controller.name} is left out: {lacking}")
         elif fault:
@@ -161,35 +162,16 @@ async def controllers(case: Case) -> Finding:
     return ok(", ".join(working), *absent)
 
 
-def works(case: Case, controller: names.Controller) -> bool:
+def works(case: Case, controller: Manifest[Any]) -> bool:
     """Whether a controller would run with this provider and these flags."""
     return controller in names.enabled(case.options.controllers) and not (
-        _lacking(case, controller) or _wrong_setting(case, controller)
+        _lacking(case, controller) or controller.wrong(case.options)
     )
 
 
-def _lacking(case: Case, controller: names.Controller) -> str:
+def _lacking(case: Case, controller: Manifest[Any]) -> str:
     """Why a controller is not wanted or not possible; empty if it is both."""
-    cloud = case.cloud
-    if controller is names.SERVICE:
-        return "" if cloud.load_balancer is not None else "the provider offers no load balancers"
-    if controller is names.ROUTE:
-        if not case.options.configure_cloud_routes:
-            return "--configure-cloud-routes is false"
-        return "" if cloud.routes is not None else "the provider offers no routes"
-    found = cloud.instances is not None or cloud.instances_v1 is not None
-    return "" if found else "the provider offers no instances"
-
-
-def _wrong_setting(case: Case, controller: names.Controller) -> str:
-    """Which flag keeps a controller from starting; empty if none does."""
-    if controller is not names.ROUTE:
-        return ""
-    try:
-        route_plan.parse_ranges(case.options.cluster_cidr)
-    except ValueError as error:
-        return f"--cluster-cidr {error}"
-    return ""
+    return controller.turned_off(case.options) or controller.lacks(case.cloud)
 
 
 def _refused(error: Misconfigured, name: str, shown: str) -> Finding:

@@ -8,7 +8,7 @@ import msgspec
 
 from ccm.app.accounts import NAMESPACE as ACCOUNTS_NAMESPACE
 from ccm.app.daemon import migration_plan
-from ccm.app.documents import DocumentError
+from ccm.app.options.documents import DocumentError
 from ccm.app.provider import Misconfigured
 from ccm.base.tasks import bounded
 from ccm.doctor.case import Case

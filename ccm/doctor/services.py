@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ccm.app import names as controllers
 from ccm.controllers.service import plan
+from ccm.controllers.service.manifest import MANIFEST
 from ccm.doctor import provider
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, ok, some, warn
@@ -18,7 +18,7 @@ async def unclaimed(case: Case) -> Finding:
     """Find Services that want a load balancer, have none, and are not ours to serve."""
     found = await _balanced(case)
     claimed = frozenset(case.options.load_balancer_classes)
-    works = provider.works(case, controllers.SERVICE)
+    works = provider.works(case, MANIFEST)
     waiting = [
         service
         for service in found
@@ -41,7 +41,7 @@ def _advice(waiting: Sequence[Service], *, works: bool) -> str:
             f"them with --load-balancer-classes={','.join(classes)}"
         )
     return (
-        f"turn on {controllers.SERVICE.name} with a provider that offers load balancers, or let "
+        f"turn on {MANIFEST.name} with a provider that offers load balancers, or let "
         "another controller serve them"
     )
 

@@ -52,9 +52,10 @@ def test_no_contract_was_dropped() -> None:
         "a provider sees the SDK and nothing else",
         "providers do not know each other",
         "controllers do not know each other",
-        "inside a controller: shell, then steps, then plan",
+        "inside a controller: manifest, then shell, then steps, then plan",
         "pure modules reach no client, runtime or store, even through others",
         "pure modules use no clock, chance, event loop, wire or log",
+        "settings are read without a clock, event loop, wire or log",
         "every third-party package has its own door",
         "no cycles anywhere",
     }

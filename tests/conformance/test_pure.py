@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ccm.app import checks, options
+from ccm.app import options
+from ccm.app.options import checks
 from ccm.cloud import InstanceMetadata, add_to_node_addresses, address
 from ccm.cloud.types import InstanceState, Power
 from ccm.controllers.node import plan

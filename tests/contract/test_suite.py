@@ -36,7 +36,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
         [sys.executable, "-m", "pytest", *options, *PLACES.values()],
         cwd=FOLDER.parent.parent,
         env=environment,
-        timeout=50,
+        timeout=180,
         check=False,
         capture_output=True,
     )

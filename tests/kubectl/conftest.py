@@ -16,6 +16,13 @@ from tests import forkserver, servers
 from tests.kubectl.tool import Kubectl
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.xdist_group("kubectl"))
+
+
 @pytest.fixture(scope="module")
 def program() -> Path:
     return servers.require_assets() / "kubectl"

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import ccm
-from ccm.app import gates, names, options
-from ccm.app.options import FLAGS
+from ccm.app import options
+from ccm.app.options import FLAGS, gates, names
 from tests.manifests import shipped
 from tests.manifests.shipped import CHART, Object
 from tests.manifests.variants import CERTIFICATE, EVERYTHING, VARIANTS, Values

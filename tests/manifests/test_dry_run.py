@@ -17,7 +17,7 @@ from tests.servers import require_assets
 CRDS = Path(__file__).parent / "monitoring-crds.yaml"
 DRY = ("apply", "--dry-run=server", "--validate=strict")
 
-pytestmark = [pytest.mark.envtest, pytest.mark.xdist_group("dry-run")]
+pytestmark = pytest.mark.envtest
 
 
 @pytest.fixture(scope="module")

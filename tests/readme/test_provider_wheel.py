@@ -14,7 +14,7 @@ from tests.readme import readme
 
 UV = Path(sys.executable).parent / "uv"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("readme")]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def run(*command: str | Path, cwd: Path, timeout_s: float = 120) -> str:

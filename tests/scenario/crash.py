@@ -22,7 +22,7 @@ from http import HTTPStatus
 
 import aiohttp
 
-from ccm.app import names as app_names
+from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.sandbox import realserver
 from providers.sim import traffic
 from tests import forkserver
@@ -257,6 +257,9 @@ class Crashes:
         if self._daemon is None:
             return
         await self._daemon.kill()
+        # The next one need not wait until it has run out.
+        async with self._session.delete(harness.LEASE) as response:
+            assert response.status in (200, 404)
         assert self._daemon.surprises() == []
         self._stage.daemons.remove(self._daemon)
         self._daemon = None
@@ -321,7 +324,7 @@ class Crashes:
             if one.is_stream and one.ended_s is None and one.status == HTTPStatus.OK
         }
         wanted = {"nodes"}
-        if app_names.SERVICE.name in self._flags["controllers"]:
+        if SERVICE.name in self._flags["controllers"]:
             wanted.add("services")
         return wanted <= open_
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from ccm.app import names as app_names
+from ccm.controllers.route.manifest import MANIFEST as ROUTE
+from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
 from tests.scenario import crash_world, harness
 from tests.scenario.crash_world import Play
@@ -30,9 +31,9 @@ BASE: Mapping[str, str] = {
     "load-balancer-nodes-quiet-period": "300ms",
     "concurrent-service-syncs": "4",
 }
-SERVICES: Mapping[str, str] = {**BASE, "controllers": app_names.SERVICE.name}
+SERVICES: Mapping[str, str] = {**BASE, "controllers": SERVICE.name}
 ELECTED: Mapping[str, str] = {**SERVICES, "leader-elect": "true"}
-ROUTES: Mapping[str, str] = {**BASE, "controllers": app_names.ROUTE.name}
+ROUTES: Mapping[str, str] = {**BASE, "controllers": ROUTE.name}
 POLLED: Mapping[str, str] = {
     **ROUTES,
     "feature-gates": "CloudControllerManagerWatchBasedRoutesReconciliation=false",
@@ -42,7 +43,7 @@ POLLED: Mapping[str, str] = {
 
 BOTH: Mapping[str, str] = {
     **POLLED,
-    "controllers": f"{app_names.SERVICE.name},{app_names.ROUTE.name}",
+    "controllers": f"{SERVICE.name},{ROUTE.name}",
 }
 
 

@@ -17,8 +17,10 @@ from typing import Any, Self
 
 import msgspec
 
-from ccm.app import names as app_names
 from ccm.cloud import default_load_balancer_name
+from ccm.controllers.node.manifest import MANIFEST as NODE
+from ccm.controllers.nodelifecycle.manifest import MANIFEST as NODE_LIFECYCLE
+from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import Service, names
 from providers.sim import traffic, world_balancers
 from tests.faults import Exchange, Match
@@ -29,17 +31,12 @@ SERVICES = "/api/v1/namespaces/default/services"
 SERVICE_WRITE = Match(write=True, path=f"^{SERVICES}")
 
 FLAGS: Mapping[str, str] = {
-    "controllers": ",".join(
-        each.name for each in (app_names.NODE, app_names.NODE_LIFECYCLE, app_names.SERVICE)
-    ),
+    "controllers": ",".join(each.name for each in (NODE, NODE_LIFECYCLE, SERVICE)),
     "concurrent-service-syncs": "32",
     "concurrent-node-syncs": "64",
     "kube-api-qps": "10000",
     "kube-api-burst": "20000",
     # The usual periods: what is counted is what the crowd costs, not the passing of time.
-    "leader-elect-lease-duration": "60s",
-    "leader-elect-renew-deadline": "40s",
-    "leader-elect-retry-period": "2s",
     "node-monitor-period": "5s",
     "node-status-update-frequency": "5m",
     "inventory-max-age": "10s",

@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 import aiohttp
 import yaml
 
-from ccm.app import names as app_names
+from ccm.controllers.node.manifest import MANIFEST as NODE
+from ccm.controllers.nodelifecycle.manifest import MANIFEST as NODE_LIFECYCLE
 from ccm.model import names
 from ccm.model.times import format_time
 from ccm.sandbox import kubelet, process, realserver
@@ -48,16 +49,15 @@ NODE_LIST = Match(method="GET", path=f"^{NODES}$", stream=False)
 LEASE_WRITE = Match(method="PUT|POST", path="/leases")
 NODE_WRITE = Match(write=True, path=f"^{NODES}")
 
-LEASE_S = 2.0
-RENEW_S = 1.5
+LEASE_S = 4.0
 RETRY_S = 0.5
 MONITOR_S = 0.5
 
 FLAGS: Mapping[str, str] = {
     "cloud-provider": "sim",
-    "controllers": f"{app_names.NODE.name},{app_names.NODE_LIFECYCLE.name}",
-    "leader-elect-lease-duration": f"{LEASE_S}s",
-    "leader-elect-renew-deadline": f"{RENEW_S}s",
+    "controllers": f"{NODE.name},{NODE_LIFECYCLE.name}",
+    "leader-elect-lease-duration": "60s",  # nobody loses it because a machine is busy
+    "leader-elect-renew-deadline": "40s",
     "leader-elect-retry-period": f"{RETRY_S}s",
     "node-monitor-period": f"{MONITOR_S}s",
     "node-status-update-frequency": "1s",
@@ -67,6 +67,12 @@ FLAGS: Mapping[str, str] = {
     "secure-port": "0",  # several daemons run at once
 }
 """What every daemon is started with, unless a scenario says otherwise."""
+
+SHORT_LEASE: Mapping[str, str] = {
+    "leader-elect-lease-duration": f"{LEASE_S}s",
+    "leader-elect-renew-deadline": "3s",
+}
+"""For scenarios in which it is lost."""
 
 WAIT_S = 60.0
 """How long a scenario waits for what should come at once; a busy machine is slow."""

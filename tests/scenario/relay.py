@@ -38,9 +38,7 @@ FLAGS: Mapping[str, str] = {
     "controllers": "*",
     "configure-cloud-routes": "false",
     "concurrent-service-syncs": "4",
-    "leader-elect-lease-duration": "4s",
-    "leader-elect-renew-deadline": "3s",
-    "leader-elect-retry-period": "500ms",
+    **harness.SHORT_LEASE,
     # The load is far above what the defaults allow; a queue of events would be written late.
     "kube-api-qps": "1000",
     "kube-api-burst": "1000",

@@ -13,16 +13,6 @@ from tests.scenario.harness import Daemon, Stage
 
 HOSTS = tuple(f"host-{number}" for number in range(6))
 
-SPARE_TRY = {"leader-elect-lease-duration": "4s", "leader-elect-renew-deadline": "3s"}
-"""Times that leave a try to renew after an outage of a second, wherever it falls."""
-
-LONG_LEASE = {
-    "leader-elect-lease-duration": "60s",
-    "leader-elect-renew-deadline": "50s",
-    "leader-elect-retry-period": "500ms",
-}
-"""Times that outlast the restart of an API server."""
-
 LOST = "cannot follow the API server, trying on"
 FOUND = "following the API server again"
 
@@ -63,7 +53,7 @@ def once_each(daemon: Daemon, *messages: str) -> None:
 @pytest.mark.both_servers
 async def test_the_api_server_restarts_mid_work(stage: Stage) -> None:
     """Killed with all nodes half initialised: the same daemon, still the leader, finishes."""
-    daemon = await stage.start_leading(flags=LONG_LEASE)
+    daemon = await stage.start_leading()
     rule = await half_way(stage)
 
     await restart(stage, rule)
@@ -76,7 +66,7 @@ async def test_the_api_server_restarts_mid_work(stage: Stage) -> None:
 
 async def test_an_outage_shorter_than_the_lease(stage: Stage) -> None:
     """A second without the API server costs nothing: the daemon goes on where it was."""
-    daemon = await stage.start_leading(flags=SPARE_TRY)
+    daemon = await stage.start_leading()
     rule = await half_way(stage)
 
     await stage.wire.down()
@@ -92,14 +82,14 @@ async def test_an_outage_shorter_than_the_lease(stage: Stage) -> None:
 
 async def test_an_outage_longer_than_the_lease(stage: Stage) -> None:
     """The daemon gives up with exit 1; the next one finishes what it left half done."""
-    daemon = await stage.start_leading()
+    daemon = await stage.start_leading(flags=harness.SHORT_LEASE)
     rule = await half_way(stage)
 
     await stage.server.kill()
     assert await daemon.ended(within_s=harness.WAIT_S) == 1
     once_each(daemon, "leaderelection lost")
     stage.wire.remove(rule)
-    successor = await stage.start()
+    successor = await stage.start(flags=harness.SHORT_LEASE)
     await successor.says("cannot take or renew the lease, trying on")
     await stage.server.start()
 

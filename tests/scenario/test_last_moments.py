@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from ccm.app import config, daemon, options
-from ccm.app import names as app_names
+from ccm.app import daemon, options
+from ccm.app.options import config
+from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.sandbox import realserver
 from providers.sim.faults import Fault
 from tests import servers
@@ -20,13 +21,7 @@ from tests.scenario.harness import Stage, wait_for
 
 SERVICES = "/api/v1/namespaces/default/services"
 WITHIN_S = 60.0
-CALM = {
-    # A busy machine must not cost the lease.
-    "leader-elect-lease-duration": "60s",
-    "leader-elect-renew-deadline": "40s",
-    "leader-elect-retry-period": "1s",
-}
-FLAGS = {**CALM, "controllers": app_names.SERVICE.name, "concurrent-service-syncs": "2"}
+FLAGS = {"controllers": SERVICE.name, "concurrent-service-syncs": "2"}
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -101,7 +96,7 @@ async def test_nothing_of_it_is_left(stage: Stage) -> None:
     kubeconfig = stage.folder / "own.kubeconfig"
     realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.token)
     files = {"kubeconfig": str(kubeconfig), "cloud-config": str(stage.cloud_config)}
-    argv = harness.command_line({**harness.FLAGS, **CALM, **files})
+    argv = harness.command_line({**harness.FLAGS, **files})
     await stage.node("alpha")
     before = asyncio.all_tasks()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from ccm.app import names as app_names
+from ccm.controllers.route.manifest import MANIFEST as ROUTE
 from ccm.model import names
 from providers.sim import world, world_routes
 from tests.faults import Cut, Exchange, FaultProxy, Match
@@ -19,14 +19,11 @@ from tests.scenario.weather import Step, Strike, Weather
 pytestmark = pytest.mark.timeout(200)  # a busy machine is slow
 
 FLAGS: Mapping[str, str] = {
-    "controllers": app_names.ROUTE.name,
+    "controllers": ROUTE.name,
     "cluster-cidr": "10.244.0.0/16",
     "route-shortest-interval": "500ms",
     "kube-api-qps": "-1",
     # A busy machine must not cost the lease.
-    "leader-elect-lease-duration": "60s",
-    "leader-elect-renew-deadline": "40s",
-    "leader-elect-retry-period": "2s",
 }
 
 PATIENCE_S = 55.0

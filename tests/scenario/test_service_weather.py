@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ccm.app import names as app_names
+from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
 from providers.sim import world_balancers
 from tests.faults import Cut, Delay, Exchange, Match, Rule
@@ -22,14 +22,11 @@ from tests.scenario.weather import Step, Strike, Weather
 pytestmark = pytest.mark.timeout(200)  # a busy machine is slow
 
 FLAGS: Mapping[str, str] = {
-    "controllers": app_names.SERVICE.name,
+    "controllers": SERVICE.name,
     "concurrent-service-syncs": "100",
     "kube-api-qps": "-1",
     "load-balancer-nodes-quiet-period": "200ms",
     # A busy machine must not cost the lease.
-    "leader-elect-lease-duration": "60s",
-    "leader-elect-renew-deadline": "40s",
-    "leader-elect-retry-period": "2s",
 }
 
 PATIENCE_S = 55.0

@@ -67,9 +67,6 @@ ONE_WORKER = {
     "concurrent-service-syncs": "1",
     "cloud-call-timeout": "1s",
     "shutdown-grace-period": "1s",
-    "leader-elect-lease-duration": "60s",
-    "leader-elect-renew-deadline": "40s",
-    "leader-elect-retry-period": "2s",
 }
 
 PATIENCE_S = 100.0

@@ -18,7 +18,7 @@ from tests import pki, servers
 from tests.scenario import harness
 from tests.scenario.harness import Daemon, Stage
 
-pytestmark = [pytest.mark.envtest]
+pytestmark = pytest.mark.envtest
 
 STRANGER = realserver.User(name="stranger", token="stranger-token-0123456789")
 SCRAPER = realserver.User(name="scraper", token="scraper-token-0123456789", groups=("scrapers",))

@@ -13,7 +13,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from ccm.app import names
+from ccm.controllers.route.manifest import MANIFEST as ROUTE
+from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.sandbox import ports
 from tests import pki, servers
 from tests.faults import FaultProxy
@@ -171,15 +172,15 @@ async def test_a_daemon_that_starts_into_an_outage_says_what_it_waits_for(stage:
 async def test_a_controller_that_refuses_its_flags_is_reported_and_fails_nothing(
     stage: Stage,
 ) -> None:
-    flags = {"controllers": f"*,-{names.SERVICE.name}", "cluster-cidr": "nonsense"}
+    flags = {"controllers": f"*,-{SERVICE.name}", "cluster-cidr": "nonsense"}
     async with started(stage, flags) as asked:
         await asked.says(HEALTHY)
 
         status, said = await asked.ask("/readyz?verbose")
 
-    (line,) = [line for line in said.splitlines() if names.ROUTE.name in line]
+    (line,) = [line for line in said.splitlines() if ROUTE.name in line]
     assert status == 200
-    assert line.startswith(f"[+]{names.ROUTE.name} ok: not running: --cluster-cidr")
+    assert line.startswith(f"[+]{ROUTE.name} ok: not running: --cluster-cidr")
 
 
 @pytest.mark.row("serving-start-01")

@@ -74,7 +74,10 @@ async def test_a_second_signal_ends_it_at_once(stage: Stage) -> None:
 
 async def test_a_signal_while_nobody_answers(stage: Stage) -> None:
     """With cloud and API server gone it still ends by itself, with exit 0."""
-    daemon = await stage.start_leading()
+    daemon = await stage.start_leading(
+        # Giving it back is tried for half of the deadline.
+        flags={"leader-elect-lease-duration": "12s", "leader-elect-renew-deadline": "10s"}
+    )
     await stage.node("alpha")
     await stage.cluster.initialised("alpha")
     await stage.cloud_wire.down()

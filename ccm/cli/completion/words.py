@@ -17,7 +17,7 @@ from ccm.cli import doctor
 from ccm.cli.completion import NO_FILES, NO_SPACE
 
 if TYPE_CHECKING:
-    from ccm.app.flags import Flag
+    from ccm.base.flags import Flag
 
 DAEMON = "cloud-controller-manager"
 
@@ -185,9 +185,9 @@ def _words(flag: Flag) -> Sequence[str]:
     if flag.kind.bare is not None:
         return ("true", "false")
     if flag.name == "controllers":
-        from ccm.app.names import CONTROLLERS
+        from ccm.app.options.controllers import MANIFESTS
 
-        return [f"{sign}{one.name}" for sign in ("", "-") for one in CONTROLLERS]
+        return [f"{sign}{one.name}" for sign in ("", "-") for one in MANIFESTS]
     return {"logging-format": ("text", "json", "dev"), "output": ("table", "json")}.get(
         flag.name, ()
     )

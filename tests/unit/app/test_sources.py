@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ccm.app import config, options, sources
+from ccm.app import options, sources
+from ccm.app.options import config
 from ccm.app.provider import Misconfigured
 from ccm.app.reload import Refused
 from ccm.app.tenant import Tenant

@@ -15,7 +15,8 @@ import aiohttp
 import pytest
 
 from ccm import cloud
-from ccm.app import certificates, names, options, webhooks
+from ccm.app import certificates, options, webhooks
+from ccm.app.options import names
 from ccm.app.provider import Misconfigured
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.sandbox import ports

@@ -17,7 +17,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ccm.app import config, documents, main, migration, options
+from ccm.app import main, options
+from ccm.app.options import config, documents, migration
 from ccm.base import log
 from ccm.kube import config as kube_config
 

@@ -13,9 +13,10 @@ import pyte
 import pytest
 
 from ccm import cli
-from ccm.app import names
-from ccm.app.flags import UsageError
+from ccm.app.options import names
+from ccm.app.options.argv import UsageError
 from ccm.cli import doctor
+from ccm.controllers.route.manifest import MANIFEST as ROUTE
 
 
 def test_it_takes_the_daemons_flags_and_its_own() -> None:
@@ -33,7 +34,7 @@ def test_it_takes_the_daemons_flags_and_its_own() -> None:
 
     assert (wanted.output, wanted.limit_s, wanted.account) == ("json", 3.0, "me")
     assert wanted.options.cloud_provider == "sim"
-    assert names.ROUTE not in names.enabled(wanted.options.controllers)
+    assert ROUTE not in names.enabled(wanted.options.controllers)
 
 
 def test_the_configuration_file_counts(tmp_path: Path) -> None:

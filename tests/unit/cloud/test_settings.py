@@ -10,9 +10,10 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import hypothesis
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from ccm import cloud
@@ -244,6 +245,7 @@ def test_what_msgspec_has_and_a_file_has_not_is_a_mistake_of_the_author() -> Non
         cloud.Context(config=b"data: x").settings(Odd)
 
 
+@hypothesis.settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.dictionaries(
         st.sampled_from([one.name for one in settings.table(Config)] + ["images", "balancers"]),

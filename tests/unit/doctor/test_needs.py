@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ccm.app import migration, options
+from ccm.app import options
+from ccm.app.options import migration
 from ccm.doctor.needs import Need, needs
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ccm.app import checks, options
+from ccm.app import options
+from ccm.app.options import checks
 from ccm.sandbox import cluster, podranges, process
 
 

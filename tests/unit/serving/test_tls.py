@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from ccm.serving import tls
+from ccm.serving import policy, tls
 from ccm.serving.certs import CertificateError, Certificates, Files, Named
 from ccm.testing.clock import advance
 from tests import pki
@@ -31,8 +31,8 @@ def files(pair: pki.Files) -> Files:
     return Files(pair.chain, pair.key)
 
 
-def keeper(pair: pki.Files, *named: Named, rules: tls.Policy | None = None) -> tls.Keeper:
-    return tls.Keeper(rules or tls.policy("", ()), Certificates(files(pair), named))
+def keeper(pair: pki.Files, *named: Named, rules: policy.Policy | None = None) -> tls.Keeper:
+    return tls.Keeper(rules or policy.policy("", ()), Certificates(files(pair), named))
 
 
 @asynccontextmanager
@@ -74,20 +74,20 @@ async def presented(port: int, context: ssl.SSLContext, name: str = "localhost")
 
 
 def test_nothing_set_means_tls_12_and_what_openssl_thinks_safe() -> None:
-    rules = tls.policy("", (), ())
+    rules = policy.policy("", (), ())
 
-    assert rules == tls.Policy(minimum=ssl.TLSVersion.TLSv1_2, suites=(), groups=())
+    assert rules == policy.Policy(minimum=ssl.TLSVersion.TLSv1_2, suites=(), groups=())
 
 
 def test_each_suite_that_can_be_named_is_known_to_openssl() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    for name in set(tls.SUITES.values()):
+    for name in set(policy.SUITES.values()):
         context.set_ciphers(f"{name}:@SECLEVEL=0")
         assert name in {cipher["name"] for cipher in context.get_ciphers()}
 
 
 def test_each_group_that_can_be_named_is_known_to_openssl() -> None:
-    for name in tls.GROUPS.values():
+    for name in policy.GROUPS.values():
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ecdh_curve(name)
 
 
@@ -103,17 +103,17 @@ def test_each_group_that_can_be_named_is_known_to_openssl() -> None:
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones(
     minimum: str, suites: tuple[str, ...], groups: tuple[int, ...], told: str
 ) -> None:
-    with pytest.raises(tls.TlsError, match=told):
-        tls.policy(minimum, suites, groups)
+    with pytest.raises(policy.TlsError, match=told):
+        policy.policy(minimum, suites, groups)
 
 
 def test_only_suites_of_tls_13_leave_no_other_version() -> None:
-    assert tls.policy("", ["TLS_AES_128_GCM_SHA256"]).minimum is ssl.TLSVersion.TLSv1_3
+    assert policy.policy("", ["TLS_AES_128_GCM_SHA256"]).minimum is ssl.TLSVersion.TLSv1_3
 
 
 async def test_suites_and_lowest_version_are_kept_to(authority: pki.Authority) -> None:
     suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
-    kept = keeper(authority.server("localhost"), rules=tls.policy("VersionTLS12", [suite], [24]))
+    kept = keeper(authority.server("localhost"), rules=policy.policy("VersionTLS12", [suite], [24]))
     old = pki.client_context(authority.file)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
     other = pki.client_context(authority.file)
@@ -132,7 +132,7 @@ async def test_suites_and_lowest_version_are_kept_to(authority: pki.Authority) -
 async def test_a_version_below_the_lowest_is_refused(
     authority: pki.Authority, minimum: str, works: bool
 ) -> None:
-    kept = keeper(authority.server("localhost"), rules=tls.policy(minimum, ()))
+    kept = keeper(authority.server("localhost"), rules=policy.policy(minimum, ()))
     old = pki.client_context(authority.file)
     old.maximum_version = ssl.TLSVersion.TLSv1_2
 
@@ -147,7 +147,7 @@ async def test_a_version_below_the_lowest_is_refused(
 
 
 async def test_an_outdated_version_works_if_it_is_asked_for(authority: pki.Authority) -> None:
-    kept = keeper(authority.server("localhost"), rules=tls.policy("VersionTLS10", ()))
+    kept = keeper(authority.server("localhost"), rules=policy.policy("VersionTLS10", ()))
     ancient = pki.client_context(authority.file)
     ancient.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1 is deprecated"):
@@ -211,7 +211,7 @@ async def test_new_connections_get_a_changed_certificate(
 @pytest.mark.virtual_time
 async def test_files_are_looked_at_again_and_again(authority: pki.Authority) -> None:
     used = authority.server("localhost", file="used")
-    kept = tls.Keeper(tls.policy("", ()), Certificates(files(used)))
+    kept = tls.Keeper(policy.policy("", ()), Certificates(files(used)))
     await kept.start()
     before = kept._newest
     task = asyncio.create_task(kept.run())

@@ -92,7 +92,7 @@ def test_an_argparse_tree_is_read_as_it_is() -> None:
         (["ccm", "sandbox", "--on"], ["--once\tend when every node is initialised", ":4"]),
         (["ccm", "sandbox", "--latency", ""], [":4"]),
         (["ccm", "sandbox", "--provider-config", ""], [":0"]),
-        (["ccm", "doctor", "--clu"], ["--cluster-name=\t", "--cluster-cidr=\t", ":4"]),
+        (["ccm", "doctor", "--clu"], ["--cluster-cidr=\t", "--cluster-name=\t", ":4"]),
         (["ccm", "doctor", "--kubec"], ["--kubeconfig=\t", ":6"]),
         (["ccm", "doctor", "-o", ""], ["table", "json", ":4"]),
         (["ccm", "doctor", "--output=j"], ["json", ":4"]),

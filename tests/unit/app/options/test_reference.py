@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ccm.app import options, reference
+from ccm.app import options
+from ccm.app.options import reference
 
 
 def test_the_file_is_what_the_table_says() -> None:

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ccm.app import names
+from ccm.app.options import names
 
 if TYPE_CHECKING:
-    from ccm.app import documents
+    from ccm.app.options import documents
 
 COMPONENT = "cloud-controller-manager"
 """How a plan names this program."""
@@ -86,7 +86,7 @@ def load(file: str) -> Plan:
     Raises:
         DocumentError: every fault of the file, with its place.
     """
-    from ccm.app import documents
+    from ccm.app.options import documents
 
     flag = "--leader-migration-config"
     values = documents.load(file, flag)
@@ -95,7 +95,7 @@ def load(file: str) -> Plan:
 
 def parse(values: Mapping[Any, Any], source: str) -> Plan:
     """The plan in a document of any of the three versions. Raises DocumentError."""
-    from ccm.app import documents
+    from ccm.app.options import documents
 
     version = {str(key).lower(): value for key, value in values.items()}.get("apiversion")
     with_lock = version != _V1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ccm.app import values
+from ccm.base import flag_values as values
 
 
 @pytest.mark.parametrize(

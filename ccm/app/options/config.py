@@ -16,50 +16,17 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
-from ccm.app import documents, flags, migration, values
-from ccm.app.options import FLAGS, Options
+from ccm.app.options import documents, migration
+from ccm.app.options.argv import UsageError
+from ccm.app.options.table import FLAGS, Options
+from ccm.base import flag_values as values
+from ccm.base.flags import Flag
 
 GROUP_VERSION = "cloudcontrollermanager.config.k8s.io/v1alpha1"
 KIND = "CloudControllerManagerConfiguration"
 
 FIELDS: Mapping[str, str] = MappingProxyType(
-    {
-        "Generic.MinResyncPeriod": "min-resync-period",
-        "Generic.ClientConnection.kubeconfig": "kubeconfig",
-        "Generic.ClientConnection.contentType": "kube-api-content-type",
-        "Generic.ClientConnection.qps": "kube-api-qps",
-        "Generic.ClientConnection.burst": "kube-api-burst",
-        "Generic.ControllerStartInterval": "controller-start-interval",
-        "Generic.LeaderElection.leaderElect": "leader-elect",
-        "Generic.LeaderElection.leaseDuration": "leader-elect-lease-duration",
-        "Generic.LeaderElection.renewDeadline": "leader-elect-renew-deadline",
-        "Generic.LeaderElection.retryPeriod": "leader-elect-retry-period",
-        "Generic.LeaderElection.resourceLock": "leader-elect-resource-lock",
-        "Generic.LeaderElection.resourceName": "leader-elect-resource-name",
-        "Generic.LeaderElection.resourceNamespace": "leader-elect-resource-namespace",
-        "Generic.Controllers": "controllers",
-        "Generic.Debugging.enableProfiling": "profiling",
-        "Generic.Debugging.enableContentionProfiling": "contention-profiling",
-        "Generic.LeaderMigrationEnabled": "enable-leader-migration",
-        "KubeCloudShared.CloudProvider.Name": "cloud-provider",
-        "KubeCloudShared.CloudProvider.CloudConfigFile": "cloud-config",
-        "KubeCloudShared.ExternalCloudVolumePlugin": "external-cloud-volume-plugin",
-        "KubeCloudShared.UseServiceAccountCredentials": "use-service-account-credentials",
-        "KubeCloudShared.AllowUntaggedCloud": "allow-untagged-cloud",
-        "KubeCloudShared.RouteReconciliationPeriod": "route-reconciliation-period",
-        "KubeCloudShared.NodeMonitorPeriod": "node-monitor-period",
-        "KubeCloudShared.ClusterName": "cluster-name",
-        "KubeCloudShared.ClusterCIDR": "cluster-cidr",
-        "KubeCloudShared.AllocateNodeCIDRs": "allocate-node-cidrs",
-        "KubeCloudShared.CIDRAllocatorType": "cidr-allocator-type",
-        "KubeCloudShared.ConfigureCloudRoutes": "configure-cloud-routes",
-        "KubeCloudShared.NodeSyncPeriod": "node-sync-period",
-        "NodeController.ConcurrentNodeSyncs": "concurrent-node-syncs",
-        "NodeController.ConcurrentNodeStatusUpdates": "concurrent-node-status-updates",
-        "ServiceController.ConcurrentServiceSyncs": "concurrent-service-syncs",
-        "NodeStatusUpdateFrequency": "node-status-update-frequency",
-        "Webhook.Webhooks": "webhooks",
-    }
+    dict(sorted((flag.path, name) for name, flag in FLAGS.items() if flag.path))
 )
 """Path of a field in the document -> the flag that says the same."""
 
@@ -69,7 +36,6 @@ IDLE = ("Generic.Port", "Generic.Address", "Generic.ClientConnection.acceptConte
 MIGRATION = "Generic.LeaderMigration"
 EXTRA = "Flags"
 _ONLY_FLAGS = frozenset({"config", "write-config-to", "help", "version"})
-_PATHS = {flag: path for path, flag in FIELDS.items()}
 
 
 def effective(given: Options) -> Options:
@@ -98,7 +64,7 @@ def _merged(given: Options, explicit: frozenset[str]) -> Options:
     try:
         found = load(given.config)
     except documents.DocumentError as error:
-        raise flags.UsageError(error.faults) from error
+        raise UsageError(error.faults) from error
     fields = {
         name.replace("-", "_"): value for name, value in found.items() if name not in explicit
     }
@@ -127,15 +93,14 @@ def write(options: Options) -> str:
     """The document, as YAML, that makes a daemon start with exactly these settings."""
     document: dict[str, Any] = {"apiVersion": GROUP_VERSION, "kind": KIND}
     extra = {}
-    for name in (*_PATHS, *(FLAGS.keys() - _PATHS.keys() - _ONLY_FLAGS)):
-        flag, value = FLAGS[name], options.get(name)
-        path = _PATHS.get(name)
-        if path is not None and (value == flag.default or not _is_zero(value)):
-            _put(document, path, _plain(flag, value))
-        elif value != flag.default:
-            extra[name] = _plain(flag, value)
+    for flag in sorted(FLAGS.values(), key=lambda flag: flag.path):
+        value = options.get(flag.name)
+        if flag.path and (value == flag.default or not _is_zero(value)):
+            put(document, flag.path, _plain(flag, value))
+        elif value != flag.default and flag.name not in _ONLY_FLAGS:
+            extra[flag.name] = _plain(flag, value)
     if options.leader_migration is not None:
-        _put(document, MIGRATION, migration.write(options.leader_migration))
+        put(document, MIGRATION, migration.write(options.leader_migration))
     if extra:
         document[EXTRA] = dict(sorted(extra.items()))
     import yaml
@@ -178,7 +143,7 @@ def _extra(top: documents.Section, found: Mapping[str, Any]) -> Iterator[tuple[s
         if name not in FLAGS or name in _ONLY_FLAGS:
             section.fault(written, "is unknown; it must be the name of a flag, without dashes")
         elif name in found:
-            section.fault(written, f"is given twice, as {_PATHS[name]} too")
+            section.fault(written, f"is given twice, as {FLAGS[name].path} too")
         else:
             yield from _read(section, written, FLAGS[name], value, zero_counts=True).items()
 
@@ -186,7 +151,7 @@ def _extra(top: documents.Section, found: Mapping[str, Any]) -> Iterator[tuple[s
 def _read(
     section: documents.Section,
     name: str,
-    flag: flags.Flag,
+    flag: Flag,
     value: Any,
     *,
     zero_counts: bool = False,
@@ -250,7 +215,7 @@ _NUMBERS = (
 )
 
 
-def _plain(flag: flags.Flag, value: Any) -> Any:
+def _plain(flag: Flag, value: Any) -> Any:
     """The value as YAML has it."""
     if flag.kind is values.CERTIFICATES:
         return [flag.kind.write((entry,))[1:-1] for entry in value]
@@ -265,7 +230,8 @@ def _is_zero(value: Any) -> bool:
     return not isinstance(value, bool) and value in (0, "", (), timedelta(0), {})
 
 
-def _put(document: dict[str, Any], path: str, value: Any) -> None:
+def put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Set the field with a path, and make the sections it is in."""
     *parents, name = path.split(".")
     for parent in parents:
         document = document.setdefault(parent, {})

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from ccm.app import flags, values
+from ccm.app.options import argv, usage
+from ccm.base import flag_values as values
+from ccm.base.flags import Section, table
 
-ALPHA = flags.Section("alpha")
-BETA = flags.Section("beta", ours=True, accepted="not yet")
+ALPHA = Section("alpha")
+BETA = Section("beta", ours=True, accepted="not yet")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,23 +30,23 @@ class Settings:
     not_a_flag: int = 0
 
 
-TABLE = flags.table(Settings)
+TABLE = table(Settings)
 
 
-def parse(*argv: str) -> Mapping[str, Any]:
-    parsed = flags.parse(TABLE, argv)
+def parse(*words: str) -> Mapping[str, Any]:
+    parsed = argv.parse(TABLE, words)
     assert parsed.arguments == ()
     return parsed.values
 
 
-def refusal(*argv: str) -> tuple[str, ...]:
-    with pytest.raises(flags.UsageError) as caught:
-        flags.parse(TABLE, argv)
+def refusal(*words: str) -> tuple[str, ...]:
+    with pytest.raises(argv.UsageError) as caught:
+        argv.parse(TABLE, words)
     return caught.value.faults
 
 
 @pytest.mark.parametrize(
-    ("argv", "expected"),
+    ("words", "expected"),
     [
         (["--leader-elect=false"], {"leader-elect": False}),
         (["--leader-elect"], {"leader-elect": True}),
@@ -76,14 +78,14 @@ def refusal(*argv: str) -> tuple[str, ...]:
     ],
     ids=" ".join,
 )
-def test_syntax(argv: list[str], expected: dict[str, object]) -> None:
+def test_syntax(words: list[str], expected: dict[str, object]) -> None:
     """Every form that the reference's flag library reads is read the same way."""
-    assert parse(*argv) == expected
+    assert parse(*words) == expected
 
 
 def test_a_boolean_never_takes_the_next_word() -> None:
     """`--leader-elect false` is true and a stray word, as in the reference."""
-    parsed = flags.parse(TABLE, ["--leader-elect", "false"])
+    parsed = argv.parse(TABLE, ["--leader-elect", "false"])
 
     assert parsed.values == {"leader-elect": True}
     assert parsed.arguments == ("false",)
@@ -91,14 +93,14 @@ def test_a_boolean_never_takes_the_next_word() -> None:
 
 def test_words_that_belong_to_no_flag() -> None:
     """A lone dash, words between flags and all after `--` are arguments; empty ones vanish."""
-    parsed = flags.parse(TABLE, ["a", "-v1", "", "-", "--", "--v=2", "-x"])
+    parsed = argv.parse(TABLE, ["a", "-v1", "", "-", "--", "--v=2", "-x"])
 
     assert parsed.values == {"v": 1}
     assert parsed.arguments == ("a", "-", "--v=2", "-x")
 
 
 @pytest.mark.parametrize(
-    ("argv", "fault"),
+    ("words", "fault"),
     [
         (["--leader-elekt=true"], "unknown flag: --leader-elekt; did you mean --leader-elect?"),
         (["--zzzzzzzz"], "unknown flag: --zzzzzzzz"),
@@ -125,17 +127,17 @@ def test_words_that_belong_to_no_flag() -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_refusals(argv: list[str], fault: str) -> None:
+def test_refusals(words: list[str], fault: str) -> None:
     """A fault names the flag, what was given and what would be right."""
-    (found,) = refusal(*argv)
+    (found,) = refusal(*words)
 
     assert found.startswith(fault)
 
 
 def test_all_faults_are_reported_at_once() -> None:
     """One message holds every fault of the command line."""
-    with pytest.raises(flags.UsageError) as caught:
-        flags.parse(TABLE, ["--bogus", "--v=x", "--leader-elect=maybe", "--cluster-name"])
+    with pytest.raises(argv.UsageError) as caught:
+        argv.parse(TABLE, ["--bogus", "--v=x", "--leader-elect=maybe", "--cluster-name"])
 
     assert len(caught.value.faults) == 4
     assert all(fault in str(caught.value) for fault in caught.value.faults)
@@ -144,12 +146,10 @@ def test_all_faults_are_reported_at_once() -> None:
 def test_table_columns() -> None:
     """A field becomes a flag with its section's facts; other fields do not."""
     assert list(TABLE) == [
-        "v", "help", "leader-elect", "cluster-name", "controllers", "feature-gates", "burst", "old",
+        "burst", "cluster-name", "controllers", "feature-gates", "help", "leader-elect", "old", "v",
     ]  # fmt: skip
     assert TABLE["leader-elect"].state == "works"
-    assert TABLE["leader-elect"].upstream == "leader-elect"
     assert TABLE["feature-gates"].state == "accepted"
-    assert TABLE["feature-gates"].upstream is None
     assert TABLE["feature-gates"].accepted == "not yet"
     assert TABLE["burst"].accepted == "never"
     assert Settings() == Settings(v=0, leader_elect=True, cluster_name="kubernetes")
@@ -157,7 +157,7 @@ def test_table_columns() -> None:
 
 def test_help() -> None:
     """Help goes by section, shows type, unit, default and state, and hides the deprecated."""
-    text = flags.explain(TABLE, [BETA, ALPHA])
+    text = usage.explain(TABLE, [BETA, ALPHA])
 
     assert text.startswith("Beta flags:\n\n      Accepted without effect: not yet.\n")
     assert text.index("Beta flags:") < text.index("Alpha flags:")
@@ -174,7 +174,7 @@ def test_lines() -> None:
     """Every flag is logged with its value in quotes, by name."""
     current = {name: flag.default for name, flag in TABLE.items()} | {"cluster-name": 'a"b\\c\n'}
 
-    found = flags.lines(TABLE, current)
+    found = usage.lines(TABLE, current)
 
     assert found == sorted(found)
     assert 'FLAG: --controllers="[*]"' in found

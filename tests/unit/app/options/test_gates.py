@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ccm.app import gates
+from ccm.app.options import gates
 
 
 @pytest.mark.parametrize(

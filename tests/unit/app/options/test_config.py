@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ccm.app import config, documents, migration, options
-from ccm.app.flags import UsageError
+from ccm.app import options
+from ccm.app.options import config, documents, migration
+from ccm.app.options.argv import UsageError
 
 HEAD = {"apiVersion": config.GROUP_VERSION, "kind": config.KIND}
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ccm.app.options.controllers import MANIFESTS
 from ccm.base import gates
 
-WATCH_ROUTES = "CloudControllerManagerWatchBasedRoutesReconciliation"
 WEBHOOK = "CloudControllerManagerWebhook"
 RELEASE_LEASE = "ControllerManagerReleaseLeaderElectionLockOnExit"
 CONTEXTUAL_LOGGING = "ContextualLogging"
@@ -21,14 +21,10 @@ LOGGING_BETA = "LoggingBetaOptions"
 NATIVE_HISTOGRAMS = "NativeHistograms"
 REQUEST_HEADER_UID = "RemoteRequestHeaderUID"
 
+_CONTROLLERS = tuple(gate for manifest in MANIFESTS for gate in manifest.gates)
+
 KNOWN = (
-    gates.Gate(
-        name=WATCH_ROUTES,
-        # Deviation: alpha and off in the Go reference, which repeats no failed call then.
-        default=True,
-        stage="BETA",
-        help="Compare routes when a node changes, not every --route-reconciliation-period.",
-    ),
+    *_CONTROLLERS,
     gates.Gate(
         name=WEBHOOK,
         default=False,
@@ -73,7 +69,9 @@ KNOWN = (
     ),
 )
 
-EFFECTIVE = frozenset({LOGGING_ALPHA, REQUEST_HEADER_UID, WATCH_ROUTES, WEBHOOK})
+EFFECTIVE = frozenset(
+    {LOGGING_ALPHA, REQUEST_HEADER_UID, WEBHOOK, *(gate.name for gate in _CONTROLLERS)}
+)
 """The gates that change something in this version."""
 
 _GROUPS = frozenset({"AllAlpha", "AllBeta"})
@@ -86,6 +84,21 @@ def build(settings: Mapping[str, bool]) -> gates.Gates:
         ValueError: an unknown gate, or a locked one that was to be changed.
     """
     return gates.Gates(KNOWN, settings)
+
+
+def build_valid(settings: Mapping[str, bool]) -> gates.Gates:
+    """As `build`; with settings that are refused anyway, what the gates are by default."""
+    return build({} if wrong(settings) else settings)
+
+
+def wrong(settings: Mapping[str, bool]) -> str:
+    """What would be right in place of settings that cannot be; empty if they can."""
+    try:
+        build(settings)
+    except ValueError as error:
+        known = ", ".join(gate.name for gate in KNOWN)
+        return f"{error}; known: {known}, AllAlpha, AllBeta"
+    return ""
 
 
 def notices(settings: Mapping[str, bool]) -> list[str]:

@@ -1,7 +1,8 @@
-"""When the route controller starts, and with what settings."""
+"""Which controllers start, and with what settings."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
@@ -10,41 +11,50 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.app import controllers, options
+from ccm.app.options import gates
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Limits
 from ccm.controllers.route.controller import Settings
+from ccm.runtime.manifest import ControllerContext
 from ccm.testing.fakes import FakeCloud
 
 POLLING = "--feature-gates=CloudControllerManagerWatchBasedRoutesReconciliation=false"
 
 
-def parts(*flags: str, cloud: Cloud) -> controllers.Parts:
-    """Parts that make controllers nobody runs."""
-    unused: Any = SimpleNamespace(
-        of=lambda kind: SimpleNamespace(store=None),
-        named=lambda name: SimpleNamespace(resource=lambda kind: Mock()),
-        recorder=lambda component: None,
-    )
-    return controllers.Parts(
-        options=options.parse(["--controllers=route,cloud-node", *flags]),
-        clients=unused,
-        events=unused,
+@dataclass(frozen=True)
+class Given:
+    """Flags and parts that make controllers nobody runs."""
+
+    options: options.Options
+    context: ControllerContext
+
+
+def parts(*flags: str, cloud: Cloud) -> Given:
+    chosen = options.parse(["--controllers=route,cloud-node", *flags])
+    unused: Any = SimpleNamespace(of=lambda kind: SimpleNamespace(store=None))
+    context = ControllerContext(
+        client=Mock(),
+        recorder=Mock(),
         informers=unused,
         handle=Handle(cloud),
         inventory=None,
+        cluster_name=chosen.cluster_name,
+        gates=gates.build(chosen.feature_gates),
     )
+    return Given(chosen, context)
 
 
 def cloud(**fields: Any) -> Cloud:
     return Cloud(name="fake", instances=FakeCloud(), **{"routes": object(), **fields})
 
 
-def started(given: controllers.Parts) -> dict[str, Any]:
-    return {controller.alias: work for controller, work in controllers.enabled(given)}
+def started(given: Given) -> dict[str, Any]:
+    made = controllers.enabled(given.options, given.context)
+    return {manifest.alias: work for manifest, work in made}
 
 
-def of(given: controllers.Parts) -> Settings:
+def of(given: Given) -> Settings:
     """The settings that the route controller is made with."""
     with patch("ccm.controllers.route.controller.RouteController") as made:
         assert "route" in started(given)
@@ -67,7 +77,7 @@ def test_a_wrong_range_stops_this_controller_alone_and_is_told_once(flag: str) -
 @pytest.mark.parametrize(
     ("flags", "offered"),
     [
-        (["--configure-cloud-routes=false"], object()),
+        (["--configure-cloud-routes=false", "--cluster-cidr=10.0.0.0/8"], object()),
         (["--cluster-cidr=10.0.0.0/8"], None),
         ([], None),
     ],

@@ -1,6 +1,6 @@
-"""The reference of all flags, written from their table.
+"""The reference of all flags, written from their declarations.
 
-`python -m ccm.app.reference` prints what stands in `FLAGS.md` beside this module; a test
+`python -m ccm.app.options.reference` prints what stands in `FLAGS.md` beside this package; a test
 compares the two.
 """
 
@@ -10,32 +10,33 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ccm.app import flags, options
+from ccm.app.options.table import FLAGS, SECTIONS
+from ccm.base.flags import Flag, Section
 
-FILE = Path(__file__).with_name("FLAGS.md")
+FILE = Path(__file__).parents[1] / "FLAGS.md"
 
 _HEAD = """\
 # Flags of the daemon
 
-Written by `python -m ccm.app.reference` from the table in `options.py`; change that instead.
-Names and defaults are those of the Go reference where it has the flag; *ours* says that it has
-not. A flag without effect is accepted, so that command lines of the reference keep working.
+Written by `python -m ccm.app.options.reference` from the declarations of the flags; change those
+instead. Names and defaults are those of the Go reference where it has the flag; *ours* says that
+it has not. A flag without effect is accepted, so that command lines of the reference keep working.
 """
 
 
 def markdown() -> str:
     """The whole reference."""
-    return "\n".join([_HEAD, *map(_section, options.SECTIONS)])
+    return "\n".join([_HEAD, *map(_section, SECTIONS)])
 
 
-def _section(section: flags.Section) -> str:
-    rows = [flag for flag in options.FLAGS.values() if flag.section == section.title]
+def _section(section: Section) -> str:
+    rows = [flag for flag in FLAGS.values() if flag.section == section]
     title = f"## {section.title[0].upper()}{section.title[1:]}"
     head = ["| flag | type | default | meaning |", "| --- | --- | --- | --- |"]
     return "\n".join([title, "", *head, *map(_row, rows), ""])
 
 
-def _row(flag: flags.Flag) -> str:
+def _row(flag: Flag) -> str:
     short = f"`-{flag.short}`, " if flag.short else ""
     default = flag.kind.write(flag.default)
     cells = (
@@ -47,9 +48,9 @@ def _row(flag: flags.Flag) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def _meaning(flag: flags.Flag) -> Iterator[str]:
+def _meaning(flag: Flag) -> Iterator[str]:
     yield flag.text
-    if flag.upstream is None:
+    if flag.section.ours:
         yield "*Ours.*"
     if flag.accepted:
         yield f"*Without effect: {flag.accepted}.*"

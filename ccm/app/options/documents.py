@@ -120,7 +120,7 @@ def parse(data: bytes, source: str) -> dict[Any, Any]:
         DocumentError: it is no YAML, or no mapping, or names a field twice.
     """
     # A daemon that is started by flags alone needs no reader of YAML.
-    from ccm.app import strict_yaml
+    from ccm.app.options import strict_yaml
 
     try:
         found = strict_yaml.load(data)

@@ -1,31 +1,35 @@
-"""The flags of the HTTPS servers and of who may call them.
-
-A part of the table in `options`, apart only because it is long.
-"""
+"""The flags of the HTTPS servers and of who may call them."""
 # ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Address
 
-from ccm.app import flags, values
+from ccm.app.options import names, tls
+from ccm.base import flag_checks as checks
+from ccm.base import flag_values as values
+from ccm.base.flags import Fault, Section
 
 _NO_HTTP2 = "this server speaks HTTP/1.1 only"
 
-WEBHOOK = flags.Section("webhook")
-WEBHOOK_SERVING = flags.Section("webhook serving")
-SECURE_SERVING = flags.Section("secure serving")
-AUTHENTICATION = flags.Section("authentication")
-AUTHORIZATION = flags.Section("authorization")
+WEBHOOK = Section("webhook")
+WEBHOOK_SERVING = Section("webhook serving")
+SECURE_SERVING = Section("secure serving")
+AUTHENTICATION = Section("authentication")
+AUTHORIZATION = Section("authorization")
+
+PREFIXES = ("", "webhook-")
+"""Of the flags of our two servers."""
 
 _ANY = IPv4Address("0.0.0.0")  # noqa: S104 - the reference's default
 _CACHE = timedelta(seconds=10)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingOptions:
+@dataclass(frozen=True, kw_only=True)
+class ServingFlags:
     """What the servers listen on, present and ask of callers; one field a flag."""
 
     webhooks: tuple[str, ...] = WEBHOOK.flag(
@@ -34,6 +38,8 @@ class ServingOptions:
         "Webhooks to serve: names, -name to leave one out, * for all. Empty serves none. Needs "
         "the feature gate CloudControllerManagerWebhook. There is one: service-annotations "
         "refuses a Service whose annotations the cloud provider does not understand.",
+        check=names.strangers("webhooks", names.WEBHOOKS),
+        path="Webhook.Webhooks",
     )
 
     webhook_bind_address: values.Address = WEBHOOK_SERVING.flag(
@@ -46,6 +52,7 @@ class ServingOptions:
         10260,
         "Port of the webhook server; 0 turns it off. It must differ from --secure-port.",
         unit="port",
+        check=checks.port,
     )
     webhook_disable_http2_serving: bool = WEBHOOK_SERVING.flag(
         values.BOOL, False, "Serve webhooks over HTTP/1.1 only.", accepted=_NO_HTTP2
@@ -66,14 +73,19 @@ class ServingOptions:
         values.STRING,
         "",
         "Lowest TLS version for webhooks: VersionTLS10 to VersionTLS13. Empty means TLS 1.2.",
+        check=tls.version,
     )
     webhook_tls_cipher_suites: tuple[str, ...] = WEBHOOK_SERVING.flag(
-        values.STRINGS, (), "Cipher suites for webhooks up to TLS 1.2. Empty means the safe ones."
+        values.STRINGS,
+        (),
+        "Cipher suites for webhooks up to TLS 1.2. Empty means the safe ones.",
+        check=tls.suites,
     )
     webhook_tls_curve_preferences: tuple[int, ...] = WEBHOOK_SERVING.flag(
         values.NUMBERS,
         (),
         "Key exchange groups for webhooks by their TLS numbers. Empty means the usual ones.",
+        check=tls.groups,
     )
     webhook_tls_sni_cert_key: tuple[values.NamedCertificate, ...] = WEBHOOK_SERVING.flag(
         values.CERTIFICATES,
@@ -91,6 +103,7 @@ class ServingOptions:
         10258,
         "Port of health checks and metrics, over HTTPS. 0 means no server at all.",
         unit="port",
+        check=checks.port,
     )
     disable_http2_serving: bool = SECURE_SERVING.flag(
         values.BOOL, False, "Serve HTTP/1.1 only.", accepted=_NO_HTTP2
@@ -111,18 +124,23 @@ class ServingOptions:
         values.STRING, "", "PEM file with the key of --tls-cert-file."
     )
     tls_cipher_suites: tuple[str, ...] = SECURE_SERVING.flag(
-        values.STRINGS, (), "Cipher suites up to TLS 1.2. Empty means the safe ones."
+        values.STRINGS,
+        (),
+        "Cipher suites up to TLS 1.2. Empty means the safe ones.",
+        check=tls.suites,
     )
     tls_curve_preferences: tuple[int, ...] = SECURE_SERVING.flag(
         values.NUMBERS,
         (),
         "Key exchange groups by their TLS numbers: 23, 24, 25 or 29. Empty means the usual ones. "
         "Before Python 3.15 the first counts and the others are left out.",
+        check=tls.groups,
     )
     tls_min_version: str = SECURE_SERVING.flag(
         values.STRING,
         "",
         "Lowest TLS version: VersionTLS10 to VersionTLS13. Empty means TLS 1.2.",
+        check=tls.version,
     )
     tls_sni_cert_key: tuple[values.NamedCertificate, ...] = SECURE_SERVING.flag(
         values.CERTIFICATES,
@@ -153,7 +171,10 @@ class ServingOptions:
         "account, and outside a cluster that every token is refused.",
     )
     authentication_token_webhook_cache_ttl: timedelta = AUTHENTICATION.flag(
-        values.DURATION, _CACHE, "How long an answer about a caller's token is remembered."
+        values.DURATION,
+        _CACHE,
+        "How long an answer about a caller's token is remembered.",
+        check=checks.not_negative,
     )
     client_ca_file: str = AUTHENTICATION.flag(
         values.STRING,
@@ -162,21 +183,29 @@ class ServingOptions:
         "of the cluster.",
     )
     requestheader_username_headers: tuple[str, ...] = AUTHENTICATION.flag(
-        values.STRINGS, ("x-remote-user",), "Headers in which a trusted proxy names the user."
+        values.STRINGS,
+        ("x-remote-user",),
+        "Headers in which a trusted proxy names the user.",
+        check=checks.no_blanks("a header name"),
     )
     requestheader_uid_headers: tuple[str, ...] = AUTHENTICATION.flag(
         values.STRINGS,
         (),
         "Headers in which a trusted proxy gives the user's UID, such as x-remote-uid. Needs the "
         "feature gate RemoteRequestHeaderUID.",
+        check=checks.no_blanks("a header name"),
     )
     requestheader_group_headers: tuple[str, ...] = AUTHENTICATION.flag(
-        values.STRINGS, ("x-remote-group",), "Headers in which a trusted proxy names groups."
+        values.STRINGS,
+        ("x-remote-group",),
+        "Headers in which a trusted proxy names groups.",
+        check=checks.no_blanks("a header name"),
     )
     requestheader_extra_headers_prefix: tuple[str, ...] = AUTHENTICATION.flag(
         values.STRINGS,
         ("x-remote-extra-",),
         "Beginnings of the headers in which a trusted proxy passes further facts.",
+        check=checks.no_blanks("a header name"),
     )
     requestheader_client_ca_file: str = AUTHENTICATION.flag(
         values.STRING,
@@ -206,14 +235,43 @@ class ServingOptions:
         "account, and outside a cluster that all but the allowed paths is forbidden.",
     )
     authorization_webhook_cache_authorized_ttl: timedelta = AUTHORIZATION.flag(
-        values.DURATION, _CACHE, "How long a permission is remembered."
+        values.DURATION,
+        _CACHE,
+        "How long a permission is remembered.",
+        check=checks.not_negative,
     )
     authorization_webhook_cache_unauthorized_ttl: timedelta = AUTHORIZATION.flag(
-        values.DURATION, _CACHE, "How long a refusal is remembered."
+        values.DURATION,
+        _CACHE,
+        "How long a refusal is remembered.",
+        check=checks.not_negative,
     )
     authorization_always_allow_paths: tuple[str, ...] = AUTHORIZATION.flag(
         values.STRINGS,
         ("/healthz", "/readyz", "/livez"),
         "Paths that anybody may get without asking the API server; a * at the end means every "
         "path that begins so.",
+    )
+
+
+def faults(flags: ServingFlags, *, uid_headers: bool) -> Iterator[Fault]:
+    """Settings that make no sense together; `uid_headers`: whether a proxy may give UIDs."""
+    if flags.webhook_secure_port == flags.secure_port != 0:
+        right = "--webhook-secure-port cannot be the same value as --secure-port"
+        yield "webhook-secure-port", right
+    for prefix in PREFIXES:
+        files = [f"{prefix}tls-cert-file", f"{prefix}tls-private-key-file"]
+        missing = [name for name in files if not getattr(flags, name.replace("-", "_"))]
+        if len(missing) == 1:
+            files.remove(missing[0])
+            yield files[0], f"needs --{missing[0]} too"
+    if flags.requestheader_uid_headers and not uid_headers:
+        yield "requestheader-uid-headers", "needs the feature gate RemoteRequestHeaderUID"
+
+
+def notices(flags: ServingFlags) -> Iterator[str]:
+    """What to say once at start about what is asked for and does not happen."""
+    yield from tls.notices("", flags.tls_cipher_suites, flags.tls_curve_preferences)
+    yield from tls.notices(
+        "webhook-", flags.webhook_tls_cipher_suites, flags.webhook_tls_curve_preferences
     )

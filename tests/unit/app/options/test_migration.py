@@ -6,14 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ccm.app import documents, migration, names
-from ccm.app.migration import Leader, Plan, Runs
+from ccm.app.options import documents, migration
+from ccm.app.options.controllers import MANIFESTS
+from ccm.app.options.migration import Leader, Plan, Runs
 
-ROUTE, SERVICE, LIFECYCLE = (
-    names.ROUTE.name,
-    names.SERVICE.name,
-    names.NODE_LIFECYCLE.name,
-)
+NODE, LIFECYCLE, SERVICE, ROUTE = (manifest.name for manifest in MANIFESTS)
 OLD = ("route-controller", "service-controller", "cloud-node-lifecycle-controller")
 
 
@@ -47,13 +44,13 @@ def test_the_plan_says_where_a_controller_runs(
     found = plan(component, spelling)
 
     assert {found.of(name) for name in (ROUTE, SERVICE, LIFECYCLE)} == {runs}
-    assert found.of(names.NODE.name) is Runs.MAIN
+    assert found.of(NODE) is Runs.MAIN
 
 
 @pytest.mark.row("daemon-migration-04")
 def test_without_a_file_three_controllers_are_shared() -> None:
     assert migration.DEFAULT.leader_name == "cloud-provider-extraction-migration"
-    assert [migration.DEFAULT.of(entry.name) for entry in names.CONTROLLERS] == [
+    assert [migration.DEFAULT.of(entry.name) for entry in MANIFESTS] == [
         Runs.MAIN,
         Runs.MIGRATED,
         Runs.MIGRATED,

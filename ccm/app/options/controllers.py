@@ -1,0 +1,35 @@
+"""The controllers of the daemon. A further one is a folder in `ccm.controllers` and a line here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ccm.controllers.node.manifest import NodeFlags
+from ccm.controllers.nodelifecycle.manifest import NodeLifecycleFlags
+from ccm.controllers.route.manifest import RouteFlags
+from ccm.controllers.service.manifest import ServiceFlags
+from ccm.runtime.manifest import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerFlags(
+    NodeFlags,
+    NodeLifecycleFlags,
+    ServiceFlags,
+    RouteFlags,
+):
+    """The flags of all controllers, which start in the order of these bases."""
+
+
+MANIFESTS: tuple[Manifest[Any], ...] = tuple(
+    sys.modules[base.__module__].MANIFEST for base in ControllerFlags.__bases__
+)
+"""Each stands in the module of its flags."""
+
+ALIASES: Mapping[str, str] = {one.alias: one.name for one in MANIFESTS} | {
+    one.former: one.name for one in MANIFESTS if one.former
+}
+"""Short and former names, by what they stand for now."""

@@ -1,0 +1,86 @@
+"""What a `--controllers` or `--webhooks` list means.
+
+An alias is accepted wherever a controller is named, and so is a former name; a client name
+is the service account that the API server's built-in roles know, and it is no alias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from ccm.app.options.controllers import ALIASES, MANIFESTS
+from ccm.runtime.manifest import Manifest
+
+ALL = "*"
+
+OFF_BY_DEFAULT: frozenset[str] = frozenset()
+"""Controllers that `*` does not start. There are none."""
+
+
+SERVICE_ANNOTATIONS = "service-annotations"
+"""The webhook that checks the annotations of Services."""
+
+WEBHOOKS = (SERVICE_ANNOTATIONS,)
+"""What `--webhooks` can name. A promise too: it is part of the URL that people register."""
+
+
+def canonical(name: str) -> str:
+    """The canonical name of a controller that is given by any of its names."""
+    return ALIASES.get(name, name)
+
+
+def resolve(requested: Iterable[str], *, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:
+    """The list with every alias, also one after `-`, replaced by its canonical name."""
+    return tuple(
+        f"-{aliases.get(entry[1:], entry[1:])}"
+        if entry.startswith("-")
+        else aliases.get(entry, entry)
+        for entry in requested
+    )
+
+
+def is_enabled(
+    name: str, requested: Iterable[str], *, off_by_default: Collection[str] = OFF_BY_DEFAULT
+) -> bool:
+    """Whether a resolved list turns a controller on.
+
+    The first entry that names it decides; if none does, `*` anywhere in the list turns
+    it on unless it is off by default. So a list without `*` turns off all it leaves out.
+    """
+    entries = list(requested)
+    for entry in entries:
+        if entry == name:
+            return True
+        if entry == f"-{name}":
+            return False
+    return ALL in entries and name not in off_by_default
+
+
+def unknown(requested: Iterable[str], known: Collection[str]) -> list[str]:
+    """The entries of a list, without their `-`, that are neither `*` nor a known name."""
+    bare = (entry.removeprefix("-") for entry in requested if entry != ALL)
+    return [name for name in bare if name not in known]
+
+
+def known_names() -> list[str]:
+    """Every word that `--controllers` accepts besides `*`: canonical names, then aliases."""
+    return [one.name for one in MANIFESTS] + list(ALIASES)
+
+
+def enabled(requested: Iterable[str]) -> tuple[Manifest[Any], ...]:
+    """The controllers that a raw `--controllers` list turns on."""
+    resolved = resolve(requested)
+    return tuple(one for one in MANIFESTS if is_enabled(one.name, resolved))
+
+
+def strangers(kind: str, known: Collection[str]) -> Callable[[Iterable[str]], str]:
+    """A check of a flag that lists names of a kind."""
+
+    def check(requested: Iterable[str]) -> str:
+        found = ", ".join(f'"{name}"' for name in unknown(requested, known))
+        are = "are" if ", " in found else "is"
+        listed = f"{are} not in the list of known {kind}; known: {', '.join(known)}"
+        return f"{found} {listed}" if found else ""
+
+    return check

@@ -1,0 +1,91 @@
+"""Names, flags and rights of the cloud node controller, and how it is made."""
+# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ccm.base import flag_checks as checks
+from ccm.base import flag_values as values
+from ccm.base.flags import Section
+from ccm.runtime.manifest import MISC, ControllerContext, Manifest, lacks_instances
+
+if TYPE_CHECKING:
+    from ccm.runtime.controller import Controller
+
+NAME = "cloud-node-controller"
+_SECTION = Section(NAME)
+
+
+def _status_workers(value: int) -> str:
+    right = "{name} cannot be a negative number; 0 means the value of --concurrent-node-syncs"
+    return "" if value >= 0 else right
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFlags:
+    """The flags of this controller."""
+
+    concurrent_node_syncs: int = _SECTION.flag(
+        values.INT32,
+        1,
+        "Nodes that are initialised at the same time.",
+        unit="nodes",
+        check=checks.at_least_one,
+        path="NodeController.ConcurrentNodeSyncs",
+    )
+    concurrent_node_status_updates: int = _SECTION.flag(
+        values.INT32,
+        0,
+        "Nodes whose addresses are updated at the same time. 0 means the value of "
+        "--concurrent-node-syncs.",
+        unit="nodes",
+        check=_status_workers,
+        path="NodeController.ConcurrentNodeStatusUpdates",
+    )
+    node_status_update_frequency: timedelta = MISC.flag(
+        values.DURATION,
+        timedelta(minutes=5),
+        "Time between two passes that bring the addresses of all nodes up to date.",
+        check=checks.positive,
+        path="NodeStatusUpdateFrequency",
+    )
+
+    @property
+    def node_status_workers(self) -> int:
+        """`concurrent_node_status_updates` with 0 replaced by what it stands for."""
+        return self.concurrent_node_status_updates or self.concurrent_node_syncs
+
+
+def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
+    from ccm.cloud.lookup import InstanceLookup
+    from ccm.controllers.node.controller import NodeController, Settings
+    from ccm.kube.resources import NODES
+    from ccm.model.names import COMPONENT_NODE
+
+    return NodeController(
+        nodes=context.informers.of(NODES),
+        api=context.client(MANIFEST.client).resource(NODES),
+        lookup=InstanceLookup(context.handle, context.inventory),
+        schemes=tuple(context.handle.cloud.provider_schemes),
+        events=context.recorder(COMPONENT_NODE),
+        settings=Settings(
+            workers=flags.concurrent_node_syncs,
+            status_workers=flags.node_status_workers,
+            status_period_s=flags.node_status_update_frequency.total_seconds(),
+        ),
+    ).controller
+
+
+MANIFEST: Manifest[NodeFlags] = Manifest(
+    name=NAME,
+    alias="cloud-node",
+    # One service account for both node controllers, as the API server's built-in roles expect.
+    client="node-controller",
+    metric="cloud-node",
+    acts=(("get", "nodes"), ("patch", "nodes"), ("patch", "nodes/status")),
+    lacks=lacks_instances,
+    build=_build,
+)

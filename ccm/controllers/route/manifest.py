@@ -1,0 +1,152 @@
+"""Names, flags and rights of the route controller, and how it is made."""
+# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ccm.base import flag_checks as checks
+from ccm.base import flag_values as values
+from ccm.base.flags import Fault, Section
+from ccm.base.gates import Gate
+from ccm.runtime.manifest import GENERIC, ControllerContext, Manifest
+
+if TYPE_CHECKING:
+    from ccm.cloud.interface import Cloud
+    from ccm.runtime.controller import Controller
+
+_ROUTES = Section("routes", ours=True)
+
+WATCH_ROUTES = Gate(
+    name="CloudControllerManagerWatchBasedRoutesReconciliation",
+    # Deviation: alpha and off in the Go reference, which repeats no failed call then.
+    default=True,
+    stage="BETA",
+    help="Compare routes when a node changes, not every --route-reconciliation-period.",
+)
+_NEEDS_GATE = f"Without effect where {WATCH_ROUTES.name} is off."
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteFlags:
+    """The flags of this controller."""
+
+    configure_cloud_routes: bool = GENERIC.flag(
+        values.BOOL,
+        True,
+        "Keep a route to each node's pods in the cloud.",
+        path="KubeCloudShared.ConfigureCloudRoutes",
+    )
+    cluster_cidr: str = GENERIC.flag(
+        values.STRING,
+        "",
+        "Address ranges of pods: one, or an IPv4 and an IPv6 range with a comma.",
+        path="KubeCloudShared.ClusterCIDR",
+    )
+    route_reconciliation_period: timedelta = GENERIC.flag(
+        values.DURATION,
+        timedelta(seconds=10),
+        "Time between two passes over the cloud's routes.",
+        check=checks.positive,
+        path="KubeCloudShared.RouteReconciliationPeriod",
+    )
+    route_shortest_interval: timedelta = _ROUTES.flag(
+        values.DURATION,
+        timedelta(seconds=10),
+        "Shortest time between two comparisons of nodes and routes that changes of nodes cause. "
+        f"0 means that every burst of changes has its own. {_NEEDS_GATE}",
+        check=checks.not_negative,
+    )
+    route_safety_period: timedelta = _ROUTES.flag(
+        values.DURATION,
+        timedelta(minutes=10),
+        "Longest time without a comparison, stretched by up to half: it finds routes that somebody "
+        f"changed in the cloud. {_NEEDS_GATE}",
+        check=checks.positive,
+    )
+    route_grace_period: timedelta = _ROUTES.flag(
+        values.DURATION,
+        timedelta(minutes=1),
+        "How long a node that has no pod range keeps the routes it has: it may have been created "
+        "anew and get its range in a moment. 0 means that its routes are deleted at once.",
+        check=checks.not_negative,
+    )
+    route_keep_foreign_conditions: bool = _ROUTES.flag(
+        values.BOOL,
+        False,
+        "Leave a NetworkUnavailable condition alone that somebody else wrote, such as a network "
+        "plugin, if its status is right. Off, it is written anew with this daemon's reason.",
+    )
+
+
+def _faults(flags: RouteFlags) -> Iterator[Fault]:
+    if timedelta(0) < flags.route_safety_period < flags.route_shortest_interval:
+        yield "route-safety-period", "cannot be shorter than --route-shortest-interval"
+
+
+def _turned_off(flags: RouteFlags) -> str:
+    return "" if flags.configure_cloud_routes else "--configure-cloud-routes is false"
+
+
+def _lacks(cloud: Cloud) -> str:
+    return "" if cloud.routes is not None else "the provider offers no routes"
+
+
+def _wrong(flags: RouteFlags) -> str:
+    from ccm.controllers.route.plan import parse_ranges
+
+    try:
+        parse_ranges(flags.cluster_cidr)
+    except ValueError as error:
+        return f"--cluster-cidr {error}; --configure-cloud-routes=false does without routes"
+    return ""
+
+
+def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
+    from ccm.cloud.calls.routes import RouteCalls
+    from ccm.controllers.route.controller import RouteController, Settings
+    from ccm.controllers.route.metrics import observe_call
+    from ccm.controllers.route.plan import parse_ranges
+    from ccm.controllers.route.schedule import Times
+    from ccm.kube.resources import NODES
+    from ccm.model.names import COMPONENT_ROUTE
+
+    watching = context.gates.enabled(WATCH_ROUTES.name)
+    period_s = flags.route_reconciliation_period.total_seconds()
+    return RouteController(
+        nodes=context.informers.of(NODES),
+        api=context.client(MANIFEST.client).resource(NODES),
+        cloud=RouteCalls(context.handle.observe(observe_call), cluster_name=context.cluster_name),
+        ranges=parse_ranges(flags.cluster_cidr),
+        events=context.recorder(COMPONENT_ROUTE),
+        settings=Settings(
+            concurrency=context.handle.cloud.limits.concurrent_routes,
+            times=Times(
+                period_s=None if watching else period_s,
+                interval_s=flags.route_shortest_interval.total_seconds(),
+                safety_s=flags.route_safety_period.total_seconds(),
+            ),
+            grace_s=flags.route_grace_period.total_seconds(),
+            keep_foreign_reason=flags.route_keep_foreign_conditions,
+        ),
+    ).controller
+
+
+MANIFEST: Manifest[RouteFlags] = Manifest(
+    name="node-route-controller",
+    alias="route",
+    client="route-controller",
+    metric="route",
+    # Deviation: the reference refuses the former names.
+    former="route-controller",
+    acts=(("patch", "nodes/status"),),
+    gates=(WATCH_ROUTES,),
+    faults=_faults,
+    turned_off=_turned_off,
+    lacks=_lacks,
+    wrong=_wrong,
+    build=_build,
+)

@@ -1,0 +1,123 @@
+"""Names, flags and rights of the service controller, and how it is made."""
+# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ccm.base import flag_checks as checks
+from ccm.base import flag_values as values
+from ccm.base.durations import format_duration
+from ccm.base.flags import Fault, Section
+from ccm.runtime.manifest import ControllerContext, Manifest
+
+if TYPE_CHECKING:
+    from ccm.cloud.interface import Cloud
+    from ccm.runtime.controller import Controller
+
+NAME = "service-lb-controller"
+_SECTION = Section(NAME)
+_BALANCERS = Section("load balancers", ours=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServiceFlags:
+    """The flags of this controller."""
+
+    concurrent_service_syncs: int = _SECTION.flag(
+        values.INT32,
+        1,
+        "Services whose load balancers are set up at once.",
+        unit="services",
+        check=checks.at_least_one,
+        path="ServiceController.ConcurrentServiceSyncs",
+    )
+    load_balancer_classes: tuple[str, ...] = _BALANCERS.flag(
+        values.STRINGS,
+        (),
+        "Classes of Services that this daemon serves beside Services without a class. A Service of "
+        "any other class is never touched.",
+        check=checks.no_blanks("a class"),
+    )
+    load_balancer_nodes_quiet_period: timedelta = _BALANCERS.flag(
+        values.DURATION,
+        timedelta(seconds=1),
+        "How long no node may come, go or change before the members of all load balancers are "
+        "changed, once for all of them.",
+        check=checks.not_negative,
+    )
+    load_balancer_nodes_longest_wait: timedelta = _BALANCERS.flag(
+        values.DURATION,
+        timedelta(seconds=10),
+        "Time after the first change of a node by which members are changed although further nodes "
+        "change.",
+    )
+    load_balancer_drift_check_period: timedelta = _BALANCERS.flag(
+        values.DURATION,
+        timedelta(0),
+        "Time between two looks for load balancers that somebody changed behind the daemon's back, "
+        "stretched by up to a fifth. 0 means never.",
+        check=checks.not_negative,
+    )
+    load_balancer_drift_check_budget: int = _BALANCERS.flag(
+        values.INT32,
+        10,
+        "Most load balancers that one such look sets right; the rest waits for the next. Where the "
+        "provider cannot list, so many are ensured without looking, in turn.",
+        unit="services",
+        check=checks.at_least_one,
+    )
+
+
+def _faults(flags: ServiceFlags) -> Iterator[Fault]:
+    quiet = flags.load_balancer_nodes_quiet_period
+    if flags.load_balancer_nodes_longest_wait < quiet:
+        yield (
+            "load-balancer-nodes-longest-wait",
+            f"cannot be shorter than --load-balancer-nodes-quiet-period={format_duration(quiet)}",
+        )
+
+
+def _lacks(cloud: Cloud) -> str:
+    return "" if cloud.load_balancer is not None else "the provider offers no load balancers"
+
+
+def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
+    from ccm.cloud.calls.services import ServiceCalls
+    from ccm.controllers.service.controller import ServiceController, Settings
+    from ccm.kube.resources import NODES, SERVICES
+    from ccm.model.names import COMPONENT_SERVICE
+
+    return ServiceController(
+        services=context.informers.of(SERVICES),
+        nodes=context.informers.of(NODES),
+        api=context.client(MANIFEST.client).resource(SERVICES),
+        calls=ServiceCalls(context.handle, cluster_name=context.cluster_name),
+        events=context.recorder(COMPONENT_SERVICE),
+        settings=Settings(
+            workers=flags.concurrent_service_syncs,
+            classes=frozenset(flags.load_balancer_classes),
+            quiet_s=flags.load_balancer_nodes_quiet_period.total_seconds(),
+            longest_wait_s=flags.load_balancer_nodes_longest_wait.total_seconds(),
+            drift_period_s=flags.load_balancer_drift_check_period.total_seconds(),
+            drift_budget=flags.load_balancer_drift_check_budget,
+        ),
+    ).controller
+
+
+MANIFEST: Manifest[ServiceFlags] = Manifest(
+    name=NAME,
+    alias="service",
+    client="service-controller",
+    metric="service",
+    # Deviation: the reference refuses the former names.
+    former="service-controller",
+    follows=("nodes", "services"),
+    acts=(("get", "services"), ("patch", "services/status")),
+    faults=_faults,
+    lacks=_lacks,
+    build=_build,
+)

@@ -1,0 +1,101 @@
+"""What a controller declares about itself: names, flags, rights, and how it is made.
+
+A manifest is read before anything runs, by `--help` and on a standby. So it is light: the
+controller itself is imported by `build` alone, and what only types need is not imported at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ccm.base.flags import Fault, Section
+from ccm.base.gates import Gate, Gates
+
+if TYPE_CHECKING:
+    from ccm.cloud.calls.handle import Handle
+    from ccm.cloud.interface import Cloud
+    from ccm.cloud.inventory import SharedInventory
+    from ccm.kube.client import Client
+    from ccm.kube.informer import Informers
+    from ccm.runtime.controller import Controller
+    from ccm.runtime.recorder import Recorder
+
+GENERIC = Section("generic")
+MISC = Section("misc")
+"""Sections of flags that controllers share with the daemon, as in the Go reference."""
+
+F = TypeVar("F")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerContext:
+    """What controllers are made of.
+
+    Attributes:
+        client: the API client of a service account, by the account's name.
+        recorder: the event recorder of a component, by the component's name.
+        informers: the shared caches.
+        handle: the handle to the cloud.
+        inventory: the shared listing of instances; None where the provider has none.
+        cluster_name: towards the cloud.
+        gates: the feature gates.
+    """
+
+    client: Callable[[str], Client]
+    recorder: Callable[[str], Recorder]
+    informers: Informers
+    handle: Handle
+    inventory: SharedInventory | None
+    cluster_name: str
+    gates: Gates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(Generic[F]):
+    """A controller as people, the API server and dashboards know it, and how it is made.
+
+    The four names are promises: none is ever changed or removed. `F` is the class of the
+    controller's flags. The functions that end in a sentence say nothing when all is well.
+
+    Attributes:
+        name: canonical; in flags, logs and health checks.
+        alias: the short name that `--controllers` accepts too.
+        client: user-agent suffix and service account; two controllers may share one.
+        metric: label value of `running_managed_controllers`.
+        former: a name from before it had the canonical one, or empty; accepted too.
+        follows: resources it lists and watches, through the shared caches.
+        acts: (verb, resource) it does beyond that, under its own account if it has one.
+        gates: feature gates that only this controller reads.
+        faults: settings that make no sense together.
+        turned_off: which flag turns the controller off.
+        lacks: what the provider lacks for it.
+        wrong: which setting keeps it from starting. The others can do their work.
+        build: makes the controller, once nothing of the above speaks against it.
+    """
+
+    name: str
+    alias: str
+    client: str
+    metric: str
+    former: str = ""
+    follows: tuple[str, ...] = ("nodes",)
+    acts: tuple[tuple[str, str], ...]
+    gates: tuple[Gate, ...] = ()
+    faults: Callable[[F], Iterable[Fault]] = lambda _flags: ()
+    turned_off: Callable[[F], str] = lambda _flags: ""
+    lacks: Callable[[Cloud], str]
+    wrong: Callable[[F], str] = lambda _flags: ""
+    build: Callable[[ControllerContext, F], Controller]
+
+    @property
+    def folder(self) -> str:
+        """The package of the controller."""
+        return self.build.__module__.rpartition(".")[0]
+
+
+def lacks_instances(cloud: Cloud) -> str:
+    """`Manifest.lacks` of a controller that asks about instances."""
+    found = cloud.instances is not None or cloud.instances_v1 is not None
+    return "" if found else "the provider offers no instances"

@@ -1,0 +1,100 @@
+"""What a server of ours accepts: versions, cipher suites and groups of TLS. Pure."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+VERSIONS = {
+    "VersionTLS10": ssl.TLSVersion.TLSv1,
+    "VersionTLS11": ssl.TLSVersion.TLSv1_1,
+    "VersionTLS12": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS13": ssl.TLSVersion.TLSv1_3,
+}
+
+SUITES_TLS13 = frozenset(
+    {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
+)
+"""Suites of TLS 1.3; may be named, but are always on, as in Go."""
+
+SUITES = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA256": "ECDHE-ECDSA-AES128-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256": "ECDHE-RSA-AES128-SHA256",
+    "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
+    "TLS_RSA_WITH_AES_128_CBC_SHA256": "AES128-SHA256",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
+    "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
+    "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
+}
+"""Suites up to TLS 1.2: the name that IANA and Go use -> OpenSSL's (RFC 5246, 5289, 7905).
+
+Go also knows some with 3DES and RC4; OpenSSL 3 no longer has them.
+"""
+
+GROUPS = {
+    23: "prime256v1",
+    24: "secp384r1",
+    25: "secp521r1",
+    29: "X25519",
+}
+"""Key exchange groups: TLS number -> OpenSSL's name (RFC 8446, 4.2.7)."""
+
+
+class TlsError(ValueError):
+    """A setting names something unknown; the message says what is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a server accepts.
+
+    Attributes:
+        minimum: lowest version.
+        suites: OpenSSL's names of the suites up to TLS 1.2; empty: the safe ones.
+        groups: OpenSSL's names of key exchange groups; empty: the usual ones.
+    """
+
+    minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    suites: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+
+
+def policy(minimum: str, suites: Sequence[str], groups: Sequence[int] = ()) -> Policy:
+    """Read the settings as Go's components spell them; empty ones mean the defaults.
+
+    Raises:
+        TlsError: one is unknown.
+    """
+    if minimum and minimum not in VERSIONS:
+        raise TlsError(f"TLS version {minimum!r} is unknown; known are {', '.join(VERSIONS)}")
+    for name in suites:
+        if name not in SUITES and name not in SUITES_TLS13:
+            known = ", ".join(sorted([*SUITES, *SUITES_TLS13]))
+            raise TlsError(f"cipher suite {name!r} is unknown; known are {known}")
+    for number in groups:
+        if number not in GROUPS:
+            known = ", ".join(f"{number} ({name})" for number, name in GROUPS.items())
+            raise TlsError(f"key exchange group {number} is unknown; known are {known}")
+    old = tuple(dict.fromkeys(SUITES[name] for name in suites if name in SUITES))
+    lowest = VERSIONS[minimum] if minimum else ssl.TLSVersion.TLSv1_2
+    if suites and not old:
+        # Only suites of TLS 1.3 were named: no other version has one left to agree on.
+        lowest = ssl.TLSVersion.TLSv1_3
+    return Policy(
+        minimum=lowest,
+        suites=old,
+        groups=tuple(dict.fromkeys(GROUPS[number] for number in groups)),
+    )

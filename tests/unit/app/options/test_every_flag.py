@@ -1,0 +1,123 @@
+"""Every flag: its default, what it takes, and what it says of a wrong value."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ccm.app import options
+from ccm.app.options import argv, checks
+from tests.unit.app.options.flag_rows import WITH, Row, rows
+
+ROWS = rows()
+GUIDANCE = re.compile(
+    r"it takes|must|needs|cannot|can't|known|works with|unrecognized|is not in the list"
+)
+"""One of these begins what would be right."""
+
+
+def together(row: Row, word: str) -> list[str]:
+    """A command line on which nothing else is wrong."""
+    others = [] if row.name == "cloud-provider" else ["--cloud-provider=sim"]
+    return [*others, *WITH.get(row.name, ()), word]
+
+
+def complaints(words: list[str]) -> list[str]:
+    """What is said of a command line; nothing if it is right."""
+    try:
+        return checks.faults(options.parse(words))
+    except argv.UsageError as error:
+        return list(error.faults)
+
+
+def test_every_flag_has_its_row() -> None:
+    assert set(ROWS) == set(options.FLAGS)
+
+
+def test_what_takes_any_text_is_all_that_refuses_nothing() -> None:
+    silent = {name for name, row in ROWS.items() if not row.refuses}
+
+    assert {options.FLAGS[name].kind.word for name in silent} == {"string"}
+
+
+@pytest.mark.row("daemon-flags-01")
+def test_defaults() -> None:
+    given = options.parse([])
+
+    written = {name: flag.kind.write(given.get(name)) for name, flag in options.FLAGS.items()}
+
+    assert written == {name: row.default for name, row in ROWS.items()}
+
+
+def test_what_they_take() -> None:
+    for name, row in ROWS.items():
+        for word, written in row.takes.items():
+            argv = together(row, word)
+            read = options.parse(argv)
+
+            assert options.FLAGS[name].kind.write(read.get(name)) == written, word
+            assert name in read.explicit, word
+            assert complaints(argv) == [], word
+
+
+@pytest.mark.row("daemon-flags-03")
+def test_what_they_refuse() -> None:
+    """The message names the flag, the value, and what would be right."""
+    for name, row in ROWS.items():
+        for text in row.refuses:
+            (said,) = complaints(together(row, f"--{name}={text}"))
+
+            assert f"--{name}" in said
+            assert text in said.replace("\\", ""), said
+            assert GUIDANCE.search(said), said
+
+
+def test_a_value_is_the_next_word_too_and_must_not_be_missing() -> None:
+    for name, flag in options.FLAGS.items():
+        if flag.kind.bare is not None:
+            continue
+        word = next(iter(ROWS[name].takes))
+        text = word.partition("=")[2]
+        value = options.parse([word]).get(name)
+
+        assert options.parse([f"--{name}", text]).get(name) == value, name
+        assert options.parse([f"--{name.replace('-', '_')}={text}"]).get(name) == value, name
+        (said,) = complaints([f"--{name}"])
+        assert f"--{name} takes {flag.kind.wants}" in said
+
+
+@pytest.mark.row("daemon-flags-07")
+def test_what_has_no_meaning_here_is_said_once() -> None:
+    for name, flag in options.FLAGS.items():
+        if flag.state == "accepted":
+            (said,) = options.parse([next(iter(ROWS[name].takes))]).notices()
+
+            assert said.startswith(f"--{name} has no effect: ")
+
+
+@pytest.mark.row("daemon-flags-07")
+@pytest.mark.parametrize(
+    "word",
+    [
+        "--tls-curve-preferences=29,23",
+        "--webhook-tls-curve-preferences=29,23",
+        "--tls-cipher-suites=TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_AES_128_CBC_SHA",
+        "--webhook-tls-cipher-suites=TLS_AES_128_GCM_SHA256",
+    ],
+)
+def test_what_python_cannot_set_is_said_once(word: str) -> None:
+    (said,) = options.parse([word]).notices()
+
+    assert said.startswith(word.partition("=")[0])
+
+
+@pytest.mark.row("daemon-flags-04")
+def test_all_faults_are_said_at_once() -> None:
+    argv = ["--cloud-provider=", "--secure-port=-1", "--tls-cipher-suites=X", "--webhooks=y"]
+
+    said = complaints(argv)
+
+    assert len(said) == len(argv)
+    for word in argv:
+        assert any(word.partition("=")[0] in line for line in said)

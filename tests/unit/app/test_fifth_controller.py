@@ -1,0 +1,139 @@
+"""A further controller is one folder, and one line in the list of controllers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+MANIFEST = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ccm.base import flag_checks, flag_values
+from ccm.base.flags import Section
+from ccm.base.gates import Gate
+from ccm.runtime.manifest import Manifest
+
+SECTION = Section("machines", ours=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFlags:
+    machine_syncs: int = SECTION.flag(
+        flag_values.INT32, 3, "Machines at once.", check=flag_checks.at_least_one,
+        path="MachineController.Syncs",
+    )
+
+
+def build(context, flags):
+    from ccm.controllers.machine.controller import Machines
+
+    return Machines(flags.machine_syncs)
+
+
+MANIFEST = Manifest(
+    name="machine-controller", alias="machine", client="machine-controller", metric="machine",
+    follows=("machines",), acts=(("patch", "machines/status"),),
+    gates=(Gate(name="Machines", default=True, stage="ALPHA", help="."),),
+    lacks=lambda cloud: "", build=build,
+)
+"""
+
+STORY = """
+import json, sys
+from types import SimpleNamespace
+from pathlib import Path
+
+from ccm.app import options
+from ccm.app.options import checks, config
+
+Path("c.yaml").write_text(
+    f"{{apiVersion: {config.GROUP_VERSION}, kind: {config.KIND}, MachineController: {{Syncs: 7}}}}"
+)
+chosen = config.effective(options.parse(
+    ["--cloud-provider=x", "--controllers=machine", "--config=c.yaml", "--feature-gates=Machines=0"]
+))
+told = {
+    "help": options.answer(options.parse(["--help"])),
+    "faults": checks.faults(options.parse(["--cloud-provider=x", "--machine-syncs=0"])),
+    "sound": checks.faults(chosen),
+    "notices": chosen.notices(),
+    "written": config.write(chosen),
+    "early": [name for name in sys.modules if name.endswith(".controller")],
+}
+
+from ccm.app import controllers, metrics
+from ccm.base.metrics import REGISTRY
+from ccm.doctor.needs import needs
+
+metrics.describe("x")
+context = SimpleNamespace(handle=SimpleNamespace(cloud=None))
+told["metrics"] = [family.name for family in REGISTRY.collect() if "machine" in family.name]
+told["started"] = [(m.alias, made.syncs) for m, made in controllers.enabled(chosen, context)]
+told["needs"] = [str(need) for need in needs(chosen) if "machine" in need.resource]
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a copy of the program with the controller says."""
+    home = tmp_path_factory.mktemp("fifth")
+    shutil.copytree(ROOT / "ccm", home / "ccm", ignore=shutil.ignore_patterns("sandbox", "testing"))
+    folder = home / "ccm" / "controllers" / "machine"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "manifest.py").write_text(MANIFEST)
+    (folder / "controller.py").write_text(
+        "class Machines:\n    def __init__(self, syncs): self.syncs = syncs\n"
+    )
+    (folder / "metrics.py").write_text(
+        'from ccm.base import metrics\nmetrics.counter("ccm_machine_syncs", "Syncs.")\n'
+    )
+    listing = home / "ccm" / "app" / "options" / "controllers.py"
+    text = listing.read_text()
+    line = "    RouteFlags,\n"
+    assert text.count(line) == 1
+    entry = '    __import__("ccm.controllers.machine.manifest", fromlist=["_"]).MachineFlags,\n'
+    listing.write_text(text.replace(line, line + entry))
+    ran = subprocess.run(
+        [sys.executable, "-c", STORY],
+        cwd=home,
+        env={"PYTHONPATH": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def test_people_are_told_of_it(told: dict[str, Any]) -> None:
+    assert "Machines flags:\n\n      --machine-syncs int32  (default 3)" in told["help"]
+    assert "machine-controller (machine)" in " ".join(told["help"].split())
+    assert told["faults"] == ["--machine-syncs=0: machine-syncs must be a positive number"]
+
+
+def test_the_configuration_file_has_its_flag(told: dict[str, Any]) -> None:
+    assert (told["sound"], told["notices"]) == ([], [])
+    assert "MachineController:\n  Syncs: 7\n" in told["written"]
+
+
+def test_it_starts_with_its_flag_and_is_not_imported_before(told: dict[str, Any]) -> None:
+    assert told["started"] == [["machine", 7]]
+    assert told["early"] == []
+    assert told["metrics"] == ["ccm_machine_syncs"]
+
+
+def test_doctor_asks_for_its_rights(told: dict[str, Any]) -> None:
+    assert told["needs"] == ["list machines", "watch machines", "patch machines/status"]
