@@ -8,10 +8,12 @@ right beyond its kind, and where the configuration file has it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
+from ccm.base import flag_values as values
 from ccm.base.flag_values import Kind
 
 T = TypeVar("T")
@@ -22,6 +24,15 @@ Check = Callable[[T], str]
 
 Fault = tuple[str, str]
 """The name of a flag, and what would be right."""
+
+_USUAL: Mapping[type, Kind[Any]] = {
+    bool: values.BOOL,
+    float: values.FLOAT,
+    int: values.INT32,
+    str: values.STRING,
+    timedelta: values.DURATION,
+    tuple: values.STRINGS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +51,21 @@ class Section:
 
     def flag(
         self,
-        kind: Kind[T],
         default: T,
         text: str,
         *,
+        kind: Kind[T] | None = None,
         check: Check[T] | None = None,
         accepted: str = "",
         **more: str,
     ) -> T:
         """Declare a flag as the default of a dataclass field.
 
-        The field's name with `-` for `_` is the flag's name. `more` takes the `unit`, `path`,
-        `short` and `deprecated` of `Flag`.
+        The field's name with `-` for `_` is the flag's name. Without a `kind` it is the usual
+        one for the type of the default. `more` takes the `unit`, `path`, `short` and
+        `deprecated` of `Flag`.
         """
+        kind = kind or _USUAL[type(default)]
         facts = {"kind": kind, "section": self, "text": text, "check": check, **more}
         facts["accepted"] = accepted or self.accepted
         return field(default_factory=lambda: default, metadata={"flag": facts})

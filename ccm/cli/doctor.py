@@ -158,12 +158,7 @@ def read(words: Sequence[str]) -> Wanted:
     limit: timedelta = parsed.values.get("timeout", own["timeout"].default)
     if limit <= timedelta(0):
         faults.append("--timeout must be longer than 0s")
-    options = config.effective(
-        Options(
-            **{name.replace("-", "_"): value for name, value in given.items()},
-            explicit=frozenset(given),
-        )
-    )
+    options = config.effective(Options.given(given))
     # A missing provider is found by the examination, whose other checks are made all the same.
     faults += checks.faults(replace(options, cloud_provider=options.cloud_provider or _UNSET))
     if faults:

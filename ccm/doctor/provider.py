@@ -149,8 +149,7 @@ async def controllers(case: Case) -> Finding:
     if wrong:
         return fail(
             "; ".join(wrong),
-            "set --cluster-cidr to the range of the cluster's Pods, or do without routes by "
-            "--configure-cloud-routes=false",
+            "correct the setting, or turn the controller off by --controllers",
             details=absent,
         )
     if not working:

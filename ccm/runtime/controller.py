@@ -100,6 +100,8 @@ class Controller:
         passes: periodic work.
         tasks: other work that runs all the time: name -> coroutine function.
         on_error: told of every failed reconcile, for events and counters.
+        says_outages: log the beginning and the end of an outage; False where the controller has
+            better words.
         on_retry: told when `retry_now` is asked for, by a controller that has other pauses too.
         rng: jitter of the passes.
     """
@@ -116,6 +118,7 @@ class Controller:
         passes: Sequence[Pass] = (),
         tasks: Mapping[str, Work] | None = None,
         on_error: OnError | None = None,
+        says_outages: bool = True,
         on_retry: Callable[[], None] = _nothing,
         rng: random.Random | None = None,
     ) -> None:
@@ -129,6 +132,7 @@ class Controller:
         self._tasks = tasks or {}
         self._on_error = on_error
         self._on_retry = on_retry
+        self._says_outages = says_outages
         self._rng = rng or random.Random()
         self._ids = random.Random()
         self._log = log.logger(name)
@@ -239,6 +243,8 @@ class Controller:
 
     def _note_outage(self, error: Exception | None) -> None:
         """Said once at the start of an outage and at its end, not once per key and attempt."""
+        if not self._says_outages:
+            return
         if error is not None:
             self._outage.goes_on(error=str(error))
         elif not self.backoff.in_outage:

@@ -18,7 +18,7 @@ from ccm.base.backoff import jittered
 from ccm.kube.errors import Conflict, Invalid, Missing
 from ccm.kube.store import View
 from ccm.model.meta import KubeObject
-from ccm.model.patches import Patch
+from ccm.model.patches import Patch, StaleObject
 
 T = TypeVar("T", bound=KubeObject)
 T_co = TypeVar("T_co", bound=KubeObject, covariant=True)
@@ -159,15 +159,18 @@ class Writer(Generic[T]):
 
 
 async def delete(api: Deletes[T], obj: T) -> bool:
-    """Delete this very object; False when it is gone, or another has its name by now.
+    """Delete this very object; False when it was gone already.
 
     Raises:
+        StaleObject: another object has its name by now.
         KubeError: the API server did not answer, or refuses.
     """
     try:
         await api.delete(obj.name, namespace=obj.namespace, uid=obj.uid)
-    except (Missing, Conflict):
+    except Missing:
         return False
+    except Conflict as error:
+        raise StaleObject from error
     return True
 
 

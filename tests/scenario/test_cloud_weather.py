@@ -137,12 +137,12 @@ async def test_the_cloud_refuses_our_token(stage: Stage) -> None:
     assert await stage.cluster.has_taint("alpha", names.TAINT_UNINITIALIZED)
 
     await asyncio.sleep(1.0)
-    assert len(daemon.lines("the other side is in trouble, retrying")) == 1
+    assert len(daemon.lines("cloud or API server unavailable, retrying")) == 1
     stage.cloud.token = "wrong"  # the cloud learns it
     # The next try may be half a minute away; whatever changes at the node makes it now.
     await stage.cluster.patch(f"{harness.NODES}/alpha", {"metadata": {"labels": {"touched": "1"}}})
     await stage.cluster.initialised("alpha")
-    await daemon.says("the trouble is over")
+    await daemon.says("cloud and API server are available again")
 
 
 async def test_an_instance_the_cloud_does_not_know_yet(stage: Stage) -> None:

@@ -115,7 +115,8 @@ async def test_no_cluster_cidr_while_routes_are_on(stage: Stage) -> None:
     await finds(
         stage,
         "fail  controllers: node-route-controller cannot start: --cluster-cidr is empty; expected "
-        "the range of the cluster's Pods, like 10.244.0.0/16",
+        "the range of the cluster's Pods, like 10.244.0.0/16; --configure-cloud-routes=false does "
+        "without routes",
         "--cluster-cidr=",
     )
 

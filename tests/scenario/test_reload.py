@@ -13,7 +13,7 @@ from tests.scenario.harness import Daemon, Stage
 
 USED = "changed file is in use"
 REFUSED = "changed file cannot be used, the old stays"
-FAILED = ("reconcile failed", "the other side is in trouble", "pass failed")
+FAILED = ("reconcile failed", "cloud or API server unavailable", "pass failed")
 
 
 async def load(stage: Stage, stop: asyncio.Event, prefix: str) -> list[str]:

@@ -25,7 +25,7 @@ USED = "changed file is in use"
 REFUSED = "changed file cannot be used, the old stays"
 FAILED = (
     "reconcile failed",
-    "the other side is in trouble",
+    "cloud or API server unavailable",
     "pass failed",
     "cannot follow the API server",
     "cannot take or renew the lease",

@@ -26,8 +26,7 @@ def parse(words: Sequence[str]) -> Options:
         UsageError: unknown flags, wrong values, or words that belong to no flag.
     """
     parsed = argv.parse(FLAGS, words)
-    fields = {name.replace("-", "_"): value for name, value in parsed.values.items()}
-    options = Options(**fields, explicit=frozenset(parsed.values))
+    options = Options.given(parsed.values)
     if parsed.arguments and not options.help:
         found = " ".join(map(argv.quote, parsed.arguments))
         raise argv.UsageError([f'"{PROGRAM}" does not take any arguments, got [{found}]'])

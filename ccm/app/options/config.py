@@ -18,7 +18,7 @@ from typing import Any
 
 from ccm.app.options import documents, migration
 from ccm.app.options.argv import UsageError
-from ccm.app.options.table import FLAGS, Options
+from ccm.app.options.table import FLAGS, Options, fields
 from ccm.base import flag_values as values
 from ccm.base.flags import Flag
 
@@ -55,7 +55,7 @@ def reread(current: Options) -> Options:
     `current` is what `effective` once made of the file. Raises UsageError.
     """
     command_line = current.explicit - current.from_file
-    defaults = {name.replace("-", "_"): FLAGS[name].default for name in current.from_file}
+    defaults = fields({name: FLAGS[name].default for name in current.from_file})
     bare = replace(current, **defaults, leader_migration=None, from_file=frozenset())
     return _merged(bare, command_line)
 
@@ -65,11 +65,9 @@ def _merged(given: Options, explicit: frozenset[str]) -> Options:
         found = load(given.config)
     except documents.DocumentError as error:
         raise UsageError(error.faults) from error
-    fields = {
-        name.replace("-", "_"): value for name, value in found.items() if name not in explicit
-    }
+    news = fields({name: value for name, value in found.items() if name not in explicit})
     added = (found.keys() & FLAGS.keys()) - explicit
-    return replace(given, **fields, explicit=explicit | added, from_file=frozenset(added))
+    return replace(given, **news, explicit=explicit | added, from_file=frozenset(added))
 
 
 def load(file: str) -> dict[str, Any]:

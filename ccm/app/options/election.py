@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ccm.base import flag_values as values
 from ccm.base.flags import Fault
 from ccm.runtime.manifest import GENERIC
 
@@ -23,47 +22,36 @@ class ElectionFlags:
     """How one of several replicas comes to lead."""
 
     leader_elect: bool = GENERIC.flag(
-        values.BOOL,
         True,
         "Work only while holding the lease, so that one of several replicas is active.",
         path="Generic.LeaderElection.leaderElect",
     )
     leader_elect_lease_duration: timedelta = GENERIC.flag(
-        values.DURATION,
         timedelta(seconds=15),
         "How long the others wait after the leader's last sign of life. Whole seconds count.",
         path="Generic.LeaderElection.leaseDuration",
     )
     leader_elect_renew_deadline: timedelta = GENERIC.flag(
-        values.DURATION,
         timedelta(seconds=10),
         "How long a leader tries to renew before it gives up and exits. Must be shorter than the "
         "lease duration.",
         path="Generic.LeaderElection.renewDeadline",
     )
     leader_elect_retry_period: timedelta = GENERIC.flag(
-        values.DURATION,
         timedelta(seconds=2),
         "Pause between two tries. The renew deadline must be longer than 1.2 times this.",
         path="Generic.LeaderElection.retryPeriod",
     )
     leader_elect_resource_lock: str = GENERIC.flag(
-        values.STRING,
         "leases",
         "Kind of object to lock; only leases will do.",
         path="Generic.LeaderElection.resourceLock",
     )
     leader_elect_resource_name: str = GENERIC.flag(
-        values.STRING,
-        LEASE,
-        "Name of the lease.",
-        path="Generic.LeaderElection.resourceName",
+        LEASE, "Name of the lease.", path="Generic.LeaderElection.resourceName"
     )
     leader_elect_resource_namespace: str = GENERIC.flag(
-        values.STRING,
-        "kube-system",
-        "Namespace of the lease.",
-        path="Generic.LeaderElection.resourceNamespace",
+        "kube-system", "Namespace of the lease.", path="Generic.LeaderElection.resourceNamespace"
     )
 
 

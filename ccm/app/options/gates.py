@@ -14,65 +14,33 @@ from ccm.app.options.controllers import MANIFESTS
 from ccm.base import gates
 
 WEBHOOK = "CloudControllerManagerWebhook"
-RELEASE_LEASE = "ControllerManagerReleaseLeaderElectionLockOnExit"
-CONTEXTUAL_LOGGING = "ContextualLogging"
 LOGGING_ALPHA = "LoggingAlphaOptions"
-LOGGING_BETA = "LoggingBetaOptions"
-NATIVE_HISTOGRAMS = "NativeHistograms"
 REQUEST_HEADER_UID = "RemoteRequestHeaderUID"
 
-_CONTROLLERS = tuple(gate for manifest in MANIFESTS for gate in manifest.gates)
 
-KNOWN = (
-    *_CONTROLLERS,
-    gates.Gate(
-        name=WEBHOOK,
-        default=False,
-        stage="ALPHA",
-        help="Serve the admission webhooks that --webhooks names.",
-    ),
-    gates.Gate(
-        name=RELEASE_LEASE,
-        default=False,
-        stage="ALPHA",
-        help="Known for compatibility: a clean stop always releases the lease.",
-    ),
-    gates.Gate(
-        name=CONTEXTUAL_LOGGING,
-        default=True,
-        stage="BETA",
-        help="Known for compatibility: log lines always carry their component.",
-    ),
-    gates.Gate(
-        name=LOGGING_ALPHA,
-        default=False,
-        stage="ALPHA",
-        help="Allow the logging flags that are alpha: split streams and buffer sizes.",
-    ),
-    gates.Gate(
-        name=LOGGING_BETA,
-        default=True,
-        stage="BETA",
-        help="Known for compatibility: no logging flag is beta.",
-    ),
-    gates.Gate(
-        name=NATIVE_HISTOGRAMS,
-        default=False,
-        stage="ALPHA",
-        help="Known for compatibility: histograms have classic buckets.",
-    ),
-    gates.Gate(
-        name=REQUEST_HEADER_UID,
-        default=True,
-        stage="BETA",
-        help="Allow --requestheader-uid-headers.",
-    ),
-)
+def _gate(name: str, stage: gates.Stage, text: str) -> gates.Gate:
+    return gates.Gate(name=name, default=stage == "BETA", stage=stage, help=text)
 
-EFFECTIVE = frozenset(
-    {LOGGING_ALPHA, REQUEST_HEADER_UID, WEBHOOK, *(gate.name for gate in _CONTROLLERS)}
+
+_EFFECTIVE = (
+    *(gate for manifest in MANIFESTS for gate in manifest.gates),
+    _gate(WEBHOOK, "ALPHA", "Serve the admission webhooks that --webhooks names."),
+    _gate(LOGGING_ALPHA, "ALPHA", "Allow the logging flags that are alpha."),
+    _gate(REQUEST_HEADER_UID, "BETA", "Allow --requestheader-uid-headers."),
 )
-"""The gates that change something in this version."""
+_IDLE = (
+    _gate(
+        "ControllerManagerReleaseLeaderElectionLockOnExit",
+        "ALPHA",
+        "A clean stop always releases the lease.",
+    ),
+    _gate("ContextualLogging", "BETA", "Log lines always carry their component."),
+    _gate("LoggingBetaOptions", "BETA", "No logging flag is beta."),
+    _gate("NativeHistograms", "ALPHA", "Histograms have classic buckets."),
+)
+"""Known for compatibility."""
+
+KNOWN = tuple(sorted((*_EFFECTIVE, *_IDLE), key=lambda gate: gate.name.lower()))
 
 _GROUPS = frozenset({"AllAlpha", "AllBeta"})
 
@@ -103,8 +71,9 @@ def wrong(settings: Mapping[str, bool]) -> str:
 
 def notices(settings: Mapping[str, bool]) -> list[str]:
     """A sentence for each gate that was set by name and has no effect in this version."""
+    effective = {gate.name for gate in _EFFECTIVE}
     return [
         f"feature gate {name} has no effect in this version"
         for name in sorted(settings)
-        if name not in EFFECTIVE | _GROUPS
+        if name not in effective | _GROUPS
     ]

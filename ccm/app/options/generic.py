@@ -38,32 +38,27 @@ class GenericFlags:
     """What the daemon runs, as whom, and how it speaks to the API server and the cloud."""
 
     profiling: bool = DEBUGGING.flag(
-        values.BOOL,
         True,
         "Serve profiles and the log level under /debug.",
         path="Generic.Debugging.enableProfiling",
     )
     contention_profiling: bool = DEBUGGING.flag(
-        values.BOOL,
         False,
         "Also profile waiting for locks.",
         accepted="it belongs to the Go run time",
         path="Generic.Debugging.enableContentionProfiling",
     )
     enable_leader_migration: bool = LEADER_MIGRATION.flag(
-        values.BOOL,
         False,
         "Move controllers between two managers without a gap or an overlap, by a second lease.",
         path="Generic.LeaderMigrationEnabled",
     )
     leader_migration_config: str = LEADER_MIGRATION.flag(
-        values.STRING,
         "",
         "File that says which manager runs what, a LeaderMigrationConfiguration. Empty means the "
         "built-in plan: routes, services and the node life cycle may run in either.",
     )
     min_resync_period: timedelta = GENERIC.flag(
-        values.DURATION,
         timedelta(hours=12),
         "Every object is looked at again after one to two times this, though nothing changed. "
         "0 means never.",
@@ -71,14 +66,12 @@ class GenericFlags:
         path="Generic.MinResyncPeriod",
     )
     kube_api_content_type: str = GENERIC.flag(
-        values.STRING,
         "application/vnd.kubernetes.protobuf",
         "Encoding of requests to the API server.",
         accepted="requests are always JSON, which every API server takes",
         path="Generic.ClientConnection.contentType",
     )
     kube_api_qps: float = GENERIC.flag(
-        values.FLOAT,
         20.0,
         "Requests that each client sends to the API server over time. 0 means 5; a negative "
         "number means no limit.",
@@ -87,7 +80,6 @@ class GenericFlags:
         path="Generic.ClientConnection.qps",
     )
     kube_api_burst: int = GENERIC.flag(
-        values.INT32,
         30,
         "Requests that a client may send at once after a pause. 0 means 10.",
         unit="requests",
@@ -95,7 +87,6 @@ class GenericFlags:
         path="Generic.ClientConnection.burst",
     )
     controller_start_interval: timedelta = GENERIC.flag(
-        values.DURATION,
         timedelta(0),
         "Pause after the start of each controller, one to two times this; it spreads the load of "
         "a start. 0 means none.",
@@ -103,7 +94,6 @@ class GenericFlags:
         path="Generic.ControllerStartInterval",
     )
     controllers: tuple[str, ...] = GENERIC.flag(
-        values.STRINGS,
         (names.ALL,),
         "Controllers to run: a name or its alias turns one on, -name turns it off, * turns on all "
         "that are not named. Without * nothing else runs. Names (aliases): "
@@ -113,60 +103,51 @@ class GenericFlags:
         path="Generic.Controllers",
     )
     cloud_provider: str = GENERIC.flag(
-        values.STRING,
         "",
         "Name of the provider to use, as it registered itself. Required.",
         path="KubeCloudShared.CloudProvider.Name",
     )
     cloud_config: str = GENERIC.flag(
-        values.STRING,
         "",
         "File with the provider's own settings. Empty means it gets none.",
         path="KubeCloudShared.CloudProvider.CloudConfigFile",
     )
     external_cloud_volume_plugin: str = GENERIC.flag(
-        values.STRING,
         "",
         "Cloud provider for volumes.",
         accepted="no cloud-controller-manager has a use for it",
         path="KubeCloudShared.ExternalCloudVolumePlugin",
     )
     use_service_account_credentials: bool = GENERIC.flag(
-        values.BOOL,
         False,
         "Let each controller act under a service account of its own in kube-system, which is made "
         "where it does not exist. Needs the right to create tokens of these accounts.",
         path="KubeCloudShared.UseServiceAccountCredentials",
     )
     allow_untagged_cloud: bool = GENERIC.flag(
-        values.BOOL,
         False,
         "Run although the cloud's objects carry no cluster ID.",
         deprecated="give the cloud's objects a cluster ID",
         path="KubeCloudShared.AllowUntaggedCloud",
     )
     cluster_name: str = GENERIC.flag(
-        values.STRING,
         "kubernetes",
         "Name of the cluster towards the cloud, for instance in names of load balancers.",
         path="KubeCloudShared.ClusterName",
     )
     allocate_node_cidrs: bool = GENERIC.flag(
-        values.BOOL,
         False,
         "Hand out pod address ranges to nodes.",
         accepted=_NO_ALLOCATOR,
         path="KubeCloudShared.AllocateNodeCIDRs",
     )
     cidr_allocator_type: str = GENERIC.flag(
-        values.STRING,
         "RangeAllocator",
         "How ranges are handed out.",
         accepted=_NO_ALLOCATOR,
         path="KubeCloudShared.CIDRAllocatorType",
     )
     node_sync_period: timedelta = GENERIC.flag(
-        values.DURATION,
         timedelta(0),
         "Nothing.",
         accepted="it never had one in this program",
@@ -174,7 +155,6 @@ class GenericFlags:
         path="KubeCloudShared.NodeSyncPeriod",
     )
     feature_gates: Mapping[str, bool] = GENERIC.flag(
-        values.GATES,
         MappingProxyType({}),
         "Turn features on or off; AllAlpha and AllBeta set all of a stage. Known: "
         + " ".join(
@@ -182,9 +162,9 @@ class GenericFlags:
             for gate in gates.KNOWN
         ),
         check=gates.wrong,
+        kind=values.GATES,
     )
     cloud_call_timeout: timedelta = PROVIDER_CALLS.flag(
-        values.DURATION,
         timedelta(0),
         "Longest time that one call to the cloud may take, whatever the provider asks for. 0 means "
         "what the provider asks for, or what suits the kind of call: 60s for reads, up to 15m for "
@@ -192,28 +172,24 @@ class GenericFlags:
         check=checks.not_negative,
     )
     cloud_api_qps: float = PROVIDER_CALLS.flag(
-        values.FLOAT,
         0.0,
         "Calls to the cloud over time, all controllers together. 0 means no limit.",
         unit="calls per second",
         check=checks.zero_or_more("no limit"),
     )
     cloud_api_burst: int = PROVIDER_CALLS.flag(
-        values.INT32,
         0,
         "Calls that may be made at once after a pause. 0 means those of one second.",
         unit="calls",
         check=checks.zero_or_more(),
     )
     inventory_max_age: timedelta = PROVIDER_CALLS.flag(
-        values.DURATION,
         timedelta(seconds=4),
         "How old a listing of all instances may be when controllers share it. Shorter than "
         "--node-monitor-period, so that each pass sees a new one. 0 means never to reuse one.",
         check=checks.not_negative,
     )
     shutdown_grace_period: timedelta = STOPPING.flag(
-        values.DURATION,
         timedelta(seconds=20),
         "How long changes under way may still take after SIGTERM or SIGINT; then they are cut. "
         "Nothing new is begun, and what only asks is cut at once. Leave 10s of the pod's "
@@ -221,30 +197,24 @@ class GenericFlags:
         check=checks.not_negative,
     )
     config: str = FILE.flag(
-        values.STRING,
         "",
         "File with settings, a CloudControllerManagerConfiguration v1alpha1. Flags override it. "
         "Its keys Flags.v and Flags.vmodule count at once when the file changes.",
     )
     write_config_to: str = FILE.flag(
-        values.STRING,
-        "",
-        "Write the settings in force, flags included, to this file and exit; - means stdout.",
+        "", "Write the settings in force, flags included, to this file and exit; - means stdout."
     )
-    master: str = MISC.flag(
-        values.STRING, "", "URL of the API server, before the one in the kubeconfig."
-    )
+    master: str = MISC.flag("", "URL of the API server, before the one in the kubeconfig.")
     kubeconfig: str = MISC.flag(
-        values.STRING,
         "",
         "File that says how to reach the API server and as whom. If --master is empty too, the "
         "account of the pod is used.",
         path="Generic.ClientConnection.kubeconfig",
     )
     version: str = GLOBAL.flag(
-        values.VERSION, "false", "Print the version and exit; raw prints more of it."
+        "false", "Print the version and exit; raw prints more of it.", kind=values.VERSION
     )
-    help: bool = GLOBAL.flag(values.BOOL, False, "Print this text and exit.", short="h")
+    help: bool = GLOBAL.flag(False, "Print this text and exit.", short="h")
 
     @property
     def api_rate(self) -> tuple[float, int] | None:

@@ -19,50 +19,48 @@ class LogFlags:
     """What is logged, and how."""
 
     logging_format: str = GLOBAL.flag(
-        values.STRING,
         "text",
         "Format of log lines: text, as klog writes it, or json; dev, an addition of ours, is for "
         "a developer's terminal.",
         check=checks.one_of("text", "json", "dev"),
     )
     log_flush_frequency: timedelta = GLOBAL.flag(
-        values.DURATION,
         timedelta(seconds=5),
         "Longest time a log line is held back, if there is a buffer. 0 means until it is full.",
         check=checks.not_negative,
     )
     v: int = GLOBAL.flag(
-        values.LEVEL,
         0,
         "How much is logged: from 1 on every flag, from 4 on each decision, from 8 on what "
         "libraries do.",
         short="v",
+        kind=values.LEVEL,
     )
     vmodule: tuple[tuple[str, int], ...] = GLOBAL.flag(
-        values.LEVELS,
         (),
         "Log levels for single modules; text format only. A pattern with a slash is compared with "
         "a path such as ccm/kube/client, one without with its last part; * and ? may be used.",
+        kind=values.LEVELS,
     )
     log_text_split_stream: bool = GLOBAL.flag(
-        values.BOOL, False, "Errors to stderr, the rest to stdout (text). Alpha."
+        False, "Errors to stderr, the rest to stdout (text). Alpha."
     )
     log_json_split_stream: bool = GLOBAL.flag(
-        values.BOOL, False, "Errors to stderr, the rest to stdout (json). Alpha."
+        False, "Errors to stderr, the rest to stdout (json). Alpha."
     )
     log_text_info_buffer_size: int = GLOBAL.flag(
-        values.QUANTITY,
         0,
         "Bytes of text lines that may be held back on stdout when streams are split. Alpha.",
         unit="bytes",
         check=checks.zero_or_more("nothing is held back"),
+        kind=values.QUANTITY,
     )
     log_json_info_buffer_size: int = GLOBAL.flag(
-        values.QUANTITY,
         0,
         "Bytes of json lines that may be held back on stdout when streams are split. Alpha.",
         unit="bytes",
         check=checks.zero_or_more("nothing is held back"),
+        kind=values.QUANTITY,
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import ccm
 from ccm.app.options import gates, generic, migration, serving, usage
@@ -63,6 +64,11 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
     from_file: frozenset[str] = frozenset()
     leader_migration: migration.Plan | None = None
 
+    @classmethod
+    def given(cls, values: Mapping[str, Any]) -> Options:
+        """The settings that a command line gives: flag name -> value."""
+        return cls(**fields(values), explicit=frozenset(values))
+
     def notices(self) -> list[str]:
         """What to say once at start: the settings given that have no effect or are old."""
         given = [flag for flag in FLAGS.values() if flag.name in self.explicit]
@@ -83,6 +89,11 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
     def get(self, name: str) -> object:
         """The value of a flag by its name with dashes."""
         return getattr(self, name.replace("-", "_"))
+
+
+def fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of flags by the fields of `Options` that hold them."""
+    return {name.replace("-", "_"): value for name, value in values.items()}
 
 
 FLAGS: Mapping[str, Flag] = MappingProxyType(table(Options))

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ccm.base import flag_checks as checks
-from ccm.base import flag_values as values
 from ccm.base.flags import Section
 from ccm.runtime.manifest import MISC, ControllerContext, Manifest, lacks_instances
 
@@ -29,7 +28,6 @@ class NodeFlags:
     """The flags of this controller."""
 
     concurrent_node_syncs: int = _SECTION.flag(
-        values.INT32,
         1,
         "Nodes that are initialised at the same time.",
         unit="nodes",
@@ -37,7 +35,6 @@ class NodeFlags:
         path="NodeController.ConcurrentNodeSyncs",
     )
     concurrent_node_status_updates: int = _SECTION.flag(
-        values.INT32,
         0,
         "Nodes whose addresses are updated at the same time. 0 means the value of "
         "--concurrent-node-syncs.",
@@ -46,7 +43,6 @@ class NodeFlags:
         path="NodeController.ConcurrentNodeStatusUpdates",
     )
     node_status_update_frequency: timedelta = MISC.flag(
-        values.DURATION,
         timedelta(minutes=5),
         "Time between two passes that bring the addresses of all nodes up to date.",
         check=checks.positive,

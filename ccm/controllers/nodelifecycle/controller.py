@@ -27,6 +27,7 @@ from ccm.controllers.nodelifecycle import metrics, plan
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer
 from ccm.model import Node, names
+from ccm.model.patches import StaleObject
 from ccm.model.times import parse_time
 from ccm.runtime.backoff import ItemBackoff, RetryDecision
 from ccm.runtime.controller import DONE, Controller, Pass, Result, Watch
@@ -108,6 +109,7 @@ class NodeLifecycleController:
             watches=[Watch(informer=nodes, changed=self._changed)],
             passes=[Pass(work=self._queue_suspects, period_s=settings.period_s)],
             on_error=self._failed,
+            says_outages=False,
         )
 
     async def monitor_node(self, name: str) -> Result:
@@ -187,15 +189,15 @@ class NodeLifecycleController:
             f"Deleting node {node.name} because it does not exist in the cloud provider",
         )
         try:
-            deleted = await delete(self._api, node)
+            if await delete(self._api, node):
+                self._log.info("node deleted, its instance is gone", node=node.name)
+        except StaleObject:
+            # The cloud's answer was not about the object that has the name now.
+            self._log.info("node was re-created, not deleted", node=node.name)
         except KubeError as error:
             message = f"Deleting node {node.name} failed: {error}"
             self._event(node, names.WARNING, names.REASON_DELETING_NODE_FAILED, message)
             raise
-        if deleted:
-            self._log.info("node deleted, its instance is gone", node=node.name)
-        else:
-            self._log.info("node is gone or re-created, not deleted", node=node.name)
 
     async def _put_taint(self, node: Node, state: InstanceState | None) -> None:
         """Write the shutdown taint as it should be; on conflict look at the node anew."""

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ccm.base import flag_checks as checks
-from ccm.base import flag_values as values
 from ccm.base.flags import Section
 from ccm.runtime.manifest import GENERIC, ControllerContext, Manifest, lacks_instances
 
@@ -27,7 +26,6 @@ class NodeLifecycleFlags:
     # Deviation: the reference asks about one node after the other, so one slow answer
     # of the cloud holds up the deletion of all nodes behind it.
     concurrent_node_lifecycle_syncs: int = _SECTION.flag(
-        values.INT32,
         16,
         "Nodes that are looked up in the cloud at the same time. The reference's default is 1; "
         "here one slow answer must not hold up the other nodes.",
@@ -35,21 +33,18 @@ class NodeLifecycleFlags:
         check=checks.at_least_one,
     )
     node_monitor_period: timedelta = GENERIC.flag(
-        values.DURATION,
         timedelta(seconds=5),
         "Time between two passes that ask the cloud about nodes that are not ready.",
         check=checks.positive,
         path="KubeCloudShared.NodeMonitorPeriod",
     )
     node_deletion_least_age: timedelta = _DELETIONS.flag(
-        values.DURATION,
         timedelta(0),
         "A node younger than this is not deleted, though the cloud does not know its instance: it "
         "may not know it yet. 0 means that any node may be deleted.",
         check=checks.not_negative,
     )
     node_deletion_limit: int = _DELETIONS.flag(
-        values.INT32,
         0,
         "Most nodes that are deleted within ten minutes; the others are held meanwhile, and looked "
         "at again in each pass. A brake for the day when the cloud denies every instance. 0 means "

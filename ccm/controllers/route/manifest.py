@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ccm.base import flag_checks as checks
-from ccm.base import flag_values as values
 from ccm.base.flags import Fault, Section
 from ccm.base.gates import Gate
 from ccm.runtime.manifest import GENERIC, ControllerContext, Manifest
@@ -35,47 +34,40 @@ class RouteFlags:
     """The flags of this controller."""
 
     configure_cloud_routes: bool = GENERIC.flag(
-        values.BOOL,
         True,
         "Keep a route to each node's pods in the cloud.",
         path="KubeCloudShared.ConfigureCloudRoutes",
     )
     cluster_cidr: str = GENERIC.flag(
-        values.STRING,
         "",
         "Address ranges of pods: one, or an IPv4 and an IPv6 range with a comma.",
         path="KubeCloudShared.ClusterCIDR",
     )
     route_reconciliation_period: timedelta = GENERIC.flag(
-        values.DURATION,
         timedelta(seconds=10),
         "Time between two passes over the cloud's routes.",
         check=checks.positive,
         path="KubeCloudShared.RouteReconciliationPeriod",
     )
     route_shortest_interval: timedelta = _ROUTES.flag(
-        values.DURATION,
         timedelta(seconds=10),
         "Shortest time between two comparisons of nodes and routes that changes of nodes cause. "
         f"0 means that every burst of changes has its own. {_NEEDS_GATE}",
         check=checks.not_negative,
     )
     route_safety_period: timedelta = _ROUTES.flag(
-        values.DURATION,
         timedelta(minutes=10),
         "Longest time without a comparison, stretched by up to half: it finds routes that somebody "
         f"changed in the cloud. {_NEEDS_GATE}",
         check=checks.positive,
     )
     route_grace_period: timedelta = _ROUTES.flag(
-        values.DURATION,
         timedelta(minutes=1),
         "How long a node that has no pod range keeps the routes it has: it may have been created "
         "anew and get its range in a moment. 0 means that its routes are deleted at once.",
         check=checks.not_negative,
     )
     route_keep_foreign_conditions: bool = _ROUTES.flag(
-        values.BOOL,
         False,
         "Leave a NetworkUnavailable condition alone that somebody else wrote, such as a network "
         "plugin, if its status is right. Off, it is written anew with this daemon's reason.",

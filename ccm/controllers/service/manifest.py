@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ccm.base import flag_checks as checks
-from ccm.base import flag_values as values
 from ccm.base.durations import format_duration
 from ccm.base.flags import Fault, Section
 from ccm.runtime.manifest import ControllerContext, Manifest
@@ -28,7 +27,6 @@ class ServiceFlags:
     """The flags of this controller."""
 
     concurrent_service_syncs: int = _SECTION.flag(
-        values.INT32,
         1,
         "Services whose load balancers are set up at once.",
         unit="services",
@@ -36,34 +34,29 @@ class ServiceFlags:
         path="ServiceController.ConcurrentServiceSyncs",
     )
     load_balancer_classes: tuple[str, ...] = _BALANCERS.flag(
-        values.STRINGS,
         (),
         "Classes of Services that this daemon serves beside Services without a class. A Service of "
         "any other class is never touched.",
         check=checks.no_blanks("a class"),
     )
     load_balancer_nodes_quiet_period: timedelta = _BALANCERS.flag(
-        values.DURATION,
         timedelta(seconds=1),
         "How long no node may come, go or change before the members of all load balancers are "
         "changed, once for all of them.",
         check=checks.not_negative,
     )
     load_balancer_nodes_longest_wait: timedelta = _BALANCERS.flag(
-        values.DURATION,
         timedelta(seconds=10),
         "Time after the first change of a node by which members are changed although further nodes "
         "change.",
     )
     load_balancer_drift_check_period: timedelta = _BALANCERS.flag(
-        values.DURATION,
         timedelta(0),
         "Time between two looks for load balancers that somebody changed behind the daemon's back, "
         "stretched by up to a fifth. 0 means never.",
         check=checks.not_negative,
     )
     load_balancer_drift_check_budget: int = _BALANCERS.flag(
-        values.INT32,
         10,
         "Most load balancers that one such look sets right; the rest waits for the next. Where the "
         "provider cannot list, so many are ensured without looking, in turn.",

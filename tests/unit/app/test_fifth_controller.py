@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ccm.base import flag_checks, flag_values
+from ccm.base import flag_checks
 from ccm.base.flags import Section
 from ccm.base.gates import Gate
 from ccm.runtime.manifest import Manifest
@@ -29,8 +29,7 @@ SECTION = Section("machines", ours=True)
 @dataclass(frozen=True, kw_only=True)
 class MachineFlags:
     machine_syncs: int = SECTION.flag(
-        flag_values.INT32, 3, "Machines at once.", check=flag_checks.at_least_one,
-        path="MachineController.Syncs",
+        3, "Machines at once.", check=flag_checks.at_least_one, path="MachineController.Syncs"
     )
 
 
@@ -50,6 +49,7 @@ MANIFEST = Manifest(
 
 STORY = """
 import json, sys
+from fnmatch import fnmatch
 from types import SimpleNamespace
 from pathlib import Path
 
@@ -68,14 +68,14 @@ told = {
     "sound": checks.faults(chosen),
     "notices": chosen.notices(),
     "written": config.write(chosen),
-    "early": [name for name in sys.modules if name.endswith(".controller")],
 }
 
-from ccm.app import controllers, metrics
+from ccm.app import controllers, main, metrics
 from ccm.base.metrics import REGISTRY
 from ccm.doctor.needs import needs
 
 metrics.describe("x")
+told["early"] = [name for name in sys.modules if fnmatch(name, "ccm.controllers.*.controller")]
 context = SimpleNamespace(handle=SimpleNamespace(cloud=None))
 told["metrics"] = [family.name for family in REGISTRY.collect() if "machine" in family.name]
 told["started"] = [(m.alias, made.syncs) for m, made in controllers.enabled(chosen, context)]

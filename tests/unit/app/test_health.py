@@ -24,6 +24,8 @@ from ccm.testing.builders import node
 from ccm.testing.clock import advance, jump
 from tests.unit.cloud.calls.provider import cloud
 
+pytestmark = pytest.mark.virtual_time
+
 DOWN = errors.Unreachable("nothing listens", kind="refused")
 FORBIDDEN = errors.Forbidden(status=403, reason="Forbidden", message="not you")
 UNWELL = errors.ServerError(status=500, reason="InternalError", message="etcd failed")
@@ -146,7 +148,6 @@ async def test_a_controller_that_ended_is_ill_and_one_that_was_cancelled_is_not(
     assert await world.live() == {}
 
 
-@pytest.mark.virtual_time
 @pytest.mark.row("serving-health-06")
 async def test_a_worker_that_does_not_come_back_is_ill() -> None:
     world = World()

@@ -19,14 +19,14 @@ BETA = Section("beta", ours=True, accepted="not yet")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    v: int = ALPHA.flag(values.LEVEL, 0, "How much.", short="v")
-    help: bool = ALPHA.flag(values.BOOL, False, "Help.", short="h")
-    leader_elect: bool = ALPHA.flag(values.BOOL, True, "Elect.")
-    cluster_name: str = ALPHA.flag(values.STRING, "kubernetes", "Name.")
-    controllers: tuple[str, ...] = ALPHA.flag(values.STRINGS, ("*",), "Which. " * 30)
-    feature_gates: Mapping[str, bool] = BETA.flag(values.GATES, MappingProxyType({}), "Gates.")
-    burst: int = BETA.flag(values.INT32, 30, "Burst.", unit="requests", accepted="never")
-    old: bool = BETA.flag(values.BOOL, False, "Old.", deprecated="leave it out")
+    v: int = ALPHA.flag(0, "How much.", short="v", kind=values.LEVEL)
+    help: bool = ALPHA.flag(False, "Help.", short="h")
+    leader_elect: bool = ALPHA.flag(True, "Elect.")
+    cluster_name: str = ALPHA.flag("kubernetes", "Name.")
+    controllers: tuple[str, ...] = ALPHA.flag(("*",), "Which. " * 30)
+    feature_gates: Mapping[str, bool] = BETA.flag(MappingProxyType({}), "Gates.", kind=values.GATES)
+    burst: int = BETA.flag(30, "Burst.", unit="requests", accepted="never")
+    old: bool = BETA.flag(False, "Old.", deprecated="leave it out")
     not_a_flag: int = 0
 
 

@@ -226,14 +226,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.row("daemon-config-01")
-@pytest.mark.parametrize("name", sorted(options.FLAGS.keys() - {"help", "version"}))
-def test_every_setting_survives_a_round_trip(tmp_path: Path, name: str) -> None:
-    text = OTHER.get(name) or _BY_WORD[options.FLAGS[name].kind.word]
-    given = options.parse([f"--{name}={text}"])
+def test_every_setting_survives_a_round_trip(tmp_path: Path) -> None:
+    for name, flag in options.FLAGS.items():
+        if name not in ("help", "version"):
+            given = options.parse([f"--{name}={OTHER.get(name) or _BY_WORD[flag.kind.word]}"])
 
-    again = read(file(tmp_path, config.write(given)))
-
-    assert settings(again) == settings(given)
+            assert settings(read(file(tmp_path, config.write(given)))) == settings(given), name
 
 
 @pytest.mark.row("daemon-config-01")

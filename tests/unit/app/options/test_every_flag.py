@@ -73,20 +73,6 @@ def test_what_they_refuse() -> None:
             assert GUIDANCE.search(said), said
 
 
-def test_a_value_is_the_next_word_too_and_must_not_be_missing() -> None:
-    for name, flag in options.FLAGS.items():
-        if flag.kind.bare is not None:
-            continue
-        word = next(iter(ROWS[name].takes))
-        text = word.partition("=")[2]
-        value = options.parse([word]).get(name)
-
-        assert options.parse([f"--{name}", text]).get(name) == value, name
-        assert options.parse([f"--{name.replace('-', '_')}={text}"]).get(name) == value, name
-        (said,) = complaints([f"--{name}"])
-        assert f"--{name} takes {flag.kind.wants}" in said
-
-
 @pytest.mark.row("daemon-flags-07")
 def test_what_has_no_meaning_here_is_said_once() -> None:
     for name, flag in options.FLAGS.items():

@@ -19,26 +19,6 @@ external-cloud-volume-plugin http2-max-streams-per-connection kube-api-content-t
 node-sync-period permit-address-sharing webhook-disable-http2-serving
 """
 
-OURS = {
-    "cloud-call-timeout",
-    "cloud-api-qps",
-    "cloud-api-burst",
-    "inventory-max-age",
-    "load-balancer-classes",
-    "load-balancer-nodes-quiet-period",
-    "load-balancer-nodes-longest-wait",
-    "load-balancer-drift-check-period",
-    "load-balancer-drift-check-budget",
-    "node-deletion-least-age",
-    "node-deletion-limit",
-    "route-shortest-interval",
-    "route-safety-period",
-    "route-grace-period",
-    "route-keep-foreign-conditions",
-}
-
-OURS |= {"config", "write-config-to", "shutdown-grace-period"}
-
 ACCEPTED_TOGETHER: list[tuple[str, Any]] = [
     ("--allocate-node-cidrs=true", True),
     ("--authorization-always-allow-paths=", ()),
@@ -100,33 +80,7 @@ def test_every_flag_is_described() -> None:
     for flag in options.FLAGS.values():
         assert flag.section in options.SECTIONS
         assert flag.text.endswith(".")
-        assert flag.section.ours is (flag.name in OURS)
         assert flag.unit or flag.kind.word not in ("int", "int32", "float")
-
-
-def test_the_order_of_sections() -> None:
-    """Sections come as in the reference, ours among them."""
-    assert [section.title for section in options.SECTIONS] == [
-        "debugging",
-        "leader-migration",
-        "generic",
-        "cloud-node-controller",
-        "cloud-node-lifecycle-controller",
-        "service-lb-controller",
-        "deletion of nodes",
-        "load balancers",
-        "routes",
-        "provider calls",
-        "stopping",
-        "configuration file",
-        "webhook",
-        "webhook serving",
-        "secure serving",
-        "authentication",
-        "authorization",
-        "misc",
-        "global",
-    ]
 
 
 @pytest.mark.row("daemon-flags-02")

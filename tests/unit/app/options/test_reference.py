@@ -9,7 +9,7 @@ from ccm.app.options import reference
 
 
 def test_the_file_is_what_the_table_says() -> None:
-    """If not: `python -m ccm.app.reference > ccm/app/FLAGS.md`."""
+    """If not: `python -m ccm.app.options.reference > ccm/app/FLAGS.md`."""
     assert reference.FILE.read_text(encoding="utf-8") == reference.markdown()
 
 
