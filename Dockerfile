@@ -1,6 +1,6 @@
 # The daemon, with the simulated cloud as its only provider. An image with your own:
 #
-#   FROM ccm:0.1.0
+#   FROM kube-ccm:0.1.0
 #   USER 0
 #   COPY ccm_rack-1.0.0-py3-none-any.whl /tmp/
 #   RUN pip --python /opt/ccm/bin/python install --no-cache-dir /tmp/*.whl
@@ -24,7 +24,7 @@ COPY ccm ccm
 COPY providers providers
 RUN /build/bin/python -m hatchling build -t wheel -d /dist
 RUN /build/bin/pip --python /opt/ccm/bin/python install --quiet \
-    --no-index --find-links /wheels --find-links /dist ccm
+    --no-index --find-links /wheels --find-links /dist kube-ccm
 
 FROM ${BASE}
 COPY --from=build /opt/ccm /opt/ccm

@@ -55,8 +55,8 @@ class Failed(Exception):
 def demo(arguments: list[str]) -> None:
     """Start the sandbox, let it converge, and stay until Ctrl-C."""
     prepare()
-    say("starting `ccm sandbox`; Ctrl-C ends it")
-    command = [str(VENV / "bin" / "ccm"), "sandbox", *arguments]
+    say("starting `kube-ccm sandbox`; Ctrl-C ends it")
+    command = [str(VENV / "bin" / "kube-ccm"), "sandbox", *arguments]
     # Replaced, not called: signals and the terminal belong to the sandbox alone.
     os.execve(command[0], command, ENVIRONMENT)
 

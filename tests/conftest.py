@@ -24,9 +24,9 @@ pytest_plugins = ["tests.handclock", "tests.servers"]
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that share something of their module run in the same worker: it is made once."""
-    for item in items:
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if not isinstance(item, pytest.Function) or item.get_closest_marker("xdist_group"):
             continue
         fixtures = item._fixtureinfo.name2fixturedefs.values()

@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Self
 
 import ccm
-from ccm.app.accounts import Accounts
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
 from ccm.kube.client import Client
+from ccm.kube.serviceaccount import ServiceAccount, acting_as
 from ccm.kube.transport import Transport
 
 INFORMERS = "shared-informers"
 EVENTS = "cloud-controller-manager"
 LEADER_ELECTION = "leader-election"
 """User-agent suffixes (Go cloud-provider)."""
+
+ACCOUNTS_NAMESPACE = "kube-system"
+"""Where the accounts are (Go cloud-provider)."""
 
 _ALWAYS_OURSELVES = frozenset({INFORMERS, EVENTS, LEADER_ELECTION})
 
@@ -32,6 +37,43 @@ def platform_name() -> str:
     """`<os>/<arch>` by Go's names."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     return f"{platform.system().lower()}/{machine}"
+
+
+class Accounts:
+    """A wire of its own for each service account that somebody acts as.
+
+    An async context manager that closes them.
+
+    Args:
+        own: the wire with our own credentials, which may ask for tokens.
+    """
+
+    def __init__(self, own: Transport) -> None:
+        self._own = own
+        self._wires: dict[str, tuple[Transport, ServiceAccount]] = {}
+        self._exits = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._exits.aclose()
+
+    def of(self, name: str) -> tuple[Transport, str]:
+        """The wire of an account, and the name it goes by in user agents."""
+        if name not in self._wires:
+            asking = Client(self._own, name=name, limiter=Unlimited())
+            account = ServiceAccount(asking, namespace=ACCOUNTS_NAMESPACE, name=name)
+            wire = Transport(acting_as(self._own.config, account), user_agent=self._own.user_agent)
+            self._exits.push_async_exit(wire)
+            self._wires[name] = wire, account
+        wire, account = self._wires[name]
+        return wire, account.user
+
+    def follow(self) -> None:
+        """Our own wire uses other TLS material now: so shall those of the accounts."""
+        for wire, account in self._wires.values():
+            wire.adopt(acting_as(self._own.config, account))
 
 
 class Clients:
@@ -73,6 +115,7 @@ class Clients:
             name=LEADER_ELECTION,
             limiter=Unlimited(),
             timeout_s=max(1.0, renew_deadline_s / 2),
+            urgent=True,
         )
 
     def client(self, name: str) -> ProviderClient:

@@ -1,15 +1,170 @@
-"""Which controllers start: those that are turned on and that the provider can serve."""
+"""What only the leader runs: the shared caches, and the controllers that stand on them.
+
+A controller starts if it is turned on and the provider can serve it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import random
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from ccm.app.options import Options, names
+from ccm.app import metrics
+from ccm.app.clients import INFORMERS, Clients
+from ccm.app.election import Election
+from ccm.app.events import Events
+from ccm.app.options import Options, gates, migration, names
 from ccm.app.options.controllers import MANIFESTS
+from ccm.app.provider import answers
+from ccm.app.serving.vitals import Vitals
 from ccm.base import log
+from ccm.base.backoff import jittered
+from ccm.base.tasks import Group
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.interface import Cloud, Inventory
+from ccm.cloud.inventory import SharedInventory
+from ccm.kube.informer import Informer, Informers
+from ccm.kube.resources import NODES
+from ccm.model import Node
 from ccm.runtime.controller import Controller
 from ccm.runtime.manifest import ControllerContext, Manifest
+from ccm.runtime.sync import until_synced
+
+NO_MIGRATION = migration.Plan(leader_name="")
+
+
+class NodeCache:
+    """The shared cache of nodes as the provider SDK promises it (`ccm.cloud.InformerFactory`)."""
+
+    def __init__(self, nodes: Informer[Node]) -> None:
+        self._nodes = nodes
+
+    def on_node(self, handler: Callable[[Node | None, Node | None], None]) -> None:
+        """Call `handler(old, new)` for every change of a Node."""
+        self._nodes.add_handler(
+            name="provider",
+            on_add=lambda node, _: handler(None, node),
+            on_update=handler,
+            on_delete=lambda node: handler(node, None),
+        )
+
+    def node(self, name: str) -> Node | None:
+        """The cached Node; None when there is none."""
+        return self._nodes.store.get(name)
+
+
+class Controllers:
+    """Runs the controllers, once we lead.
+
+    Args:
+        options: the flags.
+        clients: makes API clients.
+        events: makes event recorders.
+        vitals: told what runs.
+        plan: which controllers run under a second lease; None = no migration.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        clients: Clients,
+        events: Events,
+        vitals: Vitals,
+        plan: migration.Plan | None = None,
+    ) -> None:
+        self._options = options
+        self._clients = clients
+        self._events = events
+        self._vitals = vitals
+        self._plan = plan
+        self._nodes: Informer[Node] | None = None
+        self._running: list[Controller] = []
+
+    async def accept(self, cloud: Cloud) -> None:
+        """Let a new provider answer a first call, and give it what the old one had.
+
+        Raises:
+            CloudError: it does not answer.
+        """
+        await answers(cloud, next(iter(self._nodes.store.list()), None) if self._nodes else None)
+        self._introduce(cloud)
+
+    def retry_now(self) -> None:
+        """Another provider is in use: what failed with the old one is tried at once."""
+        for controller in self._running:
+            controller.retry_now()
+
+    async def run(self, handle: Handle, election: Election) -> None:
+        """Run until cancelled what the leader runs; `election` is for the second lease."""
+        informers = Informers(
+            self._clients.named(INFORMERS), resync_s=self._options.min_resync_period.total_seconds()
+        )
+        self._nodes = informers.of(NODES)
+        self._introduce(handle.cloud)
+        inventory = self._inventory(handle, self._nodes)
+        context = self._context(handle, informers, inventory)
+        self._vitals.informers = informers
+        try:
+            async with Group() as group:
+                group.start(informers.run(), name="informers")
+                group.start(_settle(informers), name="settle")
+                if self._plan is not None:
+                    shared = election.hold(
+                        self._plan.leader_name, lambda: self._run_migrated(context)
+                    )
+                    group.start(shared, name="migration")
+                await self._start(group, context, migration.Runs.MAIN)
+        finally:
+            self._running.clear()
+            self._vitals.stand_by()
+            if inventory is not None:
+                await inventory.close()
+
+    async def _run_migrated(self, context: ControllerContext) -> None:
+        """Run what two managers share, while the second lease is ours too."""
+        async with Group() as group:
+            await self._start(group, context, migration.Runs.MIGRATED)
+
+    async def _start(self, group: Group, context: ControllerContext, runs: migration.Runs) -> None:
+        plan, options = self._plan or NO_MIGRATION, self._options
+        among = [manifest for manifest in MANIFESTS if plan.of(manifest.name) is runs]
+        interval_s = options.controller_start_interval.total_seconds()
+        for manifest, controller in enabled(options, context, among, self._vitals.left_out):
+            self._running.append(controller)
+            group.start(self._run(manifest, controller), name=manifest.name)
+            await asyncio.sleep(jittered(interval_s, 1.0, random.Random()))
+
+    async def _run(self, manifest: Manifest[Any], controller: Controller) -> None:
+        with metrics.running(manifest.metric), self._vitals.running(manifest.name):
+            await controller.run()
+
+    def _introduce(self, cloud: Cloud) -> None:
+        if cloud.set_informers is not None and self._nodes is not None:
+            cloud.set_informers(NodeCache(self._nodes))
+
+    def _context(
+        self, handle: Handle, informers: Informers, inventory: SharedInventory | None
+    ) -> ControllerContext:
+        return ControllerContext(
+            client=self._clients.named,
+            recorder=self._events.recorder,
+            informers=informers,
+            handle=handle,
+            inventory=inventory,
+            cluster_name=self._options.cluster_name,
+            gates=gates.build(self._options.feature_gates),
+        )
+
+    def _inventory(self, handle: Handle, nodes: Informer[Node]) -> SharedInventory | None:
+        if handle.cloud.inventory is None:
+            return None
+        return SharedInventory(
+            lambda: handle.call(Inventory.list_instances),
+            population=lambda: len(nodes.store),
+            max_age_s=self._options.inventory_max_age.total_seconds(),
+        )
 
 
 def enabled(
@@ -27,9 +182,7 @@ def enabled(
     for manifest in among:
         if manifest not in wanted:
             logger.warning("controller is disabled", controller=manifest.name)
-    for manifest in among:
-        if manifest not in wanted:
-            continue
+    for manifest in (one for one in among if one in wanted):
         if reason := manifest.turned_off(options) or manifest.lacks(context.handle.cloud):
             logger.info("controller is skipped", controller=manifest.name, error=reason)
             left_out(manifest.name, reason)
@@ -39,3 +192,10 @@ def enabled(
             left_out(manifest.name, fault)
         else:
             yield manifest, manifest.build(context, options)
+
+
+async def _settle(informers: Informers) -> None:
+    """Once the caches are complete, take them out of the garbage collector's rounds."""
+    await until_synced(informers, who="daemon")
+    gc.collect()
+    gc.freeze()

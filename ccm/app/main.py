@@ -22,8 +22,6 @@ from ccm.app.provider import Misconfigured
 from ccm.base import log, redact
 from ccm.base.tasks import leaves
 
-EXIT_DEFECT = 255
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; the exit code."""
@@ -32,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = options.answer(chosen)
         if text is not None:
             sys.stdout.write(text)
-            return daemon.EXIT_OK
+            return stopping.EXIT_OK
         chosen = config.effective(chosen)
         checks.check(chosen)
         if chosen.write_config_to:
@@ -45,14 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refuse(error: BaseException) -> int:
     """Say what a person has to correct."""
     sys.stderr.write(redact.words(f"{options.PROGRAM}: {error}\n"))
-    return daemon.EXIT_CONFIGURATION
+    return stopping.EXIT_CONFIGURATION
 
 
 def _write_config(chosen: Options) -> int:
     text = config.write(chosen)
     if chosen.write_config_to == "-":
         sys.stdout.write(text)
-        return daemon.EXIT_OK
+        return stopping.EXIT_OK
     try:
         Path(chosen.write_config_to).write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:
@@ -60,7 +58,7 @@ def _write_config(chosen: Options) -> int:
         raise UsageError(
             [f"--write-config-to={chosen.write_config_to} cannot be written: {reason}"]
         ) from error
-    return daemon.EXIT_OK
+    return stopping.EXIT_OK
 
 
 def _set_up_logging(chosen: Options) -> None:
@@ -91,17 +89,12 @@ def _run(chosen: Options) -> int:
     try:
         with stopping.at_once():
             return asyncio.run(daemon.run(chosen, os.environ))
-    except Misconfigured as error:
-        return _refuse(error)
-    except BaseExceptionGroup as group:
-        faults = group.subgroup(Misconfigured)
-        if faults is not None:
-            return _refuse(next(leaves(faults)))
-        logger.error("the daemon failed unexpectedly", exc_info=group)
-        return EXIT_DEFECT
-    except Exception as error:
+    except (Exception, BaseExceptionGroup) as error:
+        for fault in leaves(error):
+            if isinstance(fault, Misconfigured):
+                return _refuse(fault)
         logger.error("the daemon failed unexpectedly", exc_info=error)
-        return EXIT_DEFECT
+        return stopping.EXIT_DEFECT
     finally:
         log.flush()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 
@@ -39,6 +39,11 @@ _DISABLED = metrics.counter("disabled_metrics_total", "[BETA] The count of disab
 _HIDDEN = metrics.counter("hidden_metrics_total", "[BETA] The count of hidden metrics.")
 _LEVELS = ("ALPHA", "BETA", "STABLE")
 
+_FIGURES = (
+    *("api_reads", "api_writes"),
+    *("node_writes", "service_writes", "event_writes"),
+    "cloud_calls",
+)
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 
 
@@ -82,24 +87,22 @@ def summary() -> dict[str, int]:
     Lease included; `node_writes`, `service_writes` and `event_writes` are calls about those
     alone.
     """
-    reads = writes = calls = 0
-    about = {"nodes": 0, "services": 0, "events": 0}
+    found = dict.fromkeys(_FIGURES, 0)
     for family in metrics.REGISTRY.collect():
         for sample in family.samples:
-            if sample.name == "rest_client_requests_total":
-                if sample.labels.get("method") in _WRITES:
-                    writes += int(sample.value)
-                else:
-                    reads += int(sample.value)
-            elif sample.name == "ccm_cloud_calls_total":
-                calls += int(sample.value)
-            elif sample.name == "ccm_kube_writes_total" and sample.labels["resource"] in about:
-                about[sample.labels["resource"]] += int(sample.value)
-    return {
-        "api_reads": reads,
-        "api_writes": writes,
-        "node_writes": about["nodes"],
-        "service_writes": about["services"],
-        "event_writes": about["events"],
-        "cloud_calls": calls,
-    }
+            figure = _figure(sample.name, sample.labels)
+            if figure in found:
+                found[figure] += int(sample.value)
+    return found
+
+
+def _figure(name: str, labels: Mapping[str, str]) -> str:
+    """What a sample counts for; empty if for nothing."""
+    match name:
+        case "rest_client_requests_total":
+            return "api_writes" if labels.get("method") in _WRITES else "api_reads"
+        case "ccm_cloud_calls_total":
+            return "cloud_calls"
+        case "ccm_kube_writes_total":
+            return f"{labels['resource'].removesuffix('s')}_writes"
+    return ""

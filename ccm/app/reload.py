@@ -3,23 +3,31 @@
 Each file has a source that tries its new content, and that may name more files which its
 content depends on. One that cannot be used leaves everything as it was, and is said once, as an
 event, a metric and a log line; it is tried again now and then, because what was wrong may be the
-other side, and at once when a file changes again.
+cloud or the API server, and at once when a file changes again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
+from ccm.app.options import FLAGS, Options, checks, config
+from ccm.app.options.argv import UsageError
+from ccm.app.provider import ConfiguredProvider, Misconfigured, ProviderHolder
 from ccm.base import clock, log, metrics, redact
 from ccm.base.files import Signature, signature
 from ccm.base.tasks import Group
-from ccm.kube.events import EventRecorder
-from ccm.model.meta import ObjectReference
+from ccm.cloud.errors import normalized
+from ccm.cloud.interface import Cloud
+from ccm.kube import config as kube_config
+from ccm.kube import errors as kube_errors
+from ccm.kube.client import Client
+from ccm.kube.transport import Transport
 
 CHECK_S = 1.0
 """How often files are looked at; two looks must agree, so that nothing half-written is read."""
@@ -29,6 +37,14 @@ RETRY_S = 30.0
 
 GONE_LOOKS = 30
 """In how many looks a file may be missing, as while it is exchanged, until that is a fault."""
+
+LIVE = frozenset({"v", "vmodule"})
+"""Settings of the configuration file that are taken over while the process runs."""
+
+Signatures = Mapping[Path, Signature]
+"""Files, and what they looked like before they were last read."""
+
+NO_FILES: Signatures = MappingProxyType({})
 
 _OUTCOMES = metrics.counter(
     "ccm_config_reloads",
@@ -59,7 +75,7 @@ class Source(Protocol):
     """Where it is."""
 
     @property
-    def more(self) -> Mapping[Path, Signature]:
+    def more(self) -> Signatures:
         """Other files that count as a part of it, and what they looked like before they were
         last read; changes with what is in use.
         """
@@ -78,15 +94,6 @@ Tell = Callable[[str, str, str], None]
 """Told (type, reason, message), to record an event."""
 
 
-def teller(recorder: EventRecorder, about: ObjectReference) -> Tell:
-    """Records events about one object."""
-
-    def tell(type_: str, reason: str, message: str) -> None:
-        recorder.event(about, type_, reason, message)
-
-    return tell
-
-
 class Reloader:
     """Follows the files of some sources.
 
@@ -101,7 +108,7 @@ class Reloader:
         sources: Sequence[Source],
         tell: Tell,
         *,
-        since: Mapping[Path, Signature] = MappingProxyType({}),
+        since: Signatures = NO_FILES,
     ) -> None:
         self._sources = sources
         self._tell = tell
@@ -155,7 +162,11 @@ class Reloader:
             return not refusal.final
         except Exception as error:  # noqa: BLE001 - one file must not end what follows the others
             _OUTCOMES.labels(source.name, "failure").inc()
-            self._log.error("changed file made us stumble", exc_info=error, **facts)
+            self._log.error(
+                "changed file could not be tried for a fault of ours, the old stays",
+                exc_info=error,
+                **facts,
+            )
             return False
         _OUTCOMES.labels(source.name, "success").inc()
         self._log.info("changed file is in use", detail=changed, **facts)
@@ -163,21 +174,137 @@ class Reloader:
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Followed:
-    """What is followed, and what it looked like before it was first read."""
-
-    since: Mapping[Path, Signature] = field(default_factory=dict)
-    sources: Sequence[Source] = ()
-
-
-NOTHING = Followed()
-
-
-def signatures(*files: str) -> Mapping[Path, Signature]:
+def signatures(*files: str) -> Signatures:
     """The signature of each file that is named."""
     return {Path(file): signature(Path(file)) for file in files if file}
 
 
 def _look(paths: Iterable[Path]) -> dict[Path, Signature]:
     return {path: signature(path) for path in paths}
+
+
+class CloudConfig:
+    """The provider's configuration: the provider is opened anew.
+
+    Args:
+        file: what it is in.
+        configured: opens a provider with the content of now.
+        holder: of the provider in use.
+        accept: has the last word on a new provider.
+    """
+
+    name = "cloud-config"
+
+    def __init__(
+        self,
+        file: str,
+        configured: ConfiguredProvider,
+        holder: ProviderHolder,
+        accept: Callable[[Cloud], Awaitable[None]],
+    ) -> None:
+        self.path = Path(file)
+        self.more = configured.followed
+        self._opening = configured.opened_once
+        self._holder = holder
+        self._accept = accept
+
+    async def use(self) -> str:
+        """Exchange the provider. Raises Refused."""
+        before = dict(self.more)
+        self.more.clear()
+        try:
+            await self._holder.exchange(self._opening, self._accept)
+        except Exception as error:
+            # The old provider stays, and what the new one lacks may come.
+            self.more.update({**before, **self.more})
+            final = isinstance(error, Misconfigured)
+            raise Refused(str(error if final else normalized(error)), final=final) from error
+        return "the provider was opened anew"
+
+
+class Kubeconfig:
+    """How we reach the API server and as whom: new credentials take over.
+
+    The files that the kubeconfig names count as a part of it; inside a cluster those of the
+    service account are all there is.
+
+    Args:
+        file: the kubeconfig; empty inside a cluster.
+        wire: what is used now.
+        environ: for exec plugins.
+        master: `--master`.
+        adopted: called when the wire has other credentials.
+        name: as a label; empty: what it is.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        wire: Transport,
+        *,
+        environ: Mapping[str, str],
+        master: str = "",
+        adopted: Callable[[], None] = lambda: None,
+        name: str = "",
+    ) -> None:
+        self.name = name or ("kubeconfig" if file else "service-account")
+        self.more = wire.config.files
+        token = next(iter(self.more), kube_config.SERVICE_ACCOUNT / "token")
+        self.path = Path(file) if file else token
+        self._read = partial(kube_config.load, file, master, environ=environ)
+        self._wire = wire
+        self._adopted = adopted
+
+    async def use(self) -> str:
+        """Try the credentials, then take them over. Raises Refused."""
+        try:
+            found = await asyncio.to_thread(self._read)
+        except kube_config.ConfigError as error:
+            raise Refused(str(error)) from error
+        self.more = found.files
+        if found.server != self._wire.config.server:
+            raise Refused(f"it names another server, {found.server}; restart to use it")
+        try:
+            await self._try(found)
+        except kube_errors.KubeError as error:
+            raise Refused(str(error), final=False) from error
+        self._wire.adopt(found)
+        self._adopted()
+        return "new credentials are in use"
+
+    async def _try(self, found: kube_config.ClusterConfig) -> None:
+        async with Transport(found, user_agent=self._wire.user_agent) as wire:
+            # Forbidden is an answer too: the server knows who we are.
+            with suppress(kube_errors.Forbidden):
+                await Client(wire).raw("GET", "/api/v1", retry=False)
+
+
+class Configuration:
+    """Our own configuration file: how much is logged changes at once, the rest at a restart.
+
+    Args:
+        given: the settings in force; what the command line said stays.
+    """
+
+    name = "config"
+
+    def __init__(self, given: Options) -> None:
+        self.path = Path(given.config)
+        self.more = NO_FILES
+        self._given = given
+        self._now = given
+
+    async def use(self) -> str:
+        """Read the file. Raises Refused."""
+        try:
+            found = await asyncio.to_thread(config.reread, self._given)
+            checks.check(found)
+        except UsageError as error:
+            raise Refused(str(error)) from error
+        changed = [name for name in FLAGS if found.get(name) != self._now.get(name)]
+        self._now = found
+        log.change(found.v, found.vmodule)
+        later = [name for name in changed if name not in LIVE]
+        if later:
+            return f"at the next start: {', '.join(later)}"
+        return f"changed: {', '.join(changed) or 'nothing'}"

@@ -18,8 +18,11 @@ from ccm.base.drain import Drain
 from ccm.base.lastresort import LastResort
 from ccm.base.tasks import cancel_and_join, spawn
 
-EXIT_TOLD = 0
+EXIT_OK = 0
+EXIT_CONFIGURATION = 1
+EXIT_LOST_LEASE = 1
 EXIT_FORCED = 1
+EXIT_DEFECT = 255
 
 MARGIN_S = 8.0
 """Time for all that comes after the grace period; with its default of 20 s the daemon has ended
@@ -36,7 +39,7 @@ def at_once() -> Iterator[None]:
     """
 
     def told(*_: object) -> None:
-        raise SystemExit(EXIT_TOLD)
+        raise SystemExit(EXIT_OK)
 
     before = {number: signal.signal(number, told) for number in SIGNALS}
     try:

@@ -7,7 +7,6 @@ stretched by a uniform random factor between 1 and 1.2, never shortened.
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 
@@ -65,26 +64,3 @@ class Streak:
         """Forget the failures: the thing works again."""
         self.failures = 0
         self._last = None
-
-
-@dataclass(slots=True, kw_only=True)
-class PerItem:
-    """Failure counts kept apart per item, all under one policy."""
-
-    policy: Exponential
-    rng: random.Random = field(default_factory=random.Random)
-    _failures: dict[Hashable, int] = field(default_factory=dict)
-
-    def next_delay(self, key: Hashable) -> float:
-        """Record a failure of `key` and return its delay in seconds."""
-        count = self._failures.get(key, 0)
-        self._failures[key] = count + 1
-        return self.policy.delay(count, self.rng)
-
-    def failures(self, key: Hashable) -> int:
-        """How many failures in a row `key` has had."""
-        return self._failures.get(key, 0)
-
-    def forget(self, key: Hashable) -> None:
-        """Start `key` anew: it succeeded, or it is gone."""
-        self._failures.pop(key, None)

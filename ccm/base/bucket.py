@@ -8,20 +8,20 @@ class Bucket:
 
     Args:
         qps: tokens per second, may be fractional; above zero.
-        burst: size of the bucket, at least one.
+        burst: size of the bucket, at least one; may be fractional too.
 
     Raises:
         ValueError: one of them is out of its range.
     """
 
-    def __init__(self, *, qps: float, burst: int) -> None:
+    def __init__(self, *, qps: float, burst: float) -> None:
         if qps <= 0:
             raise ValueError(f"qps must be above 0, not {qps}")
         if burst < 1:
             raise ValueError(f"burst must be at least 1, not {burst}")
         self._qps = qps
-        self._burst = float(burst)
-        self._tokens = float(burst)
+        self._burst = burst
+        self._tokens = burst
         self._updated: float | None = None
 
     def reserve(self, now: float) -> float:
@@ -41,7 +41,7 @@ class Bucket:
         """Seconds until a whole token is there; zero when it is."""
         self._refill(now)
         # A token short by rounding error counts as whole, else a waiter could spin.
-        return 0.0 if self._tokens > 1 - 1e-9 else (1 - self._tokens) / self._qps
+        return 0.0 if self._tokens > 1 - 1e-6 else (1 - self._tokens) / self._qps
 
     def _refill(self, now: float) -> None:
         grown = 0.0 if self._updated is None else max(0.0, now - self._updated) * self._qps

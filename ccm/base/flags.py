@@ -42,12 +42,10 @@ class Section:
     Attributes:
         title: its heading in help.
         ours: True when the Go reference has no such flags.
-        accepted: why no flag of this section has an effect yet; empty if they work.
     """
 
     title: str
     ours: bool = False
-    accepted: str = ""
 
     def flag(
         self,
@@ -56,18 +54,16 @@ class Section:
         *,
         kind: Kind[T] | None = None,
         check: Check[T] | None = None,
-        accepted: str = "",
         **more: str,
     ) -> T:
         """Declare a flag as the default of a dataclass field.
 
-        The field's name with `-` for `_` is the flag's name. Without a `kind` it is the usual
-        one for the type of the default. `more` takes the `unit`, `path`, `short` and
-        `deprecated` of `Flag`.
+        The field's name with `-` for `_`, but for one at its end, is the flag's name. Without a
+        `kind` it is the usual one for the type of the default. `more` takes the `unit`, `path`,
+        `short`, `accepted` and `deprecated` of `Flag`.
         """
         kind = kind or _USUAL[type(default)]
         facts = {"kind": kind, "section": self, "text": text, "check": check, **more}
-        facts["accepted"] = accepted or self.accepted
         return field(default_factory=lambda: default, metadata={"flag": facts})
 
 
@@ -120,7 +116,7 @@ def table(declared: type) -> dict[str, Flag]:
     fields = (entry for entry in dataclasses.fields(declared) if "flag" in entry.metadata)
     flags = (
         Flag(
-            name=entry.name.replace("_", "-"),
+            name=entry.name.rstrip("_").replace("_", "-"),
             default=entry.default_factory(),  # type: ignore[operator]
             **entry.metadata["flag"],
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ccm.base import clock
 from ccm.base.log import Logger
 
 
@@ -13,27 +14,29 @@ class Outage:
     Args:
         log: where the lines go.
         begins: the line at the start, a warning; repeated as `debug` while it lasts.
-        ends: the line at the end, an `info`.
+        ends: the line at the end, an `info`; it says how long the trouble was.
     """
 
     def __init__(self, log: Logger, *, begins: str, ends: str) -> None:
         self._log = log
         self._begins = begins
         self._ends = ends
-        self._lasts = False
+        self.since: float | None = None
+        """Monotonic time when it began; None: all is well."""
 
     def __bool__(self) -> bool:
         """Whether it lasts."""
-        return self._lasts
+        return self.since is not None
 
     def goes_on(self, **facts: Any) -> None:
         """There is trouble, just begun or not."""
-        level = self._log.debug if self._lasts else self._log.warning
-        self._lasts = True
+        level = self._log.debug if self else self._log.warning
+        self.since = clock.monotonic() if self.since is None else self.since
         level(self._begins, **facts)
 
     def is_over(self, **facts: Any) -> None:
         """There is none, or none any more."""
-        if self._lasts:
-            self._lasts = False
-            self._log.info(self._ends, **facts)
+        if self.since is not None:
+            lasted_s = round(clock.monotonic() - self.since, 1)
+            self.since = None
+            self._log.info(self._ends, after_s=lasted_s, **facts)

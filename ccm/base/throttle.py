@@ -12,6 +12,7 @@ from collections import deque
 from typing import Protocol
 
 from ccm.base import clock
+from ccm.base.bucket import Bucket
 
 
 class Limiter(Protocol):
@@ -31,33 +32,25 @@ class Unlimited:
 
 
 class TokenBucket:
-    """A FIFO token bucket.
+    """A `Bucket` with a line before it, served first come, first served.
 
     Args:
-        qps: tokens per second, may be fractional; must be above zero.
+        qps: tokens per second, may be fractional; above zero.
         burst: size of the bucket, at least one. It starts full.
+
+    Raises:
+        ValueError: one of them is out of its range.
     """
 
     def __init__(self, *, qps: float, burst: int) -> None:
-        if qps <= 0:
-            raise ValueError(f"qps must be above 0, not {qps}")
-        if burst < 1:
-            raise ValueError(f"burst must be at least 1, not {burst}")
-        self._qps = qps
-        self._burst = burst
-        self._tokens = float(burst)
-        self._updated = clock.monotonic()
+        self._bucket = Bucket(qps=qps, burst=burst)
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     def try_acquire(self) -> bool:
         """Take a token if one is there and nobody waits; never waits itself."""
         if self._waiters:
             return False
-        self._refill()
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
+        return self._bucket.take(clock.monotonic())
 
     async def acquire(self) -> float:
         """Wait for a token, in order of arrival; a cancelled waiter takes none."""
@@ -66,9 +59,8 @@ class TokenBucket:
         started = clock.monotonic()
         await self._queue_up()
         try:
-            while (missing := self._missing()) > 0:  # noqa: ASYNC110 - only time brings tokens
-                await asyncio.sleep(missing)
-            self._tokens -= 1
+            while not self._bucket.take(now := clock.monotonic()):  # noqa: ASYNC110 - time brings them
+                await asyncio.sleep(self._bucket.missing_s(now))
         finally:
             self._hand_over()
         return clock.monotonic() - started
@@ -96,19 +88,6 @@ class TokenBucket:
         self._waiters.popleft()
         if self._waiters and not self._waiters[0].done():
             self._waiters[0].set_result(None)
-
-    def _refill(self) -> None:
-        now = clock.monotonic()
-        # A bucket made outside the event loop may have been stamped by another clock.
-        grown = self._tokens + max(0.0, now - self._updated) * self._qps
-        self._tokens = min(float(self._burst), grown)
-        self._updated = now
-
-    def _missing(self) -> float:
-        """Seconds until a whole token is there; zero when it is."""
-        self._refill()
-        # A token short by rounding error counts as whole, else the head could spin.
-        return 0.0 if self._tokens > 1 - 1e-6 else (1 - self._tokens) / self._qps
 
 
 def bucket(qps: float, burst: int) -> Limiter:

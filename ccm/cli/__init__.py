@@ -1,4 +1,4 @@
-"""The `ccm` command: for people who try, inspect or develop, never for production.
+"""The `kube-ccm` command: for people who try, inspect or develop, never for production.
 
 Each subcommand is a module with two functions: `add` describes its arguments, and the
 function it registers runs them and returns the exit status. A subcommand imports what
@@ -21,18 +21,19 @@ from ccm.cli import completion, doctor, providers, sandbox
 _DESCRIPTION = """\
 Tools around the cloud-controller-manager: try it, look into it, develop a provider.
 
-The daemon itself is another command: cloud-controller-manager (or python -m ccm).
+The daemon itself is another command: cloud-controller-manager (or python -m ccm). Beside kubectl,
+all of this is `kubectl ccm` too.
 """
 
 _EPILOG = """\
 start here:
-  ccm sandbox                     a whole cluster to play with, on this machine, in seconds
-  ccm sandbox --help              what it does and what you can do in it
+  kube-ccm sandbox                     a whole cluster to play with, on this machine, in seconds
+  kube-ccm sandbox --help              what it does and what you can do in it
 
 with a cluster of your own:
-  ccm providers                   which providers are installed; with a NAME, what it reads
-  ccm doctor --cloud-provider=... the daemon's flags: finds what keeps it from working
-  source <(ccm completion bash)   Tab completes commands and flags, the daemon's too
+  kube-ccm providers                   which providers are installed; with a NAME, what it reads
+  kube-ccm doctor --cloud-provider=... the daemon's flags: finds what keeps it from working
+  source <(kube-ccm completion bash)   Tab completes commands and flags, the daemon's too
 """
 
 _COLUMN = 16
@@ -69,12 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog="ccm",
+        prog="kube-ccm",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=_Formatter,
     )
-    parser.add_argument("--version", action="version", version=f"ccm {ccm.__version__}")
+    parser.add_argument("--version", action="version", version=f"kube-ccm {ccm.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     sandbox.add(commands)
     providers.add(commands)

@@ -1,4 +1,4 @@
-"""`ccm` and `python -m ccm.cli`: the command for people."""
+"""`kube-ccm`, `kubectl ccm` and `python -m ccm.cli`: the command for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import os
 import sys
 import threading
 
+from ccm.cli import completion
 from ccm.cli import main as run
+
+
+def complete() -> None:
+    """Tell kubectl what Tab may offer behind `kubectl ccm` and the words that it hands on."""
+    sys.exit(run([completion.ASK, "kube-ccm", *sys.argv[1:]]))
 
 
 def main() -> None:

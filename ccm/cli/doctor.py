@@ -1,4 +1,4 @@
-"""`ccm doctor`: the daemon's own flags and a few more, in; findings and an exit status, out."""
+"""`kube-ccm doctor`: the daemon's own flags and a few more in, findings and an exit status out."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ Looks at the API server, the permissions, the provider, the cloud and the nodes,
 says of each what it found and what to do next. Nothing is ever written, neither to the cluster nor
 to the cloud.
 
-Usage: ccm doctor [-o table|json] [--timeout=DURATION] [--as=USER] [the daemon's own flags]
+Usage: kube-ccm doctor [-o table|json] [--timeout=DURATION] [--as=USER] [the daemon's own flags]
 
 Give it the flags of the daemon, for instance those of its Deployment. Without --kubeconfig and
 outside a cluster it uses $KUBECONFIG or ~/.kube/config, as kubectl does.
 
 examples:
-  ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml
-  ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml --controllers=*,-route -o json
-  ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml \\
+  kube-ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml
+  kube-ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml --controllers=*,-route -o json
+  kube-ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml \\
       --as=system:serviceaccount:kube-system:cloud-controller-manager
 
 exit status: 0 no failure, 1 a failure, 2 the command line is wrong
@@ -85,40 +85,33 @@ def add(commands: Any) -> None:
 
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
-    from ccm.base import flag_values as values
-    from ccm.base import flags
+    from ccm.base import flag_checks as checks
+    from ccm.base.flags import Section, table
     from ccm.doctor import LIMIT_S
 
-    section = flags.Section("doctor", ours=True)
-    return {
-        flag.name: flag
-        for flag in (
-            flags.Flag(
-                name="output",
-                section=section,
-                kind=values.STRING,
-                default="table",
-                text="table for people, json for programs.",
-                short="o",
-            ),
-            flags.Flag(
-                name="timeout",
-                section=section,
-                kind=values.DURATION,
-                default=timedelta(seconds=LIMIT_S),
-                text="Longest time that one check may take.",
-            ),
-            flags.Flag(
-                name="as",
-                section=section,
-                kind=values.STRING,
-                default="",
-                text="Ask about the permissions of this user, such as "
-                "system:serviceaccount:kube-system:cloud-controller-manager, instead of our own. "
-                "Needs the right to ask about others.",
-            ),
+    section = Section("doctor", ours=True)
+
+    @dataclass(frozen=True)
+    class Own:
+        output: str = section.flag(
+            "table",
+            "table for people, json for programs.",
+            short="o",
+            check=lambda word: "" if word in ("table", "json") else "must be table or json",
         )
-    }
+        timeout: timedelta = section.flag(  # noqa: RUF009 - it is `dataclasses.field`
+            timedelta(seconds=LIMIT_S),
+            "Longest time that one check may take.",
+            check=checks.positive,
+        )
+        as_: str = section.flag(
+            "",
+            "Ask about the permissions of this user, such as "
+            "system:serviceaccount:kube-system:cloud-controller-manager, instead of our own. "
+            "Needs the right to ask about others.",
+        )
+
+    return table(Own)
 
 
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
@@ -134,14 +127,14 @@ def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
             return EXIT_OK
         wanted = read(words)
     except UsageError as error:
-        sys.stderr.write(f"ccm doctor: {error}\n")
+        sys.stderr.write(f"kube-ccm doctor: {error}\n")
         return EXIT_USAGE
     with Watchman(wanted.limit_s) as watchman:
         return asyncio.run(answer(wanted, out, watch=watchman.watch))
 
 
 def read(words: Sequence[str]) -> Wanted:
-    """Turn the words behind `ccm doctor` into what is wanted.
+    """Turn the words behind `kube-ccm doctor` into what is wanted.
 
     Raises:
         UsageError: they cannot be used; every fault is named.
@@ -151,13 +144,13 @@ def read(words: Sequence[str]) -> Wanted:
     own = own_flags()
     parsed = argv.parse({**FLAGS, **own}, words)
     given = {name: value for name, value in parsed.values.items() if name not in own}
+    chosen = {name: parsed.values.get(name, flag.default) for name, flag in own.items()}
     faults = [f"{word!r} is no flag" for word in parsed.arguments]
-    output = parsed.values.get("output", own["output"].default)
-    if output not in ("table", "json"):
-        faults.append(f"--output={output}: must be table or json")
-    limit: timedelta = parsed.values.get("timeout", own["timeout"].default)
-    if limit <= timedelta(0):
-        faults.append("--timeout must be longer than 0s")
+    faults += [
+        flag.fault(chosen[name], right)
+        for name, flag in own.items()
+        if (right := flag.wrong(chosen[name]))
+    ]
     options = config.effective(Options.given(given))
     # A missing provider is found by the examination, whose other checks are made all the same.
     faults += checks.faults(replace(options, cloud_provider=options.cloud_provider or _UNSET))
@@ -165,9 +158,9 @@ def read(words: Sequence[str]) -> Wanted:
         raise argv.UsageError(faults)
     return Wanted(
         options=options,
-        output=output,
-        limit_s=limit.total_seconds(),
-        account=parsed.values.get("as", ""),
+        output=chosen["output"],
+        limit_s=chosen["timeout"].total_seconds(),
+        account=chosen["as"],
     )
 
 
@@ -272,7 +265,7 @@ class Watchman:
 
     def _end(self, name: str) -> None:
         shown = _SHOW_CURSOR if sys.stderr.isatty() else ""
-        text = f"{shown}ccm doctor: {name}: hangs and cannot be cancelled, given up\n"
+        text = f"{shown}kube-ccm doctor: {name}: hangs and cannot be cancelled, given up\n"
         os.write(sys.stderr.fileno(), text.encode())
         os._exit(EXIT_FAILED)
 

@@ -1,4 +1,4 @@
-"""`ccm providers`: which providers are installed, and what each offers and reads."""
+"""`kube-ccm providers`: which providers are installed, and what each offers and reads."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Services that it reads. It is not opened, and its cloud is not asked, unless you
 
 _EPILOG = """\
 examples:
-  ccm providers
-  ccm providers sim
-  ccm providers sim --cloud-config cloud.yaml -o json
+  kube-ccm providers
+  kube-ccm providers sim
+  kube-ccm providers sim --cloud-config cloud.yaml -o json
 
 exit status: 0, or 1 when there is no such provider or it cannot be used
 """
@@ -85,7 +85,8 @@ def _describe(name: str, cloud_config: str, output: str) -> int:
     try:
         told = asyncio.run(catalogue.describe(name, cloud_config=cloud_config))
     except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-        sys.stderr.write(redact.words(f"ccm providers: {str(error) or type(error).__name__}\n"))
+        said = str(error) or type(error).__name__
+        sys.stderr.write(redact.words(f"kube-ccm providers: {said}\n"))
         return EXIT_FAILED
     if output == "json":
         _write_json(catalogue.document(told))

@@ -1,4 +1,4 @@
-"""`ccm sandbox`: its arguments, checked as a whole before anything starts."""
+"""`kube-ccm sandbox`: its arguments, checked as a whole before anything starts."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ that the sandbox prints.
 
 _EPILOG = """\
 examples:
-  ccm sandbox                               5 nodes, until Ctrl-C
-  ccm sandbox --nodes 500 --latency 50ms    a bigger cluster, a slower cloud
-  ccm sandbox --once                        exit with 0 as soon as all is done
-  ccm sandbox --provider acme --provider-config acme.yaml --node-names vm-1,vm-2
-                                            your own provider, and nodes your cloud knows
+  kube-ccm sandbox                               5 nodes, until Ctrl-C
+  kube-ccm sandbox --nodes 500 --latency 50ms    a bigger cluster, a slower cloud
+  kube-ccm sandbox --once                        exit with 0 as soon as all is done
+  kube-ccm sandbox --provider acme --provider-config acme.yaml --node-names vm-1,vm-2
+                                                 your own provider, and nodes your cloud knows
 """
 
 

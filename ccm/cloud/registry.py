@@ -50,7 +50,7 @@ class provider:  # noqa: N801 - a decorator
             yield cloud.Cloud(name="acme", instances=AcmeInstances(api))
     ```
 
-    All but `sdk` is what `ccm providers NAME` tells without opening it.
+    All but `sdk` is what `kube-ccm providers NAME` tells without opening it.
 
     Attributes:
         sdk: the SDK version it was written for. A provider without this mark, a bare

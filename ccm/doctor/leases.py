@@ -91,7 +91,7 @@ async def lease(case: Case) -> Finding:
     namespace, name = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     try:
         found = await case.client.resource(LEASES).get(name, namespace=namespace)
-    except errors.Missing:
+    except errors.NotFound:
         case.holder = ""
         return await _absent(case, namespace, name)
     except errors.Forbidden as error:
@@ -143,7 +143,7 @@ async def managers(case: Case) -> Finding:
 async def _absent(case: Case, namespace: str, name: str) -> Finding:
     try:
         await case.client.raw("GET", f"/api/v1/namespaces/{quote(namespace)}")
-    except errors.Missing:
+    except errors.NotFound:
         return fail(
             f"the namespace {namespace} of the Lease does not exist",
             f"create it, or set --leader-elect-resource-namespace: kubectl create ns {namespace}",
@@ -202,7 +202,7 @@ async def _managers(case: Case, namespace: str) -> Sequence[Manager] | None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     try:
         answer = await case.client.raw("GET", path)
-    except (errors.Forbidden, errors.Missing):
+    except (errors.Forbidden, errors.NotFound):
         return None
     return list(_in_pods(msgspec.json.decode(answer, type=_Pods).items or ()))
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ccm.app import trust
-from ccm.app.accounts import NAMESPACE as ACCOUNTS_NAMESPACE
+from ccm.app.clients import ACCOUNTS_NAMESPACE
 from ccm.app.options import Options, names
+from ccm.app.serving import trust
 from ccm.runtime.manifest import Manifest
 
 SYSTEM_NAMESPACE = "kube-system"

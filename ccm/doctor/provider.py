@@ -72,7 +72,7 @@ async def provider(case: Case) -> Finding:
     except registry.ProviderError as error:
         return fail(
             str(error),
-            "install the package of the provider beside the daemon; `ccm providers` lists them",
+            "install the provider's package beside the daemon; `kube-ccm providers` lists them",
         )
     entry = registry.available()[name]
     origin = f", {entry.dist.name} {entry.dist.version}" if entry.dist else ""
@@ -174,7 +174,7 @@ def _lacking(case: Case, controller: Manifest[Any]) -> str:
 
 
 def _refused(error: Misconfigured, name: str, shown: str) -> Finding:
-    advice = f"correct it; `ccm providers {name}` shows what the provider reads"
+    advice = f"correct it; `kube-ccm providers {name}` shows what the provider reads"
     if isinstance(error.__cause__, ConfigError):
         faults = error.__cause__.faults
         return fail(f"{shown}: {faults[0]}", advice, details=faults[1:])
@@ -193,7 +193,7 @@ def _kind(error: errors.CloudError) -> str:
 
 def _advice(error: errors.CloudError, name: str) -> Iterator[str]:
     if isinstance(error, errors.Unauthenticated):
-        yield f"put valid credentials into --cloud-config; `ccm providers {name}` shows where"
+        yield f"put valid credentials into --cloud-config; `kube-ccm providers {name}` shows where"
     elif isinstance(error, errors.PermissionDenied):
         yield "give the account at the cloud the right to read instances"
     elif isinstance(error, errors.Unavailable | errors.DeadlineExceeded):

@@ -124,7 +124,7 @@ async def identity(case: Case) -> Finding:
             "its ServiceAccount still exists",
             details=[str(error)],
         )
-    except (errors.Missing, errors.Forbidden):
+    except (errors.NotFound, errors.Forbidden):
         return warn(
             "the API server does not say who we are (Kubernetes does so from 1.28 on)",
             "nothing, if the permissions below are complete",

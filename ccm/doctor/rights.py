@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from ccm.app.accounts import NAMESPACE as ACCOUNTS_NAMESPACE
-from ccm.app.daemon import migration_plan
+from ccm.app.clients import ACCOUNTS_NAMESPACE
+from ccm.app.election import migration_plan
 from ccm.app.options.documents import DocumentError
 from ccm.app.provider import Misconfigured
 from ccm.base.tasks import bounded

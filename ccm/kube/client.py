@@ -11,9 +11,9 @@ Every call may raise `errors.ApiError` or `errors.Unreachable`, and nothing else
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -25,7 +25,7 @@ from ccm.kube.resources import Kind
 from ccm.kube.transport import Transport
 from ccm.model.meta import KubeObject
 
-__all__ = ["PAGE_SIZE", "Client", "Page", "Propagation", "Resource", "WatchEvent"]
+__all__ = ["PAGE_SIZE", "Client", "Page", "Resource", "WatchEvent"]
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -36,13 +36,9 @@ only (the chunk size of client-go's pager)."""
 IDLE_GRACE_S = 30.0
 """How much longer than the server's own time limit a watch may be silent."""
 
-Propagation = Literal["Orphan", "Background", "Foreground"]
-
 _JSON = "application/json"
 _STRATEGIC = "application/strategic-merge-patch+json"
 _MERGE = "application/merge-patch+json"
-_JSON_PATCH = "application/json-patch+json"
-_APPLY = "application/apply-patch+yaml"
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -57,6 +53,7 @@ class Client:
         timeout_s: limit of one attempt of one call, in seconds; watches have none.
         graceful: whether a stop lets what changes something come to its end, with all attempts:
             a request cut on its way may still be carried out, when somebody else leads already.
+        urgent: whether its calls wait behind no other request; for the Lease.
     """
 
     def __init__(
@@ -67,11 +64,13 @@ class Client:
         limiter: Limiter | None = None,
         timeout_s: float = 30.0,
         graceful: bool = False,
+        urgent: bool = False,
     ) -> None:
         self._transport = transport
         self._limiter: Limiter = limiter if limiter is not None else Unlimited()
         self._timeout_s = timeout_s
         self._graceful = graceful
+        self._urgent = urgent
         self.name = name
         self.user_agent = f"{transport.user_agent}/{name}" if name else transport.user_agent
 
@@ -87,7 +86,6 @@ class Client:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = _JSON,
-        accept: str = _JSON,
         retry: bool = True,
     ) -> bytes:
         """Any request, such as `GET /version` or a review; `path` is encoded already."""
@@ -99,11 +97,11 @@ class Client:
                 query=query,
                 body=body,
                 content_type=content_type,
-                accept=accept,
                 timeout_s=self._timeout_s,
                 limiter=self._limiter,
                 user_agent=self.user_agent,
                 retry=retry,
+                urgent=self._urgent,
             )
 
     def lines(
@@ -130,12 +128,9 @@ class Resource(Generic[T]):
         self._client = client
         self.kind = kind
 
-    async def get(
-        self, name: str, *, namespace: str = "", resource_version: str | None = None
-    ) -> T:
-        """Read one object; `resource_version="0"` accepts the server's cached state."""
-        query = {} if resource_version is None else {"resourceVersion": resource_version}
-        return await self._call("GET", self._path(name, namespace), query=query)
+    async def get(self, name: str, *, namespace: str = "") -> T:
+        """Read one object as it is now."""
+        return await self._call("GET", self._path(name, namespace))
 
     async def list_page(
         self,
@@ -143,55 +138,29 @@ class Resource(Generic[T]):
         namespace: str = "",
         limit: int = PAGE_SIZE,
         continue_: str = "",
-        resource_version: str | None = None,
-        resource_version_match: str = "",
-        label_selector: str = "",
         field_selector: str = "",
     ) -> Page[T]:
-        """Read one page of the objects.
+        """Read one page of the newest state.
 
         Args:
             namespace: empty for all.
-            limit: most objects in the answer; 0 asks for all at once.
+            limit: most objects in the answer.
             continue_: the token of the page before; empty for the first.
-            resource_version: None asks for the newest state; ignored by the server
-                together with a token, and so not sent then.
-            resource_version_match: `Exact` or `NotOlderThan`, with a resource_version.
-            label_selector: as in kubectl.
             field_selector: as in kubectl.
         """
-        query: dict[str, str] = {}
-        if limit:
-            query["limit"] = str(limit)
-        if continue_:
-            query["continue"] = continue_
-        elif resource_version is not None:
-            query["resourceVersion"] = resource_version
-            if resource_version_match:
-                query["resourceVersionMatch"] = resource_version_match
-        _add_selectors(query, label_selector, field_selector)
+        query = {"limit": str(limit), "continue": continue_, "fieldSelector": field_selector}
         path = self.kind.path(namespace=namespace)
-        return decode.decode_page(self.kind, await self._client.raw("GET", path, query=query))
+        body = await self._client.raw("GET", path, query=_filled(query))
+        return decode.decode_page(self.kind, body)
 
     async def pages(
-        self,
-        *,
-        namespace: str = "",
-        limit: int = PAGE_SIZE,
-        resource_version: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
+        self, *, namespace: str = "", field_selector: str = ""
     ) -> AsyncIterator[Page[T]]:
         """All pages, one after the other; a token that expires in between raises Gone."""
         token = ""
         while True:
             page = await self.list_page(
-                namespace=namespace,
-                limit=limit,
-                continue_=token,
-                resource_version=resource_version,
-                label_selector=label_selector,
-                field_selector=field_selector,
+                namespace=namespace, continue_=token, field_selector=field_selector
             )
             yield page
             token = page.continue_
@@ -207,7 +176,7 @@ class Resource(Generic[T]):
         where = namespace or str((content.get("metadata") or {}).get("namespace") or "")
         self._need_namespace(where)
         path = self.kind.path(namespace=where)
-        return await self._call("POST", path, body=_ENCODER.encode(content))
+        return await self._call("POST", path, body=content)
 
     async def replace(self, obj: T, *, subresource: str = "") -> T:
         """Write an object as a whole (PUT), guarded by its resourceVersion.
@@ -218,109 +187,35 @@ class Resource(Generic[T]):
         if not self.kind.complete:
             raise TypeError(f"{self.kind.kind} is not modelled completely: patch it instead")
         path = self._path(obj.name, obj.namespace, subresource)
-        return await self._call("PUT", path, body=_ENCODER.encode(self._content(obj)))
+        return await self._call("PUT", path, body=self._content(obj))
 
     async def patch_strategic(
-        self,
-        name: str,
-        patch: Mapping[str, Any],
-        *,
-        namespace: str = "",
-        subresource: str = "",
+        self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T:
         """Strategic merge patch: lists with a merge key are merged; built-in kinds only."""
         path = self._path(name, namespace, subresource)
-        return await self._patch(path, patch, _STRATEGIC)
+        return await self._call("PATCH", path, body=patch, content_type=_STRATEGIC)
 
     async def patch_merge(
-        self,
-        name: str,
-        patch: Mapping[str, Any],
-        *,
-        namespace: str = "",
-        subresource: str = "",
+        self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
     ) -> T:
         """JSON merge patch (RFC 7386): lists are replaced, None removes a field."""
-        return await self._patch(self._path(name, namespace, subresource), patch, _MERGE)
-
-    async def patch_json(
-        self,
-        name: str,
-        patch: Sequence[Mapping[str, Any]],
-        *,
-        namespace: str = "",
-        subresource: str = "",
-    ) -> T:
-        """JSON patch (RFC 6902): a list of operations, all or none."""
-        return await self._patch(self._path(name, namespace, subresource), patch, _JSON_PATCH)
-
-    async def apply(
-        self,
-        name: str,
-        obj: Mapping[str, Any],
-        *,
-        field_manager: str,
-        force: bool = False,
-        namespace: str = "",
-        subresource: str = "",
-    ) -> T:
-        """Server-side apply in the name of a field manager; `force` takes fields over.
-
-        Raises:
-            errors.Conflict: another manager owns a field and `force` is off.
-        """
-        query = {"fieldManager": field_manager}
-        if force:
-            query["force"] = "true"
         path = self._path(name, namespace, subresource)
-        return await self._patch(path, self._content(obj), _APPLY, query=query)
+        return await self._call("PATCH", path, body=patch, content_type=_MERGE)
 
-    async def delete(
-        self,
-        name: str,
-        *,
-        namespace: str = "",
-        uid: str | None = None,
-        resource_version: str | None = None,
-        grace_period_s: int | None = None,
-        propagation: Propagation | None = None,
-    ) -> None:
+    async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
         """Delete an object.
 
         Raises:
-            errors.Conflict: `uid` or `resource_version` is given and is not the object's.
-            errors.Missing: there is no such object.
+            errors.Conflict: the object has another UID than the one given.
+            errors.NotFound: there is no such object.
         """
-        options = _delete_options(uid, resource_version, grace_period_s, propagation)
-        options.update(apiVersion="v1", kind="DeleteOptions")
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
         path = self._path(name, namespace)
         metrics.writes(self.kind.plural).inc()
         await self._client.raw("DELETE", path, body=_ENCODER.encode(options))
-
-    async def evict(
-        self,
-        name: str,
-        *,
-        namespace: str,
-        uid: str | None = None,
-        grace_period_s: int | None = None,
-    ) -> None:
-        """Ask for a Pod's eviction (policy/v1); call it on the resource of Pods.
-
-        It is not repeated here: the caller decides how long to wait for a budget.
-
-        Raises:
-            errors.TooMany: a disruption budget forbids it now; `retry_after` may say when.
-        """
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": _delete_options(uid, None, grace_period_s, None),
-        }
-        path = self._path(name, namespace, "eviction")
-        metrics.writes(self.kind.plural).inc()
-        await self._client.raw("POST", path, body=_ENCODER.encode(body), retry=False)
 
     @contextlib.asynccontextmanager
     async def watch(
@@ -330,7 +225,6 @@ class Resource(Generic[T]):
         resource_version: str = "",
         timeout_s: int,
         send_initial_events: bool = False,
-        label_selector: str = "",
         field_selector: str = "",
         idle_timeout_s: float | None = None,
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
@@ -342,7 +236,6 @@ class Resource(Generic[T]):
             timeout_s: seconds after which the server shall end the watch.
             send_initial_events: begin with the present objects as ADDED events, ended by
                 a bookmark with `initial_events_end`.
-            label_selector: as in kubectl.
             field_selector: as in kubectl.
             idle_timeout_s: longest silence; by default a little above `timeout_s`.
 
@@ -354,13 +247,16 @@ class Resource(Generic[T]):
             "watch": "true",
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(timeout_s),
+            "resourceVersion": resource_version,
+            "fieldSelector": field_selector,
         }
-        if resource_version or send_initial_events:
-            query["resourceVersion"] = resource_version
+        query = _filled(query)
         if send_initial_events:
-            query["sendInitialEvents"] = "true"
-            query["resourceVersionMatch"] = "NotOlderThan"
-        _add_selectors(query, label_selector, field_selector)
+            query |= {
+                "resourceVersion": resource_version,
+                "sendInitialEvents": "true",
+                "resourceVersionMatch": "NotOlderThan",
+            }
         idle = timeout_s + IDLE_GRACE_S if idle_timeout_s is None else idle_timeout_s
         path = self.kind.path(namespace=namespace)
         async with (
@@ -378,27 +274,14 @@ class Resource(Generic[T]):
         method: str,
         path: str,
         *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
+        body: Mapping[str, Any] | None = None,
         content_type: str = _JSON,
     ) -> T:
         if method != "GET":
             metrics.writes(self.kind.plural).inc()
-        answer = await self._client.raw(
-            method, path, query=query, body=body, content_type=content_type
-        )
+        sent = None if body is None else _ENCODER.encode(body)
+        answer = await self._client.raw(method, path, body=sent, content_type=content_type)
         return decode.decode_object(self.kind, answer)
-
-    async def _patch(
-        self,
-        path: str,
-        patch: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-        content_type: str,
-        *,
-        query: Mapping[str, str] | None = None,
-    ) -> T:
-        body = _ENCODER.encode(patch)
-        return await self._call("PATCH", path, query=query, body=body, content_type=content_type)
 
     def _content(self, obj: T | Mapping[str, Any]) -> dict[str, Any]:
         plain = msgspec.to_builtins(obj) if isinstance(obj, msgspec.Struct) else obj
@@ -416,24 +299,6 @@ class Resource(Generic[T]):
             raise ValueError(f"a {self.kind.kind} {word} namespace")
 
 
-def _add_selectors(query: dict[str, str], label_selector: str, field_selector: str) -> None:
-    if label_selector:
-        query["labelSelector"] = label_selector
-    if field_selector:
-        query["fieldSelector"] = field_selector
-
-
-def _delete_options(
-    uid: str | None,
-    resource_version: str | None,
-    grace_period_s: int | None,
-    propagation: Propagation | None,
-) -> dict[str, Any]:
-    wanted = {"uid": uid, "resourceVersion": resource_version}
-    preconditions = {key: value for key, value in wanted.items() if value is not None}
-    options = {
-        "preconditions": preconditions or None,
-        "gracePeriodSeconds": grace_period_s,
-        "propagationPolicy": propagation,
-    }
-    return {key: value for key, value in options.items() if value is not None}
+def _filled(query: Mapping[str, str]) -> dict[str, str]:
+    """The parameters that say something."""
+    return {name: value for name, value in query.items() if value}

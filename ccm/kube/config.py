@@ -1,7 +1,7 @@
 """Where the API server is and who we are: from inside the cluster, or from a kubeconfig.
 
-`load` reads once, at start; what rotates later (token file, certificates, the exec
-plugin's answer) is followed by the objects it returns. Every setting of a kubeconfig is
+`load` reads everything at once and names the files it read, so that whoever follows them can
+load anew, and try what was found before it is used. Every setting of a kubeconfig is
 either honoured or refused by name: an ignored proxy or impersonation would send requests
 where, or as whom, nobody wants them.
 
@@ -12,22 +12,26 @@ a daemon inside a cluster never loads it.
 from __future__ import annotations
 
 import base64
-import binascii
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ccm.base.files import Signature
+from ccm.base.keypair import KeyPair
 from ccm.base.log import logger
 from ccm.kube import kubeconfig_reader, tls
-from ccm.kube.credentials import Credentials, Fixed, TokenFile, basic, bearer, read_token
+from ccm.kube.config_parts import ConfigError, Parts, Section
+from ccm.kube.credentials import Credentials, Fixed, basic, bearer
 from ccm.kube.exec_plugin import API_VERSIONS, ExecPlugin, ExecSettings
 from ccm.model import names
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a Pod finds its token, its cluster's authority and its namespace."""
+
+__all__ = ["ClusterConfig", "ConfigError", "load"]
 
 DEFAULT_NAMESPACE = "default"
 
@@ -64,10 +68,6 @@ _EXEC_FIELDS = {
 }
 
 
-class ConfigError(Exception):
-    """The configuration is missing, unreadable or not supported; the message says where."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
     """How to reach one API server.
@@ -79,6 +79,8 @@ class ClusterConfig:
         namespace: the one we run in, or the context's.
         disable_compression: ask for answers uncompressed.
         source: where all this comes from, for messages.
+        files: those it was read from beside the kubeconfig, as they looked before that; not
+            those that a program reads.
     """
 
     server: str
@@ -87,6 +89,7 @@ class ClusterConfig:
     namespace: str = DEFAULT_NAMESPACE
     disable_compression: bool = False
     source: str = ""
+    files: Mapping[Path, Signature] = field(default_factory=dict)
 
 
 def load(
@@ -128,14 +131,27 @@ def _in_cluster(environ: Mapping[str, str], folder: Path) -> ClusterConfig:
             "no kubeconfig is given, and this is not inside a cluster:"
             " KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be set"
         )
+    parts = Parts()
     try:
-        read_token(folder / "token")
+        token = parts.token(folder / "token")
     except (OSError, ValueError) as problem:
         raise ConfigError(f"service account token cannot be read: {problem}") from problem
-    authority = folder / "ca.crt"
-    settings = tls.TlsSettings(ca_file=authority)
+    address = f"[{host}]" if ":" in host else host
+    return ClusterConfig(
+        server=f"https://{address}:{port}",
+        credentials=Fixed(bearer(token)),
+        tls=_in_cluster_tls(parts, folder / "ca.crt"),
+        namespace=_read_namespace(folder / "namespace"),
+        disable_compression=True,
+        source=str(folder),
+        files=parts.seen,
+    )
+
+
+def _in_cluster_tls(parts: Parts, authority: Path) -> tls.TlsSettings:
     try:
-        tls.build_context(settings.read())
+        settings = tls.TlsSettings(authorities=parts.read(authority))
+        tls.build_context(settings)
     except (OSError, ValueError) as problem:
         # As client-go does; a server with a publicly trusted certificate still works.
         logger("kube").warning(
@@ -143,16 +159,8 @@ def _in_cluster(environ: Mapping[str, str], folder: Path) -> ClusterConfig:
             file=str(authority),
             error=str(problem),
         )
-        settings = tls.TlsSettings()
-    address = f"[{host}]" if ":" in host else host
-    return ClusterConfig(
-        server=f"https://{address}:{port}",
-        credentials=TokenFile(folder / "token"),
-        tls=settings,
-        namespace=_read_namespace(folder / "namespace"),
-        disable_compression=True,
-        source=str(folder),
-    )
+        return tls.TlsSettings()
+    return settings
 
 
 def _read_namespace(file: Path) -> str:
@@ -162,66 +170,13 @@ def _read_namespace(file: Path) -> str:
         return DEFAULT_NAMESPACE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Section:
-    """A part of a kubeconfig with its place, so that every complaint can name it."""
-
-    file: Path
-    name: str
-    fields: Mapping[str, Any]
-
-    def fault(self, field: str, words: str) -> ConfigError:
-        return ConfigError(f"{self.file}: {self.name}: {field}: {words}")
-
-    def refuse_others(self, honoured: set[str]) -> None:
-        for field, value in self.fields.items():
-            if field not in honoured and value not in (None, "", False, [], {}):
-                raise self.fault(str(field), "is not supported")
-
-    def text(self, field: str) -> str:
-        value = self.fields.get(field)
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            raise self.fault(field, "must be a string")
-        return value
-
-    def flag(self, field: str) -> bool:
-        value = self.fields.get(field)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            raise self.fault(field, "must be true or false")
-        return value
-
-    def path(self, field: str) -> Path | None:
-        value = self.text(field)
-        return self.file.parent / value if value else None
-
-    def data(self, field: str) -> bytes | None:
-        value = self.text(field)
-        if not value:
-            return None
-        try:
-            return base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError) as problem:
-            raise self.fault(field, f"is not base64: {problem}") from problem
-
-    def items(self, field: str) -> list[Any]:
-        value = self.fields.get(field)
-        if value is None:
-            return []
-        if not isinstance(value, list):
-            raise self.fault(field, "must be a list")
-        return value
-
-
 def _from_kubeconfig(paths: str, master: str, environ: Mapping[str, str]) -> ClusterConfig:
     context, cluster, user = _select(paths)
     context.refuse_others(_CONTEXT_FIELDS)
     cluster.refuse_others(_CLUSTER_FIELDS)
     user.refuse_others(_USER_FIELDS)
-    settings = _tls_settings(cluster, user)
+    parts = Parts()
+    settings = _tls_settings(cluster, user, parts)
     server = _server_url(
         master or cluster.text("server"),
         secure=settings.configured,
@@ -229,15 +184,18 @@ def _from_kubeconfig(paths: str, master: str, environ: Mapping[str, str]) -> Clu
     )
     return ClusterConfig(
         server=server,
-        credentials=_credentials(cluster, user, server, environ),
+        credentials=_credentials(user, parts)
+        or _exec_plugin(cluster, user, server, settings, environ)
+        or Fixed(),
         tls=settings,
         namespace=context.text("namespace") or DEFAULT_NAMESPACE,
         disable_compression=cluster.flag("disable-compression"),
         source=f"{context.file} ({context.name})",
+        files=parts.seen,
     )
 
 
-def _select(paths: str) -> tuple[_Section, _Section, _Section]:
+def _select(paths: str) -> tuple[Section, Section, Section]:
     """Context, cluster and user of the current context of merged files."""
     files, merged = _merge(paths)
     current = ""
@@ -250,7 +208,7 @@ def _select(paths: str) -> tuple[_Section, _Section, _Section]:
     cluster = _lookup(paths, merged, "cluster", context.text("cluster"))
     name = context.text("user")
     if not name:
-        return context, cluster, _Section(file=context.file, name="no user", fields={})
+        return context, cluster, Section(file=context.file, name="no user", fields={})
     return context, cluster, _lookup(paths, merged, "user", name)
 
 
@@ -270,7 +228,7 @@ def _merge(paths: str) -> tuple[Mapping[str, Mapping[str, Any]], Any]:
     return merger.config_files, merger.config
 
 
-def _lookup(paths: str, merged: Any, what: str, name: str) -> _Section:
+def _lookup(paths: str, merged: Any, what: str, name: str) -> Section:
     try:
         entry = merged[f"{what}s"].get_with_name(name)
     except kubeconfig_reader.load().fault as problem:
@@ -280,7 +238,7 @@ def _lookup(paths: str, merged: Any, what: str, name: str) -> _Section:
     fields = entry.value.get(what) or {}
     if not isinstance(fields, Mapping):
         raise ConfigError(f"{entry.path}: {what} {name!r}: must be a mapping")
-    return _Section(file=Path(entry.path), name=f"{what} {name!r}", fields=fields)
+    return Section(file=Path(entry.path), name=f"{what} {name!r}", fields=fields)
 
 
 def _server_url(text: str, *, secure: bool, where: str) -> str:
@@ -298,39 +256,35 @@ def _server_url(text: str, *, secure: bool, where: str) -> str:
     return full.rstrip("/")
 
 
-def _tls_settings(cluster: _Section, user: _Section) -> tls.TlsSettings:
-    settings = tls.TlsSettings(
-        ca_data=cluster.data("certificate-authority-data"),
-        ca_file=cluster.path("certificate-authority"),
-        cert_data=user.data("client-certificate-data"),
-        cert_file=user.path("client-certificate"),
-        key_data=user.data("client-key-data"),
-        key_file=user.path("client-key"),
-        server_name=cluster.text("tls-server-name"),
-        insecure=cluster.flag("insecure-skip-tls-verify"),
-    )
-    if settings.insecure and (settings.ca_data or settings.ca_file):
+def _tls_settings(cluster: Section, user: Section, parts: Parts) -> tls.TlsSettings:
+    insecure = cluster.flag("insecure-skip-tls-verify")
+    authorities = cluster.content("certificate-authority", parts)
+    if insecure and authorities is not None:
         raise cluster.fault("insecure-skip-tls-verify", "contradicts certificate-authority")
-    certificate = settings.cert_data or settings.cert_file
-    key = settings.key_data or settings.key_file
-    if (certificate is None) != (key is None):
+    chain = user.content("client-certificate", parts)
+    key = user.content("client-key", parts)
+    if (chain is None) != (key is None):
         raise user.fault("client-certificate", "must be given together with client-key")
+    trusted = tls.TlsSettings(
+        authorities=authorities,
+        server_name=cluster.text("tls-server-name"),
+        insecure=insecure,
+    )
     try:
-        material = settings.read()
-        tls.build_context(tls.TlsMaterial(authorities=material.authorities))
+        tls.build_context(trusted)
     except (OSError, ValueError) as problem:
-        raise cluster.fault("certificates", str(problem)) from problem
+        raise cluster.fault("certificate-authority", str(problem)) from problem
+    if chain is None or key is None:
+        return trusted
+    settings = replace(trusted, certificate=KeyPair(chain=chain, key=key))
     try:
-        if material.certificate is not None:
-            tls.build_context(material)
+        tls.build_context(settings)
     except (OSError, ValueError) as problem:
         raise user.fault("client-certificate", str(problem)) from problem
     return settings
 
 
-def _credentials(
-    cluster: _Section, user: _Section, server: str, environ: Mapping[str, str]
-) -> Credentials:
+def _credentials(user: Section, parts: Parts) -> Credentials | None:
     token_file = user.path("tokenFile")
     token = user.text("token")
     username = user.text("username")
@@ -338,26 +292,27 @@ def _credentials(
         raise user.fault("username", "contradicts token: only one is allowed")
     if token_file is not None:
         try:
-            read_token(token_file)
+            token = parts.token(token_file)
         except (OSError, ValueError) as problem:
             raise user.fault("tokenFile", str(problem)) from problem
-        return TokenFile(token_file)
     if token:
         return Fixed(bearer(token.strip()))
-    if username:
-        return Fixed(basic(username, user.text("password")))
-    if user.fields.get("exec"):
-        return ExecPlugin(_exec_settings(cluster, user, server, environ))
-    return Fixed()
+    return Fixed(basic(username, user.text("password"))) if username else None
 
 
-def _exec_settings(
-    cluster: _Section, user: _Section, server: str, environ: Mapping[str, str]
-) -> ExecSettings:
-    fields = user.fields["exec"]
+def _exec_plugin(
+    cluster: Section,
+    user: Section,
+    server: str,
+    settings: tls.TlsSettings,
+    environ: Mapping[str, str],
+) -> ExecPlugin | None:
+    fields = user.fields.get("exec")
+    if not fields:
+        return None
     if not isinstance(fields, Mapping):
         raise user.fault("exec", "must be a mapping")
-    section = _Section(file=user.file, name=f"{user.name}: exec", fields=fields)
+    section = Section(file=user.file, name=f"{user.name}: exec", fields=fields)
     section.refuse_others(_EXEC_FIELDS)
     version = section.text("apiVersion")
     if version not in API_VERSIONS:
@@ -371,18 +326,20 @@ def _exec_settings(
     args = section.items("args")
     if not all(isinstance(arg, str) for arg in args):
         raise section.fault("args", "must be strings")
-    told = _cluster_info(cluster, server) if section.flag("provideClusterInfo") else None
-    return ExecSettings(
-        api_version=version,
-        command=command,
-        args=tuple(args),
-        environ={**environ, **_exec_environ(section)},
-        cluster=told,
-        install_hint=section.text("installHint").strip(),
+    told = _cluster_info(cluster, server, settings) if section.flag("provideClusterInfo") else None
+    return ExecPlugin(
+        ExecSettings(
+            api_version=version,
+            command=command,
+            args=tuple(args),
+            environ={**environ, **_exec_environ(section)},
+            cluster=told,
+            install_hint=section.text("installHint").strip(),
+        )
     )
 
 
-def _check_interactive(section: _Section, version: str) -> None:
+def _check_interactive(section: Section, version: str) -> None:
     mode = section.text("interactiveMode")
     if not mode and version.endswith("/v1"):
         raise section.fault("interactiveMode", f"must be set for {version}")
@@ -392,7 +349,7 @@ def _check_interactive(section: _Section, version: str) -> None:
         raise section.fault("interactiveMode", f"{mode!r} is unknown")
 
 
-def _exec_environ(section: _Section) -> dict[str, str]:
+def _exec_environ(section: Section) -> dict[str, str]:
     environ: dict[str, str] = {}
     for pair in section.items("env"):
         match pair:
@@ -403,17 +360,13 @@ def _exec_environ(section: _Section) -> dict[str, str]:
     return environ
 
 
-def _cluster_info(cluster: _Section, server: str) -> Mapping[str, Any]:
+def _cluster_info(cluster: Section, server: str, settings: tls.TlsSettings) -> Mapping[str, Any]:
     """What an exec plugin is told about the cluster (client authentication API)."""
-    file = cluster.path("certificate-authority")
-    authority = cluster.data("certificate-authority-data")
-    if authority is None and file is not None:
-        authority = file.read_bytes()
     told: dict[str, Any] = {
         "server": server,
-        "tls-server-name": cluster.text("tls-server-name"),
-        "insecure-skip-tls-verify": cluster.flag("insecure-skip-tls-verify"),
-        "certificate-authority-data": base64.b64encode(authority or b"").decode(),
+        "tls-server-name": settings.server_name,
+        "insecure-skip-tls-verify": settings.insecure,
+        "certificate-authority-data": base64.b64encode(settings.authorities or b"").decode(),
         "disable-compression": cluster.flag("disable-compression"),
     }
     for extension in cluster.items("extensions"):

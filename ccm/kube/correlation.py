@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from ccm.base.bucket import Bucket
 from ccm.model.event import Event
 from ccm.model.times import format_time
 
@@ -69,14 +70,6 @@ class _Seen:
     first: str | None
 
 
-@dataclass(slots=True)
-class _Bucket:
-    """Tokens of one source, object and type."""
-
-    tokens: float
-    updated: datetime
-
-
 class Correlator:
     """Decides about one event after the other.
 
@@ -87,14 +80,15 @@ class Correlator:
     def __init__(self, *, memory: int = MEMORY) -> None:
         self._similar: _Recent[_Similar] = _Recent(memory)
         self._seen: _Recent[_Seen] = _Recent(memory)
-        self._buckets: _Recent[_Bucket] = _Recent(memory)
+        self._buckets: _Recent[Bucket] = _Recent(memory)
 
     def judge(self, event: Event, now: datetime) -> Verdict | None:
         """Decide about an event with count 1; None leaves it out as spam."""
         origin = _origin(event)
         event, key = self._combine(event, origin, now)
         counted, repeated = self._count(event, key)
-        if not self._has_token((origin, event.type), now):
+        bucket = self._buckets.get((origin, event.type), _new_bucket)
+        if not bucket.take(now.timestamp()):
             return None
         return Verdict(event=counted, repeated=repeated, key=key)
 
@@ -131,17 +125,6 @@ class Correlator:
         self._seen.put(key, _Seen(event.name, event.count, event.first_timestamp))
         return event, seen is not None
 
-    def _has_token(self, key: Hashable, now: datetime) -> bool:
-        bucket = self._buckets.get(key, lambda: _Bucket(float(SPAM_BURST), now))
-        grown = (now - bucket.updated).total_seconds() * SPAM_QPS
-        bucket.tokens = min(float(SPAM_BURST), bucket.tokens + max(0.0, grown))
-        bucket.updated = now
-        # A token short by rounding error counts as whole.
-        if bucket.tokens < 1 - 1e-9:
-            return False
-        bucket.tokens -= 1
-        return True
-
 
 class _Recent(Generic[V]):
     """The most recently used values by key."""
@@ -168,6 +151,10 @@ class _Recent(Generic[V]):
         self._values.move_to_end(key)
         if len(self._values) > self._limit:
             self._values.popitem(last=False)
+
+
+def _new_bucket() -> Bucket:
+    return Bucket(qps=SPAM_QPS, burst=SPAM_BURST)
 
 
 def stamped(event: Event, now: datetime) -> Event:

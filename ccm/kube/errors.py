@@ -5,12 +5,12 @@ KubeError
 ├─ ApiError(status, reason, message)   the server answered: no
 │  ├─ Unauthorized 401                 credentials were refreshed once already
 │  ├─ Forbidden 403
-│  ├─ Missing 404                      an answer, often a welcome one
+│  ├─ NotFound 404                      an answer, often a welcome one
 │  ├─ Conflict 409                     read again, then repeat the write
 │  │  └─ AlreadyExists                 reason AlreadyExists
 │  ├─ Gone 410                         list again
 │  ├─ Invalid 422                      do not repeat unchanged
-│  ├─ TooMany 429                      obey `retry_after`
+│  ├─ TooManyRequests 429                      obey `retry_after`
 │  └─ ServerError 5xx                  back off
 └─ Unreachable(kind)                   no answer of the API server: back off
    └─ NoCredentials                    nothing was sent: no credential to send
@@ -139,7 +139,7 @@ class Forbidden(ApiError):
     """403: we may not do this; a role is missing."""
 
 
-class Missing(ApiError):
+class NotFound(ApiError):
     """404: no such object, or no such resource."""
 
 
@@ -159,7 +159,7 @@ class Invalid(ApiError):
     """422: the server refuses the object as it is."""
 
 
-class TooMany(ApiError):
+class TooManyRequests(ApiError):
     """429: the server is busy, or an eviction would break a disruption budget."""
 
 
@@ -188,11 +188,11 @@ class NoCredentials(Unreachable):
 _BY_STATUS: dict[int, type[ApiError]] = {
     401: Unauthorized,
     403: Forbidden,
-    404: Missing,
+    404: NotFound,
     409: Conflict,
     410: Gone,
     422: Invalid,
-    429: TooMany,
+    429: TooManyRequests,
 }
 
 

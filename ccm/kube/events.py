@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from ccm.base import clock, metrics, waiting
 from ccm.base.log import logger
+from ccm.base.outage import Outage
 from ccm.kube import errors
 from ccm.kube.correlation import Correlator, Verdict, stamped
 from ccm.model.event import Event, EventSource
@@ -77,7 +78,11 @@ class EventRecorder:
         self._queue: asyncio.Queue[Event] = asyncio.Queue(QUEUE_SIZE)
         self._correlator = Correlator()
         self._last_ns = 0
-        self._trouble = False
+        self._unwritten = Outage(
+            self._log,
+            begins="cannot write events, trying on",
+            ends="events can be written again",
+        )
         self._counts = {outcome: _outcomes.labels(component, outcome) for outcome in _OUTCOMES}
 
     def event(self, reference: ObjectReference, type_: str, reason: str, message: str) -> None:
@@ -150,9 +155,9 @@ class EventRecorder:
                 self._log.debug("server rejected an event", error=str(refusal))
                 return
             except errors.Unreachable as problem:
-                self._note_trouble(problem)
+                self._unwritten.goes_on(error=str(problem))
             else:
-                self._note_trouble(None)
+                self._unwritten.is_over()
                 return
         self._counts["undelivered"].inc()
 
@@ -176,15 +181,8 @@ class EventRecorder:
         }
         try:
             return await self._sink.patch_strategic(event.name, patch, namespace=event.namespace)
-        except errors.Missing:
+        except errors.NotFound:
             return None
-
-    def _note_trouble(self, problem: Exception | None) -> None:
-        if problem is not None and not self._trouble:
-            self._log.warning("cannot write events, trying on", error=str(problem))
-        elif problem is None and self._trouble:
-            self._log.info("events can be written again")
-        self._trouble = problem is not None
 
     def _name(self, subject: str) -> str:
         """`<object>.<unix nanoseconds in hex>`, a UUID where that is no valid name."""

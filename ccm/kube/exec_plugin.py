@@ -13,8 +13,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,10 +21,12 @@ from typing import IO, Any
 import msgspec
 
 from ccm.base import clock
+from ccm.base.keypair import KeyPair
 from ccm.base.log import logger
+from ccm.base.memfile import memory_file
+from ccm.base.outage import Outage
 from ccm.kube.credentials import Credential, bearer
 from ccm.kube.errors import UNDECODABLE, NoCredentials
-from ccm.kube.tls import ClientCertificate
 from ccm.model import times
 from ccm.model.meta import Wire
 
@@ -87,13 +87,16 @@ class ExecPlugin:
     """A source of credentials that runs a program when it has none that is valid."""
 
     def __init__(self, settings: ExecSettings, *, timeout_s: float = PLUGIN_TIMEOUT_S) -> None:
-        self._log = logger("kube")
         self._settings = settings
         self._timeout_s = timeout_s
         self._credential: Credential | None = None
         self._expires: datetime | None = None
         self._obtained_at = 0.0
-        self._failing = False
+        self._unrenewed = Outage(
+            logger("kube"),
+            begins="exec plugin gives no other credential for the one that was rejected",
+            ends="exec plugin gives credentials again",
+        )
         self._running = asyncio.Lock()
 
     async def current(self) -> Credential:
@@ -115,9 +118,7 @@ class ExecPlugin:
                 try:
                     await self._renew()
                 except NoCredentials as problem:
-                    if not self._failing:
-                        self._log.warning("rejected credential not renewed", error=str(problem))
-                    self._failing = True
+                    self._unrenewed.goes_on(command=self._settings.command, error=str(problem))
                     return False
             return self._credential != credential
 
@@ -130,12 +131,11 @@ class ExecPlugin:
         self._credential = credential
         self._expires = expires
         self._obtained_at = clock.monotonic()
-        if self._failing:
-            self._failing = False
-            self._log.info("exec plugin gives credentials again", command=self._settings.command)
+        self._unrenewed.is_over(command=self._settings.command)
 
     async def _run(self) -> bytes:
-        with _memory() as output, _memory() as noise:
+        # No pipes: a child of the program could hold them open after its end.
+        with memory_file() as output, memory_file() as noise:
             code = await self._ended(self._start(output, noise))
             if code != 0:
                 words = " ".join(_said(noise).decode(errors="replace").split())[-_STDERR_SHOWN:]
@@ -175,14 +175,6 @@ class ExecPlugin:
             if program.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(program.pid, signal.SIGKILL)
-
-
-def _memory() -> IO[bytes]:
-    """What a program writes to: no pipe, which a child of it could hold open after its end."""
-    if sys.platform == "linux":  # a key may be in it, which has no business on a disk
-        return os.fdopen(os.memfd_create("exec-plugin"), "w+b")
-    else:  # noqa: RET505 - mypy knows this form
-        return tempfile.TemporaryFile()
 
 
 def _said(memory: IO[bytes]) -> bytes:
@@ -227,7 +219,7 @@ def parse_answer(output: bytes, settings: ExecSettings) -> tuple[Credential, dat
 def _credential(status: ExecStatus) -> Credential:
     certificate = None
     if status.client_certificate_data:
-        certificate = ClientCertificate(
+        certificate = KeyPair(
             chain=status.client_certificate_data.encode(),
             key=status.client_key_data.encode(),
         )

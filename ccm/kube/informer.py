@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -18,7 +18,7 @@ from ccm.base import clock, tasks, waiting
 from ccm.base.log import Logger, logger
 from ccm.kube import reflector
 from ccm.kube.resources import Kind
-from ccm.kube.store import Index, Store, View
+from ccm.kube.store import Store, View
 from ccm.model.meta import KubeObject
 
 T = TypeVar("T", bound=KubeObject)
@@ -47,8 +47,8 @@ class Handler(Generic[T]):
 class _Content(Generic[T]):
     """What an informer holds: the store and its listeners; the reflector's sink."""
 
-    def __init__(self, resource: str, indexes: Mapping[str, Index[T]] | None) -> None:
-        self.store: Store[T] = Store(indexes)
+    def __init__(self, resource: str) -> None:
+        self.store: Store[T] = Store()
         self.handlers: list[Handler[T]] = []
         self.synced = asyncio.Event()
         self._log: Logger = logger("informer", resource=resource)
@@ -109,7 +109,6 @@ class Informer(Generic[T]):
         resource: plural name, for logs and metrics.
         resync_s: shortest time after which everything is delivered again as an update
             of itself, stretched by a random factor in [1, 2); 0 = never.
-        indexes: see `store.Store`.
         settings: of the reflector.
         rng: where jitter comes from.
     """
@@ -120,12 +119,11 @@ class Informer(Generic[T]):
         *,
         resource: str,
         resync_s: float = 0.0,
-        indexes: Mapping[str, Index[T]] | None = None,
         settings: reflector.Settings = reflector.DEFAULTS,
         rng: random.Random | None = None,
     ) -> None:
         self.resource = resource
-        self._content: _Content[T] = _Content(resource, indexes)
+        self._content: _Content[T] = _Content(resource)
         self._resync_s = resync_s
         self._rng = rng or random.Random()
         self._reflector = reflector.Reflector(
@@ -151,10 +149,6 @@ class Informer(Generic[T]):
     def trouble_since(self) -> float | None:
         """Monotonic time since when the server cannot be followed; None: all is well."""
         return self._reflector.trouble_since
-
-    def add_index(self, name: str, function: Index[T]) -> None:
-        """See `store.Store.add_index`."""
-        self._content.store.add_index(name, function)
 
     def add_handler(
         self,

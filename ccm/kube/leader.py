@@ -29,9 +29,10 @@ from typing import Protocol
 from ccm.base import clock, metrics, tasks, waiting
 from ccm.base.backoff import Exponential, Streak, jittered
 from ccm.base.log import logger
+from ccm.base.outage import Outage
 from ccm.kube import errors
 from ccm.kube.client import WatchEvent
-from ccm.kube.lock import JITTER, Leases, Lock, Terms
+from ccm.kube.lock import JITTER, LeaderElectionConfig, LeaseLock, Leases
 from ccm.model import names
 from ccm.model.lease import Lease
 from ccm.model.meta import ObjectReference
@@ -81,8 +82,8 @@ class LeaderElector:
 
     Args:
         leases: the resource of Leases; its client must not wait for a rate limiter and
-            should have a timeout of `Terms.request_timeout_s`.
-        terms: see `Terms`.
+            should have a timeout of `LeaderElectionConfig.request_timeout_s`.
+        config: see `LeaderElectionConfig`.
         recorder: gets an event when we begin and when we stop to lead.
         on_new_leader: called with the identity of each leader we learn of, ours included.
         on_lost: called when the lease is lost, before the work is cancelled: from then on
@@ -96,7 +97,7 @@ class LeaderElector:
     def __init__(
         self,
         leases: WatchedLeases,
-        terms: Terms,
+        config: LeaderElectionConfig,
         *,
         recorder: Recorder | None = None,
         on_new_leader: Callable[[str], object] | None = None,
@@ -106,21 +107,25 @@ class LeaderElector:
         rng: random.Random | None = None,
     ) -> None:
         self._leases = leases
-        self._terms = terms
+        self._config = config
         self._recorder = recorder
         self._on_new_leader = on_new_leader
         self._on_lost = on_lost
         self._before_release = before_release
         self._watch = watch
         self._rng = rng or random.Random()
-        self._log = logger("leader", lease=f"{terms.namespace}/{terms.name}")
-        self._lock = Lock(leases, terms)
-        self._status = _master_status.labels(terms.name)
+        self._log = logger("leader", lease=f"{config.namespace}/{config.name}")
+        self._lock = LeaseLock(leases, config)
+        self._status = _master_status.labels(config.name)
         self._status.set(0)
         self._leading = False
         self._renewed_at = -math.inf
         self._reported = ""
-        self._trouble = False
+        self._unreachable = Outage(
+            self._log,
+            begins="cannot take or renew the lease, trying on",
+            ends="lease can be read and written again",
+        )
         self._news = asyncio.Event()
         self._heard_at: float | None = None
 
@@ -141,9 +146,9 @@ class LeaderElector:
         """
         now = clock.monotonic() if now_s is None else now_s
         silent_s = now - self._lock.observed_at
-        if not self._leading or silent_s <= self._terms.lease_duration_s + HEALTH_TOLERANCE_S:
+        if not self._leading or silent_s <= self._config.lease_duration_s + HEALTH_TOLERANCE_S:
             return None
-        return f"failed election to renew leadership on lease {self._terms.name}"
+        return f"failed election to renew leadership on lease {self._config.name}"
 
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Stand by until we lead, then run `lead` for as long as we do.
@@ -172,7 +177,7 @@ class LeaderElector:
         finally:
             await self._end(work, renewal)
         if lost:
-            where = f"{self._terms.namespace}/{self._terms.name}"
+            where = f"{self._config.namespace}/{self._config.name}"
             fault = None if renewal.cancelled() else renewal.exception()
             raise LostLease(f"could not renew lease {where}") from fault
         work.result()
@@ -182,7 +187,7 @@ class LeaderElector:
         try:
             while True:
                 self._news.clear()
-                if await self._attempt(self._terms.renew_deadline_s):
+                if await self._attempt(self._config.renew_deadline_s):
                     return
                 await self._wait_for_turn()
         finally:
@@ -191,7 +196,7 @@ class LeaderElector:
     async def _wait_for_turn(self) -> None:
         """Wait until the next try is due, or the watch shows that nobody leads."""
         tried_at = clock.monotonic()
-        period_s = jittered(self._terms.retry_period_s, JITTER, self._rng)
+        period_s = jittered(self._config.retry_period_s, JITTER, self._rng)
         while True:
             left = self._next_try(tried_at, period_s) - clock.monotonic()
             if not await waiting.wait_for(self._news, left):
@@ -204,7 +209,7 @@ class LeaderElector:
         poll_at = tried_at + period_s
         if self._heard_at is not None:
             # While the watch delivers the leader's renewals there is nothing to read.
-            quiet_from = max(tried_at, self._heard_at) + self._terms.retry_period_s
+            quiet_from = max(tried_at, self._heard_at) + self._config.retry_period_s
             poll_at = quiet_from + period_s
         expiry = self._lock.expires_at + _JUST_AFTER_S
         return min(poll_at, expiry) if self._lock.holder and expiry > tried_at else poll_at
@@ -226,15 +231,15 @@ class LeaderElector:
 
     async def _follow_once(self) -> None:
         async with self._leases.watch(
-            namespace=self._terms.namespace,
+            namespace=self._config.namespace,
             timeout_s=_WATCH_TIMEOUT_S,
-            field_selector=f"metadata.name={self._terms.name}",
-            idle_timeout_s=self._terms.lease_duration_s,
+            field_selector=f"metadata.name={self._config.name}",
+            idle_timeout_s=self._config.lease_duration_s,
         ) as events:
             self._heard_at = clock.monotonic()
             async for event in events:
                 self._heard_at = clock.monotonic()
-                if event.object is not None and event.object.name == self._terms.name:
+                if event.object is not None and event.object.name == self._config.name:
                     self._take_event(event, event.object)
 
     def _take_event(self, event: WatchEvent[Lease], lease: Lease) -> None:
@@ -254,20 +259,13 @@ class LeaderElector:
             self._log.debug("another replica was faster", error=str(conflict))
             held = False
         except (errors.KubeError, TimeoutError) as problem:
-            self._note_trouble(problem)
+            self._unreachable.goes_on(error=str(problem))
             return False
-        self._note_trouble(None)
+        self._unreachable.is_over()
         self._report_holder()
         if held:
             self._renewed_at = started
         return held
-
-    def _note_trouble(self, problem: Exception | None) -> None:
-        if problem is not None and not self._trouble:
-            self._log.warning("cannot take or renew the lease, trying on", error=str(problem))
-        elif problem is None and self._trouble:
-            self._log.info("lease can be read and written again")
-        self._trouble = problem is not None
 
     def _report_holder(self) -> None:
         holder = self._lock.holder
@@ -280,19 +278,19 @@ class LeaderElector:
 
     async def _renew_until_lost(self) -> None:
         while True:
-            await asyncio.sleep(self._terms.retry_period_s)
+            await asyncio.sleep(self._config.retry_period_s)
             if not await self._renew():
                 return
 
     async def _renew(self) -> bool:
         """Renew once, trying until the deadline; False when the leadership is lost."""
-        while (left := self._renewed_at + self._terms.renew_deadline_s - self._now()) > 0:
+        while (left := self._renewed_at + self._config.renew_deadline_s - self._now()) > 0:
             if await self._attempt(left):
                 return True
             if self._lock.holder and not self._lock.is_ours:
                 return False
-            left = self._renewed_at + self._terms.renew_deadline_s - self._now()
-            await asyncio.sleep(min(self._terms.retry_period_s, left))
+            left = self._renewed_at + self._config.renew_deadline_s - self._now()
+            await asyncio.sleep(min(self._config.retry_period_s, left))
         return False
 
     def _now(self) -> float:
@@ -301,7 +299,7 @@ class LeaderElector:
     def _begin(self) -> None:
         self._leading = True
         self._status.set(1)
-        self._log.info("became leader", identity=self._terms.identity)
+        self._log.info("became leader", identity=self._config.identity)
         self._tell("became leader")
 
     async def _end(self, work: asyncio.Task[None], renewal: asyncio.Task[None]) -> None:
@@ -316,14 +314,14 @@ class LeaderElector:
             await tasks.cancel_and_join(renewal)
             self._leading = False
             self._status.set(0)
-            self._log.info("stopped leading", identity=self._terms.identity, lost=lost)
+            self._log.info("stopped leading", identity=self._config.identity, lost=lost)
         if not lost:
             await self._release()
 
     async def _release(self) -> None:
         try:
             released = await waiting.within(
-                self._terms.request_timeout_s, self._lock.release(), name="lease-release"
+                self._config.request_timeout_s, self._lock.release(), name="lease-release"
             )
         except (errors.KubeError, TimeoutError) as problem:
             self._log.warning("could not give the lease back", error=str(problem))
@@ -337,7 +335,7 @@ class LeaderElector:
             self._lock.reference,
             names.NORMAL,
             names.REASON_LEADER_ELECTION,
-            f"{self._terms.identity} {what}",
+            f"{self._config.identity} {what}",
         )
 
 

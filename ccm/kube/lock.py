@@ -47,7 +47,7 @@ JITTER = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class LeaderElectionConfig:
     """What all replicas agree on, and who we are.
 
     Attributes:
@@ -60,7 +60,7 @@ class Terms:
         retry_period_s: time between two tries.
 
     Raises:
-        ValueError: the terms contradict each other; the message names all faults.
+        ValueError: the values contradict each other; the message names all faults.
     """
 
     namespace: str
@@ -117,25 +117,25 @@ class Leases(Protocol):
         ...
 
 
-class Lock:
+class LeaseLock:
     """What this replica knows of the Lease, and its tries to hold it.
 
     Args:
         leases: where to read and write.
-        terms: which Lease, for how long, and who we are.
+        config: which Lease, for how long, and who we are.
     """
 
-    def __init__(self, leases: Leases, terms: Terms) -> None:
+    def __init__(self, leases: Leases, config: LeaderElectionConfig) -> None:
         self._leases = leases
-        self._namespace = terms.namespace
-        self._name = terms.name
-        self._identity = terms.identity
-        self._duration_s = math.ceil(terms.lease_duration_s)
+        self._namespace = config.namespace
+        self._name = config.name
+        self._identity = config.identity
+        self._duration_s = math.ceil(config.lease_duration_s)
         self._lease: Lease | None = None
         self._record: _Record | None = None
         self._observed_at = -math.inf
         self._in_doubt = False
-        self._slowpath = _slowpath.labels(terms.name)
+        self._slowpath = _slowpath.labels(config.name)
 
     @property
     def holder(self) -> str:
@@ -199,7 +199,7 @@ class Lock:
             return True
         try:
             lease = await self._leases.get(self._name, namespace=self._namespace)
-        except errors.Missing:
+        except errors.NotFound:
             self.observe_absence()
             return await self._create()
         self._in_doubt = False
@@ -229,7 +229,7 @@ class Lock:
                 if lease.spec.holder_identity != self._identity:
                     return False
                 await self._write(lease, self._release_of(lease.spec))
-            except errors.Missing:
+            except errors.NotFound:
                 return False
             except (errors.Conflict, errors.Unreachable, errors.ServerError) as problem:
                 lease = None

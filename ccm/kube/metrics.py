@@ -63,49 +63,26 @@ _malformed = metrics.counter(
 )
 
 
-@cache
-def request_duration(verb: str, host: str) -> metrics.Histogram:
-    """Seconds from sending a request to its whole answer."""
-    return _request_duration.labels(verb, host)
+request_duration = cache(_request_duration.labels)
+"""(verb, host): seconds from sending a request to its whole answer."""
 
+limiter_duration = cache(_limiter_duration.labels)
+"""(verb, host): seconds a request waited for its rate limiter."""
 
-@cache
-def limiter_duration(verb: str, host: str) -> metrics.Histogram:
-    """Seconds a request waited for its rate limiter."""
-    return _limiter_duration.labels(verb, host)
+request_size = cache(_request_size.labels)
+"""(verb, host): bytes of request bodies."""
 
+response_size = cache(_response_size.labels)
+"""(verb, host): bytes of answer bodies, uncompressed."""
 
-@cache
-def request_size(verb: str, host: str) -> metrics.Histogram:
-    """Bytes of request bodies."""
-    return _request_size.labels(verb, host)
+requests = cache(_requests.labels)
+"""(code, method, host): attempts, the first of a call and its repetitions."""
 
+retries = cache(_retries.labels)
+"""(code, verb, host): attempts after the first one of a call, by their own outcome."""
 
-@cache
-def response_size(verb: str, host: str) -> metrics.Histogram:
-    """Bytes of answer bodies, uncompressed."""
-    return _response_size.labels(verb, host)
+malformed = cache(_malformed.labels)
+"""(resource): objects that were left out because they could not be decoded."""
 
-
-@cache
-def requests(code: str, method: str, host: str) -> metrics.Counter:
-    """Attempts, the first of a call and its repetitions."""
-    return _requests.labels(code, method, host)
-
-
-@cache
-def retries(code: str, verb: str, host: str) -> metrics.Counter:
-    """Attempts after the first one of a call, by their own outcome."""
-    return _retries.labels(code, verb, host)
-
-
-@cache
-def malformed(resource: str) -> metrics.Counter:
-    """Objects that were left out because they could not be decoded."""
-    return _malformed.labels(resource)
-
-
-@cache
-def writes(resource: str) -> metrics.Counter:
-    """Calls that change something about a resource."""
-    return _writes.labels(resource)
+writes = cache(_writes.labels)
+"""(resource): calls that change something about a resource."""

@@ -24,6 +24,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from ccm.base import clock, metrics, tasks, waiting
 from ccm.base.backoff import Exponential, Streak
 from ccm.base.log import logger
+from ccm.base.outage import Outage
 from ccm.kube import errors
 from ccm.kube.client import Page, WatchEvent
 from ccm.model.meta import KubeObject
@@ -199,7 +200,11 @@ class Reflector(Generic[T]):
         self._fruitless = 0
         self._progress = False
         self._last_contact: float | None = None
-        self._trouble_since: float | None = None
+        self._trouble = Outage(
+            logger("reflector", resource=resource),
+            begins="cannot follow the API server, trying on",
+            ends="following the API server again",
+        )
         self._failures = _failures.labels(resource)
         self._watches = _watches.labels(resource)
 
@@ -214,7 +219,7 @@ class Reflector(Generic[T]):
     @property
     def trouble_since(self) -> float | None:
         """Monotonic time since when lists or watches fail; None while all is well."""
-        return self._trouble_since
+        return self._trouble.since
 
     @property
     def resource_version(self) -> str:
@@ -286,7 +291,7 @@ class Reflector(Generic[T]):
         self._fruitless = 0
         self._progress = True
         self._sink.complete()
-        self._all_well()
+        self._trouble.is_over()
 
     async def _watch_from_start(self) -> None:
         self._unseen = _Unseen(self._sink.keys())
@@ -343,7 +348,7 @@ class Reflector(Generic[T]):
         if not self._progress and lasted < self._settings.short_watch_s:
             raise _Fruitless(f"the watch ended after {lasted:.1f} s without any event")
         self._fruitless = 0
-        self._all_well()
+        self._trouble.is_over()
 
     async def _watchdog(self, timeout_s: float) -> None:
         """End the watch when its initial events do not come, or when it overstays."""
@@ -360,7 +365,7 @@ class Reflector(Generic[T]):
                 raise _Ignored("the initial events of a watch were not completed in time")
             await asyncio.sleep(left)
         await asyncio.sleep(self._settings.short_watch_s)
-        self._all_well()
+        self._trouble.is_over()
         await asyncio.sleep(timeout_s + self._settings.overtime_s)
 
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
@@ -390,17 +395,14 @@ class Reflector(Generic[T]):
 
     async def _recover(self, problem: Exception) -> None:
         """Count and log a failure, decide where to go on, and pause."""
-        now = clock.monotonic()
         self._failures.inc()
-        if self._trouble_since is None:
-            self._trouble_since = now
-            self._log.warning("cannot follow the API server, trying on", error=str(problem))
+        self._trouble.goes_on(error=str(problem))
         if not self._progress and not _is_about_the_way(problem):
             self._fruitless += 1
         if self._fruitless >= _FRUITLESS_LIMIT or _is_version_too_large(problem):
             self._start_over(str(problem))
         asked = problem.retry_after if isinstance(problem, errors.ApiError) else None
-        await asyncio.sleep(max(self._streak.next(now), asked or 0.0))
+        await asyncio.sleep(max(self._streak.next(clock.monotonic()), asked or 0.0))
 
     def _start_over(self, why: str) -> None:
         """Getting nowhere: list anew; if that is what got nowhere, list in pages."""
@@ -412,12 +414,6 @@ class Reflector(Generic[T]):
     def _contact(self) -> None:
         self._last_contact = clock.monotonic()
 
-    def _all_well(self) -> None:
-        if self._trouble_since is not None:
-            lasted = clock.monotonic() - self._trouble_since
-            self._trouble_since = None
-            self._log.info("following the API server again", after_s=round(lasted, 1))
-
 
 def _is_about_the_way(problem: Exception) -> bool:
     """Whether the failure says nothing about the version we asked for."""
@@ -425,7 +421,7 @@ def _is_about_the_way(problem: Exception) -> bool:
         return problem.kind in ("refused", "timeout", "tls", "credentials")
     if isinstance(problem, errors.ServerError):
         return problem.status in (502, 503)
-    return isinstance(problem, errors.TooMany | errors.Unauthorized | errors.Forbidden)
+    return isinstance(problem, errors.TooManyRequests | errors.Unauthorized | errors.Forbidden)
 
 
 def _is_version_too_large(problem: Exception) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 
 from ccm.base import clock
 from ccm.base.log import logger
+from ccm.base.outage import Outage
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
@@ -67,7 +68,6 @@ class ServiceAccount:
     """
 
     def __init__(self, client: Client, *, namespace: str, name: str) -> None:
-        self._log = logger("kube", account=f"{namespace}/{name}")
         self._client = client
         self._namespace = namespace
         self._name = name
@@ -75,7 +75,11 @@ class ServiceAccount:
         self._credential: Credential | None = None
         self._obtained_at = 0.0
         self._refresh_at = 0.0
-        self._failing = False
+        self._unrenewed = Outage(
+            logger("kube", account=f"{namespace}/{name}"),
+            begins="token not renewed, the old one stays",
+            ends="token can be renewed again",
+        )
         self._asking = asyncio.Lock()
 
     @property
@@ -126,18 +130,14 @@ class ServiceAccount:
             await self._obtain()
         except (errors.KubeError, ValueError, msgspec.MsgspecError) as problem:
             self._refresh_at = clock.monotonic() + RETRY_S
-            if not self._failing:
-                self._failing = True
-                self._log.warning("token not renewed, the old one stays", error=str(problem))
+            self._unrenewed.goes_on(error=str(problem))
         else:
-            if self._failing:
-                self._failing = False
-                self._log.info("token can be renewed again")
+            self._unrenewed.is_over()
 
     async def _obtain(self) -> Credential:
         try:
             status = await self._request_token()
-        except errors.Missing:
+        except errors.NotFound:
             await self._create_account()
             status = await self._request_token()
         expires = times.parse_time(status.expiration_timestamp)
@@ -167,7 +167,7 @@ class ServiceAccount:
         body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
         try:
             await self._create(self._path, body)
-        except errors.Missing:
+        except errors.NotFound:
             space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self._namespace}}
             await self._create("/api/v1/namespaces", space)
             await self._create(self._path, body)
@@ -184,5 +184,5 @@ class ServiceAccount:
 
 def acting_as(config: ClusterConfig, credentials: Credentials) -> ClusterConfig:
     """The same server for somebody else: our own client certificate is left out."""
-    tls = replace(config.tls, cert_data=None, cert_file=None, key_data=None, key_file=None)
+    tls = replace(config.tls, certificate=None)
     return replace(config, credentials=credentials, tls=tls)

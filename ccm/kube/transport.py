@@ -4,8 +4,8 @@ One `Transport` per process, shared by all clients. Each attempt of a request ta
 turn at the client's rate limiter, asks for the current credential, is sent, and is
 counted. Repeated are only (client-go's rules): answers 429 and 5xx with a numeric
 Retry-After header, a GET that was cut, and once any request whose rejected credential
-could be renewed. There are no redirects, cookies or proxies. This module is the
-only door to aiohttp.
+could be renewed. There are no redirects, cookies or proxies. No other module of this
+package knows aiohttp.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import quote, urlencode
@@ -29,7 +30,8 @@ from ccm.kube import errors, metrics
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Credential
 from ccm.kube.errors import Trouble
-from ccm.kube.sessions import Door, Sessions
+from ccm.kube.lanes import Lanes
+from ccm.kube.sessions import PooledSession, Sessions
 
 MAX_RETRIES = 10
 """Repetitions of one request (client-go, rest request)."""
@@ -66,18 +68,19 @@ class _Call:
     timeout: aiohttp.ClientTimeout
     limiter: Limiter
     retry: bool = True
+    urgent: bool = False
     streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What came back; a stream that was accepted keeps its response and its door."""
+    """What came back; a stream that was accepted keeps its response and its session."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes = field(default=b"", repr=False)
     response: aiohttp.ClientResponse | None = None
-    door: Door[aiohttp.ClientSession] | None = None
+    pooled: PooledSession[aiohttp.ClientSession] | None = None
 
 
 class Transport:
@@ -95,6 +98,7 @@ class Transport:
         self.host = URL(config.server).authority
         self._server = config.server.rstrip("/")
         self._encoding = "identity" if config.disable_compression else "gzip"
+        self._lanes = Lanes()
         self._sessions = Sessions(
             _open_session,
             config.tls,
@@ -122,11 +126,11 @@ class Transport:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = "application/json",
-        accept: str = "application/json",
         timeout_s: float = 30.0,
         limiter: Limiter | None = None,
         user_agent: str | None = None,
         retry: bool = True,
+        urgent: bool = False,
     ) -> bytes:
         """Send a request and return the body of its answer.
 
@@ -136,17 +140,17 @@ class Transport:
             query: parameters, not encoded.
             body: what to send.
             content_type: type of the body.
-            accept: wanted type of the answer.
             timeout_s: limit of each attempt.
             limiter: waits for a turn before each attempt.
             user_agent: instead of the process' own.
             retry: False: one attempt, apart from a renewed credential.
+            urgent: waits behind no other request: a Lease is lost meanwhile.
 
         Raises:
             errors.ApiError: the server answered with an error.
             errors.Unreachable: there was no answer.
         """
-        headers = self._headers(accept, user_agent, self._encoding)
+        headers = self._headers(user_agent, self._encoding)
         if body is not None:
             headers["Content-Type"] = content_type
         call = _Call(
@@ -157,6 +161,7 @@ class Transport:
             timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
             limiter=limiter or Unlimited(),
             retry=retry,
+            urgent=urgent,
         )
         return (await self._run(call)).body
 
@@ -181,7 +186,7 @@ class Transport:
         call = _Call(
             method="GET",
             url=self._url(path, query),
-            headers=self._headers("application/json", user_agent, "identity"),
+            headers=self._headers(user_agent, "identity"),
             body=None,
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_timeout_s
@@ -191,13 +196,13 @@ class Transport:
         )
         answer = await self._run(call)
         assert answer.response is not None
-        assert answer.door is not None
+        assert answer.pooled is not None
         try:
             async with contextlib.aclosing(self._lines(answer.response)) as lines:
                 yield lines
         finally:
             answer.response.close()
-            await self._sessions.leave(answer.door)
+            await self._sessions.release(answer.pooled)
 
     async def _run(self, call: _Call) -> _Answer:
         """Attempts until one succeeds or the rules say no."""
@@ -209,7 +214,8 @@ class Transport:
             sent_at = clock.monotonic()
             problem: errors.KubeError
             try:
-                answer = await self._exchange(call, credential, is_retry=attempt > 0)
+                async with self._lane(call):
+                    answer = await self._exchange(call, credential, is_retry=attempt > 0)
             except errors.Unreachable as cut:
                 problem = cut
                 delay = cut_delay(call.method, cut)
@@ -228,6 +234,12 @@ class Transport:
             await asyncio.sleep(delay)
             attempt += 1
 
+    def _lane(self, call: _Call) -> AbstractAsyncContextManager[None]:
+        # A stream would hold its lane for ever.
+        if call.streamed or call.urgent:
+            return contextlib.nullcontext()
+        return self._lanes.lane()
+
     async def _take_turn(self, call: _Call) -> None:
         waited = await call.limiter.acquire()
         metrics.limiter_duration(call.method, self.host).observe(waited)
@@ -237,13 +249,10 @@ class Transport:
     async def _renewed(
         self, problem: errors.KubeError, credential: Credential, sent_at: float
     ) -> bool:
-        """Whether the problem was our credential or trust, and a newer one was found."""
-        if isinstance(problem, errors.Unauthorized):
-            changed = await self.config.credentials.rejected(credential, sent_at)
-            return await self._sessions.material_changed() or changed
-        if isinstance(problem, errors.Unreachable) and problem.kind == "tls":
-            return await self._sessions.material_changed()
-        return False
+        """Whether the problem was our credential, and a newer one was found."""
+        if not isinstance(problem, errors.Unauthorized):
+            return False
+        return await self.config.credentials.rejected(credential, sent_at)
 
     async def _exchange(self, call: _Call, credential: Credential, *, is_retry: bool) -> _Answer:
         """One attempt, counted.
@@ -251,23 +260,23 @@ class Transport:
         Raises:
             errors.Unreachable: there was no whole answer.
         """
-        door = await self._sessions.enter(credential)
+        pooled = await self._sessions.acquire(credential)
         code = metrics.ERROR_CODE
         started = clock.monotonic()
         answer: _Answer | None = None
         try:
             start_limit = WATCH_START_TIMEOUT_S if call.streamed else None
             async with asyncio.timeout(start_limit):
-                response = await self._send(door.session, call, credential)
+                response = await self._send(pooled.session, call, credential)
             code = str(response.status)
-            answer = await self._receive(call, response, door)
+            answer = await self._receive(call, response, pooled)
             return answer
         except _TROUBLE as problem:
             raise self._unreachable(call, problem) from problem
         finally:
             self._count(call, code, clock.monotonic() - started, is_retry=is_retry)
-            if answer is None or answer.door is None:
-                await self._sessions.leave(door)
+            if answer is None or answer.pooled is None:
+                await self._sessions.release(pooled)
 
     async def _send(
         self, session: aiohttp.ClientSession, call: _Call, credential: Credential
@@ -286,11 +295,14 @@ class Transport:
         )
 
     async def _receive(
-        self, call: _Call, response: aiohttp.ClientResponse, door: Door[aiohttp.ClientSession]
+        self,
+        call: _Call,
+        response: aiohttp.ClientResponse,
+        pooled: PooledSession[aiohttp.ClientSession],
     ) -> _Answer:
         if call.streamed and response.status < 300:
             return _Answer(
-                status=response.status, headers=response.headers, response=response, door=door
+                status=response.status, headers=response.headers, response=response, pooled=pooled
             )
         try:
             body = await response.read()
@@ -341,9 +353,9 @@ class Transport:
             f"{what}: no answer from {self.host}: {words}", kind=trouble_kind(problem)
         )
 
-    def _headers(self, accept: str, user_agent: str | None, encoding: str) -> dict[str, str]:
+    def _headers(self, user_agent: str | None, encoding: str) -> dict[str, str]:
         return {
-            "Accept": accept,
+            "Accept": "application/json",
             "Accept-Encoding": encoding,
             "User-Agent": user_agent or self.user_agent,
         }
@@ -388,7 +400,7 @@ def trouble_kind(problem: BaseException) -> Trouble:
 
 def _open_session(context: ssl.SSLContext | None) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
-        limit=0,  # the rate limiters limit
+        limit=0,  # the lanes and the rate limiters limit
         ssl=context if context is not None else True,
         socket_factory=_open_socket,
     )

@@ -209,8 +209,8 @@ def _of_api_server(error: kube.KubeError) -> RetryDecision:
         # A starting API server refuses what it will allow once it has read its roles, so the
         # first tries come soon; where a right is really missing, they become rare.
         return RetryDecision(retry=Retry.BACK_OFF)
-    if isinstance(error, kube.TooMany) and error.retry_after is not None:
+    if isinstance(error, kube.TooManyRequests) and error.retry_after is not None:
         return RetryDecision(retry=Retry.AFTER, after_s=error.retry_after, event=False)
     # A conflict or an API server in trouble is nobody's mistake: no event about the object.
-    outage = isinstance(error, kube.Unreachable | kube.ServerError | kube.TooMany)
+    outage = isinstance(error, kube.Unreachable | kube.ServerError | kube.TooManyRequests)
     return RetryDecision(retry=Retry.BACK_OFF, event=False, outage=outage)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from ccm.base.backoff import jittered
-from ccm.kube.errors import Conflict, Invalid, Missing
+from ccm.kube.errors import Conflict, Invalid, NotFound
 from ccm.kube.store import View
 from ccm.model.meta import KubeObject
 from ccm.model.patches import Patch, StaleObject
@@ -115,7 +115,7 @@ class Writer(Generic[T]):
         for attempt in range(1, self._attempts + 1):
             try:
                 return await self._write(obj, steps)
-            except Missing:
+            except NotFound:
                 return None
             except (Conflict, Invalid) as error:
                 if attempt == self._attempts or not _has_moved_on(error):
@@ -124,7 +124,7 @@ class Writer(Generic[T]):
                 await asyncio.sleep(jittered(self._pause_s, 1.0, self._rng))
             try:
                 obj = await self._api.get(obj.name, namespace=obj.namespace)
-            except Missing:
+            except NotFound:
                 return None
             if obj.uid != uid:
                 return None
@@ -167,7 +167,7 @@ async def delete(api: Deletes[T], obj: T) -> bool:
     """
     try:
         await api.delete(obj.name, namespace=obj.namespace, uid=obj.uid)
-    except Missing:
+    except NotFound:
         return False
     except Conflict as error:
         raise StaleObject from error

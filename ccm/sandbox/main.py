@@ -1,4 +1,4 @@
-"""`ccm sandbox`: the order of things, from the first process to the last line.
+"""`kube-ccm sandbox`: the order of things, from the first process to the last line.
 
 Start: folder, API server, simulated cloud and its instances, daemon; then the kubelets
 register, so that the daemon is watched from the first node on; Services come when all
@@ -271,8 +271,9 @@ class Sandbox:
         yield "  balancer:  kubectl create service loadbalancer web --tcp=80"
         yield "             kubectl get services; kubectl delete service web"
         yield (
-            f"  look at it: ccm doctor --kubeconfig={stage.server.kubeconfig} --cloud-provider=sim "
-            f"--cloud-config={stage.cloud.config} --cluster-cidr={podranges.WHOLE}"
+            f"  look at it: kube-ccm doctor --kubeconfig={stage.server.kubeconfig} "
+            f"--cloud-provider=sim --cloud-config={stage.cloud.config} "
+            f"--cluster-cidr={podranges.WHOLE}"
         )
         base = f"curl -K {stage.cloud.curl} {stage.cloud.admin.url}/admin/instances"
         yield f'  power off: {base}/i-0001/actions -d \'{{"action": "stop"}}\''
@@ -346,7 +347,7 @@ def _cluster_config(server: cluster.ApiServer) -> ClusterConfig:
     return ClusterConfig(
         server=server.url,
         credentials=Fixed(bearer(server.token)),
-        tls=TlsSettings(ca_file=server.ca_file),
+        tls=TlsSettings(authorities=server.ca_file.read_bytes() if server.ca_file else None),
         source="the sandbox",
     )
 

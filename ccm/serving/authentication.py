@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from ccm.base import clock, log, metrics
 from ccm.serving.http import Request
 from ccm.serving.identity import ANONYMOUS, Authorities, User, common_name, is_over, user_of
-from ccm.serving.remembered import Remembered
+from ccm.serving.ttl_cache import TTLCache
 
 _BUCKETS = metrics.exponential_buckets(0.001, 2, 15)
 
@@ -119,7 +119,7 @@ class Authenticator:
         self._reviewer = reviewer
         self._log = log.logger("serving")
         self._salt = secrets.token_bytes(32)
-        self._tokens: Remembered[bytes, User | None] = Remembered(lambda _answer: token_ttl_s)
+        self._tokens: TTLCache[bytes, User | None] = TTLCache(lambda _answer: token_ttl_s)
         for result in ("success", "failure", "error"):
             _attempts.labels(result)
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from ccm.base import clock, metrics
 from ccm.serving.identity import MASTERS, User
-from ccm.serving.remembered import Remembered
+from ccm.serving.ttl_cache import TTLCache
 
 _attempts = metrics.counter(
     "authorization_attempts_total",
@@ -105,7 +105,7 @@ class Authorizer:
     ) -> None:
         self._reviewer = reviewer
         self._paths = paths
-        self._known: Remembered[Question, Decision] = Remembered(
+        self._known: TTLCache[Question, Decision] = TTLCache(
             lambda found: allowed_ttl_s if found.allowed else denied_ttl_s
         )
 

@@ -13,13 +13,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any, Protocol
 
 from ccm.base import clock
+from ccm.base.keypair import KeyPair
 
 LIFETIME = timedelta(days=365)
 """How long a certificate of our own is valid (client-go, util/cert)."""
@@ -32,14 +33,6 @@ _CHILD_TIMEOUT_S = 60.0
 
 class CertificateError(Exception):
     """A certificate or key cannot be used; the message says which and why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """A certificate chain and its private key, both PEM."""
-
-    chain: bytes
-    key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +59,7 @@ class Subject:
 class Source(Protocol):
     """Where one pair comes from."""
 
-    async def read(self) -> Pair:
+    async def read(self) -> KeyPair:
         """The pair as it is now.
 
         Raises:
@@ -87,7 +80,7 @@ class Files:
         self._chain = chain
         self._key = key
 
-    async def read(self) -> Pair:
+    async def read(self) -> KeyPair:
         """Read both files; `CertificateError` if one cannot be read."""
         return await asyncio.to_thread(_read, self._chain, self._key)
 
@@ -106,7 +99,7 @@ class Directory:
         self._key = folder / f"{name}.key"
         self._subject = subject
 
-    async def read(self) -> Pair:
+    async def read(self) -> KeyPair:
         """Read the pair, or make it; `CertificateError` if it can be neither."""
         try:
             return await asyncio.to_thread(_read, self._chain, self._key)
@@ -115,7 +108,7 @@ class Directory:
         await asyncio.to_thread(self._write, pair)
         return pair
 
-    def _write(self, pair: Pair) -> None:
+    def _write(self, pair: KeyPair) -> None:
         try:
             self._chain.parent.mkdir(parents=True, exist_ok=True)
             # The key first: who follows the chain's file finds both in place.
@@ -134,10 +127,10 @@ class Memory:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
-        self._pair: Pair | None = None
+        self._pair: KeyPair | None = None
         self._renew_at: datetime | None = None
 
-    async def read(self) -> Pair:
+    async def read(self) -> KeyPair:
         """The pair; a new one the first time and towards its end."""
         now = clock.now()
         if self._pair is None or self._renew_at is None or now >= self._renew_at:
@@ -146,7 +139,7 @@ class Memory:
         return self._pair
 
 
-async def mint(subject: Subject, *, now: datetime, lifetime: timedelta = LIFETIME) -> Pair:
+async def mint(subject: Subject, *, now: datetime, lifetime: timedelta = LIFETIME) -> KeyPair:
     """Make a pair that vouches for itself; takes a fraction of a second.
 
     Raises:
@@ -160,10 +153,10 @@ async def mint(subject: Subject, *, now: datetime, lifetime: timedelta = LIFETIM
         "lifetime_s": lifetime.total_seconds(),
     }
     made = await asyncio.to_thread(_child, {"mint": wanted})
-    return Pair(chain=made["chain"].encode(), key=made["key"].encode())
+    return KeyPair(chain=made["chain"].encode(), key=made["key"].encode())
 
 
-async def names_in(pair: Pair) -> tuple[str, ...]:
+async def names_in(pair: KeyPair) -> tuple[str, ...]:
     """The host names and addresses that a certificate carries.
 
     Raises:
@@ -195,10 +188,10 @@ class Loaded:
         named: (names, pair) in order of preference.
     """
 
-    main: Pair
-    named: tuple[tuple[tuple[str, ...], Pair], ...] = ()
+    main: KeyPair
+    named: tuple[tuple[tuple[str, ...], KeyPair], ...] = ()
 
-    def for_name(self, name: str) -> Pair:
+    def for_name(self, name: str) -> KeyPair:
         """The pair for the host name a caller asks for; an exact name beats a wildcard."""
         wanted = name.lower().rstrip(".")
         parent = "*." + wanted.partition(".")[2]
@@ -231,15 +224,15 @@ class Certificates:
             named.append((tuple(name.lower().rstrip(".") for name in names), pair))
         return Loaded(main=await self._main.read(), named=tuple(named))
 
-    async def _names_in(self, pair: Pair) -> tuple[str, ...]:
+    async def _names_in(self, pair: KeyPair) -> tuple[str, ...]:
         if pair.chain not in self._carried:
             self._carried = {**self._carried, pair.chain: await names_in(pair)}
         return self._carried[pair.chain]
 
 
-def _read(chain: Path, key: Path) -> Pair:
+def _read(chain: Path, key: Path) -> KeyPair:
     try:
-        return Pair(chain=chain.read_bytes(), key=key.read_bytes())
+        return KeyPair(chain=chain.read_bytes(), key=key.read_bytes())
     except (OSError, ValueError) as error:
         raise CertificateError(f"certificate cannot be read: {error}") from error
 

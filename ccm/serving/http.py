@@ -1,4 +1,4 @@
-"""Bytes to requests and answers back; the only door to aiohttp.
+"""Bytes to requests and answers back; what the server's other modules see of aiohttp.
 
 A `Server` hands each request to one coroutine. It bounds what a caller may cost: size of the
 header and of the body, time until the header is there, idle time of a connection. It speaks
@@ -226,7 +226,11 @@ class Server:
         except BadBody as error:
             return text(f"{error}\n", error.status)
         except Exception as error:  # noqa: BLE001 - one request must not end the server
-            self._log.error("request made us stumble", path=request.path, exc_info=error)
+            self._log.error(
+                "request failed by a fault of ours, the caller gets a 500",
+                path=request.path,
+                exc_info=error,
+            )
             return text("internal server error\n", 500)
 
     def _read(self, request: BaseRequest) -> Request:

@@ -1,28 +1,26 @@
 """TLS of a server: the context made of a policy and certificates.
 
-`Keeper` owns the context of a running server: it reads certificates and authorities again
+`CertReloader` owns the context of a running server: it reads certificates and authorities again
 and again, and a new connection gets what was read last.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import ssl
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from ccm.base import log
-from ccm.serving.certs import CertificateError, Certificates, Loaded, Pair
+from ccm.base.keypair import KeyPair
+from ccm.serving.certs import CertificateError, Certificates, Loaded
 from ccm.serving.policy import Policy
 
 CHECK_S = 60.0
 """How often files are looked at (k8s.io/apiserver, dynamic certificates)."""
 
 
-def build(rules: Policy, pair: Pair, authorities: bytes | None = None) -> ssl.SSLContext:
+def build(rules: Policy, pair: KeyPair, authorities: bytes | None = None) -> ssl.SSLContext:
     """A server's context; blocking for some milliseconds.
 
     Args:
@@ -53,7 +51,10 @@ def build(rules: Policy, pair: Pair, authorities: bytes | None = None) -> ssl.SS
             context.load_verify_locations(cadata=authorities.decode("ascii", errors="replace"))
         except (ssl.SSLError, ValueError) as error:
             raise CertificateError(f"client authorities cannot be used: {error}") from error
-    _load(context, pair)
+    try:
+        pair.load_into(context)
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise CertificateError(f"certificate cannot be used: {error}") from error
     return context
 
 
@@ -84,7 +85,7 @@ class _Current(ssl.SSLContext):
         return self.newest().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
 
 
-class Keeper:
+class CertReloader:
     """Keeps the TLS context of a running server up to date.
 
     Args:
@@ -184,33 +185,3 @@ class Keeper:
         if others:
             main.sni_callback = choose
         return main
-
-
-def _load(context: ssl.SSLContext, pair: Pair) -> None:
-    """OpenSSL's binding takes files only; these two never touch a disk."""
-    try:
-        with _unnamed_file(pair.chain) as chain, _unnamed_file(pair.key) as key:
-            # An encrypted key must fail, not ask for a password on the terminal.
-            context.load_cert_chain(chain, key, password=_no_password)
-    except (ssl.SSLError, OSError, ValueError) as error:
-        raise CertificateError(f"certificate cannot be used: {error}") from error
-
-
-@contextmanager
-def _unnamed_file(content: bytes) -> Iterator[str]:
-    """A path under which content can be read for a while."""
-    if not hasattr(os, "memfd_create"):
-        with tempfile.NamedTemporaryFile(prefix="ccm-tls-") as file:
-            file.write(content)
-            file.flush()
-            yield file.name
-        return
-    # A container's root file system may be read-only, and have no folder for such things.
-    with open(os.memfd_create("ccm-tls"), "wb") as file:
-        file.write(content)
-        file.flush()
-        yield f"/proc/self/fd/{file.fileno()}"
-
-
-def _no_password() -> str:
-    raise ValueError("an encrypted private key is not supported")

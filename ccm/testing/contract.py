@@ -2,7 +2,7 @@
 
 Write a `Harness` for your cloud and name it in a subclass; pytest then collects every case
 below, once for each interface your cloud offers (`InstancesV2`, or `Instances` with
-`Zones`). What your cloud does not offer is skipped with a reason. Install `ccm[testing]`.
+`Zones`). What your cloud does not offer is skipped with a reason. Install `kube-ccm[testing]`.
 
 ```python
 import pytest_asyncio

@@ -1,4 +1,4 @@
-"""The cloud config of the simulated cloud, a YAML mapping; see `ccm providers sim`."""
+"""The cloud config of the simulated cloud, a YAML mapping; see `kube-ccm providers sim`."""
 
 from __future__ import annotations
 

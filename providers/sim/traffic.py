@@ -8,6 +8,7 @@ from typing import Annotated
 import msgspec
 
 from ccm.base import clock
+from ccm.base.bucket import Bucket
 
 from . import world
 
@@ -50,22 +51,14 @@ class RateLimit:
     """A token bucket that refuses instead of waiting; it holds one second's worth."""
 
     def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._room = max(1.0, rate)
-        self._tokens = self._room
-        self._filled = clock.monotonic()
+        self._bucket = Bucket(qps=rate, burst=max(1.0, rate)) if rate else None
 
     def take(self) -> float:
         """Take a token: 0.0 if there was one, else the seconds until there will be."""
-        if not self._rate:
-            return 0.0
         now = clock.monotonic()
-        self._tokens = min(self._room, self._tokens + (now - self._filled) * self._rate)
-        self._filled = now
-        if self._tokens < 1.0:
-            return (1.0 - self._tokens) / self._rate
-        self._tokens -= 1.0
-        return 0.0
+        if self._bucket is None or self._bucket.take(now):
+            return 0.0
+        return self._bucket.missing_s(now)
 
 
 class Entry(msgspec.Struct, kw_only=True):

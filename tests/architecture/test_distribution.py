@@ -34,12 +34,17 @@ def test_the_wheel_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
     assert {"ccm/py.typed", "providers/py.typed"} <= set(wheel.namelist())
 
 
-def test_the_wheel_brings_both_commands_and_the_simulated_cloud(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_brings_four_commands_and_the_simulated_cloud(wheel: zipfile.ZipFile) -> None:
     (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     entries = configparser.ConfigParser()
     entries.read_string(wheel.read(name).decode())
 
-    assert set(entries["console_scripts"]) == {"ccm", "cloud-controller-manager"}
+    assert set(entries["console_scripts"]) == {
+        "cloud-controller-manager",
+        "kube-ccm",
+        "kubectl-ccm",
+        "kubectl_complete-ccm",
+    }
     assert set(entries["ccm.providers"]) >= {"sim"}
 
 
@@ -67,8 +72,8 @@ def needed(name: str, found: set[str]) -> set[str]:
 
 def test_the_image_has_nothing_to_draw_with() -> None:
     installs = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if "/dist" in line]
-    brought = needed("ccm", set())
+    brought = needed("kube-ccm", set())
 
-    assert [line.split()[-1] for line in installs if "--find-links" in line] == ["ccm"]
+    assert [line.split()[-1] for line in installs if "--find-links" in line] == ["kube-ccm"]
     assert brought >= {"aiohttp", "structlog"}
     assert "rich" not in brought

@@ -39,7 +39,7 @@ async def main(server: str, token: str, ca_file: str, mode: str) -> None:
     cluster = ClusterConfig(
         server=server,
         credentials=Fixed(bearer(token)),
-        tls=TlsSettings(ca_file=Path(ca_file)),
+        tls=TlsSettings(authorities=Path(ca_file).read_bytes()),
         disable_compression=True,
     )
     async with Transport(cluster, user_agent="stall") as transport:

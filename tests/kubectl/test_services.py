@@ -97,21 +97,6 @@ _SCRIPT: tuple[tuple[Any, ...], ...] = (
 )
 
 
-def test_deletion_waits_for_the_load_balancer(kubectl: Kubectl) -> None:
-    kubectl("create", "-f", "-", stdin=HELD)
-
-    with kubectl.following("delete", "service", "held") as deleting:
-        assert deleting.stdout is not None
-        assert deleting.stdout.readline().startswith('service "held" deleted')
-        assert deleting.poll() is None
-        path = "jsonpath={.metadata.deletionTimestamp}"
-        assert kubectl("get", "service", "held", "-o", path)
-        patch = '{"metadata":{"finalizers":null}}'
-        kubectl("patch", "service", "held", "--type=merge", "-p", patch)
-        assert deleting.wait(timeout=20) == 0
-    assert kubectl.run("get", "service", "held")[0] == 1
-
-
 def test_the_service_of_the_api_server_comes_back(kubectl: Kubectl) -> None:
     before = kubectl("get", "service", "kubernetes", "-o", "jsonpath={.metadata.uid}")
 

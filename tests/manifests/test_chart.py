@@ -82,7 +82,7 @@ def test_the_chart_has_the_versions_of_the_package() -> None:
     base = container(shipped.objects(shipped.MANIFESTS / "deployment.yaml"))
 
     assert (about["version"], about["appVersion"]) == (ccm.__version__, ccm.__version__)
-    assert base["image"] == f"ccm:{ccm.__version__}"
+    assert base["image"] == f"kube-ccm:{ccm.__version__}"
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)

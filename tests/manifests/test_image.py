@@ -188,7 +188,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (words,) = build
     options = words[words.index("hatchling") :]
     run(sys.executable, "-m", *[str(folder / "dist") if w == "/dist" else w for w in options])
-    (wheel,) = (folder / "dist").glob("ccm-*.whl")
+    (wheel,) = (folder / "dist").glob("kube_ccm-*.whl")
     run(UV, "venv", "--quiet", "--python", sys.executable, folder / "ccm")
     python = folder / "ccm" / "bin" / "python"
     lock = ROOT / "requirements.lock"
@@ -247,5 +247,5 @@ class TestInstalled:
         frozen = run(UV, "pip", "freeze", "--python", installed / "bin" / "python").split("\n")
 
         assert [
-            one for one in frozen if one and not one.startswith("ccm ") and one not in locked
+            one for one in frozen if one and not one.startswith("kube-ccm ") and one not in locked
         ] == []

@@ -11,7 +11,7 @@ Values = Mapping[str, Any]
 
 EVERYTHING: Values = {
     "name": "blue",
-    "image": {"repository": "registry.example/ccm", "digest": f"sha256:{'0' * 64}"},
+    "image": {"repository": "registry.example/kube-ccm", "digest": f"sha256:{'0' * 64}"},
     "imagePullSecrets": ["pull"],
     "replicas": 3,
     "cloud": {"provider": "sim", "config": {"content": "url: http://cloud\ntoken: secret\n"}},

@@ -49,13 +49,13 @@ def environment(project: Path) -> Path:
     dist = project / "dist"
     for source in (readme.ROOT, project):
         run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", dist, cwd=source)
-    (ours,) = dist.glob("ccm-*.whl")
+    (ours,) = dist.glob("kube_ccm-*.whl")
     (theirs,) = dist.glob("ccm_rack-*.whl")
     run(UV, "venv", "--quiet", "--python", sys.executable, project / "venv", cwd=project)
     python = project / "venv" / "bin" / "python"
     install: list[str | Path] = [UV, "pip", "install", "--quiet", "--python", python]
     pins: list[str | Path] = ["--constraints", readme.ROOT / "requirements.lock"]
-    run(*install, *pins, f"ccm[testing] @ {ours.as_uri()}", theirs, cwd=project)
+    run(*install, *pins, f"kube-ccm[testing] @ {ours.as_uri()}", theirs, cwd=project)
     return python.parent
 
 
@@ -86,7 +86,7 @@ def test_the_provider_passes_the_contract(environment: Path, project: Path) -> N
 
 def test_the_provider_initialises_the_nodes_of_a_sandbox(environment: Path, project: Path) -> None:
     told = run(
-        environment / "ccm",
+        environment / "kube-ccm",
         "sandbox",
         "--once",
         "--nodes",

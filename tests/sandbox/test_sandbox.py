@@ -1,4 +1,4 @@
-"""`ccm sandbox` as people run it: a process, its last line, and what it leaves behind."""
+"""`kube-ccm sandbox` as people run it: a process, its last line, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ def test_once_initialises_every_node_and_ends(home: Path, environment: Mapping[s
 @only_builtin
 def test_the_doctor_finds_nothing_wrong_with_it(home: Path, environment: Mapping[str, str]) -> None:
     with started(home, environment, "--nodes", "2") as sandbox:
-        hint = sandbox.read_until_seen("look at it: ccm doctor ")
-        words = hint.partition("ccm doctor ")[2].split()
+        hint = sandbox.read_until_seen("look at it: kube-ccm doctor ")
+        words = hint.partition("kube-ccm doctor ")[2].split()
 
         told = subprocess.run(
             [sys.executable, "-P", "-m", "ccm.cli", "doctor", *words],

@@ -371,3 +371,12 @@ def _resource(path: str) -> str:
         (name for name, segment in itertools.product(known, path.split("/")) if name == segment),
         path,
     )
+
+
+async def warnings(stage: Stage, service: str, about: str = "") -> list[str]:
+    """The texts of the Warning events about a Service that contain these words."""
+    return [
+        event["message"]
+        for event in await stage.cluster.events(service)
+        if event["type"] == names.WARNING and about in event["message"]
+    ]

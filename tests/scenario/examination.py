@@ -1,4 +1,4 @@
-"""`ccm doctor` in the surroundings of a scenario."""
+"""`kube-ccm doctor` in the surroundings of a scenario."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ccm doctor` finds: one planted fault after the other, and the first line about it."""
+"""What `kube-ccm doctor` finds: one planted fault after the other, and the first line about it."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ async def test_a_provider_that_blocks_everything(stage: Stage) -> None:
 
     assert child.returncode == 1
     assert b"\nok    provider: hanging (ccm_hanging:open_cloud, ccm-hanging 1.0)\n" in said
-    assert complaint == b"ccm doctor: cloud-config: hangs and cannot be cancelled, given up\n"
+    assert complaint == b"kube-ccm doctor: cloud-config: hangs and cannot be cancelled, given up\n"
 
 
 @servers.only_builtin

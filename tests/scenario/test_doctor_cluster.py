@@ -1,4 +1,4 @@
-"""What `ccm doctor` finds in the cluster: nodes, Pod ranges, Leases, Services, clocks."""
+"""What `kube-ccm doctor` finds in the cluster: nodes, Pod ranges, Leases, Services, clocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `ccm doctor` says about the rights of an account; only a real API server knows."""
+"""What `kube-ccm doctor` says about the rights of an account; only a real API server knows."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ FLAGS: Mapping[str, str] = {
     "concurrent-service-syncs": "100",
     "kube-api-qps": "-1",
     "load-balancer-nodes-quiet-period": "200ms",
-    # A busy machine must not cost the lease.
 }
 
 PATIENCE_S = 55.0
@@ -240,15 +239,6 @@ def count(stage: Stage, operation: str, status: int) -> int:
     return sum(call.status == status for call in stage.calls(operation))
 
 
-async def warnings(stage: Stage, service: str, about: str = "") -> list[str]:
-    """The texts of the Warning events about a Service that contain these words."""
-    return [
-        event["message"]
-        for event in await stage.cluster.events(service)
-        if event["type"] == names.WARNING and about in event["message"]
-    ]
-
-
 async def live(stage: Stage, chosen: Sequence[Case]) -> None:
     """Let one Service for each case live its life, all of them at once."""
     await begin(stage)
@@ -269,7 +259,7 @@ async def test_each_call_of_a_services_life_fails_once(stage: Stage) -> None:
 
     for case in chosen:
         if case.kind == "throttled":
-            assert await warnings(stage, case.name, about="429") == [], case.name
+            assert await crowd.warnings(stage, case.name, about="429") == [], case.name
 
 
 @pytest.mark.soak
@@ -385,7 +375,7 @@ async def test_too_many_requests_everywhere(stage: Stage) -> None:
 
     assert count(stage, "create_balancer", 201) == len(lives)
     for life in lives:
-        assert await warnings(stage, life.case.name, about="429") == []
+        assert await crowd.warnings(stage, life.case.name, about="429") == []
 
 
 def storms(storm: Rule, times: int) -> Callable[[], Awaitable[bool]]:

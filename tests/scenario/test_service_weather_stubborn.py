@@ -10,9 +10,9 @@ import pytest
 from ccm.model import names
 from tests import servers
 from tests.scenario import crowd, harness
-from tests.scenario.crowd import SERVICES
+from tests.scenario.crowd import SERVICES, warnings
 from tests.scenario.harness import Daemon, Stage, wait_for
-from tests.scenario.test_service_weather import delete, warnings
+from tests.scenario.test_service_weather import delete
 
 PROVIDER = '''
 """A cloud that gives every Service an address, unless its name says how it hangs."""

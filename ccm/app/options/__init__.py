@@ -2,7 +2,7 @@
 
 Pure: text in, settings or sentences out; no clock, no event loop, no wire. Flags of controllers
 are declared in their manifests. `parse` reads a command line, `answer` serves `--help` and
-`--version`, `file` reads and writes the configuration file, `checks` looks for settings that
+`--version`, `config` reads and writes the configuration file, `checks` looks for settings that
 make no sense, and `reference` writes `FLAGS.md`.
 """
 

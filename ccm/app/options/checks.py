@@ -38,10 +38,10 @@ def _faults(options: Options) -> Iterator[Fault]:
     for name, flag in FLAGS.items():
         if right := flag.wrong(options.get(name)):
             yield name, right
-    on = gates.build_valid(options.feature_gates)
+    given = options.feature_gates
     yield from generic.faults(options)
     yield from election.faults(options)
-    yield from logs.faults(options, alpha=on.enabled(gates.LOGGING_ALPHA))
-    yield from serving.faults(options, uid_headers=on.enabled(gates.REQUEST_HEADER_UID))
+    yield from logs.faults(options, alpha=gates.allows(given, gates.LOGGING_ALPHA))
+    yield from serving.faults(options, uid_headers=gates.allows(given, gates.REQUEST_HEADER_UID))
     for manifest in MANIFESTS:
         yield from manifest.faults(options)

@@ -10,6 +10,7 @@ from ccm.app.options.argv import quote
 from ccm.base.flags import Flag, Section
 
 _WIDTH = 100
+_INDENT = " " * 10
 
 
 def lines(flags: Mapping[str, Flag], current: Mapping[str, Any]) -> list[str]:
@@ -30,23 +31,19 @@ def explain(flags: Mapping[str, Flag], sections: Iterable[Section]) -> str:
 
 def _explain_section(section: Section, shown: Iterable[Flag]) -> str:
     rows = [f"{section.title[0].upper()}{section.title[1:]} flags:", ""]
-    if section.accepted:
-        rows += [*_wrap(f"Accepted without effect: {section.accepted}.", indent=6), ""]
     for flag in shown:
-        rows += _explain_flag(flag, known=section.accepted)
+        rows += _explain_flag(flag)
     return "\n".join(rows) + "\n"
 
 
-def _explain_flag(flag: Flag, *, known: str) -> list[str]:
-    """`known` is the reason that stands at the head of the section already."""
+def _explain_flag(flag: Flag) -> list[str]:
     short = f"-{flag.short}, " if flag.short else "    "
     word = f" {flag.kind.word}" if flag.kind.bare is None else ""
     notes = ", ".join(_notes(flag))
-    told = not flag.accepted or flag.accepted == known
-    body = flag.text if told else f"{flag.text} Accepted without effect: {flag.accepted}."
+    idle = f" Accepted without effect: {flag.accepted}." if flag.accepted else ""
     return [
         f"  {short}--{flag.name}{word}" + (f"  ({notes})" if notes else ""),
-        *_wrap(body, indent=10),
+        *_wrap(flag.text + idle),
     ]
 
 
@@ -60,12 +57,12 @@ def _notes(flag: Flag) -> Iterator[str]:
         yield f"default {text}"
 
 
-def _wrap(text: str, *, indent: int) -> list[str]:
+def _wrap(text: str) -> list[str]:
     return textwrap.wrap(
         text,
         _WIDTH,
-        initial_indent=" " * indent,
-        subsequent_indent=" " * indent,
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT,
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -1,8 +1,9 @@
-"""`ccm completion`: Tab completes our commands, the daemon's flags and their values.
+"""`kube-ccm completion`: Tab completes our commands, the daemon's flags and their values.
 
-The shell's script is a few lines: each Tab asks `ccm __complete`, which answers from the tables
-that the command lines are read with (`words`). The answer is Cobra's, as kubectl asks plugins for
-it: a line for each word, what it is behind a tab, and last a number that says what to do with them.
+The shell's script is a few lines: each Tab asks `kube-ccm __complete`, which answers from the
+tables that the command lines are read with (`words`). The answer is Cobra's, as kubectl asks
+plugins for it: a line for each word, what it is behind a tab, and last a number that says what to
+do with them.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ NO_FILES = 4
 SHELLS = ("bash", "zsh", "fish")
 
 _DESCRIPTION = """\
-Prints a script that lets your shell complete `ccm` and `cloud-controller-manager`: commands, flags,
-names of controllers and installed providers, files.
+Prints a script that lets your shell complete `kube-ccm` and `cloud-controller-manager`: commands,
+flags, names of controllers and installed providers, files.
 """
 
 _EPILOG = """\
 use it:
-  bash   source <(ccm completion bash)            for ever: put it into ~/.bashrc
-  zsh    source <(ccm completion zsh)             for ever: put it into ~/.zshrc, after compinit
-  fish   ccm completion fish | source             for ever: ccm completion fish > \\
-                                                    ~/.config/fish/completions/ccm.fish
+  bash   source <(kube-ccm completion bash)     for ever: put it into ~/.bashrc
+  zsh    source <(kube-ccm completion zsh)      for ever: put it into ~/.zshrc, after compinit
+  fish   kube-ccm completion fish | source      for ever: kube-ccm completion fish > \\
+                                                  ~/.config/fish/completions/kube-ccm.fish
+
+`kubectl ccm` needs none of it: kubectl's own completion asks kubectl_complete-ccm.
 """
 
 
@@ -69,7 +72,7 @@ def answer(whole: argparse.ArgumentParser, typed: Sequence[str]) -> int:
     """Print what a shell may offer; the exit status.
 
     Args:
-        whole: the parser of `ccm`.
+        whole: the parser of `kube-ccm`.
         typed: the words up to the cursor, two at least: the program first, and last what was
             begun, which may be empty.
     """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 BASH = """\
-# bash completion; load it with: source <(ccm completion bash)
-__ccm_complete() {
+# bash completion; load it with: source <(kube-ccm completion bash)
+__kube_ccm_complete() {
     local line="${COMP_LINE:0:COMP_POINT}" typed offered directive
     read -ra typed <<< "$line"
     [[ $line == *[[:space:]] ]] && typed+=("")
@@ -20,13 +20,13 @@ __ccm_complete() {
     ((directive & 2)) && compopt -o nospace
     ((directive & 4)) || compopt -o default
 } 2> /dev/null
-complete -F __ccm_complete ccm cloud-controller-manager
+complete -F __kube_ccm_complete kube-ccm cloud-controller-manager
 """
 
 ZSH = """\
-#compdef ccm cloud-controller-manager
-# zsh completion; load it with: source <(ccm completion zsh)
-__ccm_complete() {
+#compdef kube-ccm cloud-controller-manager
+# zsh completion; load it with: source <(kube-ccm completion zsh)
+__kube_ccm_complete() {
     local -a offered
     offered=("${(@f)$(ASK "${(@Q)words[1,CURRENT-1]}" "${(Q)PREFIX}" 2> /dev/null)}")
     local -i directive="${offered[-1]#:}"
@@ -38,12 +38,12 @@ __ccm_complete() {
     ((directive & 2)) && open+=($closed) && closed=()
     _describe word open -S '' -- closed
 }
-compdef __ccm_complete ccm cloud-controller-manager
+compdef __kube_ccm_complete kube-ccm cloud-controller-manager
 """
 
 FISH = """\
-# fish completion; load it with: ccm completion fish | source
-function __ccm_complete
+# fish completion; load it with: kube-ccm completion fish | source
+function __kube_ccm_complete
     set -l last (commandline -ct)
     set -l offered (ASK (commandline -opc) "$last" 2> /dev/null)
     set -l flag (string match -r -- '^-[^=]*=' "$last")
@@ -51,9 +51,9 @@ function __ccm_complete
     and set offered (__fish_complete_path (string replace -- "$flag" "" "$last")) :0
     string replace -r -- '^' "$flag" $offered[1..-2]
 end
-for program in ccm cloud-controller-manager
+for program in kube-ccm cloud-controller-manager
     complete -c $program -e
-    complete -c $program -f -a '(__ccm_complete)'
+    complete -c $program -f -a '(__kube_ccm_complete)'
 end
 """
 

@@ -1,6 +1,6 @@
 """What can be typed at a place of a command line, and which of it fits what was begun.
 
-The tables are those that the command lines are read with: the argparse tree of `ccm`, and the
+The tables are those that the command lines are read with: the argparse tree of `kube-ccm`, and the
 daemon's flags. Only what a place needs is loaded: somebody waits for it at a keyboard.
 """
 
@@ -82,7 +82,7 @@ def place(whole: argparse.ArgumentParser, before: Sequence[str]) -> Place:
     """Where somebody is who typed these words, the program first.
 
     Args:
-        whole: the parser of `ccm`.
+        whole: the parser of `kube-ccm`.
         before: the words before the one at the cursor.
     """
     program, *typed = before

@@ -14,7 +14,7 @@ deletion, protobuf answers, descriptions of fields, CEL rules.
     builtin, services, allocate      what is special about single kinds
     extensions                       rows from CustomResourceDefinitions
     store, journal                   revisions, history, the file on disk
-    decode, protobuf                 from bytes to objects
+    decode, protobuf                 from bytes to objects; typed clients send protobuf unasked
     patches                          from a patch to an object
     admit, validate                  from a request's object to a stored one
     api, scale, listing              the verbs

@@ -29,22 +29,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ccm.sandbox.apiserver", description=__doc__)
     options: tuple[tuple[str, Any, Any, str], ...] = (
+        ("--data-dir", pathlib.Path, None, "where state is kept"),
         ("--host", str, "127.0.0.1", "the address to bind"),
         ("--port", int, 0, "the port; 0 takes a free one"),
         ("--token", str, "", "the bearer token clients must bring"),
         ("--watch-history", int, store.HISTORY, "how many changes of a kind watches go back"),
         ("--bookmark-interval", float, watch.BOOKMARK_INTERVAL_S, "seconds between bookmarks"),
-    )
+        ("--service-cluster-ip-range", _ranges, allocate.CLUSTER_IPS,
+         "cluster IPs of Services: CIDR[,CIDR]; one of each IP family makes it dual-stack"),
+    )  # fmt: skip
     for name, kind, default, text in options:
-        parser.add_argument(name, type=kind, default=default, help=text)
-    parser.add_argument("--data-dir", type=pathlib.Path, required=True, help="where state is kept")
-    parser.add_argument(
-        "--service-cluster-ip-range",
-        type=_ranges,
-        default=allocate.CLUSTER_IPS,
-        metavar="CIDR[,CIDR]",
-        help="the cluster IPs of Services; two ranges of different families make it dual-stack",
-    )
+        parser.add_argument(name, type=kind, default=default, help=text, required=default is None)
     return parser
 
 
@@ -61,14 +56,11 @@ def _ranges(text: str) -> tuple[allocate.Network, ...]:
 async def _serve(options: argparse.Namespace) -> None:
     data_dir: pathlib.Path = options.data_dir
     ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    objects = store.Store(
-        history=options.watch_history, journal=journal.Journal(data_dir / "objects.jsonl")
-    )
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    kept = journal.Journal(data_dir / "objects.jsonl")
     async with server.serve(
-        objects,
+        store.Store(history=options.watch_history, journal=kept),
         host=options.host,
         port=options.port,
         token=options.token,

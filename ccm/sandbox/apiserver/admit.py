@@ -24,6 +24,10 @@ from ccm.sandbox.apiserver import (
     validate,
 )
 
+_KEPT = (
+    "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation",
+    "resourceVersion",
+)  # fmt: skip
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -80,21 +84,13 @@ def update(
     metadata, before = body["metadata"], old["metadata"]
     _set_namespace(kind, before.get("namespace", ""), metadata)
     metadata.setdefault("uid", before["uid"])
-    for key in ("creationTimestamp", "deletionTimestamp", "generation"):
-        if key in before:
-            metadata[key] = before[key]
-        else:
-            metadata.pop(key, None)
-    if "deletionGracePeriodSeconds" in before:
-        metadata.setdefault("deletionGracePeriodSeconds", before["deletionGracePeriodSeconds"])
-    metadata["resourceVersion"] = before["resourceVersion"]
-    for key in ("selfLink", "managedFields"):
+    for key in (*_KEPT, "selfLink", "managedFields"):
         metadata.pop(key, None)
-    part = {"status": body["status"]} if status and "status" in body else {}
+    metadata |= {key: before[key] for key in _KEPT if key in before}
     if status:
-        body = {**_without(old, "metadata", "status"), "metadata": metadata, **part}
+        body = {**old, "metadata": metadata, "status": body.get("status")}
     elif kind.status:
-        body = {**_without(body, "status"), **{key: old[key] for key in ("status",) if key in old}}
+        body = {**body, "status": old.get("status")}
     return _finish(kind, body, old, numbers, status=status)
 
 

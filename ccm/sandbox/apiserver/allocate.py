@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Networks = Sequence[Network]
 Number = int | str
 """A node port, or a cluster IP as text."""
 
@@ -29,7 +30,12 @@ _PORT_BAND = 86
 
 
 class RefusedError(Exception):
-    """A number that cannot be had, and why."""
+    """A number that cannot be had, and why; `wish` is the one that was asked for, if any."""
+
+    def __init__(self, why: str, field: str = "", wish: Number = "") -> None:
+        super().__init__(why)
+        self.field = field
+        self.wish = wish
 
 
 class Allocator:
@@ -41,7 +47,7 @@ class Allocator:
     """
 
     def __init__(
-        self, ranges: Sequence[Network] = CLUSTER_IPS, *, chance: random.Random | None = None
+        self, ranges: Networks = CLUSTER_IPS, *, chance: random.Random | None = None
     ) -> None:
         self.ranges = {f"IPv{network.version}": network for network in ranges}
         self.chance = chance or random.Random()
@@ -64,6 +70,7 @@ class Draft:
     """What one request takes, beside what is held already.
 
     Every method raises RefusedError: the number is taken or out of range, or none is left.
+    `field` is where the wish stands.
     """
 
     def __init__(self, allocator: Allocator) -> None:
@@ -71,18 +78,15 @@ class Draft:
         self._mine: set[Number] = set()
         self.families = list(allocator.ranges)
 
-    def port(self, wish: int = 0) -> int:
+    def port(self, wish: int = 0, field: str = "") -> int:
         """That node port, or any."""
         if not wish:
-            found = self._pick(len(NODE_PORTS), _PORT_BAND, lambda place: NODE_PORTS[place])
-            return int(found)
-        if wish not in NODE_PORTS:
-            known = f"{NODE_PORTS.start}-{NODE_PORTS.stop - 1}"
-            raise RefusedError(f"port is not in the valid range. The range of ports is {known}")
-        self._take(wish, "port")
+            return int(self._pick(len(NODE_PORTS), _PORT_BAND, lambda place: NODE_PORTS[place]))
+        known = f"{NODE_PORTS.start}-{NODE_PORTS.stop - 1}"
+        self._take(wish, wish, field, "" if wish in NODE_PORTS else known)
         return wish
 
-    def address(self, family: str, wish: str = "") -> str:
+    def address(self, family: str, wish: str = "", field: str = "") -> str:
         """That cluster IP, or any of the family."""
         network = self._allocator.ranges[family]
         # All but the first, which is the network, and for IPv4 the last, which is broadcast.
@@ -91,14 +95,15 @@ class Draft:
             band = min(max(16, size // 16), 256) if size > 16 else 0
             return str(self._pick(size, band, lambda place: str(network[place + 1])))
         found = ipaddress.ip_address(wish)
-        if not 1 <= int(found) - int(network[0]) <= size:
-            raise RefusedError(f"IP is not in the cluster's range {network}")
-        self._take(str(found), "IP")
+        is_inside = 1 <= int(found) - int(network[0]) <= size
+        self._take(str(found), wish, field, "" if is_inside else str(network))
         return wish
 
-    def _take(self, number: Number, what: str) -> None:
+    def _take(self, number: Number, wish: Number, field: str, missed: str) -> None:
+        if missed:
+            raise RefusedError(f"it is not in the range {missed}", field, wish)
         if number in self._allocator.taken or number in self._mine:
-            raise RefusedError(f"provided {what} is already allocated")
+            raise RefusedError("it is already allocated", field, wish)
         self._mine.add(number)
 
     def _pick(self, size: int, band: int, number_at: Callable[[int], Number]) -> Number:

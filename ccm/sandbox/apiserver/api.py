@@ -8,8 +8,7 @@ itself states (a `resourceVersion` or a precondition).
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from ccm.sandbox.apiserver import (
@@ -21,7 +20,6 @@ from ccm.sandbox.apiserver import (
     listing,
     patches,
     query,
-    scalars,
     scale,
     services,
 )
@@ -33,6 +31,8 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
+
+_PLAIN = query.WriteOptions()
 
 START_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 """Namespaces that kube-apiserver itself creates."""
@@ -52,10 +52,7 @@ class Api:
     """The verbs on one store."""
 
     def __init__(
-        self,
-        store: stores.Store,
-        *,
-        cluster_ips: Sequence[allocate.Network] = allocate.CLUSTER_IPS,
+        self, store: stores.Store, *, cluster_ips: allocate.Networks = allocate.CLUSTER_IPS
     ) -> None:
         self.store = store
         self._numbers = allocate.Allocator(cluster_ips)
@@ -65,19 +62,19 @@ class Api:
         for name in START_NAMESPACES:
             if store.get(kinds.NAMESPACES, name) is None:
                 body = decode.clean(kinds.NAMESPACES, {"metadata": {"name": name}}, [])
-                self._create(Target(kind=kinds.NAMESPACES), body, [], query.WriteOptions())
+                self._create(Target(kind=kinds.NAMESPACES), (body, []))
 
     def publish(self, port: int) -> None:
         """Keep the Service that stands for this server, which listens on that port."""
         self._port = port
         target = Target(kind=kinds.SERVICES, namespace="default", name=services.KUBERNETES)
         wanted = services.for_the_api_server(self._numbers.first_address, port)
-        found = decode.clean(kinds.SERVICES, wanted, [])
+        given: decode.Decoded = (decode.clean(kinds.SERVICES, wanted, []), [])
         old = self.store.get(target.kind, target.key)
         if old is None:
-            self._create(target, found, [], query.WriteOptions())
+            self._create(target, given)
         else:
-            self._store_update(target, found, old, [], query.WriteOptions())
+            self._store_update(target, given, old)
 
     def get(self, target: Target) -> stores.Entry:
         """One object, or its scale.
@@ -106,12 +103,11 @@ class Api:
         Raises:
             ApiError: the object is refused or exists.
         """
-        found, warnings = decode.new_object(target.kind, body, content_type, options)
+        given = decode.new_object(target.kind, decode.parse(body, content_type), options)
         if target.kind is kinds.REVIEWS:
-            found["status"] = {"allowed": True}
-            entry = stores.trial_entry(target.kind, "", found)
-            return Written(entry=entry, created=True, warnings=tuple(warnings))
-        return self._create(target, found, warnings, options)
+            answer = {**given[0], "status": {"allowed": True}}
+            return Written(entry=stores.entry_of(target.kind, "", answer), created=True)
+        return self._create(target, given, options)
 
     def update(
         self, target: Target, body: bytes, content_type: str, options: query.WriteOptions
@@ -121,23 +117,22 @@ class Api:
         Raises:
             ApiError: the object is refused, gone or not the one the client has seen.
         """
+        decoded = decode.parse(body, content_type)
         if target.subresource == "scale":
-            return self._rescale(target, decode.parse(body, content_type)[0], options)
+            return self._rescale(target, decoded, options)
         kind = target.kind
-        found, warnings = decode.new_object(kind, body, content_type, options)
-        _check_name(target, found)
-        metadata = found["metadata"]
+        given = decode.new_object(kind, decoded, options)
+        _check_name(target, given)
+        metadata = given[0]["metadata"]
         if kind is kinds.LEASES and not metadata.get("resourceVersion"):
-            detail = "must be specified for an update"
-            raise errors.invalid(
-                kind, target.name, [errors.bad_value("metadata.resourceVersion", 0, detail)]
-            )
+            cause = errors.required("metadata.resourceVersion", "must be specified for an update")
+            raise errors.invalid(kind, target.name, [cause])
         old = self.get(target)
         uid = old.body()["metadata"]["uid"]
         if metadata.get("uid", uid) != uid:
-            why = f"UID in precondition: {metadata['uid']}, UID in object meta: {uid}"
-            raise errors.conflict(kind, target.name, f"Precondition failed: {why}")
-        return self._store_update(target, found, old, warnings, options)
+            why = f"Precondition failed: the UID is {uid}, and not {metadata['uid']}"
+            raise errors.conflict(kind, target.name, why)
+        return self._store_update(target, given, old, options)
 
     def patch(
         self, target: Target, body: bytes, content_type: str, options: query.WriteOptions
@@ -150,37 +145,24 @@ class Api:
         Raises:
             ApiError: the patch or the patched object is refused, or the object is gone.
         """
-        custom = target.kind.is_custom
-        if content_type not in PATCH_TYPES or (custom and content_type == STRATEGIC_PATCH):
+        kind = target.kind
+        if content_type not in PATCH_TYPES or (kind.is_custom and content_type == STRATEGIC_PATCH):
             raise errors.unsupported_media_type()
-        try:
-            patch, twice = decode.parse(body, content_type)
-        except ValueError as error:
-            raise errors.bad_request(str(error)) from error
-        if content_type == APPLY_PATCH and not options.field_manager:
-            cause = errors.required("fieldManager", "is required for apply patch")
-            raise errors.invalid_options([cause])
-        old = self.store.get(target.kind, target.key)
-        if old is None and content_type == APPLY_PATCH and not target.subresource:
-            patch.setdefault("metadata", {}).setdefault("name", target.name)
-            raw = json.dumps(patch).encode()
-            found, warnings = decode.new_object(target.kind, raw, "application/json", options)
-            return self._create(target, found, warnings, options)
-        current = self.get(target).body()
-        found = _apply_patch(target.kind, current, patch, content_type)
+        patch = decode.parse(body, content_type)
+        is_apply = content_type == APPLY_PATCH
+        if is_apply and not options.field_manager:
+            raise errors.invalid_options([errors.required("fieldManager")])
+        old = self.store.get(kind, target.key)
+        if old is None and is_apply and not target.subresource:
+            given = decode.new_object(kind, patch, options)
+            given[0]["metadata"].setdefault("name", target.name)
+            return self._create(target, given, options)
+        found = _patched(kind, self.get(target).body(), patch, content_type)
         if old is None or target.subresource == "scale":
             return self._rescale(target, found, options)
-        unknown: list[str] = []
-        shown = json.dumps(patch, separators=(",", ":"))
-        try:
-            cleaned = decode.clean(target.kind, found, unknown, known=old.body())
-        except scalars.WrongTypeError as error:
-            raise errors.invalid_patch(shown, str(error)) from error
-        warnings = decode.check_fields(
-            options, unknown, twice, lambda text: errors.invalid_patch(shown, text)
-        )
-        _check_name(target, cleaned)
-        return self._store_update(target, cleaned, old, warnings, options)
+        given = decode.checked(kind, found, options, errors.invalid_patch, old.body())
+        _check_name(target, given)
+        return self._store_update(target, given, old, options)
 
     def delete(self, target: Target, options: query.DeleteOptions) -> Written:
         """Delete an object; one with finalizers is only marked as being deleted.
@@ -191,7 +173,10 @@ class Api:
         old = self.get(target)
         body = old.body()
         metadata = body["metadata"]
-        _check_preconditions(target.kind, target.name, metadata, options)
+        for key, wanted in (("uid", options.uid), ("resourceVersion", options.resource_version)):
+            if wanted not in ("", metadata[key]):
+                why = f"its {key} is {metadata[key]}, and not {wanted} as in the precondition"
+                raise errors.conflict(target.kind, target.name, why)
         if options.dry_run:
             return Written(entry=old, deleted=not metadata.get("finalizers"))
         if target.kind in _OWNERS:
@@ -219,13 +204,9 @@ class Api:
         return page
 
     def _create(
-        self,
-        target: Target,
-        found: dict[str, Any],
-        warnings: list[str],
-        options: query.WriteOptions,
+        self, target: Target, given: decode.Decoded, options: query.WriteOptions = _PLAIN
     ) -> Written:
-        kind = target.kind
+        kind, (found, warnings) = target.kind, given
         if kind.namespaced:
             self._check_alive(target, found["metadata"].get("name", ""))
         if found["metadata"].get("resourceVersion"):
@@ -237,7 +218,7 @@ class Api:
         if taken is not None:
             ending = "deletionTimestamp" in taken.body()["metadata"]
             raise errors.already_exists(kind, name, ending=ending)
-        entry = self._keep(kind, key, body, dry_run=options.dry_run)
+        entry = self._keep(kind, key, body, is_trial=bool(options.dry_run))
         return Written(entry=entry, created=True, warnings=(*warnings, *_warnings(target, body)))
 
     def _check_alive(self, target: Target, name: str) -> None:
@@ -245,24 +226,16 @@ class Api:
         if namespace is None:
             raise errors.not_found(kinds.NAMESPACES, target.namespace)
         if namespace.fields["status.phase"] == "Terminating":
-            why = (
-                f"unable to create new content in namespace {target.namespace} because it is "
-                "being terminated"
-            )
-            cause = errors.Cause("metadata.namespace", "NamespaceTerminating", why)
-            text = f'{target.kind.qualified} "{name}" is forbidden: {why}'
-            details = {**target.kind.details(name), "causes": [dataclasses.asdict(cause)]}
-            raise errors.ApiError(403, "Forbidden", text, details)
+            raise errors.terminating(target.kind, name, target.namespace)
 
     def _store_update(
         self,
         target: Target,
-        found: dict[str, Any],
+        given: decode.Decoded,
         old: stores.Entry,
-        warnings: list[str],
-        options: query.WriteOptions,
+        options: query.WriteOptions = _PLAIN,
     ) -> Written:
-        before = old.body()
+        before, (found, warnings) = old.body(), given
         stated = found["metadata"].get("resourceVersion")
         if stated and stated != before["metadata"]["resourceVersion"]:
             raise errors.conflict(target.kind, target.name)
@@ -273,21 +246,21 @@ class Api:
             return dataclasses.replace(finish(target, body), warnings=told)
         if body == before:
             return Written(entry=old, warnings=told)
-        entry = self._keep(target.kind, target.key, body, dry_run=options.dry_run)
+        entry = self._keep(target.kind, target.key, body, is_trial=bool(options.dry_run))
         return Written(entry=entry, warnings=told)
 
     def _rescale(self, target: Target, wanted: Any, options: query.WriteOptions) -> Written:
         whole = dataclasses.replace(target, subresource="")
         old = self.get(whole)
         body = scale.changed(target.kind, old.body(), wanted)
-        written = self._store_update(whole, body, old, [], options)
+        written = self._store_update(whole, (body, []), old, options)
         return dataclasses.replace(written, entry=scale.shown(target.kind, written.entry))
 
     def _keep(
-        self, kind: kinds.Kind, key: str, body: dict[str, Any], *, dry_run: bool
+        self, kind: kinds.Kind, key: str, body: dict[str, Any], *, is_trial: bool
     ) -> stores.Entry:
-        if dry_run:
-            return stores.trial_entry(kind, key, body)
+        if is_trial:
+            return stores.entry_of(kind, key, body)
         if kind is kinds.SERVICES:
             self._numbers.hold(key, services.numbers(body["spec"]))
         return self.store.put(kind, key, body)
@@ -339,7 +312,7 @@ class Api:
 _OWNERS = (kinds.NAMESPACES, kinds.DEFINITIONS)
 
 
-def _apply_patch(
+def _patched(
     kind: kinds.Kind, current: dict[str, Any], patch: Any, content_type: str
 ) -> dict[str, Any]:
     try:
@@ -360,36 +333,13 @@ def _apply_patch(
     return found
 
 
-def _check_name(target: Target, found: dict[str, Any]) -> None:
-    name = found["metadata"].get("name", "")
+def _check_name(target: Target, given: decode.Decoded) -> None:
+    name = given[0]["metadata"].get("name", "")
     if name != target.name:
-        raise errors.bad_request(
-            f"the name of the object ({name}) does not match the name on the URL ({target.name})"
-        )
+        text = f"the name of the object ({name}) does not match the name on the URL"
+        raise errors.bad_request(f"{text} ({target.name})")
 
 
 def _warnings(target: Target, body: dict[str, Any]) -> Iterator[str]:
     is_service = target.kind is kinds.SERVICES and not target.subresource
     return services.warnings(body) if is_service else iter(())
-
-
-def _check_preconditions(
-    kind: kinds.Kind, name: str, metadata: dict[str, Any], wanted: query.DeleteOptions
-) -> None:
-    """Compare an object's metadata with what the client expects.
-
-    Raises:
-        ApiError: 409, it is not the object that the client has seen.
-    """
-    pairs = (
-        ("uid", "UID", wanted.uid),
-        ("resourceVersion", "ResourceVersion", wanted.resource_version),
-    )
-    for key, what, value in pairs:
-        if value and value != metadata[key]:
-            raise errors.conflict(
-                kind,
-                name,
-                f"the {what} in the precondition ({value}) does not match the {what} in record "
-                f"({metadata[key]}). The object might have been changed, or deleted and recreated",
-            )

@@ -1,7 +1,7 @@
 """What is special about single built-in kinds, Services aside: defaults and rules.
 
 Each kind's row in `kinds` names its functions: `default_...` fills in what depends on other
-fields, `new_...` what only a new object gets, `judge_...` tells the faults of an object,
+fields, `begin_...` what only a new object gets, `judge_...` tells the faults of an object,
 and of what replaces another one.
 """
 
@@ -26,7 +26,7 @@ def default_node(body: dict[str, Any], _old: Body | None) -> None:
         status["allocatable"] = {**status["capacity"], **status.get("allocatable", {})}
 
 
-def new_node(body: dict[str, Any]) -> None:
+def begin_node(body: dict[str, Any]) -> None:
     """Every new node starts unschedulable until a controller finds it ready."""
     taints = body["spec"].setdefault("taints", [])
     present = {(taint.get("key"), taint.get("effect")) for taint in taints}
@@ -59,7 +59,7 @@ def default_namespace(body: dict[str, Any], _old: Body | None) -> None:
     labels[names.LABEL_NAMESPACE] = body["metadata"].get("name", "")
 
 
-def new_namespace(body: dict[str, Any]) -> None:
+def begin_namespace(body: dict[str, Any]) -> None:
     """The finalizer that stands for the emptying."""
     body["spec"] = {"finalizers": ["kubernetes"]}
 

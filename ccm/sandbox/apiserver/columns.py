@@ -7,6 +7,7 @@ those of kube-apiserver. A cell is read from a path in the object or made by a f
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,15 @@ from ccm.sandbox.apiserver import paths, scalars
 
 Body = Mapping[str, Any]
 Cell = Callable[[Body], Any]
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "y": 31_536_000}
+# Up to which age, which units are shown.
+_AGES = (
+    (120, "s"), (600, "ms"), (10_800, "m"), (28_800, "hm"), (172_800, "h"), (691_200, "dh"),
+    (63_072_000, "d"), (252_288_000, "yd"), (math.inf, "y"),
+)  # fmt: skip
+PLAIN_TEXT = "Name .metadata.name; Age ~.metadata.creationTimestamp"
+"""The columns of a kind that has no others."""
 
 _UNKNOWN = "<unknown>"
 _NONE = "<none>"
@@ -37,13 +47,9 @@ class Column:
 
     def definition(self) -> dict[str, Any]:
         """The column as a Table object describes it."""
-        return {
-            "name": self.name,
-            "type": self.type,
-            "format": "name" if self.name == "Name" else self.format,
-            "description": self.description,
-            "priority": 1 if self.wide else 0,
-        }
+        shown = {"name": self.name, "type": self.type, "description": self.description}
+        form = "name" if self.name == "Name" else self.format
+        return {**shown, "format": form, "priority": 1 if self.wide else 0}
 
     def value(self, body: Body) -> Any:
         """The cell of an object's row."""
@@ -59,27 +65,13 @@ class Column:
 
 def human_duration(seconds: float) -> str:
     """A duration as ages are shown: `5s`, `3m20s`, `4h`, `2d`; two units at most."""
-    whole = int(seconds)
-    if whole < -1:
-        return "<invalid>"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    steps = (
-        (whole < 0, "0s"),
-        (whole < 120, f"{whole}s"),
-        (minutes < 10, _two(minutes, "m", whole % 60, "s")),
-        (minutes < 180, f"{minutes}m"),
-        (hours < 8, _two(hours, "h", minutes % 60, "m")),
-        (hours < 48, f"{hours}h"),
-        (days < 8, _two(days, "d", hours % 24, "h")),
-        (days < 730, f"{days}d"),
-        (days < 365 * 8, _two(days // 365, "y", days % 365, "d")),
-    )
-    return next((text for fits, text in steps if fits), f"{days // 365}y")
-
-
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    tail = f"{small}{small_unit}" if small else ""
-    return f"{large}{large_unit}{tail}"
+    rest = max(int(seconds), 0)
+    parts: list[str] = []
+    for unit in next(units for limit, units in _AGES if rest < limit):
+        number, rest = divmod(rest, _SECONDS[unit])
+        if number or not parts:
+            parts.append(f"{number}{unit}")
+    return "".join(parts)
 
 
 def _since(moment: str | None) -> str:
@@ -92,8 +84,20 @@ def _since(moment: str | None) -> str:
     return human_duration((clock.now() - began).total_seconds())
 
 
-def _or(path: str, otherwise: str) -> Cell:
-    return lambda body: next((each for each in paths.find(body, path) if each), otherwise)
+def _first(text: str) -> Cell:
+    """The first of some paths that leads to a value, or the text at their end; `~`: its age."""
+    places = text.lstrip("~").split("|")
+
+    def shown(body: Body) -> str:
+        found = (one for place in places for one in _at(body, place) if one not in (None, ""))
+        value = next(found, "")
+        return _since(value) if text[0] == "~" else paths.text(value)
+
+    return shown
+
+
+def _at(body: Body, place: str) -> list[Any]:
+    return paths.find(body, place) if place[0] == "." else [place]
 
 
 def _pairs(found: Mapping[str, str] | None) -> str:
@@ -107,34 +111,16 @@ def _node_status(body: Body) -> str:
 
 
 def _roles(body: Body) -> str:
-    roles = set()
-    for key, value in body["metadata"].get("labels", {}).items():
-        if key.startswith(names.LABEL_ROLE_PREFIX):
-            roles.add(key.removeprefix(names.LABEL_ROLE_PREFIX))
-        elif key == names.LABEL_ROLE:
-            roles.add(value)
-    return ",".join(sorted(roles - {""})) or _NONE
+    labels = body["metadata"].get("labels", {})
+    prefix = names.LABEL_ROLE_PREFIX
+    roles = {key.removeprefix(prefix) for key in labels if key.startswith(prefix)}
+    return ",".join(sorted((roles | {labels.get(names.LABEL_ROLE, "")}) - {""})) or _NONE
 
 
 def _kernel(body: Body) -> str:
     info = body["status"]["nodeInfo"]
     machine = f" ({info['architecture']})" if info["architecture"] else ""
     return f"{info['kernelVersion'] or _UNKNOWN}{machine}"
-
-
-def _first_seen(body: Body) -> str:
-    return _since(body["firstTimestamp"] or body["eventTime"])
-
-
-def _last_seen(body: Body) -> str:
-    series = body.get("series")
-    if series:
-        return _since(series["lastObservedTime"])
-    return _since(body["lastTimestamp"]) if body["lastTimestamp"] else _first_seen(body)
-
-
-def _event_count(body: Body) -> int:
-    return int(body["series"].get("count", 0) if body.get("series") else body.get("count") or 1)
 
 
 def _involved(body: Body) -> str:
@@ -147,11 +133,6 @@ def _source(body: Body) -> str:
     component = body["source"].get("component") or body["reportingComponent"]
     host = body["source"].get("host") or body["reportingInstance"]
     return f"{component}, {host}" if host else component
-
-
-def _cluster_ip(body: Body) -> str:
-    spec = body["spec"]
-    return str((spec.get("clusterIPs") or [spec.get("clusterIP") or _NONE])[0])
 
 
 def _external_addresses(body: Body) -> str:
@@ -192,18 +173,12 @@ def _ready_replicas(body: Body) -> str:
 
 
 _SHOWN: dict[str, Cell] = {
-    "age": lambda body: _since(body["metadata"].get("creationTimestamp")),
     "node": _node_status,
     "roles": _roles,
     "kernel": _kernel,
-    "first-seen": _first_seen,
-    "last-seen": _last_seen,
-    "count": _event_count,
     "object": _involved,
     "source": _source,
-    "message": lambda body: body.get("message", "").strip(),
     "data": lambda body: len(body.get("data") or ()) + len(body.get("binaryData") or ()),
-    "cluster-ip": _cluster_ip,
     "external-ip": _external_addresses,
     "ports": _ports,
     "selector": lambda body: _pairs(body["spec"].get("selector")),
@@ -212,8 +187,6 @@ _SHOWN: dict[str, Cell] = {
     "pod": _pod_status,
     "restarts": lambda body: str(sum(paths.find(body, _RESTARTS))),
     "replicas": _ready_replicas,
-    "updated": lambda body: body["status"].get("updatedReplicas", 0),
-    "available": lambda body: body["status"].get("availableReplicas", 0),
     "names": lambda body: ",".join(paths.find(body, f"{_CONTAINERS}.name")),
     "images": lambda body: ",".join(paths.find(body, f"{_CONTAINERS}.image")),
     "role": lambda body: f"{body['roleRef']['kind']}/{body['roleRef']['name']}",
@@ -221,18 +194,17 @@ _SHOWN: dict[str, Cell] = {
 
 
 def parse(text: str) -> tuple[Column, ...]:
-    """Columns as the table of kinds writes them, joined by `;`: `Name path` or `Name function`.
+    """Columns as the table of kinds writes them, joined by `;`: `Name cell`.
 
-    A path may have what is shown instead of nothing after a `|`. A `*` before the name: only
+    A cell is one of the functions above, or paths: see `_first`. A `*` before the name: only
     with `-o wide`.
     """
-    found = []
-    for part in re.split(r";\s*", text):
-        name, _, cell = part.rpartition(" ")
-        path, _, otherwise = cell.partition("|")
-        shown = _or(path, otherwise) if otherwise else path if path[0] == "." else _SHOWN[path]
-        found.append(Column(name.lstrip("*"), shown, wide=name[0] == "*"))
-    return tuple(found)
+    words = (part.rpartition(" ") for part in re.split(r";\s*", text))
+    return tuple(
+        Column(name.lstrip("*"), _SHOWN.get(cell) or _first(cell), wide=name[0] == "*")
+        for name, _, cell in words
+    )
 
 
-PLAIN = parse("Name .metadata.name; Age age")
+PLAIN = parse(PLAIN_TEXT)
+"""The columns of a kind that has no other."""

@@ -1,4 +1,4 @@
-"""Request bodies to objects, telling duplicate and unknown fields."""
+"""Request bodies to objects, telling unknown fields."""
 
 from __future__ import annotations
 
@@ -10,86 +10,68 @@ import yaml
 
 from ccm.sandbox.apiserver import errors, kinds, protobuf, query, scalars, schema
 
+Decoded = tuple[dict[str, Any], list[str]]
+"""An object in stored form, and the warnings about its unknown fields."""
+
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml")
 
 
-def parse(body: bytes, content_type: str) -> tuple[Any, list[str]]:
-    """The decoded body, and the names of fields that occur more than once in an object.
+def parse(body: bytes, content_type: str) -> Any:
+    """The decoded body.
 
     Raises:
-        ValueError: the body is not what its content type says.
+        ApiError: the body is not what its content type says.
     """
-    if content_type == protobuf.CONTENT_TYPE:
-        return protobuf.decode(schema.kubernetes(), body), []
-    if content_type in YAML_TYPES:
-        try:
-            return yaml.safe_load(body), []
-        except yaml.YAMLError as error:
-            raise ValueError(f"error decoding YAML: {error}") from error
-    twice: list[str] = []
-
-    def gather(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice.extend(key for key in found if keys.count(key) > 1)
-        return found
-
-    return json.loads(body, object_pairs_hook=gather), twice
+    try:
+        if content_type == protobuf.CONTENT_TYPE:
+            return protobuf.decode(schema.kubernetes(), body)
+        return yaml.safe_load(body) if content_type in YAML_TYPES else json.loads(body)
+    except (ValueError, yaml.YAMLError) as error:
+        raise errors.bad_request(f"the body cannot be decoded: {error}") from error
 
 
-def check_fields(
-    options: query.WriteOptions,
-    unknown: list[str],
-    twice: list[str],
-    refuse: Callable[[str], errors.ApiError],
-) -> list[str]:
-    """The warnings about unknown and duplicate fields.
-
-    Raises:
-        ApiError: there are some and the request wants strictness; `refuse` makes it.
-    """
-    faults = [f'unknown field "{path}"' for path in unknown]
-    faults += [f'duplicate field "{name}"' for name in twice]
-    if options.field_validation == "Ignore" or not faults:
-        return []
-    if options.field_validation == "Strict":
-        raise refuse(f"strict decoding error: {', '.join(faults)}")
-    return faults
-
-
-def new_object(
-    kind: kinds.Kind, body: bytes, content_type: str, options: query.WriteOptions
-) -> tuple[dict[str, Any], list[str]]:
+def new_object(kind: kinds.Kind, found: Any, options: query.WriteOptions) -> Decoded:
     """A whole object of a create or update, cleaned, and its warnings.
 
     Raises:
         ApiError: the body cannot be such an object.
     """
-    unrecognized = f"the object provided is unrecognized (must be of type {kind.kind})"
-    try:
-        found, twice = parse(body, content_type)
-    except ValueError as error:
-        raise errors.bad_request(f"{unrecognized}: {error}") from error
     if not isinstance(found, dict):
-        raise errors.bad_request(unrecognized)
+        raise errors.bad_request(f"the object provided is no {kind.kind}")
     for key, wanted in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         stated = found.get(key) or wanted
         if stated != wanted:
-            raise errors.bad_request(
-                f"the {key} in the data ({stated}) does not match the expected {key} ({wanted})"
-            )
+            raise errors.bad_request(f"the {key} of the object must be {wanted}, not {stated}")
 
-    def unhandled(why: str) -> errors.ApiError:
+    def refuse(why: str) -> errors.ApiError:
         what = f'{kind.kind} in version "{kind.version}"'
         return errors.bad_request(f"{what} cannot be handled as a {kind.kind}: {why}")
 
+    return checked(kind, found, options, refuse)
+
+
+def checked(
+    kind: kinds.Kind,
+    found: dict[str, Any],
+    options: query.WriteOptions,
+    refuse: Callable[[str], errors.ApiError],
+    known: Mapping[str, Any] | None = None,
+) -> Decoded:
+    """The object in stored form, and the warnings about unknown fields.
+
+    Raises:
+        ApiError: a value has a wrong type, or the request wants strictness and there is
+            such a field; `refuse` makes it.
+    """
     unknown: list[str] = []
     try:
-        cleaned = clean(kind, found, unknown)
+        cleaned = clean(kind, found, unknown, known=known)
     except scalars.WrongTypeError as error:
-        raise unhandled(str(error)) from error
-    return cleaned, check_fields(options, unknown, twice, unhandled)
+        raise refuse(str(error)) from error
+    faults = [f'unknown field "{path}"' for path in unknown]
+    if faults and options.field_validation == "Strict":
+        raise refuse(f"strict decoding error: {', '.join(faults)}")
+    return cleaned, [] if options.field_validation == "Ignore" else faults
 
 
 def clean(
@@ -117,17 +99,14 @@ def delete_options(
     Raises:
         ApiError: the body is not a DeleteOptions object.
     """
-    found: Any = {}
-    if body:
-        try:
-            found, _ = parse(body, content_type)
-            found = schema.clean(schema.kubernetes()["DeleteOptions"], found, [])
-        except (ValueError, AttributeError, scalars.WrongTypeError) as error:
-            raise errors.bad_request(f"invalid DeleteOptions: {error}") from error
+    found: Any = parse(body, content_type) if body else {}
+    try:
+        found = schema.clean(schema.kubernetes()["DeleteOptions"], found, [])
+    except (AttributeError, scalars.WrongTypeError) as error:
+        raise errors.bad_request(f"invalid DeleteOptions: {error}") from error
     wanted = found.get("preconditions") or {}
-    dry_run = found.get("dryRun") or [parameters.get("dryRun", "")]
     return query.DeleteOptions(
         uid=wanted.get("uid", ""),
         resource_version=wanted.get("resourceVersion", ""),
-        dry_run="All" in dry_run,
+        dry_run="All" in (found.get("dryRun") or [parameters.get("dryRun")]),
     )

@@ -7,11 +7,9 @@ from typing import Any
 from ccm.sandbox.apiserver import kinds
 
 VERSION = {
-    "major": "1", "minor": "36", "emulationMajor": "1", "emulationMinor": "36",
-    "minCompatibilityMajor": "1", "minCompatibilityMinor": "35",
-    "gitVersion": "v1.36.3+ccm-sandbox", "gitCommit": "unknown", "gitTreeState": "clean",
-    "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none", "compiler": "none",
-    "platform": "linux/amd64",
+    "major": "1", "minor": "36", "gitVersion": "v1.36.3+ccm-sandbox", "gitCommit": "unknown",
+    "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z", "goVersion": "none",
+    "compiler": "none", "platform": "linux/amd64",
 }  # fmt: skip
 """The Kubernetes version whose behaviour this server follows; no build of it."""
 
@@ -46,23 +44,14 @@ def _resource_list(served: list[kinds.Kind]) -> dict[str, Any]:
     resources = []
     for kind in served:
         common = {"namespaced": kind.namespaced, "kind": kind.kind}
-        whole = {
-            "name": kind.plural,
-            "singularName": kind.singular or kind.kind.lower(),
-            **common,
-            "verbs": kind.verbs,
-            "shortNames": kind.short_names,
-            "categories": kind.categories,
-        }
-        resources.append({key: value for key, value in whole.items() if value != ()})
+        words = {"shortNames": kind.short_names, "categories": kind.categories}
+        given = {key: value for key, value in words.items() if value}
+        named = {"name": kind.plural, "singularName": kind.singular or kind.kind.lower(), **common}
+        resources.append({**named, "verbs": kind.verbs, **given})
         for part in kind.subresources:
             named = {"name": f"{kind.plural}/{part}", "singularName": "", **common}
             if part == "scale":
                 named |= {"group": "autoscaling", "version": "v1", "kind": "Scale"}
             resources.append({**named, "verbs": kinds.PART_VERBS})
-    return {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": served[0].api_version,
-        "resources": resources,
-    }
+    head = {"kind": "APIResourceList", "apiVersion": "v1"}
+    return {**head, "groupVersion": served[0].api_version, "resources": resources}

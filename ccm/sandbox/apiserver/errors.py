@@ -7,7 +7,7 @@ that clients tell refusals apart by:
       400 BadRequest      401 Unauthorized     403 Forbidden       404 NotFound
       405 MethodNotAllowed  406 NotAcceptable  409 AlreadyExists, Conflict
       410 Expired         413 RequestEntityTooLarge  415 UnsupportedMediaType
-      422 Invalid         500 InternalError    504 Timeout
+      422 Invalid         500 InternalError
 """
 
 from __future__ import annotations
@@ -32,17 +32,14 @@ class ApiError(Exception):
 
     def status(self) -> dict[str, Any]:
         """The Status object of the answer's body."""
-        body = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": self.message,
-            "reason": self.reason,
-            "details": self.details,
-            "code": self.code,
-        }
-        return {key: value for key, value in body.items() if value or key == "metadata"}
+        more = {"message": self.message, "reason": self.reason, "details": self.details}
+        return status_object("Failure", **more, code=self.code)
+
+
+def status_object(outcome: str, **more: Any) -> dict[str, Any]:
+    """A Status with what is not empty."""
+    head = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": outcome}
+    return head | {key: value for key, value in more.items() if value}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,9 +97,9 @@ def duplicate(field: str, value: object) -> Cause:
     return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_quoted(value)}")
 
 
-def invalid_patch(shown: str, why: str) -> ApiError:
+def invalid_patch(why: str) -> ApiError:
     """422: the patched object has a wrong shape."""
-    return _invalid(' ""', {}, [bad_value("patch", shown, why)])
+    return _invalid(' ""', {}, [Cause("patch", "FieldValueInvalid", why)])
 
 
 def invalid_options(causes: Iterable[Cause]) -> ApiError:
@@ -146,12 +143,19 @@ def already_exists(resource: Resource, name: str, *, ending: bool = False) -> Ap
     return ApiError(409, "AlreadyExists", text, resource.details(name))
 
 
-MODIFIED = (
-    "the object has been modified; please apply your changes to the latest version and try again"
-)
+def terminating(resource: Resource, name: str, namespace: str) -> ApiError:
+    """403: create in a namespace that is being deleted."""
+    why = f"the namespace {namespace} is being terminated"
+    cause = Cause("metadata.namespace", "NamespaceTerminating", why)
+    details = {**resource.details(name), "causes": [dataclasses.asdict(cause)]}
+    return ApiError(403, "Forbidden", f'{resource.qualified} "{name}" is forbidden: {why}', details)
 
 
-def conflict(resource: Resource, name: str, why: str = MODIFIED) -> ApiError:
+def conflict(
+    resource: Resource,
+    name: str,
+    why: str = "the object has been modified; please apply your changes to the latest version",
+) -> ApiError:
     """409: the object is not the one the client has seen."""
     text = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
     return ApiError(409, "Conflict", text, resource.details(name))
@@ -176,13 +180,6 @@ def unprocessable() -> ApiError:
     """422: a patch that cannot be applied to the object, with the real server's text."""
     text = "the server rejected our request due to an error in our request"
     return ApiError(422, "Invalid", text)
-
-
-def too_large_version(wanted: int, current: int) -> ApiError:
-    """504: a resource version that has not happened yet."""
-    text = f"Timeout: Too large resource version: {wanted}, current: {current}"
-    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-    return ApiError(504, "Timeout", text, {"causes": [cause], "retryAfterSeconds": 1})
 
 
 def _invalid(what: str, details: dict[str, Any], causes: Iterable[Cause]) -> ApiError:

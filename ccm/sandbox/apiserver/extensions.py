@@ -19,6 +19,7 @@ _CONDITIONS = (
     ("NamesAccepted", "NoConflicts", "no conflicts found"),
     ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
 )
+_SCALE = ("specReplicasPath", "statusReplicasPath", "labelSelectorPath")
 _SIMPLE = ("string", "boolean", "number")
 
 
@@ -34,6 +35,7 @@ def kind_of(definition: Body) -> kinds.Kind:
         (version,) = [one for one in spec["versions"] if one.get("storage")]
         parts = version.get("subresources") or {}
         scale = parts.get("scale")
+        fields = [one["jsonPath"].lstrip(".") for one in version.get("selectableFields", ())]
         return kinds.Kind(
             kind=names["kind"],
             plural=names["plural"],
@@ -43,10 +45,10 @@ def kind_of(definition: Body) -> kinds.Kind:
             shape=root(version["schema"]["openAPIV3Schema"], f"{spec['group']}.{names['kind']}"),
             namespaced=spec["scope"] == "Namespaced",
             status="status" in parts,
-            scale=scale and _scale(scale),
+            scale=scale and kinds.Scale(*(scale.get(key, "") for key in _SCALE)),
             short_names=tuple(names.get("shortNames", ())),
             categories=tuple(names.get("categories", ())),
-            selectable=tuple(_selectable(one) for one in version.get("selectableFields", ())),
+            selectable=tuple((one, (one,), "") for one in fields),
             columns=_columns(version.get("additionalPrinterColumns")),
             counts=True,
             is_custom=True,
@@ -76,16 +78,14 @@ def establish(definition: dict[str, Any]) -> None:
     names = spec["names"]
     names.setdefault("singular", names["kind"].lower())
     names.setdefault("listKind", f"{names['kind']}List")
-    status = definition.get("status") or {}
+    known = (definition.get("status") or {}).get("conditions")
+    fresh = [
+        {"type": kind, "status": "True", "reason": why, "message": text, "lastTransitionTime": now}
+        for kind, why, text in _CONDITIONS
+    ]
+    stored = [one["name"] for one in spec["versions"] if one.get("storage")]
     definition["status"] = {
-        "conditions": status.get("conditions")
-        or [
-            {"type": kind, "status": "True", "reason": why, "message": text,
-             "lastTransitionTime": now}
-            for kind, why, text in _CONDITIONS
-        ],
-        "acceptedNames": names,
-        "storedVersions": [one["name"] for one in spec["versions"] if one.get("storage")],
+        "conditions": known or fresh, "acceptedNames": names, "storedVersions": stored,
     }  # fmt: skip
 
 
@@ -108,25 +108,23 @@ def root(openapi: Body, name: str) -> schema.Type:
 def _shape(openapi: Body, path: str) -> schema.Shape:
     if openapi.get("x-kubernetes-int-or-string"):
         return schema.Shape(kind="int-or-string")
-    enum = tuple(openapi.get("enum", ()))
     bounds = {name: openapi[name] for name in limits.LIMITS if name in openapi}
+    more: dict[str, Any] = {"enum": tuple(openapi.get("enum", ())), "limits": bounds}
     kind = openapi.get("type")
     if kind == "array":
-        item = _shape(openapi["items"], f"{path}[]")
-        return schema.Shape(kind="list", item=item, limits=bounds)
+        return schema.Shape(kind="list", item=_shape(openapi["items"], f"{path}[]"), **more)
     if kind == "object" and isinstance(openapi.get("additionalProperties"), Mapping):
         item = _shape(openapi["additionalProperties"], f"{path}.*")
-        return schema.Shape(kind="map", item=item, limits=bounds)
+        return schema.Shape(kind="map", item=item, **more)
     if kind == "object":
         return schema.Shape(kind="object", type=_type(openapi, path))
     if kind == "integer":
-        size = "int32" if openapi.get("format") == "int32" else "int64"
-        return schema.Shape(kind=size, enum=enum, limits=bounds)
+        return schema.Shape(kind="int32" if openapi.get("format") == "int32" else "int64", **more)
     if kind is None and openapi.get("x-kubernetes-preserve-unknown-fields"):
         return schema.Shape(kind="any")
     if kind not in _SIMPLE:
         raise ValueError(f"{path}: type must be given, and not {kind!r}")
-    return schema.Shape(kind=kind, enum=enum, limits=bounds)
+    return schema.Shape(kind=kind, **more)
 
 
 def _type(openapi: Body, path: str) -> schema.Type:
@@ -144,19 +142,6 @@ def _type(openapi: Body, path: str) -> schema.Type:
         )
     is_open = bool(openapi.get("x-kubernetes-preserve-unknown-fields"))
     return schema.Type(name="", fields=fields, is_open=is_open)
-
-
-def _scale(stated: Body) -> kinds.Scale:
-    return kinds.Scale(
-        replicas=stated["specReplicasPath"],
-        status_replicas=stated["statusReplicasPath"],
-        selector=stated.get("labelSelectorPath", ""),
-    )
-
-
-def _selectable(stated: Body) -> tuple[str, tuple[str, ...], str]:
-    path = stated["jsonPath"].removeprefix(".")
-    return path, (path,), ""
 
 
 def _columns(stated: list[Body] | None) -> tuple[columns.Column, ...]:

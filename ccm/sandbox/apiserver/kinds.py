@@ -1,7 +1,7 @@
 """The kinds this server serves: names, scope, verbs, shape, columns and rules.
 
 The built-in ones are the rows of `kinds.toml`; what is special about one is a function of
-`builtin` that has its name: `default_node`, `new_node`, `judge_node`.
+`builtin` that has its name: `default_node`, `begin_node`, `judge_node`.
 
 Custom resources add rows while the server runs (`extensions`); a `Registry` holds them all.
 """
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from ccm.sandbox.apiserver import builtin, columns, errors, limits, schema, services, validate
+from ccm.sandbox.apiserver import builtin, errors, limits, schema, services, validate
+from ccm.sandbox.apiserver import columns as table
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 PART_VERBS = ("get", "patch", "update")
@@ -25,7 +25,7 @@ Default = Callable[[dict[str, Any], Mapping[str, Any] | None], None]
 Judge = Callable[[validate.Body, validate.Body | None], validate.Causes]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Scale:
     """Where a kind keeps what its scale sub-resource shows: dotted paths, `.spec.replicas`."""
 
@@ -55,7 +55,7 @@ class Kind(errors.Resource):
     categories: tuple[str, ...] = ()
     selectable: tuple[tuple[str, tuple[str, ...], str], ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
-    columns: tuple[columns.Column, ...] = columns.PLAIN
+    columns: tuple[table.Column, ...] = table.PLAIN
     name_rule: limits.Rule = limits.subdomain
     default: Default | None = None
     begin: Callable[[dict[str, Any]], None] | None = None
@@ -81,53 +81,40 @@ class Kind(errors.Resource):
         return ("status",) * self.status + ("scale",) * (self.scale is not None)
 
 
-class _Row(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One section of the table: see `Kind`."""
+def _read_table() -> dict[str, Kind]:
+    text = pathlib.Path(__file__).with_name("kinds.toml").read_text()
+    found = (_kind(name, **row) for name, row in tomllib.loads(text).items())
+    return {kind.plural: kind for kind in found}
 
-    plural: str
-    group: str = ""
-    short: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    namespaced: bool = True
-    status: bool = False
-    counts: bool = False
-    keeps_new_status: bool = False
-    returned: bool = False
-    name: str = "subdomain"
-    verbs: tuple[str, ...] = ALL_VERBS
-    selectable: tuple[str, ...] = ()
-    columns: str = "Name .metadata.name; Age age"
 
-    def kind(self, name: str) -> Kind:
-        rules = services if name == "Service" else builtin
-        given = msgspec.structs.asdict(self)
-        for key in ("short", "returned", "name", "selectable", "columns"):
-            del given[key]
-        return Kind(
-            kind=name,
-            shape=schema.kubernetes()[name],
-            short_names=self.short,
-            is_returned_when_deleted=self.returned,
-            name_rule=limits.RULES[self.name],
-            selectable=tuple(_selectable(one) for one in self.selectable),
-            columns=columns.parse(self.columns),
-            default=getattr(rules, f"default_{name.lower()}", None),
-            begin=getattr(rules, f"new_{name.lower()}", None),
-            judge=getattr(rules, f"judge_{name.lower()}", None),
-            **given,
-        )
+def _kind(
+    name: str,
+    *,
+    selectable: Sequence[str] = (),
+    columns: str = table.PLAIN_TEXT,
+    name_rule: str = "subdomain",
+    **rest: Any,
+) -> Kind:
+    rules = services if name == "Service" else builtin
+    more: dict[str, Any] = rest | {
+        key: tuple(value) for key, value in rest.items() if isinstance(value, list)
+    }
+    for step in ("default", "begin", "judge"):
+        more[step] = getattr(rules, f"{step}_{name.lower()}", None)
+    return Kind(
+        kind=name,
+        shape=schema.kubernetes()[name],
+        selectable=tuple(_selectable(one) for one in selectable),
+        columns=table.parse(columns),
+        name_rule=limits.RULES[name_rule],
+        **more,
+    )
 
 
 def _selectable(text: str) -> tuple[str, tuple[str, ...], str]:
     places, _, default = text.partition("~")
     name, _, stated = places.partition("=")
     return name, tuple((stated or name).split("|")), default
-
-
-def _read_table() -> dict[str, Kind]:
-    text = pathlib.Path(__file__).with_name("kinds.toml").read_bytes()
-    rows = msgspec.toml.decode(text, type=dict[str, _Row])
-    return {row.plural: row.kind(name) for name, row in rows.items()}
 
 
 BUILTIN = _read_table()

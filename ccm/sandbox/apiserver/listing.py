@@ -31,11 +31,8 @@ def page(store: stores.Store, kind: kinds.Kind, namespace: str, options: query.L
     Raises:
         ApiError: 410, the wanted revision has expired.
     """
-    revision = store.revision
-    if options.page is not None:
-        revision = options.page.rv
-    elif options.is_exact and options.revision is not None:
-        revision = options.revision
+    exact = options.revision if options.is_exact else None
+    revision = options.page.rv if options.page else exact or store.revision
     try:
         entries = store.collection(kind).at(revision)
     except stores.HistoryExpiredError as error:

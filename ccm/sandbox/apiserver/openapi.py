@@ -19,20 +19,15 @@ _KINDS: dict[str, dict[str, Any]] = {
     "boolean": {"type": "boolean"},
     "any": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
 }
+_MACHINERY = "io.k8s.apimachinery.pkg"
 _TIME = {"type": "string", "format": "date-time"}
+_EITHER = {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"}
 _NAMED: dict[str, tuple[str, dict[str, Any]]] = {
-    "time": ("pkg.apis.meta.v1.Time", _TIME),
-    "micro": ("pkg.apis.meta.v1.MicroTime", _TIME),
-    "quantity": (
-        "pkg.api.resource.Quantity",
-        {"oneOf": [{"type": "string"}, {"type": "number"}]},
-    ),
-    "int-or-string": (
-        "pkg.util.intstr.IntOrString",
-        {"oneOf": [{"type": "integer"}, {"type": "string"}], "format": "int-or-string"},
-    ),
+    "time": (f"{_MACHINERY}.apis.meta.v1.Time", _TIME),
+    "micro": (f"{_MACHINERY}.apis.meta.v1.MicroTime", _TIME),
+    "quantity": (f"{_MACHINERY}.api.resource.Quantity", {"type": "string"}),
+    "int-or-string": (f"{_MACHINERY}.util.intstr.IntOrString", _EITHER),
 }
-_NAMED = {key: (f"io.k8s.apimachinery.{name}", one) for key, (name, one) in _NAMED.items()}
 _PARAMETERS = [
     {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
     for name in ("dryRun", "fieldManager", "fieldValidation")

@@ -12,18 +12,16 @@ directives `$patch` (merge, replace, delete), `$retainKeys`, `$setElementOrder/<
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ccm.sandbox.apiserver import schema
 
-_DIRECTIVE = "$patch"
-_RETAIN = "$retainKeys"
-_ORDER = "$setElementOrder/"
-_DROP = "$deleteFromPrimitiveList/"
+_ANY = schema.Type(name="", fields={})
+_UNKNOWN = schema.Field(name="", shape=schema.Shape(kind="any"))
 _NEEDS = {
-    "add": ("value",), "remove": (), "replace": ("value",), "move": ("from",), "copy": ("from",),
-    "test": (),
+    "add": "value", "remove": "path", "replace": "value", "move": "from", "copy": "from",
+    "test": "path",
 }  # fmt: skip
 
 
@@ -55,180 +53,105 @@ def strategic(shape: schema.Type, current: dict[str, Any], patch: dict[str, Any]
         BadPatchError: a directive is malformed.
         UnprocessablePatchError: an element of a merged list lacks its merge key.
     """
-    return _merge_struct(shape, current, patch)
-
-
-def _merge_struct(
-    shape: schema.Type | None,
-    current: dict[str, Any],
-    patch: dict[str, Any],
-) -> dict[str, Any]:
-    patch = dict(patch)
-    directive = patch.pop(_DIRECTIVE, None)
-    if directive == "replace":
-        replaced: dict[str, Any] = _without_directives(patch)
-        return replaced
-    if directive == "delete":
-        return {}
-    if directive not in (None, "merge"):
-        raise BadPatchError(f"Unknown patch type found: {directive}")
-    retained = patch.pop(_RETAIN, None)
-    if retained is not None:
-        _keep_only(current, patch, retained)
-    orders = _take_prefixed(patch, _ORDER)
-    for name, dropped in _take_prefixed(patch, _DROP).items():
+    directive = patch.get("$patch", "merge")
+    if directive in ("replace", "delete"):
+        return dict(_plain(patch)) if directive == "replace" else {}
+    if directive != "merge":
+        raise BadPatchError(f"unknown directive {directive!r}")
+    plain = {key: value for key, value in patch.items() if not key.startswith("$")}
+    if "$retainKeys" in patch:
+        current = _retained(current, plain, patch["$retainKeys"])
+    for name, dropped in _lists(patch, "$deleteFromPrimitiveList/"):
         if isinstance(current.get(name), list):
             current[name] = [item for item in current[name] if item not in dropped]
-    for key, value in patch.items():
-        field = shape.fields.get(key) if shape else None
-        _merge_field(field, current, key, value)
-    for name, order in orders.items():
-        field = shape.fields.get(name) if shape else None
-        if isinstance(current.get(name), list) and field is not None:
-            current[name] = _ordered(current[name], order, field.merge_key)
+    for key, value in plain.items():
+        _merge_field(shape.fields.get(key, _UNKNOWN), current, key, value)
+    for name, order in _lists(patch, "$setElementOrder/"):
+        if isinstance(current.get(name), list):
+            merge_key = shape.fields.get(name, _UNKNOWN).merge_key
+            current[name] = _ordered(current[name], order, merge_key)
     return current
 
 
-def _merge_field(
-    field: schema.Field | None,
-    current: dict[str, Any],
-    key: str,
-    value: Any,
-) -> None:
+def _lists(patch: dict[str, Any], directive: str) -> Iterator[tuple[str, list[Any]]]:
+    for key, value in patch.items():
+        if key.startswith(directive):
+            if not isinstance(value, list):
+                raise BadPatchError(f"{key} is not a list")
+            yield key.removeprefix(directive), value
+
+
+def _retained(current: dict[str, Any], plain: dict[str, Any], keys: Any) -> dict[str, Any]:
+    given = [key for key, value in plain.items() if value is not None]
+    if not isinstance(keys, list) or any(key not in keys for key in given):
+        raise BadPatchError("the patch sets a key that $retainKeys does not list")
+    return {key: value for key, value in current.items() if key in keys}
+
+
+def _merge_field(field: schema.Field, current: dict[str, Any], key: str, value: Any) -> None:
     known = current.get(key)
     if value is None:
         current.pop(key, None)
     elif isinstance(value, dict):
-        shape = field.shape.type if field else None
-        current[key] = _merge_struct(shape, known if isinstance(known, dict) else {}, value)
-    elif isinstance(value, list) and isinstance(known, list) and field and field.merge:
+        below = known if isinstance(known, dict) else {}
+        current[key] = strategic(field.shape.type or _ANY, below, value)
+    elif isinstance(value, list) and isinstance(known, list) and field.merge:
         current[key] = _merge_list(field, known, value)
     else:
-        current[key] = _without_directives(value)
+        current[key] = _plain(value)
 
 
 def _merge_list(field: schema.Field, current: list[Any], patch: list[Any]) -> list[Any]:
-    if not field.merge_key:
-        merged = current + [item for item in patch if item not in current]
-        return _interleaved(merged, list(dict.fromkeys(patch)), current, "")
     key = field.merge_key
-    if any(isinstance(item, dict) and item.get(_DIRECTIVE) == "replace" for item in patch):
+    if not key:
+        return _ordered([*(item for item in patch if item not in current), *current], patch, "")
+    if not all(isinstance(item, dict) for item in patch):
+        raise BadPatchError("an element of the list is not an object")
+    if any(item.get("$patch") == "replace" for item in patch):
         # As it stands: elements of the new list are not merged into each other.
-        return [item for item in patch if _DIRECTIVE not in item]
-    current, patch = _obey_list_directives(current, patch, key)
+        return [item for item in patch if "$patch" not in item]
+    item_type = (field.shape.item.type if field.shape.item else None) or _ANY
     merged = list(current)
-    item_type = field.shape.item.type if field.shape.item else None
     for element in patch:
-        value = _merge_key(element, key)
-        place = _place_of(merged, key, value)
-        if place is None:
-            merged.append(_without_directives(element))
+        if element.get("$patch", "delete") != "delete":
+            raise BadPatchError(f"unknown directive {element['$patch']!r}")
+        if key not in element:
+            raise UnprocessablePatchError(f"{element} lacks the merge key {key}")
+        same = [place for place, item in enumerate(merged) if item.get(key) == element[key]]
+        if "$patch" in element:
+            merged = [item for place, item in enumerate(merged) if place not in same]
+        elif same:
+            merged[same[0]] = strategic(item_type, merged[same[0]], element)
         else:
-            merged[place] = _merge_struct(item_type, merged[place], element)
-    return _interleaved(merged, patch, current, key)
+            merged.insert(0, _plain(element))
+    return _ordered(merged, [item for item in patch if "$patch" not in item], key)
 
 
-def _obey_list_directives(
-    current: list[Any], patch: list[Any], key: str
-) -> tuple[list[Any], list[Any]]:
-    plain = []
-    for element in patch:
-        if not isinstance(element, dict):
-            raise BadPatchError(f"an element of the list is not an object: {element!r}")
-        directive = element.get(_DIRECTIVE)
-        if directive is None:
-            plain.append(element)
-        elif directive == "delete":
-            value = _merge_key(element, key)
-            current = [item for item in current if item.get(key) != value]
-        else:
-            raise BadPatchError(f"Unknown patch type found: {directive}")
-    return current, plain
+def _ordered(items: list[Any], order: Sequence[Any], key: str) -> list[Any]:
+    """The items, those that `order` names in its order; the others keep their places."""
+    known = [item.get(key) if key else item for item in items]
+    wanted = [item.get(key) if key else item for item in order]
+    places = [place for place, one in enumerate(known) if one in wanted]
+    result = list(items)
+    for place, source in zip(
+        places, sorted(places, key=lambda one: wanted.index(known[one])), strict=True
+    ):
+        result[place] = items[source]
+    return result
 
 
-def _merge_key(element: Any, key: str) -> Any:
-    if not isinstance(element, dict) or key not in element:
-        raise UnprocessablePatchError(f"map: {element} does not contain declared merge key: {key}")
-    return element[key]
-
-
-def _place_of(items: Sequence[Any], key: str, value: Any) -> int | None:
-    for place, item in enumerate(items):
-        if (item.get(key) if key else item) == value:
-            return place
-    return None
-
-
-def _ordered(items: list[Any], order: Any, key: str) -> list[Any]:
-    if not isinstance(order, list):
-        raise BadPatchError("the element order is not a list")
-    return _interleaved(items, order, items, key)
-
-
-def _interleaved(
-    merged: list[Any], order: Sequence[Any], server: Sequence[Any], key: str
-) -> list[Any]:
-    """Elements that `order` names in its order; the server's others keep their place.
-
-    One of the server's own goes first only if it stood before the named one.
-    """
-
-    def identity(item: Any) -> Any:
-        return item.get(key) if key else item
-
-    wanted = [identity(item) for item in order]
-    before = [identity(item) for item in server]
-    named = sorted(
-        (item for item in merged if identity(item) in wanted),
-        key=lambda item: wanted.index(identity(item)),
-    )
-    others = [item for item in merged if identity(item) not in wanted]
-    result: list[Any] = []
-    while named and others:
-        ours, theirs = identity(named[0]), identity(others[0])
-        others_first = ours in before and before.index(theirs) < before.index(ours)
-        result.append((others if others_first else named).pop(0))
-    return result + named + others
-
-
-def _keep_only(current: dict[str, Any], patch: dict[str, Any], retained: Any) -> None:
-    if not isinstance(retained, list) or any(key not in retained for key in _plain_keys(patch)):
-        raise BadPatchError("the patch sets a key that $retainKeys does not list")
-    for key in [key for key in current if key not in retained]:
-        del current[key]
-
-
-def _plain_keys(patch: dict[str, Any]) -> list[str]:
-    return [key for key, value in patch.items() if value is not None and not key.startswith("$")]
-
-
-def _take_prefixed(patch: dict[str, Any], prefix: str) -> dict[str, Any]:
-    found = [key for key in patch if key.startswith(prefix)]
-    return {key.removeprefix(prefix): patch.pop(key) for key in found}
-
-
-def _without_directives(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """What is stored of a patch's value where nothing was: no directives, no nulls."""
     if isinstance(value, list):
-        return [
-            _without_directives(item)
-            for item in value
-            if not (isinstance(item, dict) and _DIRECTIVE in item)
-        ]
+        return [_plain(item) for item in value if not (isinstance(item, dict) and "$patch" in item)]
     if not isinstance(value, dict):
         return value
-    return {
-        key: _without_directives(item)
-        for key, item in value.items()
-        if item is not None
-        and key not in (_DIRECTIVE, _RETAIN)
-        and not key.startswith((_ORDER, _DROP))
-    }
+    kept = {key: item for key, item in value.items() if item is not None and key[:1] != "$"}
+    return {key: _plain(item) for key, item in kept.items()}
 
 
 def json_patch(current: Any, operations: Any) -> Any:
     """The document after the operations of a JSON patch (RFC 6902), in their order.
-
-    It is passed on inside a list of one, because an operation may replace the whole of it.
 
     Raises:
         BadPatchError: an operation is malformed.
@@ -236,33 +159,39 @@ def json_patch(current: Any, operations: Any) -> Any:
     """
     if not isinstance(operations, list):
         raise BadPatchError("a JSON patch is a list of operations")
+    # In a list of one, because an operation may replace the whole of it.
     document = [current]
     for one in operations:
         kind = one.get("op") if isinstance(one, dict) else None
-        if kind not in _NEEDS or not isinstance(one.get("path"), str):
-            raise BadPatchError(f"not an operation: {one}")
-        if any(key not in one for key in _NEEDS[kind]):
-            raise BadPatchError(f"missing {_NEEDS[kind][0]}: {one}")
-        _carry_out(document, kind, one)
-    return document[0]
+        if kind not in _NEEDS or not {"path", _NEEDS[kind]} <= one.keys():
+            raise BadPatchError(f"not an operation, or incomplete: {one}")
+        path, source = _pointer(one["path"]), _pointer(one.get("from", ""))
+        try:
+            _carry_out(document, kind, path, source, copy.deepcopy(one.get("value")))
+        except (AttributeError, KeyError, IndexError, TypeError) as error:
+            raise UnprocessablePatchError(f"cannot be carried out: {one}") from error
+    return document[0] if document else None
 
 
-def _carry_out(document: list[Any], kind: str, one: dict[str, Any]) -> None:
-    path, value = one["path"], copy.deepcopy(one.get("value"))
+def _carry_out(
+    document: list[Any], kind: str, path: list[str], source: list[str], value: Any
+) -> None:
     if kind == "test":
+        parent = _find(document, path[:-1])
         # What is absent counts as null here, as in the real server.
-        found = _find(document, path, missing=None)
+        is_absent = isinstance(parent, dict) and path[-1] not in parent
+        found = None if is_absent else _find(document, path)
         if found != value or type(found) is not type(value):
-            raise UnprocessablePatchError(f"testing value {path} failed")
-        return
-    if kind == "copy":
-        value = copy.deepcopy(_find(document, one["from"]))
-    elif kind == "move":
-        value = _take_out(document, one["from"])
-    elif kind == "remove" or (kind == "replace" and path):
-        _take_out(document, path)
-    if kind != "remove":
-        _put(document, path, value)
+            raise KeyError("the test fails")
+    elif kind in ("add", "replace", "remove"):
+        if kind != "add":
+            _take_out(document, path)
+        if kind != "remove":
+            _put(document, path, value)
+    else:
+        is_copy = kind == "copy"
+        found = copy.deepcopy(_find(document, source)) if is_copy else _take_out(document, source)
+        _put(document, path, found)
 
 
 def _pointer(path: Any) -> list[str]:
@@ -272,52 +201,30 @@ def _pointer(path: Any) -> list[str]:
     return ["0", *(step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:])]
 
 
-def _find(document: list[Any], path: str, **default: Any) -> Any:
+def _find(document: list[Any], steps: list[str]) -> Any:
     value: Any = document
-    for step in _pointer(path):
-        try:
-            value = value[_place(value, step)]
-        except (KeyError, IndexError, TypeError) as error:
-            if default:
-                return default["missing"]
-            raise UnprocessablePatchError(f"nothing at {path}") from error
+    for step in steps:
+        value = value[_key(value, step)]
     return value
 
 
-def _place(parent: Any, step: str, *, beyond: int = 0) -> Any:
-    if isinstance(parent, dict):
-        return step
-    if not isinstance(parent, list) or not step.isdigit() or int(step) >= len(parent) + beyond:
-        raise IndexError(step)
-    return int(step)
+def _key(parent: Any, step: str) -> Any:
+    return int(step) if isinstance(parent, list) and step.isdigit() else step
 
 
-def _parent_of(document: list[Any], path: str) -> tuple[Any, str]:
-    *steps, last = _pointer(path)
-    value: Any = document
-    for step in steps:
-        value = value[_place(value, step)]
-    return value, last
+def _take_out(document: list[Any], steps: list[str]) -> Any:
+    parent = _find(document, steps[:-1])
+    return parent.pop(_key(parent, steps[-1]))
 
 
-def _put(document: list[Any], path: str, value: Any) -> None:
-    if not path:
-        document[0] = value
-        return
-    try:
-        parent, last = _parent_of(document, path)
-        if isinstance(parent, list):
-            place = len(parent) if last == "-" else _place(parent, last, beyond=1)
-            parent.insert(place, value)
-        else:
-            parent[_place(parent, last)] = value
-    except (KeyError, IndexError) as error:
-        raise UnprocessablePatchError(f"nothing at {path}") from error
-
-
-def _take_out(document: list[Any], path: str) -> Any:
-    try:
-        parent, last = _parent_of(document, path)
-        return parent.pop(_place(parent, last))
-    except (KeyError, IndexError) as error:
-        raise UnprocessablePatchError(f"nothing at {path}") from error
+def _put(document: list[Any], steps: list[str], value: Any) -> None:
+    parent = _find(document, steps[:-1])
+    if parent is document:
+        document[:] = [value]
+    elif isinstance(parent, list):
+        place = len(parent) if steps[-1] == "-" else _key(parent, steps[-1])
+        if place > len(parent):
+            raise IndexError(place)
+        parent.insert(place, value)
+    else:
+        parent[steps[-1]] = value

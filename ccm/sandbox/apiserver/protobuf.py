@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ccm.sandbox.apiserver import scalars, schema
@@ -50,55 +50,39 @@ def _message(shape: schema.Type, data: bytes) -> dict[str, Any]:
     found: dict[str, Any] = {}
     by_number = {field.number: field for field in shape.fields.values()}
     for number, value in _fields(data):
-        if number in by_number:
-            _store(by_number[number], value, found)
+        field = by_number.get(number)
+        if field is None:
+            continue
+        item = field.shape.item
+        if item is None:
+            found[field.name] = _value(field.shape, value)
+        elif field.shape.kind == "list":
+            found.setdefault(field.name, []).append(_value(item, value))
+        else:
+            pair = dict(_fields(_bytes(value)))
+            key = _text(pair.get(1, b""))
+            found.setdefault(field.name, {})[key] = _value(item, pair.get(2, b""))
     return found
 
 
-def _store(field: schema.Field, value: Wire, found: dict[str, Any]) -> None:
-    shape = field.shape
-    if shape.kind == "list":
-        assert shape.item is not None
-        found.setdefault(field.name, []).append(_value(shape.item, value))
-    elif shape.kind == "map":
-        assert shape.item is not None
-        pair = dict(_fields(_bytes(value)))
-        key = _text(pair.get(1, b""))
-        found.setdefault(field.name, {})[key] = _value(shape.item, pair.get(2, b""))
-    else:
-        found[field.name] = _value(shape, value)
-
-
 def _value(shape: schema.Shape, value: Wire) -> Any:
-    kind = shape.kind
     if shape.type is not None:
         return _message(shape.type, _bytes(value))
-    if kind == "string":
-        return _text(value)
-    if kind == "bytes":
-        return base64.b64encode(_bytes(value)).decode()
-    if kind in ("int32", "int64"):
-        return _signed(value)
-    if kind == "boolean":
-        return bool(_signed(value))
-    if kind == "any":
-        return None
-    inner = dict(_fields(_bytes(value)))
-    if kind in ("time", "micro"):
-        return _time(inner, micro=kind == "micro")
+    plain = _PLAIN.get(shape.kind)
+    return plain(value) if plain else _wrapped(shape.kind, dict(_fields(_bytes(value))))
+
+
+def _wrapped(kind: str, inner: dict[int, Wire]) -> Any:
+    """A scalar that is a message on the wire."""
     if kind == "quantity":
         return _text(inner.get(1, b"")) or "0"
-    return _text(inner.get(3, b"")) if inner.get(1) else _signed(inner.get(2, 0))
-
-
-def _time(inner: dict[int, Wire], *, micro: bool) -> str | None:
-    seconds, nanos = _signed(inner.get(1, 0)), _signed(inner.get(2, 0))
+    if kind == "int-or-string":
+        return _text(inner.get(3, b"")) if inner.get(1) else _signed(inner.get(2, 0))
     if not inner:
         return None
-    moment = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(
-        seconds=seconds, microseconds=nanos // 1000
-    )
-    return scalars.format_time(moment, micro=micro)
+    moment = datetime.datetime.fromtimestamp(_signed(inner.get(1, 0)), datetime.UTC)
+    moment += datetime.timedelta(microseconds=_signed(inner.get(2, 0)) // 1000)
+    return scalars.format_time(moment, micro=kind == "micro")
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:
@@ -145,3 +129,13 @@ def _bytes(value: Wire) -> bytes:
 
 def _text(value: Wire) -> str:
     return _bytes(value).decode(errors="replace")
+
+
+_PLAIN: dict[str, Callable[[Wire], Any]] = {
+    "string": _text,
+    "bytes": lambda value: base64.b64encode(_bytes(value)).decode(),
+    "int32": _signed,
+    "int64": _signed,
+    "boolean": lambda value: bool(_signed(value)),
+    "any": lambda _value: None,
+}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import dataclasses
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from ccm.sandbox.apiserver import errors, kinds, selectors
 
-EXACT = "Exact"
-NOT_OLDER_THAN = "NotOlderThan"
+EXACT: Literal["Exact"] = "Exact"
+NOT_OLDER_THAN: Literal["NotOlderThan"] = "NotOlderThan"
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+_OURS = ("selector", "page")
+_Options = TypeVar("_Options", bound=msgspec.Struct)
 
 
 class Continue(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,29 +40,28 @@ class Continue(msgspec.Struct, frozen=True, kw_only=True):
         try:
             plain = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
             return msgspec.json.decode(plain, type=Continue)
-        except (binascii.Error, msgspec.DecodeError, ValueError) as error:
-            raise errors.bad_request(
-                f"invalid continue token: continue key is not valid: {error}"
-            ) from error
+        except (msgspec.DecodeError, ValueError) as error:
+            raise errors.bad_request(f"invalid continue token: {error}") from error
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ListOptions:
+class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a list or watch asks for.
 
     `revision` is None when no resourceVersion was given; `limit` 0 means no limit;
     `timeout_s` None means that the client leaves it to the server.
     """
 
-    selector: selectors.Selector = dataclasses.field(default_factory=selectors.Selector)
-    revision: int | None = None
-    match: str = ""
-    limit: int = 0
+    selector: selectors.Selector = selectors.Selector()
     page: Continue | None = None
+    revision: Count | None = msgspec.field(name="resourceVersion", default=None)
+    match: Literal["", "Exact", "NotOlderThan"] = msgspec.field(
+        name="resourceVersionMatch", default=""
+    )
+    limit: Count = 0
     watch: bool = False
-    bookmarks: bool = False
-    initial_events: bool | None = None
-    timeout_s: float | None = None
+    bookmarks: bool = msgspec.field(name="allowWatchBookmarks", default=False)
+    initial_events: bool | None = msgspec.field(name="sendInitialEvents", default=None)
+    timeout_s: Count | None = msgspec.field(name="timeoutSeconds", default=None)
 
     @property
     def is_exact(self) -> bool:
@@ -68,12 +70,11 @@ class ListOptions:
         return self.match == EXACT or implied
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How a write treats unknown fields, whether it is a trial, and who writes."""
 
-    field_validation: str = "Warn"
-    dry_run: bool = False
+    field_validation: Literal["Ignore", "Warn", "Strict"] = "Warn"
+    dry_run: Literal["", "All"] = ""
     field_manager: str = ""
 
 
@@ -92,33 +93,29 @@ def list_options(kind: kinds.Kind, query: Mapping[str, str]) -> ListOptions:
     Raises:
         ApiError: a parameter is malformed, or two do not go together.
     """
+    words = (query.get("labelSelector", ""), query.get("fieldSelector", ""))
     try:
-        selector = selectors.parse(
-            kind, query.get("labelSelector", ""), query.get("fieldSelector", "")
-        )
+        selector = selectors.parse(kind, *words)
     except selectors.BadSelectorError as error:
         raise errors.bad_request(str(error)) from error
-    initial = query.get("sendInitialEvents")
-    options = ListOptions(
-        selector=selector,
-        revision=_revision(query.get("resourceVersion", "")),
-        match=query.get("resourceVersionMatch", ""),
-        limit=_integer(query, "limit"),
-        page=Continue.parse(query["continue"]) if query.get("continue") else None,
-        watch=is_watch(query),
-        bookmarks=_boolean(query.get("allowWatchBookmarks", "")),
-        initial_events=None if initial is None else _boolean(initial),
-        timeout_s=_integer(query, "timeoutSeconds") or None,
-    )
-    causes = list(_faults(options))
-    if causes:
-        raise errors.invalid_options(causes)
-    return options
+    page = Continue.parse(query["continue"]) if query.get("continue") else None
+    found = msgspec.structs.replace(_read(ListOptions, query), selector=selector, page=page)
+    has_initial = found.initial_events is not None
+    if found.watch:
+        is_broken = found.match != (NOT_OLDER_THAN if has_initial else "")
+        why = f"in a watch goes with sendInitialEvents, and is {NOT_OLDER_THAN} then"
+    else:
+        is_placed = bool(found.revision) or (found.revision == 0 and found.match != EXACT)
+        is_broken = has_initial or (found.match != "" and (page is not None or not is_placed))
+        why = "in a list needs a resourceVersion, and neither continue nor sendInitialEvents"
+    if is_broken:
+        raise errors.invalid_options([errors.forbidden_field("resourceVersionMatch", why)])
+    return found
 
 
 def is_watch(query: Mapping[str, str]) -> bool:
     """Whether a list shall go on as a watch."""
-    return _boolean(query.get("watch", ""))
+    return query.get("watch", "").lower() in ("1", "true")
 
 
 def write_options(query: Mapping[str, str]) -> WriteOptions:
@@ -127,61 +124,12 @@ def write_options(query: Mapping[str, str]) -> WriteOptions:
     Raises:
         ApiError: a parameter has a value that is not allowed.
     """
-    validation = query.get("fieldValidation") or "Warn"
-    dry_run = query.get("dryRun", "")
-    causes = []
-    if validation not in ("Ignore", "Warn", "Strict"):
-        choices = ("Ignore", "Strict", "Warn")
-        causes.append(errors.not_supported("fieldValidation", validation, choices))
-    if dry_run not in ("", "All"):
-        causes.append(errors.not_supported("dryRun", [dry_run], ("All",)))
-    if causes:
-        raise errors.invalid_options(causes)
-    return WriteOptions(
-        field_validation=validation,
-        dry_run=dry_run == "All",
-        field_manager=query.get("fieldManager", ""),
-    )
+    return _read(WriteOptions, query)
 
 
-def _faults(options: ListOptions) -> Iterator[errors.Cause]:
-    """What does not go together in a list or a watch."""
-    match, initial = options.match, options.initial_events is not None
-    rules = (
-        (options.watch and initial and match != NOT_OLDER_THAN,
-         f"sendInitialEvents requires setting resourceVersionMatch to {NOT_OLDER_THAN}"),
-        (options.watch and match and not initial,
-         "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"),
-        (not options.watch and match and options.revision is None,
-         "resourceVersionMatch is forbidden unless resourceVersion is provided"),
-        (not options.watch and match and options.page,
-         "resourceVersionMatch is forbidden when continue is provided"),
-        (not options.watch and match == EXACT and options.revision == 0,
-         'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'),
-        (not options.watch and initial, "sendInitialEvents is forbidden for list"),
-    )  # fmt: skip
-    for broken, text in rules:
-        if broken:
-            yield errors.forbidden_field("resourceVersionMatch", text)
-    choices = (NOT_OLDER_THAN,) if options.watch else (EXACT, NOT_OLDER_THAN)
-    if match and match not in choices:
-        yield errors.not_supported("resourceVersionMatch", match, choices)
-
-
-def _revision(text: str) -> int | None:
-    if not text:
-        return None
-    if re.fullmatch(r"\d+", text) is None:
-        raise errors.ApiError(500, "", f'resourceVersion: Invalid value: "{text}"')
-    return int(text)
-
-
-def _integer(query: Mapping[str, str], name: str) -> int:
-    text = query.get(name, "") or "0"
-    if re.fullmatch(r"\d+", text) is None:
-        raise errors.bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax')
-    return int(text)
-
-
-def _boolean(text: str) -> bool:
-    return text.lower() not in ("", "0", "false")
+def _read(wanted: type[_Options], query: Mapping[str, str]) -> _Options:
+    given = {name: text for name, text in query.items() if text and name not in _OURS}
+    try:
+        return msgspec.convert(given, wanted, strict=False)
+    except msgspec.ValidationError as error:
+        raise errors.bad_request(str(error)) from error

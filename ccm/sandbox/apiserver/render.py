@@ -1,4 +1,4 @@
-"""How objects are sent: whole, as metadata only, or as rows of a table.
+"""How objects are sent: whole, or as rows of a table.
 
 The `Accept` header chooses. Whole objects are sent as the bytes they are stored in; a
 list's items leave out kind and version, as kube-apiserver's do.
@@ -40,36 +40,18 @@ class Whole:
         """A single object."""
         return entry.raw
 
-    def event(self, entry: stores.Entry) -> bytes:
-        """The object of a watch event."""
-        return self.one(entry)
-
     def many(self, entries: Iterable[stores.Entry], meta: ListMeta) -> bytes:
         """A list."""
         items = b",".join([b"{" + self.one(entry)[self._skipped :] for entry in entries])
         return b'%b%b,"items":[%b]}\n' % (self._list_head, msgspec.json.encode(meta), items)
 
 
-class Metadata(Whole):
-    """Only the metadata of objects."""
-
-    def __init__(self) -> None:
-        super().__init__("PartialObjectMetadata", f"{_META}/v1")
-        self._skipped = 1
-
-    def one(self, entry: stores.Entry) -> bytes:
-        """A PartialObjectMetadata."""
-        return msgspec.json.encode(_partial(entry.body()))
-
-
 class Table(Whole):
-    """Rows of cells; a watch repeats the column definitions in its first event only."""
+    """Rows of cells."""
 
-    def __init__(self, kind: kinds.Kind, *, version: str, include: str) -> None:
+    def __init__(self, kind: kinds.Kind, *, include: str) -> None:
         self._columns = kind.columns
-        self._version = version
         self._include = include
-        self._told_columns = False
 
     def one(self, entry: stores.Entry) -> bytes:
         """A table of one row."""
@@ -77,21 +59,11 @@ class Table(Whole):
 
     def many(self, entries: Iterable[stores.Entry], meta: ListMeta) -> bytes:
         """A table of all rows."""
-        return self._table(entries, meta, [column.definition() for column in self._columns])
-
-    def event(self, entry: stores.Entry) -> bytes:
-        """A table of one row."""
-        if not self._told_columns:
-            self._told_columns = True
-            return self.one(entry)
-        return self._table([entry], ListMeta(str(entry.revision)), None)
-
-    def _table(self, entries: Iterable[stores.Entry], meta: ListMeta, columns: Any) -> bytes:
         table = {
             "kind": "Table",
-            "apiVersion": f"{_META}/{self._version}",
+            "apiVersion": f"{_META}/v1",
             "metadata": meta,
-            "columnDefinitions": columns,
+            "columnDefinitions": [column.definition() for column in self._columns],
             "rows": [self._row(entry.body()) for entry in entries],
         }
         return msgspec.json.encode(table)
@@ -99,7 +71,9 @@ class Table(Whole):
     def _row(self, body: dict[str, Any]) -> dict[str, Any]:
         row: dict[str, Any] = {"cells": [column.value(body) for column in self._columns]}
         if self._include != "None":
-            row["object"] = body if self._include == "Object" else _partial(body)
+            head = {"kind": "PartialObjectMetadata", "apiVersion": f"{_META}/v1"}
+            partial = {**head, "metadata": body["metadata"]}
+            row["object"] = body if self._include == "Object" else partial
         return row
 
 
@@ -115,11 +89,8 @@ def choose(kind: kinds.Kind, accept: str, query: Mapping[str, str]) -> Whole:
             continue
         if not form:
             return Whole(kind.kind, kind.api_version)
-        if form == "Table" and parameters.get("v") in ("v1", "v1beta1"):
-            include = query.get("includeObject", "")
-            return Table(kind, version=parameters["v"], include=include)
-        if form in ("PartialObjectMetadata", "PartialObjectMetadataList"):
-            return Metadata()
+        if form == "Table" and parameters.get("v") == "v1":
+            return Table(kind, include=query.get("includeObject", ""))
     text = f"406: Not Acceptable\n\nAvailable representations: {JSON}"
     raise errors.ApiError(406, "NotAcceptable", text)
 
@@ -129,8 +100,3 @@ def _alternatives(accept: str) -> Iterator[tuple[str, dict[str, str]]]:
         media, *rest = (piece.strip() for piece in part.split(";"))
         pairs = (piece.partition("=") for piece in rest)
         yield media, {key: value for key, _, value in pairs}
-
-
-def _partial(body: dict[str, Any]) -> dict[str, Any]:
-    head = {"kind": "PartialObjectMetadata", "apiVersion": f"{_META}/v1"}
-    return {**head, "metadata": body["metadata"]}

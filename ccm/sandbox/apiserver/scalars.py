@@ -8,14 +8,13 @@ import datetime
 import decimal
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = {
     "n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18,
 }  # fmt: skip
-_DECIMAL_SUFFIXES = {power: suffix for suffix, power in _DECIMAL.items()}
 _QUANTITY = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?\d+)?")
 _NAMES: Mapping[type, str] = {dict: "object", list: "array", str: "string", bool: "boolean"}
 
@@ -30,12 +29,10 @@ def clean(kind: str, value: Any, path: str) -> Any:
     Raises:
         WrongTypeError: it is not of that kind.
     """
-    if kind == "string":
-        return expect(value, str, path)
+    if kind in ("string", "boolean"):
+        return expect(value, str if kind == "string" else bool, path)
     if kind in ("int32", "int64"):
         return _clean_integer(kind, value, path)
-    if kind == "boolean":
-        return expect(value, bool, path)
     if kind == "bytes":
         return _check_base64(expect(value, str, path), path)
     if kind in ("time", "micro"):
@@ -75,22 +72,18 @@ def canonical_quantity(text: str) -> str:
     number, suffix = re.fullmatch(r"([+-]?[\d.]+)(.*)", text).groups()  # type: ignore[union-attr]
     amount = decimal.Decimal(number)
     if suffix.endswith("i"):
-        whole = int((amount * 1024 ** _BINARY.index(suffix)).to_integral_value("ROUND_CEILING"))
-        power = 0
-        while whole and whole % 1024 == 0 and power < len(_BINARY) - 1:
-            whole, power = whole // 1024, power + 1
-        return f"{whole}{_BINARY[power]}"
+        return _largest(amount * 1024 ** _BINARY.index(suffix), 1024, _BINARY)
     is_exponent = suffix[:1] in ("e", "E") and len(suffix) > 1
     exponent = int(suffix[1:]) if is_exponent else _DECIMAL[suffix]
-    nano = int((amount.scaleb(exponent + 9)).to_integral_value("ROUND_CEILING"))
-    power = -9
-    while nano and nano % 1000 == 0 and power < 18:
-        nano, power = nano // 1000, power + 3
-    if not nano:
-        return "0"
-    if is_exponent:
-        return f"{nano}e{power}" if power else str(nano)
-    return f"{nano}{_DECIMAL_SUFFIXES[power]}"
+    suffixes = [f"e{power}" for power in _DECIMAL.values()] if is_exponent else list(_DECIMAL)
+    return _largest(amount.scaleb(exponent + 9), 1000, suffixes).removesuffix("e0")
+
+
+def _largest(amount: decimal.Decimal, step: int, suffixes: Sequence[str]) -> str:
+    whole, place = int(amount.to_integral_value("ROUND_CEILING")), 0
+    while whole and whole % step == 0 and place < len(suffixes) - 1:
+        whole, place = whole // step, place + 1
+    return f"{whole}{suffixes[place]}" if whole else "0"
 
 
 def _check_base64(value: str, path: str) -> str:

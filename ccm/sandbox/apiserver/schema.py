@@ -55,6 +55,7 @@ _ENTRY = re.compile(
 _ZEROS = {"string": "", "quantity": "0", "boolean": False} | dict.fromkeys(
     ("int32", "int64", "number", "int-or-string"), 0
 )
+_HOLDERS = {"list": list, "map": dict}
 _MISSING: Any = object()
 
 
@@ -67,17 +68,6 @@ class Shape:
     type: Type | None = None
     enum: tuple[Any, ...] = ()
     limits: Mapping[str, Any] = field(default_factory=dict)
-
-    @functools.cached_property
-    def is_judged(self) -> bool:
-        """Whether a value of this shape can have faults."""
-        inner = self.item.is_judged if self.item else bool(self.type and self.type.judged)
-        return inner or bool(self.enum or self.limits)
-
-    @functools.cached_property
-    def has_defaults(self) -> bool:
-        """Whether there are defaults within."""
-        return self.item.has_defaults if self.item else bool(self.type and self.type.defaulted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,15 +102,13 @@ class Type:
 
     @functools.cached_property
     def defaulted(self) -> list[Field]:
-        """The fields with a default, of their own or within."""
-        known = self.fields.values()
-        return [one for one in known if one.default is not _MISSING or one.shape.has_defaults]
+        """The fields with a default of their own."""
+        return [one for one in self.fields.values() if one.default is not _MISSING]
 
     @functools.cached_property
-    def judged(self) -> list[Field]:
-        """The fields that can have faults."""
-        known = self.fields.values()
-        return [one for one in known if one.shape.is_judged or (one.required and not one.always)]
+    def required(self) -> list[Field]:
+        """The fields that must be given, because nothing stands for them."""
+        return [one for one in self.fields.values() if one.required and not one.always]
 
 
 def clean(
@@ -175,13 +163,9 @@ def _clean_value(shape: Shape, value: Any, unknown: list[str], before: Any, path
     if shape.item is None:
         return scalars.clean(shape.kind, value, path)
     item = shape.item
-    if shape.kind == "list":
-        pairs = [(f"{path}[{n}]", each) for n, each in enumerate(scalars.expect(value, list, path))]
-    else:
-        pairs = [(f"{path}.{key}", each) for key, each in scalars.expect(value, dict, path).items()]
     found = [
         _zero(item) if each is None else _clean_value(item, each, unknown, None, place)
-        for place, each in pairs
+        for place, each in _items(scalars.expect(value, _HOLDERS[shape.kind], path), path)
     ]
     return found if shape.kind == "list" else dict(zip(value, found, strict=True))
 
@@ -196,46 +180,51 @@ def fill(shape: Type, value: dict[str, Any]) -> None:
     """Add the defaults of fields that are left out."""
     for one in shape.defaulted:
         is_null = one.nullable and one.name in value
-        if one.default is not _MISSING and value.get(one.name) is None and not is_null:
+        if value.get(one.name) is None and not is_null:
             value[one.name] = copy.deepcopy(one.default)
-        if one.name in value and one.shape.has_defaults:
-            _fill_value(one.shape, value[one.name])
+    for key, found in value.items():
+        if key in shape.fields:
+            for inner, each, _ in _objects(shape.fields[key].shape, found, key):
+                fill(inner, each)
 
 
-def _fill_value(shape: Shape, value: Any) -> None:
+def _objects(shape: Shape, value: Any, path: str) -> Iterator[tuple[Type, Any, str]]:
+    """The objects that a value is or contains, each with its type and path."""
     if shape.type is not None and isinstance(value, dict):
-        fill(shape.type, value)
-    elif shape.item is not None and value:
-        for each in value if isinstance(value, list) else value.values():
-            _fill_value(shape.item, each)
+        yield shape.type, value, path
+    elif shape.item is not None and (shape.item.type or shape.item.item):
+        for place, each in _items(value, path):
+            yield from _objects(shape.item, each, place)
+
+
+def _items(value: Any, path: str) -> list[tuple[str, Any]]:
+    if isinstance(value, list):
+        return [(f"{path}[{number}]", each) for number, each in enumerate(value)]
+    return [(f"{path}.{key}", each) for key, each in (value or {}).items()]
 
 
 def faults(shape: Type, value: Mapping[str, Any], path: str = "") -> Iterator[errors.Cause]:
     """What is missing, or outside its choices and limits."""
-    for one in shape.judged:
-        found = value.get(one.name)
-        if found is not None:
-            yield from _value_faults(one.shape, found, path + one.name)
-        elif one.required and one.name not in value:
+    for one in shape.required:
+        if one.name not in value:
             yield errors.required(path + one.name)
+    for key, found in value.items():
+        if key in shape.fields and found is not None:
+            yield from _value_faults(shape.fields[key].shape, found, path + key)
 
 
 def _value_faults(shape: Shape, value: Any, path: str) -> Iterator[errors.Cause]:
     if shape.enum and value not in shape.enum:
-        if value == "":
-            yield errors.required(path)
-        else:
-            yield errors.not_supported(path, value, shape.enum)
+        is_empty = value == ""
+        yield errors.required(path) if is_empty else errors.not_supported(path, value, shape.enum)
     for name, limit in shape.limits.items():
         fault = limits.fault(name, limit, value)
         if fault:
             yield errors.bad_value(path, value, fault)
     if shape.type is not None:
         yield from faults(shape.type, value, f"{path}.")
-    elif shape.item is not None and shape.item.is_judged:
-        pairs = enumerate(value) if isinstance(value, list) else value.items()
-        for key, each in pairs:
-            place = f"{path}[{key}]" if isinstance(value, list) else f"{path}.{key}"
+    elif shape.item is not None:
+        for place, each in _items(value, path):
             yield from _value_faults(shape.item, each, place)
 
 

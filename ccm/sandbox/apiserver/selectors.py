@@ -15,8 +15,8 @@ from typing import Any
 from ccm.sandbox.apiserver import kinds, paths
 
 _TERM = re.compile(
-    r"\s*(?:(?P<absent>!)\s*(?P<absent_key>[^\s,!=()]+)"
-    r"|(?P<key>[^\s,!=()]+)(?:\s*(?P<op>==|!=|=)\s*(?P<value>[^\s,!=()]*)"
+    r"\s*(?P<absent>!\s*)?(?P<key>[^\s,!=()]+)"
+    r"(?(absent)|(?:\s*(?P<op>==|!=|=)\s*(?P<value>[^\s,!=()]*)"
     r"|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?)\s*(?:,|$)"
 )
 
@@ -86,15 +86,10 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
 
 
 def _label_term(found: re.Match[str]) -> Requirement:
-    if found["absent"]:
-        return Requirement(key=found["absent_key"], values=None, wanted=False)
-    key = found["key"]
-    if found["set"]:
-        values = frozenset(value.strip() for value in found["values"].split(","))
-        return Requirement(key=key, values=values, wanted=found["set"] == "in")
-    if found["op"]:
-        return Requirement(key=key, values=frozenset((found["value"],)), wanted=found["op"] != "!=")
-    return Requirement(key=key, values=None, wanted=True)
+    values = found["values"].split(",") if found["set"] else [found["value"]] * bool(found["op"])
+    is_negative = found["absent"] or found["op"] == "!=" or found["set"] == "notin"
+    among = frozenset(value.strip() for value in values) if values else None
+    return Requirement(key=found["key"], values=among, wanted=not is_negative)
 
 
 def _parse_fields(kind: kinds.Kind, text: str) -> tuple[Requirement, ...]:

@@ -12,10 +12,11 @@ import base64
 import binascii
 import contextlib
 import dataclasses
+import functools
 import gzip
 import sys
 import traceback
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import msgspec
 from aiohttp import web
@@ -40,7 +41,6 @@ MAX_BODY_BYTES = 3 * 1024 * 1024
 """The largest request body; kube-apiserver's limit."""
 
 _GZIP_FROM_BYTES = 128 * 1024
-_FUTURE_WAIT_S = 3.0
 _STALLED_WRITE_S = 30.0
 _KEEPALIVE_S = 3630.0
 _HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
@@ -70,22 +70,11 @@ class Server:
     basic authentication; a proxy's credentials count too (see `__main__`).
     """
 
-    def __init__(
-        self,
-        store: stores.Store,
-        *,
-        token: str = "",
-        bookmark_interval_s: float = watch.BOOKMARK_INTERVAL_S,
-        cluster_ips: Sequence[allocate.Network] = allocate.CLUSTER_IPS,
-    ) -> None:
-        self._api = api.Api(store, cluster_ips=cluster_ips)
-        self._store = store
+    def __init__(self, verbs: api.Api, *, token: str, bookmark_interval_s: float) -> None:
+        self._api = verbs
+        self._store = verbs.store
         self._token = token
         self._bookmark_interval_s = bookmark_interval_s
-
-    def publish(self, port: int) -> None:
-        """Keep the Service `kubernetes`, now that the port is known."""
-        self._api.publish(port)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
@@ -132,8 +121,7 @@ class Server:
         everywhere = target.kind.namespaced and not target.namespace
         if verb not in allowed or (everywhere and verb not in ("list", "watch")):
             raise errors.method_not_allowed()
-        accept = request.headers.get("Accept", "")
-        renderer = render.choose(target.kind, accept, request.query)
+        renderer = render.choose(target.kind, request.headers.get("Accept", ""), request.query)
         body = b"" if verb in ("get", "list", "watch") else await _body(request)
         call = _Call(request, target, renderer, body, request.content_type)
         act = {
@@ -143,18 +131,13 @@ class Server:
         return await act(call) if act else await self._write(call, verb)
 
     async def _get(self, call: _Call) -> web.StreamResponse:
-        await self._wait_for(call.selection().revision)
         return await _send(call.http, call.renderer.one(self._api.get(call.target)))
 
     async def _list(self, call: _Call) -> web.StreamResponse:
-        options = call.selection()
-        await self._wait_for(options.revision)
-        return await _send_page(call, self._api.list_page(call.target, options))
+        return await _send_page(call, self._api.list_page(call.target, call.selection()))
 
     async def _watch(self, call: _Call) -> web.StreamResponse:
         options = call.selection()
-        if options.initial_events is not None:
-            await self._wait_for(options.revision)
         response = web.StreamResponse(headers={"Content-Type": render.JSON})
         await response.prepare(call.http)
         wishes = watch.Watch(
@@ -189,33 +172,14 @@ class Server:
         if not written.deleted or target.kind.is_returned_when_deleted:
             return await _send(call.http, call.renderer.one(written.entry))
         uid = written.entry.body()["metadata"]["uid"]
-        success = {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Success",
-            "details": {**target.kind.details(target.name), "uid": uid},
-        }
+        details = {**target.kind.details(target.name), "uid": uid}
+        success = errors.status_object("Success", details=details)
         return await _send(call.http, msgspec.json.encode(success))
 
     async def _delete_collection(self, call: _Call) -> web.StreamResponse:
         options = decode.delete_options(call.body, call.content_type, dict(call.http.query))
         page = self._api.delete_collection(call.target, call.selection(), options)
         return await _send_page(call, page)
-
-    async def _wait_for(self, revision: int | None) -> None:
-        """Wait a little for a revision that has not happened yet.
-
-        Raises:
-            ApiError: 504, it still has not.
-        """
-        if revision is None or revision <= self._store.revision:
-            return
-        try:
-            async with asyncio.timeout(_FUTURE_WAIT_S):
-                await self._store.reached(revision)
-        except TimeoutError as error:
-            raise errors.too_large_version(revision, self._store.revision) from error
 
 
 @contextlib.asynccontextmanager
@@ -226,7 +190,7 @@ async def serve(
     port: int = 0,
     token: str = "",
     bookmark_interval_s: float = watch.BOOKMARK_INTERVAL_S,
-    cluster_ips: Sequence[allocate.Network] = allocate.CLUSTER_IPS,
+    cluster_ips: allocate.Networks = allocate.CLUSTER_IPS,
 ) -> AsyncIterator[str]:
     """Serve a store until the block ends; yields the URL. The store is closed at the end.
 
@@ -235,12 +199,17 @@ async def serve(
     Raises:
         OSError: the port cannot be had.
     """
-    answers = Server(
-        store, token=token, bookmark_interval_s=bookmark_interval_s, cluster_ips=cluster_ips
-    )
+    verbs = api.Api(store, cluster_ips=cluster_ips)
+    answers = Server(verbs, token=token, bookmark_interval_s=bookmark_interval_s)
     # A watcher that left must not keep a stream open until the next change.
     http = web.Server(
-        answers.handle, access_log=None, handler_cancellation=True, keepalive_timeout=_KEEPALIVE_S
+        answers.handle,
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=_KEEPALIVE_S,
+        request_factory=functools.partial(
+            web.BaseRequest, loop=asyncio.get_running_loop(), client_max_size=MAX_BODY_BYTES
+        ),
     )
     runner = web.ServerRunner(http, shutdown_timeout=1.0)
     await runner.setup()
@@ -248,7 +217,7 @@ async def serve(
         site = web.TCPSite(runner, host, port, backlog=1024, reuse_address=True)
         await site.start()
         bound = runner.addresses[0][1]
-        answers.publish(bound)
+        verbs.publish(bound)
         yield f"http://{host}:{bound}"
     finally:
         store.close()
@@ -256,13 +225,10 @@ async def serve(
 
 
 async def _body(request: web.BaseRequest) -> bytes:
-    body = b""
-    if request.body_exists and (request.content_length or 0) <= MAX_BODY_BYTES:
-        while len(body) <= MAX_BODY_BYTES and (part := await request.content.readany()):
-            body += part
-    if max(len(body), request.content_length or 0) > MAX_BODY_BYTES:
-        raise errors.too_large()
-    return body
+    try:
+        return await request.read()
+    except web.HTTPRequestEntityTooLarge as error:
+        raise errors.too_large() from error
 
 
 async def _send_page(call: _Call, page: listing.Page) -> web.StreamResponse:
@@ -280,8 +246,5 @@ async def _send(request: web.BaseRequest, body: bytes) -> web.Response:
 
 
 def _refusal(error: errors.ApiError) -> web.Response:
-    headers = {"Content-Type": render.JSON}
-    if "retryAfterSeconds" in error.details:
-        headers["Retry-After"] = str(error.details["retryAfterSeconds"])
     body = msgspec.json.encode(error.status())
-    return web.Response(body=body, status=error.code, headers=headers)
+    return web.Response(body=body, status=error.code, headers={"Content-Type": render.JSON})

@@ -27,14 +27,9 @@ KUBERNETES = "kubernetes"
 NONE = "None"
 """The cluster IP of a Service that shall have none (a headless one)."""
 
-CLUSTER_IP, NODE_PORT, LOAD_BALANCER, EXTERNAL_NAME = (
-    "ClusterIP", "NodePort", "LoadBalancer", "ExternalName",
-)  # fmt: skip
+NODE_PORT, LOAD_BALANCER, EXTERNAL_NAME = "NodePort", "LoadBalancer", "ExternalName"
 SINGLE, PREFER_DUAL, REQUIRE_DUAL = "SingleStack", "PreferDualStack", "RequireDualStack"
-IPV4, IPV6 = "IPv4", "IPv6"
 
-_AFFINITY_S = 10800
-_DEPRECATED = {names.ANNOTATION_TOPOLOGY_HINTS: names.ANNOTATION_TOPOLOGY_MODE}
 _ONLY_BALANCERS = ("allocateLoadBalancerNodePorts", "loadBalancerClass", "loadBalancerSourceRanges")
 _ADDRESSED = ("clusterIPs", "ipFamilies", "ipFamilyPolicy")
 _NEEDS_BALANCER = "may only be used when `type` is 'LoadBalancer'"
@@ -53,7 +48,7 @@ def has_health_check_port(spec: Spec) -> bool:
 
 def is_external(spec: Spec) -> bool:
     """Whether it can be reached from outside the cluster."""
-    return has_node_ports(spec) or (spec["type"] == CLUSTER_IP and bool(spec.get("externalIPs")))
+    return has_node_ports(spec) or (spec["type"] == "ClusterIP" and bool(spec.get("externalIPs")))
 
 
 def is_headless(spec: Spec) -> bool:
@@ -81,7 +76,7 @@ def default_service(body: dict[str, Any], old: Mapping[str, Any] | None) -> None
     spec = body["spec"]
     if spec["sessionAffinity"] == "ClientIP":
         config = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
-        config.setdefault("timeoutSeconds", _AFFINITY_S)
+        config.setdefault("timeoutSeconds", 3 * 3600)
     else:
         spec.pop("sessionAffinityConfig", None)
     if spec["type"] == EXTERNAL_NAME:
@@ -120,13 +115,12 @@ def _keep_numbers(spec: Spec, before: Spec) -> None:
             if spec.get(key) and spec[key] == before.get(key):
                 spec[key] = spec[key][:1]
     if has_node_ports(before) and has_node_ports(spec):
-        used = set(node_ports(before)) & set(node_ports(spec))
-        names_of = {port.get("name", ""): port.get("nodePort", 0) for port in before["ports"]}
+        used = set(node_ports(spec))
+        held = {port.get("name"): port.get("nodePort") for port in before["ports"]}
         for port in spec.get("ports") or ():
-            kept = names_of.get(port.get("name", ""), 0)
+            kept = held.get(port.get("name"))
             if kept and not port.get("nodePort") and kept not in used:
                 port["nodePort"] = kept
-                used.add(kept)
     if has_health_check_port(before) and has_health_check_port(spec):
         spec.setdefault("healthCheckNodePort", before.get("healthCheckNodePort", 0))
 
@@ -252,114 +246,90 @@ def _judge_ports(spec: Spec) -> Causes:
 
 def allocate(
     body: dict[str, Any], old: validate.Body | None, allocator: allocation.Allocator
-) -> Causes:
+) -> list[errors.Cause]:
     """Give what is missing; tell the wishes that cannot be fulfilled."""
-    spec, before = body["spec"], old["spec"] if old else None
+    spec, before = body["spec"], old["spec"] if old else {}
     draft = allocation.Draft(allocator)
     try:
         if spec["type"] != EXTERNAL_NAME:
             faults = list(_complete_families(spec, before, draft.families))
             if faults:
-                return iter(faults)
+                return faults
             _take_addresses(spec, before, draft)
         if has_node_ports(spec):
             _take_ports(spec, before, draft)
-        held = before is not None and before.get("healthCheckNodePort")
-        if has_health_check_port(spec) and not held:
-            spec["healthCheckNodePort"] = draft.port(spec.get("healthCheckNodePort", 0))
-    except _WishError as error:
-        return iter([error.cause])
+        if has_health_check_port(spec) and not before.get("healthCheckNodePort"):
+            wish = spec.get("healthCheckNodePort", 0)
+            spec["healthCheckNodePort"] = draft.port(wish, "spec.healthCheckNodePort")
     except allocation.RefusedError as error:
-        text = f"Internal error occurred: failed to allocate: {error}"
-        raise errors.ApiError(500, "InternalError", text) from error
-    return iter(())
+        if error.wish:
+            return [errors.bad_value(error.field, error.wish, f"failed to allocate: {error}")]
+        raise errors.ApiError(500, "InternalError", f"failed to allocate: {error}") from error
+    return []
 
 
-class _WishError(Exception):
-    """A stated number that cannot be had."""
-
-    def __init__(self, field: str, value: object, why: Exception) -> None:
-        super().__init__(str(why))
-        self.cause = errors.bad_value(field, value, f"failed to allocate {value}: {why}")
-
-
-def _complete_families(spec: Spec, before: Spec | None, families: list[str]) -> Causes:
+def _complete_families(spec: Spec, before: Spec, families: list[str]) -> Causes:
     """The IP families and their policy, from the rest and from the cluster's families."""
     selectorless = is_headless(spec) and not spec.get("selector")
     if "ipFamilyPolicy" not in spec:
         spec["ipFamilyPolicy"] = REQUIRE_DUAL if selectorless else SINGLE
     policy = spec["ipFamilyPolicy"]
     stated = [] if is_headless(spec) else [_family_of(text) for text in spec.get("clusterIPs", ())]
-    wanted = [*(spec.get("ipFamilies") or []), *stated[len(spec.get("ipFamilies") or []) :]]
-    wanted = wanted or families[:1]
+    wanted = list(spec.get("ipFamilies") or [])
+    wanted = [*wanted, *stated[len(wanted) :]] or families[:1]
     if policy == SINGLE and len(wanted) > 1:
         detail = "must be 'RequireDualStack' or 'PreferDualStack' for two IP families"
         yield errors.bad_value("spec.ipFamilyPolicy", policy, detail)
-    if not selectorless:
-        if policy == REQUIRE_DUAL and len(families) < 2:
-            detail = "this cluster is not configured for dual-stack services"
-            yield errors.bad_value("spec.ipFamilyPolicy", policy, detail)
-        missing = [one for one in wanted if one not in families]
-        for family in missing:
-            yield errors.bad_value("spec.ipFamilies", family, "not configured on this cluster")
     # A headless Service without selector has families that the cluster need not have.
-    settled = before is not None and before.get("ipFamilyPolicy") == policy == PREFER_DUAL
+    if policy == REQUIRE_DUAL and len(families) < 2 and not selectorless:
+        detail = "this cluster is not configured for dual-stack services"
+        yield errors.bad_value("spec.ipFamilyPolicy", policy, detail)
+    for family in wanted:
+        if family not in families and not selectorless:
+            yield errors.bad_value("spec.ipFamilies", family, "not configured on this cluster")
+    settled = before.get("ipFamilyPolicy") == policy == PREFER_DUAL
     can_have_two = not settled and (selectorless or len(families) > 1)
     if policy != SINGLE and len(wanted) == 1 and can_have_two:
-        wanted = [*wanted, IPV4 if wanted[0] == IPV6 else IPV6]
+        wanted = [*wanted, "IPv4" if wanted[0] == "IPv6" else "IPv6"]
     spec["ipFamilies"] = wanted
 
 
-def _take_addresses(spec: Spec, before: Spec | None, draft: allocation.Draft) -> None:
+def _take_addresses(spec: Spec, before: Spec, draft: allocation.Draft) -> None:
     if is_headless(spec):
         return
-    stated = list(spec.get("clusterIPs") or [])
-    held = list((before or {}).get("clusterIPs") or [])[: len(spec["ipFamilies"])]
-    for family, wish in zip(
-        spec["ipFamilies"][len(held) :], [*stated[len(held) :], "", ""], strict=False
-    ):
-        try:
-            held.append(draft.address(family, wish))
-        except allocation.RefusedError as error:
-            raise _WishError("spec.clusterIPs", wish, error) if wish else error from error
+    families, stated = spec["ipFamilies"], [*(spec.get("clusterIPs") or ()), "", ""]
+    held = (before.get("clusterIPs") or [])[: len(families)]
+    for family, wish in list(zip(families, stated, strict=False))[len(held) :]:
+        held.append(draft.address(family, wish, "spec.clusterIPs"))
     spec["clusterIP"], spec["clusterIPs"] = held[0], held
 
 
-def _take_ports(spec: Spec, before: Spec | None, draft: allocation.Draft) -> None:
+def _take_ports(spec: Spec, before: Spec, draft: allocation.Draft) -> None:
     """Ports of the same number share a node port in a new Service."""
     wants = spec["type"] == NODE_PORT or spec.get("allocateLoadBalancerNodePorts", True)
     held = set(node_ports(before)) if before and has_node_ports(before) else set()
     ports = spec.get("ports") or []
-    shared: dict[int, int] = {}
-    if before is None:
-        shared = {port["port"]: 0 for port in ports}
-        shared |= {port["port"]: port["nodePort"] for port in ports if port.get("nodePort")}
+    shared = {port["port"]: port["nodePort"] for port in ports if port.get("nodePort")}
     for number, port in enumerate(ports):
-        wish = port.get("nodePort") or shared.get(port["port"], 0)
+        wish = port.get("nodePort") or (0 if before else shared.get(port["port"], 0))
         if wish not in held and (wish or wants):
-            try:
-                wish = draft.port(wish)
-            except allocation.RefusedError as error:
-                if wish:
-                    raise _WishError(f"spec.ports[{number}].nodePort", wish, error) from error
-                raise
+            wish = draft.port(wish, f"spec.ports[{number}].nodePort")
             held.add(wish)
-            if before is None:
-                shared[port["port"]] = wish
+            shared[port["port"]] = wish
         if wish:
             port["nodePort"] = wish
 
 
 def _family_of(address: str) -> str:
-    return IPV6 if ":" in address else IPV4
+    return "IPv6" if ":" in address else "IPv4"
 
 
 def warnings(body: Mapping[str, Any]) -> Iterator[str]:
     """What is accepted but will not do what its author may think."""
     spec = body["spec"]
-    for key, instead in _DEPRECATED.items():
-        if key in (body["metadata"].get("annotations") or {}):
-            yield f"annotation {key} is deprecated, please use {instead} instead"
+    if names.ANNOTATION_TOPOLOGY_HINTS in (body["metadata"].get("annotations") or {}):
+        instead = names.ANNOTATION_TOPOLOGY_MODE
+        yield f"annotation {names.ANNOTATION_TOPOLOGY_HINTS} is deprecated, use {instead}"
     if spec.get("externalIPs"):
         yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
     if spec.get("externalName") and spec["type"] != EXTERNAL_NAME:
@@ -368,13 +338,9 @@ def warnings(body: Mapping[str, Any]) -> Iterator[str]:
 
 def for_the_api_server(address: str, port: int) -> dict[str, Any]:
     """The Service `kubernetes`, by which pods reach the API server."""
+    labels = {"component": "apiserver", "provider": KUBERNETES}
+    ports = [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}]
     return {
-        "metadata": {
-            "name": KUBERNETES,
-            "labels": {"component": "apiserver", "provider": KUBERNETES},
-        },
-        "spec": {
-            "clusterIP": address,
-            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}],
-        },
+        "metadata": {"name": KUBERNETES, "labels": labels},
+        "spec": {"clusterIP": address, "ports": ports},
     }

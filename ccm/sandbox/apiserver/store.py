@@ -78,7 +78,10 @@ class Change:
 
 
 class Collection:
-    """All objects of one kind, sorted by key, with their latest changes."""
+    """All objects of one kind, sorted by key, with their latest changes.
+
+    Changes cannot be asked for from below the `floor`.
+    """
 
     def __init__(self, *, history: int, floor: int = 0) -> None:
         self._entries: dict[str, Entry] = {}
@@ -86,7 +89,7 @@ class Collection:
         self._limit = history
         self._changes: list[Change] = []
         self._floor = floor
-        self._waiters: list[asyncio.Future[None]] = []
+        self._next = asyncio.Event()
 
     def get(self, key: str) -> Entry | None:
         """The object of that key, if there is one."""
@@ -133,43 +136,30 @@ class Collection:
                 entries[change.entry.key] = change.previous
         return [entries[key] for key in sorted(entries)]
 
+    async def changed(self) -> None:
+        """Wait for the next change; take the changes by `changes`."""
+        await self._next.wait()
+
+    def wake(self) -> None:
+        """End the wait of everyone who waits for a change."""
+        self._next.set()
+        self._next = asyncio.Event()
+
     def has_prefix(self, prefix: str) -> bool:
         """Whether any key starts with `prefix`."""
         place = bisect.bisect_left(self._keys, prefix)
         return place < len(self._keys) and self._keys[place].startswith(prefix)
 
-    async def changed(self) -> None:
-        """Wait for the next change; take the changes by `changes`."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        finally:
-            if not waiter.done():
-                self._waiters.remove(waiter)
-
-    def start_history(self, revision: int) -> None:
-        """Forget all changes: nothing up to this revision can be asked from."""
-        self._changes.clear()
-        self._floor = revision
-
-    def record(self, change_type: ChangeType, entry: Entry) -> Change:
-        """Carry out one change."""
+    def record(self, change_type: ChangeType, entry: Entry) -> None:
+        """Carry out one change; one that is not above the floor leaves no history."""
         change = Change(type=change_type, entry=entry, previous=self._entries.get(entry.key))
         self._place(change)
-        self._changes.append(change)
+        if entry.revision > self._floor:
+            self._changes.append(change)
         if len(self._changes) >= 2 * self._limit:
             self._floor = self.oldest
             del self._changes[: -self._limit]
         self.wake()
-        return change
-
-    def wake(self) -> None:
-        """End the wait of everyone who waits for a change."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
 
     def _place(self, change: Change) -> None:
         key = change.entry.key
@@ -196,15 +186,12 @@ class Store:
         self._floor = 0
         self._collections: dict[str, Collection] = {}
         self._journal = journal
-        self._arrivals: list[tuple[int, asyncio.Future[None]]] = []
         if journal is not None:
             self._load(journal)
 
     def collection(self, kind: kinds.Kind) -> Collection:
         """All objects of a kind."""
-        return self._collection(kind.qualified)
-
-    def _collection(self, name: str) -> Collection:
+        name = kind.qualified
         if name not in self._collections:
             self._collections[name] = Collection(history=self._history, floor=self._floor)
         return self._collections[name]
@@ -225,14 +212,6 @@ class Store:
         """Take an object out; `body` is the last state that watchers shall see."""
         return self._record(kind, ChangeType.DELETED, key, body)
 
-    async def reached(self, revision: int) -> None:
-        """Wait until the counter stands at that revision or above."""
-        if self.revision >= revision:
-            return
-        waiter = asyncio.get_running_loop().create_future()
-        self._arrivals.append((revision, waiter))
-        await waiter
-
     def close(self) -> None:
         """Wake everyone who waits for changes, and close the journal."""
         self.is_closed = True
@@ -246,13 +225,12 @@ class Store:
     ) -> Entry:
         revision = self.revision + 1
         body["metadata"]["resourceVersion"] = str(revision)
-        entry = _entry(kind, key, revision, body, msgspec.json.encode(body))
-        raw = msgspec.Raw(entry.raw)
-        record = journals.Record(revision, kind.qualified, key, change.value, raw)
+        entry = entry_of(kind, key, body, revision)
         if self._journal is not None:
+            raw = msgspec.Raw(entry.raw)
+            record = journals.Record(revision, kind.qualified, key, change.value, raw)
             self._journal.append(record)
         self._take(kind, change, entry, body)
-        self._announce_arrival()
         if self._journal is not None and self._journal.is_full:
             self._journal.compact(self.revision, self._living())
         return entry
@@ -267,14 +245,6 @@ class Store:
             gone = change is ChangeType.DELETED
             self.kinds.replace(group, plural, None if gone else extensions.kind_of(body))
 
-    def _announce_arrival(self) -> None:
-        waiting, self._arrivals = self._arrivals, []
-        for revision, waiter in waiting:
-            if revision > self.revision:
-                self._arrivals.append((revision, waiter))
-            elif not waiter.done():
-                waiter.set_result(None)
-
     def _living(self) -> Iterator[journals.Record]:
         # What custom objects are has to be read before them.
         first = kinds.DEFINITIONS.qualified
@@ -285,38 +255,22 @@ class Store:
                 yield journals.Record(entry.revision, name, entry.key, added, raw)
 
     def _load(self, journal: journals.Journal) -> None:
-        compacted = 0
-        snapshot_ended = False
         for record in journal.load():
             if not record.resource:
-                compacted = self.revision = record.revision
+                self._floor = self.revision = record.revision
                 continue
-            if record.revision > compacted and not snapshot_ended:
-                snapshot_ended = True
-                self._start_history(compacted)
             kind = self.kinds.named(record.resource)
             body = msgspec.json.decode(record.raw)
-            entry = _entry(kind, record.key, record.revision, body, bytes(record.raw))
+            entry = entry_of(kind, record.key, body, record.revision)
             self._take(kind, ChangeType(record.change), entry, body)
-        if not snapshot_ended:
-            self._start_history(compacted)
-
-    def _start_history(self, revision: int) -> None:
-        self._floor = revision
-        for collection in self._collections.values():
-            collection.start_history(revision)
 
 
-def trial_entry(kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
-    """What `Store.put` would keep, without keeping it."""
-    return _entry(kind, key, 0, body, msgspec.json.encode(body))
-
-
-def _entry(kind: kinds.Kind, key: str, revision: int, body: Mapping[str, Any], raw: bytes) -> Entry:
+def entry_of(kind: kinds.Kind, key: str, body: Mapping[str, Any], revision: int = 0) -> Entry:
+    """An object as it is kept at a revision, or would be."""
     return Entry(
         key=key,
         revision=revision,
-        raw=raw,
+        raw=msgspec.json.encode(body),
         labels=body["metadata"].get("labels") or {},
         fields=selectors.fields_of(kind, body),
     )

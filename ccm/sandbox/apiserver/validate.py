@@ -12,7 +12,6 @@ Body = Mapping[str, Any]
 
 _MAX_ANNOTATIONS = 256 * 1024
 _IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp")
-_OWNER = ("apiVersion", "kind", "name", "uid")
 
 
 def texts(field: str, values: Iterable[str], rule: limits.Rule) -> Causes:
@@ -50,13 +49,6 @@ def metadata(body: Body, rule: limits.Rule) -> Causes:
     if sum(len(key) + len(value) for key, value in annotations.items()) > _MAX_ANNOTATIONS:
         text = f"Too long: may not be more than {_MAX_ANNOTATIONS} bytes"
         yield errors.Cause("metadata.annotations", "FieldValueTooLong", text)
-    owners = meta.get("ownerReferences") or ()
-    for number, owner in enumerate(owners):
-        empty = [key for key in _OWNER if not owner.get(key)]
-        yield from (errors.required(f"metadata.ownerReferences[{number}].{key}") for key in empty)
-    if sum(owner.get("controller") is True for owner in owners) > 1:
-        detail = "Only one reference can have Controller set to true"
-        yield errors.bad_value("metadata.ownerReferences", list(owners), detail)
 
 
 def unchanged(body: Body, old: Body) -> Causes:

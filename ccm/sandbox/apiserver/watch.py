@@ -8,6 +8,7 @@ that its place is forgotten, the stream ends as for any other too old revision.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import random
 from collections.abc import AsyncIterator
@@ -58,7 +59,7 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
         try:
             changes = collection.changes(place)
         except stores.HistoryExpiredError as error:
-            yield _error_frame(errors.expired(str(error)))
+            yield _frame("ERROR", msgspec.json.encode(errors.expired(str(error)).status()))
             return
         for chunk in _chunks(_frames(watch, changes)):
             yield chunk
@@ -76,15 +77,9 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
             yield _bookmark(watch, place)
             continue
         wait_s = min(ends, next_bookmark if options.bookmarks else ends) - now
-        await _wait(collection, wait_s)
-
-
-async def _wait(collection: stores.Collection, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await collection.changed()
-    except TimeoutError:
-        return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await collection.changed()
 
 
 def _timeout_s(options: query.ListOptions) -> float:
@@ -94,7 +89,7 @@ def _timeout_s(options: query.ListOptions) -> float:
 
 def _initial(store: stores.Store, watch: Watch) -> list[bytes]:
     frames = [
-        _frame("ADDED", watch.renderer.event(entry))
+        _frame("ADDED", watch.renderer.one(entry))
         for entry in store.collection(watch.kind)
         if _selects(watch, entry)
     ]
@@ -115,12 +110,12 @@ def _frames(watch: Watch, changes: list[stores.Change]) -> list[bytes]:
         is_in = _selects(watch, change.entry)
         if change.type is stores.ChangeType.DELETED:
             if was:
-                frames.append(_frame("DELETED", watch.renderer.event(change.entry)))
+                frames.append(_frame("DELETED", watch.renderer.one(change.entry)))
         elif is_in:
             name = "MODIFIED" if was else "ADDED"
-            frames.append(_frame(name, watch.renderer.event(change.entry)))
+            frames.append(_frame(name, watch.renderer.one(change.entry)))
         elif was:
-            frames.append(_frame("DELETED", watch.renderer.event(_last_match(change))))
+            frames.append(_frame("DELETED", watch.renderer.one(_last_match(change))))
     return frames
 
 
@@ -148,10 +143,6 @@ def _bookmark(watch: Watch, revision: int, *, initial_end: bool = False) -> byte
         metadata["annotations"] = {names.INITIAL_EVENTS_END: "true"}
     body = decode.clean(watch.kind, {"metadata": metadata}, [])
     return _frame("BOOKMARK", msgspec.json.encode(body))
-
-
-def _error_frame(error: errors.ApiError) -> bytes:
-    return _frame("ERROR", msgspec.json.encode(error.status()))
 
 
 def _chunks(frames: list[bytes]) -> list[bytes]:

@@ -1,15 +1,15 @@
-{{- define "ccm.labels" -}}
+{{- define "kube-ccm.labels" -}}
 app.kubernetes.io/name: cloud-controller-manager
 app.kubernetes.io/instance: {{ .Values.name }}
 {{- end -}}
 
-{{- define "ccm.subject" -}}
+{{- define "kube-ccm.subject" -}}
 - kind: ServiceAccount
   name: {{ .Values.name }}
   namespace: {{ .Release.Namespace }}
 {{- end -}}
 
-{{- define "ccm.image" -}}
+{{- define "kube-ccm.image" -}}
 {{- with .Values.image -}}
 {{- if .digest -}}
 {{ .repository }}@{{ .digest }}
@@ -20,34 +20,34 @@ app.kubernetes.io/instance: {{ .Values.name }}
 {{- end -}}
 
 {{/* The Secrets' names: ours where the chart makes them. */}}
-{{- define "ccm.cloudConfigSecret" -}}
+{{- define "kube-ccm.cloudConfigSecret" -}}
 {{- with .Values.cloud.config -}}
 {{ .content | empty | ternary .existingSecret (printf "%s-cloud-config" $.Values.name) }}
 {{- end -}}
 {{- end -}}
 
-{{- define "ccm.credentialsSecret" -}}
+{{- define "kube-ccm.credentialsSecret" -}}
 {{- with .Values.credentials -}}
 {{ .data | empty | ternary .existingSecret (printf "%s-credentials" $.Values.name) }}
 {{- end -}}
 {{- end -}}
 
-{{- define "ccm.lease" -}}
+{{- define "kube-ccm.lease" -}}
 {{ index .Values.extraArgs "leader-elect-resource-name" | default .Values.name }}
 {{- end -}}
 
-{{- define "ccm.leaseNamespace" -}}
+{{- define "kube-ccm.leaseNamespace" -}}
 {{ index .Values.extraArgs "leader-elect-resource-namespace" | default "kube-system" }}
 {{- end -}}
 
 {{/* All flags, one a line. A release with a name of its own must not share the Lease. */}}
-{{- define "ccm.args" -}}
+{{- define "kube-ccm.args" -}}
 - --cloud-provider={{ .Values.cloud.provider }}
-{{- if include "ccm.cloudConfigSecret" . }}
+{{- if include "kube-ccm.cloudConfigSecret" . }}
 - --cloud-config=/etc/ccm/{{ .Values.cloud.config.key }}
 {{- end }}
 {{- if and (ne .Values.name "cloud-controller-manager") (not (hasKey .Values.extraArgs "leader-elect-resource-name")) }}
-- --leader-elect-resource-name={{ include "ccm.lease" . }}
+- --leader-elect-resource-name={{ include "kube-ccm.lease" . }}
 {{- end }}
 {{- if ne (int .Values.securePort) 10258 }}
 - --secure-port={{ .Values.securePort }}
@@ -68,7 +68,7 @@ app.kubernetes.io/instance: {{ .Values.name }}
 {{- end -}}
 
 {{/* What a schema cannot say. */}}
-{{- define "ccm.check" -}}
+{{- define "kube-ccm.check" -}}
 {{- with .Values.webhook -}}
 {{- if and .enabled (not .tlsSecret) -}}
 {{- fail "webhook.tlsSecret: the webhook is on and needs a Secret with its certificate" -}}

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ccm.app.accounts import Accounts
-from ccm.app.clients import EVENTS, Clients
+from ccm.app.clients import EVENTS, Accounts, Clients
 from ccm.base.drain import Drain
+from ccm.base.keypair import KeyPair
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.tls import TlsSettings
@@ -67,12 +67,13 @@ async def test_accounts_follow_what_we_trust() -> None:
         Accounts(wire) as accounts,
     ):
         theirs, user = accounts.of("node-controller")
-        fresh = TlsSettings(ca_data=b"fresh", cert_data=b"ours", key_data=b"ours")
+        ours = KeyPair(chain=b"ours", key=b"ours")
+        fresh = TlsSettings(authorities=b"fresh", certificate=ours)
         wire.adopt(replace(wire.config, tls=fresh))
 
         accounts.follow()
 
-        assert theirs.config.tls == TlsSettings(ca_data=b"fresh")
+        assert theirs.config.tls == TlsSettings(authorities=b"fresh")
         assert accounts.of("node-controller") == (theirs, user)
 
 

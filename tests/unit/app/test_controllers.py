@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import MagicMock, Mock, patch
 
 import pytest
 from structlog.testing import capture_logs
 
 from ccm.app import controllers, options
 from ccm.app.options import gates
+from ccm.app.options.controllers import MANIFESTS
+from ccm.app.provider import ProviderHolder
+from ccm.app.serving.vitals import Vitals
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Limits
 from ccm.controllers.route.controller import Settings
+from ccm.runtime.controller import DONE, Controller, Result
 from ccm.runtime.manifest import ControllerContext
+from ccm.testing.clock import elapsed_s, settle
 from ccm.testing.fakes import FakeCloud
 
 POLLING = "--feature-gates=CloudControllerManagerWatchBasedRoutesReconciliation=false"
@@ -120,3 +129,51 @@ def test_its_own_flags_have_its_own_defaults() -> None:
 
     assert given.times == own.times
     assert (given.grace_s, given.keep_foreign_reason) == (own.grace_s, own.keep_foreign_reason)
+
+
+class NoCaches:
+    """Caches that never hear of anything."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def of(self, _kind: object) -> Any:
+        return MagicMock()
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def wait_synced(self, _timeout_s: float) -> None:
+        await asyncio.Event().wait()
+
+
+@pytest.mark.virtual_time
+async def test_what_was_refused_is_tried_at_once_with_another_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+
+    async def reconcile(_key: str) -> Result:
+        tried.append(handle.name)
+        if handle.name == "old":
+            raise errors.PermissionDenied("bad token")
+        return DONE
+
+    controller = Controller("paper", queue="paper", reconcile=reconcile)
+    monkeypatch.setattr(controllers, "enabled", lambda *_: [(MANIFESTS[0], controller)])
+    monkeypatch.setattr(controllers, "Informers", NoCaches)
+    work = controllers.Controllers(options.parse([]), Mock(), Mock(), Vitals())
+    holder = ProviderHolder(exchanged=work.retry_now)
+    handle = await holder.open(lambda: nullcontext(Cloud(name="old")))
+    running = spawn(work.run(handle, Mock()), name="controllers")
+    controller.queue.add("key")
+    await settle()
+    assert tried == ["old"]
+
+    await holder.exchange(lambda: nullcontext(Cloud(name="new")), work.accept)
+    await settle()
+
+    assert tried == ["old", "new"]
+    assert elapsed_s() == 0
+    await cancel_and_join(running)
+    await holder.close()

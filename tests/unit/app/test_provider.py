@@ -1,21 +1,27 @@
-"""Opening the provider: patient with the cloud, impatient with a person's mistakes."""
+"""The provider: opening it, patient with the cloud and not with mistakes, and exchanging it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
 
-from ccm.app import provider
-from ccm.app.provider import Misconfigured, opened
+from ccm.app import options, provider
+from ccm.app.provider import ConfiguredProvider, Crashed, Misconfigured, Opening, ProviderHolder
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import ConfigError, Context
-from ccm.cloud.interface import Cloud
+from ccm.cloud.interface import Cloud, InstancesV2
+from ccm.cloud.registry import Opener
 from ccm.testing import clock
+from ccm.testing.builders import node
+from tests.unit.cloud.calls.provider import Provider
 
-CLOUD = Cloud(name="paper")
+CLOUD = Cloud(name="paper", has_cluster_id=True)
 
 pytestmark = pytest.mark.virtual_time
 
@@ -27,7 +33,7 @@ class Script:
         self.outcomes = list(outcomes)
         self.open = 0
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def __call__(self, given: Context) -> AsyncIterator[Cloud]:
         outcome = self.outcomes.pop(0)
         if outcome is not None:
@@ -39,12 +45,16 @@ class Script:
         self.open -= 1
 
 
+def paper(opener: Opener, *flags: str) -> ConfiguredProvider:
+    return ConfiguredProvider(options.parse(["--cloud-provider=paper", *flags]), opener, Mock())
+
+
 @pytest.mark.row("daemon-exit-02")
 async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
     script = Script(OSError("no route"), PermissionError("bad token"), OSError("again"), None)
 
     with capture_logs() as lines:
-        async with opened("paper", script, Context()) as cloud:
+        async with paper(script).opened() as cloud:
             assert cloud is CLOUD
             assert script.open == 1
 
@@ -56,11 +66,13 @@ async def test_trouble_with_the_cloud_is_waited_out_and_said_twice() -> None:
 
 
 @pytest.mark.row("daemon-exit-01")
-async def test_a_refused_configuration_is_a_persons_mistake() -> None:
+async def test_a_refused_configuration_is_a_persons_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "cloud.yaml"
+    file.touch()
     script = Script(ConfigError("region is missing", "token is missing"))
 
     with pytest.raises(Misconfigured, match=r"paper(.|\n)*cloud.yaml(.|\n)*region(.|\n)*token"):
-        async with opened("paper", script, Context(source="cloud.yaml")):
+        async with paper(script, f"--cloud-config={file}").opened():
             pass
 
 
@@ -68,7 +80,7 @@ async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(provider, "OPEN_LIMIT_S", 0.02)
     attempts = 0
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def hangs_once(given: Context) -> AsyncIterator[Cloud]:
         nonlocal attempts
         attempts += 1
@@ -76,7 +88,7 @@ async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.Mon
             await asyncio.Event().wait()
         yield CLOUD
 
-    async with opened("paper", hangs_once, Context()) as cloud:
+    async with paper(hangs_once).opened() as cloud:
         assert cloud is CLOUD
 
     assert attempts == 2
@@ -86,7 +98,7 @@ async def test_opening_can_be_cancelled_at_any_time() -> None:
     script = Script(OSError("no route"), OSError("no route"))
 
     async def use() -> None:
-        async with opened("paper", script, Context()):
+        async with paper(script).opened():
             raise AssertionError("it was not opened")
 
     task = asyncio.create_task(use())
@@ -99,10 +111,177 @@ async def test_opening_can_be_cancelled_at_any_time() -> None:
 
 
 async def test_a_provider_that_yields_no_cloud_is_told() -> None:
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def nothing(given: Context) -> AsyncIterator[Cloud]:
         yield None  # type: ignore[misc]
 
     with pytest.raises(Misconfigured, match="'paper' yields a NoneType, not a Cloud"):
-        async with opened("paper", nothing, Context()):
+        async with paper(nothing).opened():
             pass
+
+
+class Providers:
+    """Opens providers, and knows which are open; each holds a task group, as some do."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        self.crash = asyncio.Event()
+        self.slow = Provider(lambda: asyncio.sleep(60))
+        self.holder = ProviderHolder()
+
+    def opening(self, name: str, *, close_s: float = 0.0, fault: str = "") -> Opening:
+        """One that takes its time to close, or fails then."""
+
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[Cloud]:
+            async with asyncio.TaskGroup() as group:
+                falling = group.create_task(self._fall())
+                self.open.append(name)
+                try:
+                    yield self.slow.cloud(name)
+                    await asyncio.sleep(close_s)
+                    if fault:
+                        raise OSError(fault)
+                finally:
+                    self.open.remove(name)
+                    falling.cancel()
+
+        return opened
+
+    def calls(self) -> asyncio.Task[bool]:
+        """A call that is under way."""
+        return spawn(self.holder.handle.call(InstancesV2.instance_exists, node("n")), name="call")
+
+    async def _fall(self) -> None:
+        await self.crash.wait()
+        raise OSError("the pool is gone")
+
+
+async def fine(cloud: Cloud) -> None:
+    """Accepts every provider."""
+
+
+async def refuse(cloud: Cloud) -> None:
+    raise ValueError(cloud.name)
+
+
+@pytest.fixture
+async def held() -> AsyncIterator[Providers]:
+    """The provider `old` is in use; whatever is in use at the end is closed."""
+    found = Providers()
+    await found.holder.open(found.opening("old"))
+    yield found
+    await found.holder.close()
+    assert found.open == []
+
+
+async def test_the_new_provider_takes_over_and_the_old_is_closed(held: Providers) -> None:
+    await held.holder.exchange(held.opening("new"), fine)
+    await asyncio.sleep(0.01)
+
+    assert held.holder.handle.cloud.name == "new"
+    assert held.open == ["new"]
+
+
+@pytest.mark.parametrize("fault", ["", "no"], ids=["closes well", "does not close well"])
+async def test_a_provider_that_is_not_accepted_is_closed_and_the_old_stays(
+    held: Providers, fault: str
+) -> None:
+    with pytest.raises(ValueError, match="new"):
+        await held.holder.exchange(held.opening("new", fault=fault), refuse)
+
+    assert (held.holder.handle.cloud.name, held.open) == ("old", ["old"])
+
+
+async def test_a_provider_that_does_not_open_leaves_the_old(held: Providers) -> None:
+    def broken() -> AbstractAsyncContextManager[Cloud]:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await held.holder.exchange(broken, fine)
+
+    assert (held.holder.handle.cloud.name, held.open) == ("old", ["old"])
+
+
+async def test_the_old_provider_stays_open_until_its_last_call_has_ended(held: Providers) -> None:
+    answer = asyncio.Event()
+    seen: list[list[str]] = []
+
+    async def slow() -> bool:
+        await answer.wait()
+        seen.append(list(held.open))
+        return True
+
+    held.slow.act = slow
+    call = held.calls()
+    await asyncio.sleep(0)
+    await held.holder.exchange(held.opening("new"), fine)
+    await asyncio.sleep(1.0)
+    answer.set()
+
+    assert await call
+    assert seen == [["old", "new"]]
+    await asyncio.sleep(0.01)
+    assert held.open == ["new"]
+
+
+async def test_closing_closes_also_what_still_has_calls(held: Providers) -> None:
+    call = held.calls()
+    await asyncio.sleep(0)
+    await held.holder.exchange(held.opening("new"), fine)
+
+    await held.holder.close()
+
+    assert held.open == []
+    await cancel_and_join(call)
+
+
+async def test_a_provider_that_ends_by_itself_is_noticed(held: Providers) -> None:
+    watch = spawn(held.holder.until_crash(), name="watch")
+    await held.holder.exchange(held.opening("new"), fine)
+    await asyncio.sleep(0.01)
+    assert not watch.done()
+
+    held.crash.set()
+
+    with pytest.raises(Crashed, match="ended by itself"):
+        await watch
+    with pytest.raises(ExceptionGroup):
+        await held.holder.close()
+
+
+async def test_a_provider_that_never_closes_is_given_up(held: Providers) -> None:
+    with pytest.raises(ValueError, match="new"):
+        await held.holder.exchange(held.opening("new", close_s=60), refuse)
+    await held.holder.exchange(held.opening("hanging", close_s=60), fine)
+
+    with pytest.raises(TimeoutError, match="did not close"):
+        await held.holder.close()
+
+
+async def test_a_provider_that_ends_while_it_is_looked_at_is_not_taken(held: Providers) -> None:
+    other = Providers()
+
+    async def look(cloud: Cloud) -> None:
+        other.crash.set()
+        await asyncio.sleep(0.01)
+
+    with pytest.raises(Crashed, match="ended by itself"):
+        await held.holder.exchange(other.opening("new"), look)
+
+    assert held.holder.handle.cloud.name == "old"
+
+
+async def test_a_provider_that_opens_as_we_are_cancelled_is_closed() -> None:
+    late = Providers()
+    before = asyncio.all_tasks()
+    opening = spawn(late.holder.open(late.opening("late")), name="open")
+    while not late.open:
+        await asyncio.sleep(0)
+
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+
+    assert late.open == []
+    assert asyncio.all_tasks() == before

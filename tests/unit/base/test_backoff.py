@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccm.base.backoff import Exponential, PerItem, Streak, jittered
+from ccm.base.backoff import Exponential, Streak, jittered
 
 RNG = random.Random(7)
 POLICY = Exponential(base_s=0.005, factor=2.0, cap_s=1000.0)
@@ -61,17 +61,3 @@ def test_a_quiet_time_starts_a_streak_anew() -> None:
     past_it = streak.next(241.5)
 
     assert (at_the_border, past_it) == (4.0, 1.0)
-
-
-def test_items_fail_apart_from_each_other() -> None:
-    items = PerItem(policy=POLICY)
-    items.next_delay("a")
-    items.next_delay("a")
-    items.next_delay("b")
-
-    items.forget("b")
-    items.forget("never seen")
-
-    assert (items.failures("a"), items.failures("b")) == (2, 0)
-    assert items.next_delay("a") == 0.02
-    assert items.next_delay("b") == 0.005

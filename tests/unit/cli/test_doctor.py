@@ -1,4 +1,4 @@
-"""`ccm doctor`: its command line, and what a person or a program gets of it."""
+"""`kube-ccm doctor`: its command line, and what a person or a program gets of it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_without_a_provider_the_rest_is_examined() -> None:
     [
         (["--kubconfig=x"], "did you mean --kubeconfig?"),
         (["-o", "yaml"], "--output=yaml: must be table or json"),
-        (["--timeout=0s"], "--timeout must be longer than 0s"),
+        (["--timeout=0s"], "--timeout=0s: must be longer than 0s"),
         (["--timeout=soon"], 'invalid argument "soon" for --timeout'),
         (["please"], "'please' is no flag"),
         (["--controllers=nodes"], '"nodes" is not in the list of known controllers'),
@@ -76,7 +76,7 @@ def test_a_wrong_command_line_is_refused(
     assert cli.main(["doctor", *words]) == doctor.EXIT_USAGE
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith("ccm doctor: ")
+    assert told.err.startswith("kube-ccm doctor: ")
 
 
 @pytest.mark.parametrize("word", ["-h", "--help"])

@@ -1,4 +1,4 @@
-"""The `ccm` command as a whole."""
+"""The `kube-ccm` command as a whole."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
 
     assert ended.value.code == 0
-    assert capsys.readouterr().out == f"ccm {ccm.__version__}\n"
+    assert capsys.readouterr().out == f"kube-ccm {ccm.__version__}\n"
 
 
 def test_help_leads_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,7 +25,7 @@ def test_help_leads_on(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert "ccm sandbox --help" in said
+    assert "kube-ccm sandbox --help" in said
     assert "cloud-controller-manager" in said
 
 

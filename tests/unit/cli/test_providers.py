@@ -1,4 +1,4 @@
-"""`ccm providers`: a list, a page, and both as JSON."""
+"""`kube-ccm providers`: a list, a page, and both as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_list_names_package_and_status(capsys: pytest.CaptureFixture[str]) -
 
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["NAME", "PACKAGE", "STATUS"]
-    assert ["sim", "ccm", ccm.__version__, "ok"] in [row.split() for row in rows]
+    assert ["sim", "kube-ccm", ccm.__version__, "ok"] in [row.split() for row in rows]
 
 
 def test_a_broken_one_is_listed_with_the_reason(
@@ -48,7 +48,7 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     (sim,) = (one for one in json.loads(capsys.readouterr().out) if one["name"] == "sim")
     assert sim == {
         "name": "sim",
-        "package": f"ccm {ccm.__version__}",
+        "package": f"kube-ccm {ccm.__version__}",
         "target": "providers.sim:open_cloud",
         "usable": True,
         "fault": "",
@@ -60,7 +60,7 @@ def test_one_is_described(capsys: pytest.CaptureFixture[str]) -> None:
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        f"sim: providers.sim:open_cloud, of ccm {ccm.__version__}, written for SDK 1.0"
+        f"sim: providers.sim:open_cloud, of kube-ccm {ccm.__version__}, written for SDK 1.0"
     )
     assert {"offers, as its source says:", "  routes", "cloud config, YAML:"} <= set(lines)
     assert ["url", "text", "required"] in [line.split() for line in lines]

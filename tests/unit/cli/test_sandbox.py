@@ -1,4 +1,4 @@
-"""`ccm sandbox`: one clear message for each mistake, and settings for everything else."""
+"""`kube-ccm sandbox`: one clear message for each mistake, and settings for everything else."""
 
 from __future__ import annotations
 

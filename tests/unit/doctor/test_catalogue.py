@@ -59,7 +59,7 @@ def test_ours_is_listed_with_its_distribution() -> None:
     (sim,) = (one for one in catalogue.installed() if one.name == "sim")
 
     assert (sim.package.partition(" ")[0], sim.target, sim.fault) == (
-        "ccm",
+        "kube-ccm",
         "providers.sim:open_cloud",
         "",
     )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ccm.base.files import signature
 from ccm.kube import config
 from ccm.kube.config import ClusterConfig, ConfigError
 from ccm.kube.errors import NoCredentials
@@ -76,7 +77,8 @@ async def test_a_pod_finds_its_server(account: Path) -> None:
     assert found.server == "https://10.0.0.1:443"
     assert found.namespace == "kube-system"
     assert found.disable_compression
-    assert found.tls.ca_file == account / "ca.crt"
+    assert found.tls.authorities == (account / "ca.crt").read_bytes()
+    assert list(found.files) == [account / "token", account / "ca.crt"]
     assert await _header(found) == "Bearer pod-token"
 
 
@@ -94,7 +96,7 @@ def test_outside_a_cluster_a_kubeconfig_is_needed(account: Path, missing: str) -
         config.load(environ=environ, service_account=account)
 
 
-@pytest.mark.parametrize("content", [None, "", "\n"])
+@pytest.mark.parametrize("content", [None, "", "\n", "two lines\nno", "caf\xe9"])
 def test_a_pod_without_a_token_is_an_error(account: Path, content: str | None) -> None:
     (account / "token").unlink()
     if content is not None:
@@ -112,7 +114,20 @@ def test_without_the_clusters_authority_the_systems_are_trusted(
     if content is not None:
         (account / "ca.crt").write_text(content)
 
-    assert config.load(environ=POD, service_account=account).tls.ca_file is None
+    assert config.load(environ=POD, service_account=account).tls.authorities is None
+
+
+async def test_what_was_loaded_stays_when_its_files_change(account: Path) -> None:
+    """Whoever follows them sees that they changed, and tries what is there now."""
+    found = config.load(environ=POD, service_account=account)
+    authority = (account / "ca.crt").read_bytes()
+
+    for file in found.files:
+        file.write_text("something else")
+
+    assert await _header(found) == "Bearer pod-token"
+    assert found.tls.authorities == authority
+    assert all(signature(path) != before for path, before in found.files.items())
 
 
 def test_a_pod_without_a_namespace_file_is_in_default(account: Path) -> None:
@@ -149,7 +164,7 @@ async def test_a_user_becomes_a_header(write: Any, user: dict[str, str], header:
 async def test_a_token_file_beside_the_kubeconfig_wins_over_a_token(
     write: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "tok").write_text("from-file\n")
+    (tmp_path / "tok").write_text("  from-file \r\n\n")
 
     found = config.load(write(user={"tokenFile": "tok", "token": "inline"}))
 
@@ -171,10 +186,13 @@ def test_client_certificates_go_into_tls(write: Any, tmp_path: Path, field: str)
 
     found = config.load(write(user=user))
 
-    certificate = found.tls.read().certificate
+    certificate = found.tls.certificate
     assert certificate is not None
     assert certificate.chain == (CERTS / "client-a.pem").read_bytes()
-    assert found.tls.from_files == (field == "client-certificate")
+    files = {path.name for path in found.files}
+    assert files == (
+        {"client-a.pem", "client-a.key.pem"} if field == "client-certificate" else set()
+    )
 
 
 def test_the_clusters_settings_are_honoured(write: Any) -> None:
@@ -190,7 +208,7 @@ def test_the_clusters_settings_are_honoured(write: Any) -> None:
     )
 
     assert found.tls.server_name == "apiserver.test"
-    assert found.tls.ca_data == (CERTS / "authority-one.pem").read_bytes()
+    assert found.tls.authorities == (CERTS / "authority-one.pem").read_bytes()
     assert found.disable_compression
 
 

@@ -15,12 +15,12 @@ from tests.unit.kube.wire import a_status
     [
         (401, "Unauthorized", errors.Unauthorized),
         (403, "Forbidden", errors.Forbidden),
-        (404, "NotFound", errors.Missing),
+        (404, "NotFound", errors.NotFound),
         (409, "Conflict", errors.Conflict),
         (409, "AlreadyExists", errors.AlreadyExists),
         (410, "Expired", errors.Gone),
         (422, "Invalid", errors.Invalid),
-        (429, "TooManyRequests", errors.TooMany),
+        (429, "TooManyRequests", errors.TooManyRequests),
         (500, "InternalError", errors.ServerError),
         (504, "Timeout", errors.ServerError),
         (400, "BadRequest", errors.ApiError),
@@ -85,7 +85,7 @@ def test_a_plain_text_is_shown_short_and_on_one_line() -> None:
 
     error = errors.from_response(429, {"Content-Type": "text/plain; charset=utf-8"}, body)
 
-    assert type(error) is errors.TooMany
+    assert type(error) is errors.TooManyRequests
     assert "Too many requests, [31m try later" in error.message
     assert len(error.message) < 300
 
@@ -94,7 +94,7 @@ def test_a_plain_text_is_shown_short_and_on_one_line() -> None:
     "body", [b"", b"\xff\xfe", b"[]", b'{"kind": "Node"}', b'{"kind": "Status", "code": "x"}']
 )
 def test_a_body_that_is_no_status_still_gives_the_error_of_the_code(body: bytes) -> None:
-    assert isinstance(errors.from_response(404, {}, body), errors.Missing)
+    assert isinstance(errors.from_response(404, {}, body), errors.NotFound)
 
 
 def test_a_status_in_a_watch_is_judged_by_its_own_code() -> None:

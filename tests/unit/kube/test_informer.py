@@ -203,12 +203,3 @@ async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
         assert [obj.name for obj in second.store.list()] == ["b"]
         assert informers.all == (first, second)
     assert server.open_watches == 0
-
-
-async def test_an_index_can_be_added_to_an_informer() -> None:
-    server = Server()
-    server.lists = [page([node("a", 1, provider_id="sim://7")], 10)]
-    informer = informer_of(server, settings=PAGES)
-    informer.add_index("provider", lambda obj: [obj.provider_id])
-    async with running(informer):
-        assert [obj.name for obj in informer.store.by_index("provider", "sim://7")] == ["a"]

@@ -14,7 +14,7 @@ from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.kube import errors
 from ccm.kube.leader import LeaderElector, LostLease
-from ccm.kube.lock import Terms
+from ccm.kube.lock import LeaderElectionConfig
 from ccm.model.meta import ObjectReference
 from ccm.testing.clock import advance, elapsed_s, settle
 from tests.unit.kube.leases import NAME, NAMESPACE, Server
@@ -64,7 +64,7 @@ class Replica:
         self.parting: list[tuple[float, str | None, int]] = []
         self.elector = LeaderElector(
             server,
-            Terms(namespace=NAMESPACE, name=NAME, identity=identity),
+            LeaderElectionConfig(namespace=NAMESPACE, name=NAME, identity=identity),
             recorder=self.recorder,
             on_new_leader=self.leaders.append,
             on_lost=lambda: self.lost.append(elapsed_s()),

@@ -12,7 +12,7 @@ import pytest
 from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.kube import errors
-from ccm.kube.lock import Lock, Terms, new_identity
+from ccm.kube.lock import LeaderElectionConfig, LeaseLock, new_identity
 from ccm.model.times import format_micro_time
 from ccm.testing.clock import START, advance, elapsed_s
 from tests.unit.kube.leases import NAME, NAMESPACE, Server
@@ -22,46 +22,46 @@ pytestmark = pytest.mark.virtual_time
 SIX_DIGITS = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 
 
-def terms(**changes: float | str) -> Terms:
+def config(**changes: float | str) -> LeaderElectionConfig:
     values = {"namespace": NAMESPACE, "name": NAME, "identity": "baz"} | changes
-    return Terms(**values)  # type: ignore[arg-type]
+    return LeaderElectionConfig(**values)  # type: ignore[arg-type]
 
 
-def lock_on(server: Server) -> Lock:
-    return Lock(server, terms())
+def lock_on(server: Server) -> LeaseLock:
+    return LeaseLock(server, config())
 
 
-async def nothing(server: Server, lock: Lock) -> None:
+async def nothing(server: Server, lock: LeaseLock) -> None:
     """There is no Lease."""
 
 
-async def without_holder(server: Server, lock: Lock) -> None:
+async def without_holder(server: Server, lock: LeaseLock) -> None:
     server.hold("")
 
 
-async def bing_runs_out(server: Server, lock: Lock) -> None:
+async def bing_runs_out(server: Server, lock: LeaseLock) -> None:
     server.hold("bing", duration_s=3)
     assert not await lock.attempt()
     await advance(3)
 
 
-async def bing_seen_long_ago(server: Server, lock: Lock) -> None:
+async def bing_seen_long_ago(server: Server, lock: LeaseLock) -> None:
     server.hold("bing", duration_s=15)
     assert not await lock.attempt()
     await advance(3600)
 
 
-async def released_just_now(server: Server, lock: Lock) -> None:
+async def released_just_now(server: Server, lock: LeaseLock) -> None:
     server.hold("bing")
     assert not await lock.attempt()
     server.hold("", duration_s=15, transitions=4)
 
 
-async def bing_is_fresh(server: Server, lock: Lock) -> None:
+async def bing_is_fresh(server: Server, lock: LeaseLock) -> None:
     server.hold("bing")
 
 
-async def bing_renewed(server: Server, lock: Lock) -> None:
+async def bing_renewed(server: Server, lock: LeaseLock) -> None:
     server.hold("bing", duration_s=3)
     assert not await lock.attempt()
     await advance(2)
@@ -70,7 +70,7 @@ async def bing_renewed(server: Server, lock: Lock) -> None:
     await advance(2)
 
 
-async def ours_from_before(server: Server, lock: Lock) -> None:
+async def ours_from_before(server: Server, lock: LeaseLock) -> None:
     server.hold("baz", transitions=7)
 
 
@@ -199,7 +199,7 @@ async def test_the_record_decides_how_long_others_wait() -> None:
 async def test_a_duration_is_rounded_up_to_whole_seconds() -> None:
     server = Server()
 
-    assert await Lock(server, terms(lease_duration_s=15.2)).attempt()
+    assert await LeaseLock(server, config(lease_duration_s=15.2)).attempt()
 
     assert server.spec.lease_duration_seconds == 16
 
@@ -299,19 +299,19 @@ async def test_a_lost_answer_leaves_the_lock_in_doubt_until_it_is_read() -> None
 )
 def test_contradicting_terms_are_refused(changes: dict[str, float | str], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
-        terms(**changes)
+        config(**changes)
 
 
 def test_all_faults_of_the_terms_are_named_at_once() -> None:
     with pytest.raises(ValueError, match=r"identity.*lease duration"):
-        terms(identity="", lease_duration_s=5)
+        config(identity="", lease_duration_s=5)
 
 
 @pytest.mark.parametrize(("deadline_s", "timeout_s"), [(10, 5), (1.5, 1)])
 def test_requests_about_the_lease_get_half_the_deadline(
     deadline_s: float, timeout_s: float
 ) -> None:
-    assert terms(renew_deadline_s=deadline_s, retry_period_s=0.5).request_timeout_s == timeout_s
+    assert config(renew_deadline_s=deadline_s, retry_period_s=0.5).request_timeout_s == timeout_s
 
 
 def test_identities_differ_between_processes_of_one_host() -> None:

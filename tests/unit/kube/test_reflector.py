@@ -80,6 +80,12 @@ async def running(
         assert server.open_watches == 0
 
 
+def gaps(server: Server) -> list[float]:
+    """Seconds between two watches."""
+    at = [call.at for call in server.of("watch")]
+    return [later - earlier for earlier, later in itertools.pairwise(at)]
+
+
 def initial(*objects: Node, version: int) -> list[Step]:
     return [*(added(obj) for obj in objects), bookmark(version, end=True)]
 
@@ -122,26 +128,26 @@ async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None
         assert sink.removed == [("b", None)]
 
 
-async def test_a_server_that_ignores_watch_list_and_falls_silent_is_listed() -> None:
-    server = Server()
-    server.watches = [[added(node("a", 1)), FOREVER]]
-    server.lists = [page([node("a", 1)], 5)]
-    async with running(server, LISTED) as (_, sink):
-        await advance(9.9)
-        assert sink.completed == []
-        await advance(0.2)
-        assert sink.completed == [10]
-        assert [call.verb for call in server.calls] == ["watch", "list", "watch"]
+CHATTER: list[Step] = [step for n in range(100) for step in (modified(node("a", n)), 1.0)]
 
 
-async def test_a_server_that_ignores_watch_list_and_chatters_is_listed() -> None:
+@pytest.mark.parametrize(
+    ("watch", "listed_at"),
+    [([added(node("a", 1)), FOREVER], 10), (CHATTER, 60)],
+    ids=["and falls silent", "and chatters"],
+)
+async def test_a_server_that_ignores_watch_list_is_listed(
+    watch: list[Step], listed_at: float
+) -> None:
     server = Server()
-    chatter = [step for n in range(100) for step in (modified(node("a", n)), 1.0)]
-    server.watches = [chatter]
+    server.watches = [watch]
     server.lists = [page([node("a", 200)], 200)]
     async with running(server, LISTED) as (_, sink):
-        await advance(61)
-        assert sink.completed == [60]
+        await advance(listed_at - 0.1)
+        assert sink.completed == []
+        await advance(0.2)
+        assert sink.completed == [listed_at]
+        assert [call.verb for call in server.calls] == ["watch", "list", "watch"]
 
 
 async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end() -> None:
@@ -210,9 +216,7 @@ async def test_failures_back_off_without_end_and_watches_resume() -> None:
     server.watches = [refused() for _ in range(10)]
     async with running(server, PAGES):
         await advance(200)
-        at = [call.at for call in server.of("watch")]
-        gaps = [later - earlier for earlier, later in itertools.pairwise(at)]
-        assert gaps == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30])
+        assert gaps(server) == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30])
         assert {call.version for call in server.of("watch")} == {"10"}
 
 
@@ -222,8 +226,7 @@ async def test_two_quiet_minutes_make_pauses_short_again() -> None:
     server.watches = [refused(), refused(), refused(), [130.0, bookmark(11), refused()]]
     async with running(server, PAGES):
         await advance(200)
-        at = [call.at for call in server.of("watch")]
-        assert at == pytest.approx([0, 0.8, 2.4, 5.6, 136.4])
+        assert gaps(server) == pytest.approx([0.8, 1.6, 3.2, 130.8])
 
 
 async def test_jitter_stretches_pauses_up_to_double() -> None:
@@ -232,8 +235,7 @@ async def test_jitter_stretches_pauses_up_to_double() -> None:
     server.watches = [refused() for _ in range(50)]
     async with running(server, Settings(watch_list=False)):
         await advance(1000)
-        at = [call.at for call in server.of("watch")]
-        late = [later - earlier for earlier, later in itertools.pairwise(at[8:])]
+        late = gaps(server)[8:]
         assert min(late) >= 30
         assert max(late) < 60
         assert max(late) - min(late) > 5
@@ -245,8 +247,7 @@ async def test_retry_after_is_honoured() -> None:
     server.watches = [api_error(429, retry_after=17)]
     async with running(server, PAGES):
         await advance(30)
-        assert [call.at for call in server.of("watch")] == [0, 17]
-        assert [call.version for call in server.of("watch")] == ["10", "10"]
+        assert [(call.at, call.version) for call in server.of("watch")] == [(0, "10"), (17, "10")]
 
 
 async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> None:
@@ -257,9 +258,7 @@ async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> Non
         await advance(5)
         assert len(server.of("watch")) <= 4
         await advance(595)
-        at = [call.at for call in server.of("watch")]
-        gaps = [later - earlier for earlier, later in itertools.pairwise(at[10:])]
-        assert min(gaps) == pytest.approx(30)
+        assert min(gaps(server)[10:]) == pytest.approx(30)
 
 
 async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
@@ -373,8 +372,7 @@ async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
 
 async def test_a_deletion_carries_the_last_state() -> None:
     server = Server()
-    server.lists = [page([node("a", 1)], 10)]
-    server.watches = [[deleted(node("a", 12))]]
+    server.lists, server.watches = [page([node("a", 1)], 10)], [[deleted(node("a", 12))]]
     async with running(server, PAGES) as (reflector, sink):
         assert sink.removed == [("a", "12")]
         assert reflector.resource_version == "12"
@@ -398,8 +396,8 @@ async def test_a_watch_that_is_never_answered_is_given_up_and_resumed() -> None:
         await advance(60)
         assert reflector.trouble_since is not None
         await advance(2)
-        assert [call.at for call in server.of("watch")] == [0, 60.8]
-        assert [call.version for call in server.of("watch")] == ["10", "10"]
+        watches = [(call.at, call.version) for call in server.of("watch")]
+        assert watches == [(0, "10"), (60.8, "10")]
 
 
 async def test_a_watch_that_the_server_never_ends_is_renewed() -> None:

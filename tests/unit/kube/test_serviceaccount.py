@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from ccm.base.keypair import KeyPair
 from ccm.kube import errors, serviceaccount
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
@@ -161,14 +160,14 @@ async def test_a_rejected_token_is_replaced_once(
 
 
 def test_our_own_certificate_is_left_out() -> None:
-    chain = base64.b64encode(b"chain")
+    certificate = KeyPair(chain=b"chain", key=b"key")
     ours = ClusterConfig(
         server="https://host",
         credentials=Fixed(),
-        tls=TlsSettings(ca_file=Path("/ca"), cert_data=chain, key_file=Path("/key")),
+        tls=TlsSettings(authorities=b"ca", certificate=certificate),
     )
     theirs = Fixed(bearer("theirs"))
 
     acting = serviceaccount.acting_as(ours, theirs)
 
-    assert acting == replace(ours, credentials=theirs, tls=TlsSettings(ca_file=Path("/ca")))
+    assert acting == replace(ours, credentials=theirs, tls=TlsSettings(authorities=b"ca"))

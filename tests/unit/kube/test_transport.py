@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gzip
 import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from aiohttp import web
 from ccm.base.metrics import REGISTRY
 from ccm.base.throttle import TokenBucket
 from ccm.kube import config, credentials, errors, transport
-from ccm.kube.credentials import Fixed, TokenFile
+from ccm.kube.credentials import Fixed
 from tests.handclock import HandClock
 from tests.unit.kube.wire import (
     CERTS,
@@ -194,7 +193,7 @@ async def test_a_caller_may_forbid_repetition(server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
 
     async with connect(server.url) as wire:
-        with pytest.raises(errors.TooMany):
+        with pytest.raises(errors.TooManyRequests):
             await wire.do("POST", "/x", retry=False)
 
     assert len(server.seen) == 1
@@ -293,60 +292,50 @@ async def test_cancellation_passes_through(server: Server) -> None:
                 await wire.do("GET", "/x")
 
 
-async def test_a_401_with_a_rotated_token_is_repeated_once(
-    hand: HandClock, server: Server, tmp_path: Path
+class Rotating:
+    """A source that has so many tokens, a new one after each rejection."""
+
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = list(tokens)
+
+    async def current(self) -> credentials.Credential:
+        if not self.tokens:
+            raise errors.NoCredentials("none")
+        return credentials.bearer(self.tokens[0])
+
+    async def rejected(self, credential: credentials.Credential, sent_at: float) -> bool:
+        assert credential.header == f"Bearer {self.tokens[0]}"
+        if len(self.tokens) > 1:
+            del self.tokens[0]
+        return credential.header != f"Bearer {self.tokens[0]}"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "refusals", "sent"),
+    [
+        (("one", "two"), 1, ["Bearer one", "Bearer two"]),
+        (("one", "two", "three"), 9, ["Bearer one", "Bearer two"]),
+        (("one",), 1, ["Bearer one"]),
+    ],
+    ids=["renewed", "refused again", "not renewed"],
+)
+async def test_a_401_is_repeated_once_with_another_credential(
+    server: Server, tokens: tuple[str, ...], refusals: int, sent: list[str]
 ) -> None:
-    file = tmp_path / "token"
-    file.write_text("one")
-    source = TokenFile(file)
-    server.will(says({}), refuses(401, "Unauthorized"))
+    server.will(*[refuses(401, "Unauthorized")] * refusals)
 
-    async with connect(server.url, credentials=source) as wire:
-        await wire.do("GET", "/")
-        file.write_text("two")
-        hand.advance(5)
-        await wire.do("POST", "/x", body=b"{}")
+    async with connect(server.url, credentials=Rotating(*tokens)) as wire:
+        with (
+            contextlib.nullcontext() if refusals < len(sent) else pytest.raises(errors.Unauthorized)
+        ):
+            await wire.do("POST", "/x", body=b"{}")
 
-    assert [seen.headers["Authorization"] for seen in server.seen] == [
-        "Bearer one",
-        "Bearer one",
-        "Bearer two",
-    ]
-    assert server.seen[2].body == b"{}"
+    assert [seen.headers["Authorization"] for seen in server.seen] == sent
+    assert {seen.body for seen in server.seen} == {b"{}"}
 
 
-async def test_a_second_401_is_final(hand: HandClock, server: Server, tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.write_text("one")
-    source = TokenFile(file)
-    server.will(says({}), *[refuses(401, "Unauthorized")] * 9)
-
-    async with connect(server.url, credentials=source) as wire:
-        await wire.do("GET", "/")
-        file.write_text("two")
-        hand.advance(5)
-        with pytest.raises(errors.Unauthorized):
-            await wire.do("GET", "/x")
-
-    assert len(server.seen) == 3
-
-
-async def test_a_401_with_an_unchanged_token_is_final(
-    hand: HandClock, server: Server, tmp_path: Path
-) -> None:
-    (tmp_path / "token").write_text("one")
-    source = TokenFile(tmp_path / "token")
-    server.will(refuses(401, "Unauthorized"))
-
-    async with connect(server.url, credentials=source) as wire:
-        with pytest.raises(errors.Unauthorized):
-            await wire.do("GET", "/x")
-
-    assert len(server.seen) == 1
-
-
-async def test_without_a_credential_nothing_is_sent(server: Server, tmp_path: Path) -> None:
-    async with connect(server.url, credentials=TokenFile(tmp_path / "none")) as wire:
+async def test_without_a_credential_nothing_is_sent(server: Server) -> None:
+    async with connect(server.url, credentials=Rotating()) as wire:
         with pytest.raises(errors.NoCredentials):
             await wire.do("GET", "/x")
 
@@ -372,136 +361,6 @@ async def test_a_pods_configuration_reaches_the_server_over_tls(tmp_path: Path) 
     assert server.seen[0].headers["Accept-Encoding"] == "identity"
 
 
-async def _read(wire: transport.Transport, idle_timeout_s: float = 5.0) -> list[bytes]:
-    async with wire.stream("/watch", idle_timeout_s=idle_timeout_s) as lines:
-        return [line async for line in lines]
-
-
-@pytest.mark.parametrize(
-    "chunks",
-    [
-        (b"one\ntwo\n", b"three\n"),
-        (b"o", b"ne", b"\n", b"two\nth", b"ree", b"\n"),
-        (b"one\n\n\ntwo\nthree",),
-    ],
-    ids=["whole lines", "pieces", "empty lines and no end"],
-)
-async def test_a_stream_is_cut_into_lines(server: Server, chunks: tuple[bytes, ...]) -> None:
-    server.will(streams(*chunks))
-
-    async with connect(server.url) as wire:
-        assert await _read(wire) == [b"one", b"two", b"three"]
-
-
-async def test_a_line_arrives_before_the_stream_ends(server: Server) -> None:
-    server.will(streams(b"one\n", hold=True))
-
-    async with connect(server.url) as wire, wire.stream("/", idle_timeout_s=5) as lines:
-        async with asyncio.timeout(2):
-            assert await anext(lines) == b"one"
-
-
-async def test_a_line_of_two_mebibytes_passes(server: Server) -> None:
-    line = b"x" * (2 * 1024 * 1024 + 1000)
-    server.will(streams(b"first\n" + line + b"\nlast\n"))
-
-    async with connect(server.url) as wire:
-        assert await _read(wire) == [b"first", line, b"last"]
-
-
-async def test_a_line_without_an_end_is_garbage(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transport, "MAX_LINE", 1000)
-    server.will(streams(*[b"x" * 500] * 4))
-
-    async with connect(server.url) as wire:
-        with pytest.raises(errors.Unreachable) as caught:
-            await _read(wire)
-
-    assert caught.value.kind == "garbage"
-
-
-async def test_a_silent_stream_is_given_up(server: Server) -> None:
-    server.will(streams(b"one\n", hold=True))
-    started = time.monotonic()
-
-    async with connect(server.url) as wire:
-        with pytest.raises(errors.Unreachable) as caught:
-            await _read(wire, idle_timeout_s=0.2)
-
-    assert caught.value.kind == "silent"
-    assert time.monotonic() - started < 3
-
-
-async def test_a_stream_that_is_cut_is_told_from_one_that_ends(server: Server) -> None:
-    server.will(streams(b"one\n", then=cuts))
-
-    async with connect(server.url) as wire:
-        with pytest.raises(errors.Unreachable) as caught:
-            await _read(wire)
-
-    assert caught.value.kind == "reset"
-
-
-async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> None:
-    server.will(refuses(410, "Expired"), sends(b"<html>", status=502, content_type="text/html"))
-
-    async with connect(server.url) as wire:
-        with pytest.raises(errors.Gone):
-            await _read(wire)
-        with pytest.raises(errors.ServerError):
-            await _read(wire)
-
-
-async def test_a_stream_asks_for_no_compression(server: Server) -> None:
-    async with connect(server.url, disable_compression=False) as wire:
-        await _read(wire)
-
-    assert server.seen[0].headers["Accept-Encoding"] == "identity"
-
-
-async def test_a_server_that_never_begins_its_answer_times_out(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def never(request: web.BaseRequest) -> web.StreamResponse:
-        await asyncio.sleep(30)
-        return web.Response()
-
-    monkeypatch.setattr(transport, "WATCH_START_TIMEOUT_S", 0.1)
-    server.will(never)
-
-    async with connect(server.url) as wire:
-        with pytest.raises(errors.Unreachable) as caught:
-            await _read(wire, idle_timeout_s=20)
-
-    assert caught.value.kind == "timeout"
-
-
-async def test_leaving_a_stream_closes_its_connection(server: Server) -> None:
-    ended = asyncio.Event()
-
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        response = web.StreamResponse()
-        await response.prepare(request)
-        with contextlib.suppress(ConnectionError):
-            while True:
-                await response.write(b"tick\n")
-                if request.transport is None or request.transport.is_closing():
-                    break
-                await asyncio.sleep(0.01)
-        ended.set()
-        return response
-
-    server.will(answer)
-
-    async with connect(server.url) as wire:
-        async with wire.stream("/", idle_timeout_s=5) as lines:
-            assert await anext(lines) == b"tick"
-        async with asyncio.timeout(3):
-            await ended.wait()
-
-
 async def test_durations_and_sizes_are_counted(server: Server) -> None:
     server.will(sends(b"12345"))
     host = server.url.removeprefix("http://")
@@ -524,14 +383,3 @@ def test_only_a_get_that_was_cut_is_tried_again(
     method: str, kind: Any, expected: float | None
 ) -> None:
     assert transport.cut_delay(method, errors.Unreachable("", kind=kind)) == expected
-
-
-async def test_many_streams_leave_room_for_a_write(server: Server) -> None:
-    """The number of connections has no limit, so watches never starve the writes."""
-    server.will(*[streams(b"one\n", hold=True)] * 120)
-
-    async with connect(server.url) as wire, contextlib.AsyncExitStack() as stack:
-        for _ in range(120):
-            lines = await stack.enter_async_context(wire.stream("/", idle_timeout_s=20))
-            assert await anext(lines) == b"one"
-        assert await wire.do("PATCH", "/x", timeout_s=5) == b"{}"

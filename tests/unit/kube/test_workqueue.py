@@ -57,6 +57,8 @@ async def test_an_idle_worker_is_woken_by_an_addition() -> None:
     queue.add("a")
     queue.add("b")
     assert [await worker for worker in workers] == ["a", "b"]
+    queue.done("a")
+    queue.done("b")
 
 
 async def test_a_worker_cancelled_while_woken_passes_the_key_on() -> None:
@@ -68,6 +70,7 @@ async def test_a_worker_cancelled_while_woken_passes_the_key_on() -> None:
     first.cancel()
     assert await asyncio.wait_for(second, 1) == "a"
     assert first.cancelled()
+    queue.done("a")
 
 
 async def test_a_delayed_key_comes_when_it_is_due() -> None:
@@ -144,6 +147,7 @@ async def test_drained_gives_up_on_a_worker_that_never_ends() -> None:
     queue.shut_down()
     assert not await queue.drained(5)
     assert elapsed_s() == 5
+    queue.done("a")
 
 
 async def test_metrics_count_as_in_client_go() -> None:

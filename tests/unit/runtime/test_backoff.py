@@ -55,13 +55,19 @@ class Special(cloud.ResourceExhausted):
         (api(kube.Invalid, 422), RetryDecision(retry=Retry.SLOW)),
         (api(kube.Forbidden, 403), BACK_OFF),
         (api(kube.Conflict, 409), RetryDecision(retry=Retry.BACK_OFF, event=False)),
-        (api(kube.Missing, 404), RetryDecision(retry=Retry.BACK_OFF, event=False)),
+        (api(kube.NotFound, 404), RetryDecision(retry=Retry.BACK_OFF, event=False)),
         (
             api(kube.ServerError, 503),
             RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True),
         ),
-        (api(kube.TooMany, 429), RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True)),
-        (api(kube.TooMany, 429, 3), RetryDecision(retry=Retry.AFTER, after_s=3, event=False)),
+        (
+            api(kube.TooManyRequests, 429),
+            RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True),
+        ),
+        (
+            api(kube.TooManyRequests, 429, 3),
+            RetryDecision(retry=Retry.AFTER, after_s=3, event=False),
+        ),
         (
             kube.Unreachable("x", kind="refused"),
             RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True),

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.kube.errors import ApiError, Cause, Conflict, Invalid, Missing, StatusDetails
+from ccm.kube.errors import ApiError, Cause, Conflict, Invalid, NotFound, StatusDetails
 from ccm.kube.store import Store
 from ccm.model import Node, patches
 from ccm.model.patches import Patch, StaleObject
@@ -42,7 +42,7 @@ class Api:
 
     def _found(self) -> Node:
         if self.obj is None:
-            raise Missing(status=404, reason="NotFound", message="gone")
+            raise NotFound(status=404, reason="NotFound", message="gone")
         return self.obj
 
     async def get(self, name: str, *, namespace: str = "") -> Node:

@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 
 from ccm.base import clock
+from ccm.base.keypair import KeyPair
 from ccm.serving import certs
 from ccm.serving.certs import (
     CertificateError,
@@ -20,7 +21,6 @@ from ccm.serving.certs import (
     Files,
     Memory,
     Named,
-    Pair,
     Subject,
 )
 from ccm.testing.clock import jump
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.virtual_time
 LOCAL = Subject()
 
 
-def parsed(pair: Pair) -> x509.Certificate:
+def parsed(pair: KeyPair) -> x509.Certificate:
     return x509.load_pem_x509_certificate(pair.chain)
 
 
@@ -134,7 +134,7 @@ async def test_names_without_a_list_are_those_the_certificate_carries(tmp_path: 
 
 @pytest.mark.row("serving-tls-07")
 async def test_an_exact_name_goes_before_a_wildcard() -> None:
-    wild, exact, main = (Pair(chain=text, key=b"") for text in (b"wild", b"exact", b"main"))
+    wild, exact, main = (KeyPair(chain=text, key=b"") for text in (b"wild", b"exact", b"main"))
     loaded = certs.Loaded(main=main, named=((("*.example",), wild), (("a.example",), exact)))
 
     assert loaded.for_name("a.example") == exact
@@ -144,11 +144,11 @@ async def test_an_exact_name_goes_before_a_wildcard() -> None:
 
 async def test_what_is_no_certificate_has_no_names() -> None:
     with pytest.raises(CertificateError):
-        await certs.names_in(Pair(chain=b"nonsense", key=b""))
+        await certs.names_in(KeyPair(chain=b"nonsense", key=b""))
 
 
 async def test_the_key_is_never_shown() -> None:
-    assert "secret" not in repr(Pair(chain=b"chain", key=b"secret"))
+    assert "secret" not in repr(KeyPair(chain=b"chain", key=b"secret"))
 
 
 async def test_openssl_takes_what_is_made(tmp_path: Path) -> None:

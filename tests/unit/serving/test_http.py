@@ -156,7 +156,7 @@ async def test_the_caller_s_certificate_and_its_chain_are_told(tmp_path: Path) -
     root = pki.Authority(tmp_path, "root")
     middle = pki.Authority(tmp_path, "middle", signed_by=root)
     pair = root.server("localhost")
-    keeper = tls.Keeper(policy.policy("", ()), Certificates(Files(pair.chain, pair.key)))
+    keeper = tls.CertReloader(policy.policy("", ()), Certificates(Files(pair.chain, pair.key)))
     keeper.trust(root.own)
     await keeper.start()
     told: list[http.Caller] = []
@@ -190,7 +190,7 @@ async def test_a_caller_of_tls_12_is_known_again_on_each_connection(tmp_path: Pa
     """A session that TLS resumes would come without the chain of certificates."""
     root = pki.Authority(tmp_path, "root")
     pair = root.server("localhost")
-    keeper = tls.Keeper(policy.policy("", ()), Certificates(Files(pair.chain, pair.key)))
+    keeper = tls.CertReloader(policy.policy("", ()), Certificates(Files(pair.chain, pair.key)))
     keeper.trust(root.own)
     await keeper.start()
     told: list[http.Caller] = []

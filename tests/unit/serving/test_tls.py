@@ -31,12 +31,12 @@ def files(pair: pki.Files) -> Files:
     return Files(pair.chain, pair.key)
 
 
-def keeper(pair: pki.Files, *named: Named, rules: policy.Policy | None = None) -> tls.Keeper:
-    return tls.Keeper(rules or policy.policy("", ()), Certificates(files(pair), named))
+def keeper(pair: pki.Files, *named: Named, rules: policy.Policy | None = None) -> tls.CertReloader:
+    return tls.CertReloader(rules or policy.policy("", ()), Certificates(files(pair), named))
 
 
 @asynccontextmanager
-async def serving(kept: tls.Keeper) -> AsyncIterator[int]:
+async def serving(kept: tls.CertReloader) -> AsyncIterator[int]:
     """A server that closes each connection after the handshake; its port."""
     await kept.start()
 
@@ -211,7 +211,7 @@ async def test_new_connections_get_a_changed_certificate(
 @pytest.mark.virtual_time
 async def test_files_are_looked_at_again_and_again(authority: pki.Authority) -> None:
     used = authority.server("localhost", file="used")
-    kept = tls.Keeper(policy.policy("", ()), Certificates(files(used)))
+    kept = tls.CertReloader(policy.policy("", ()), Certificates(files(used)))
     await kept.start()
     before = kept._newest
     task = asyncio.create_task(kept.run())

@@ -150,6 +150,14 @@ def test_all_faults_in_one_message() -> None:
     assert all(fault in str(caught.value) for fault in caught.value.faults)
 
 
+def test_wrong_gates_are_not_told_of_twice() -> None:
+    (fault,) = faults(
+        "--feature-gates=LoggingAlphaOptions=true,Xyz=true", "--log-text-split-stream"
+    )
+
+    assert "unrecognized feature gate: Xyz" in fault
+
+
 def test_sound_settings_pass() -> None:
     """`check` says nothing about settings that make sense."""
     checks.check(options.parse(["--cloud-provider=sim"]))

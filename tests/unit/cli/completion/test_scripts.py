@@ -23,14 +23,14 @@ SET_UP = {
 
 # What is typed before Tab, and what the word is then.
 LINES = [
-    ("ccm doct", "doctor"),
-    ("ccm sandbox --onc", "--once"),
-    ("ccm providers si", "sim"),
-    ("ccm completion fi", "fish"),
-    ("ccm doctor --kubec", "--kubeconfig="),
-    ("ccm doctor --cloud-provider=s", "--cloud-provider=sim"),
-    ("ccm doctor --output=js", "--output=json"),
-    ("ccm doctor -o js", "json"),
+    ("kube-ccm doct", "doctor"),
+    ("kube-ccm sandbox --onc", "--once"),
+    ("kube-ccm providers si", "sim"),
+    ("kube-ccm completion fi", "fish"),
+    ("kube-ccm doctor --kubec", "--kubeconfig="),
+    ("kube-ccm doctor --cloud-provider=s", "--cloud-provider=sim"),
+    ("kube-ccm doctor --output=js", "--output=json"),
+    ("kube-ccm doctor -o js", "json"),
     ("cloud-controller-manager --cluster-ci", "--cluster-cidr="),
     ("cloud-controller-manager --leader-elect=f", "--leader-elect=false"),
     ("cloud-controller-manager --controllers=node", "--controllers=node-route-controller"),
@@ -38,9 +38,9 @@ LINES = [
         "cloud-controller-manager --controllers=node-route-controller,serv",
         "--controllers=node-route-controller,service-lb-controller",
     ),
-    ("ccm doctor --kubeconfig=clus", "--kubeconfig=cluster.conf"),
-    ("ccm sandbox --provider-config clus", "cluster.conf"),
-    ("ccm doctor --cluster-cidr=clus", "--cluster-cidr=clus"),
+    ("kube-ccm doctor --kubeconfig=clus", "--kubeconfig=cluster.conf"),
+    ("kube-ccm sandbox --provider-config clus", "cluster.conf"),
+    ("kube-ccm doctor --cluster-cidr=clus", "--cluster-cidr=clus"),
 ]
 FILE = "cluster.conf"
 
@@ -51,7 +51,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("completion")
     found = {}
     for shell in completion.SHELLS:
-        found[shell] = folder / f"ccm.{shell}"
+        found[shell] = folder / f"kube-ccm.{shell}"
         found[shell].write_text(completion.script(shell))
     return found
 
@@ -125,9 +125,9 @@ class Terminal:
         os.close(theirs)
         # The quotes keep what is echoed from being taken for what is printed.
         self._type(f"{set_up.format(script=script)}\n")
-        for name in ("ccm", "cloud-controller-manager"):
+        for name in ("kube-ccm", "cloud-controller-manager"):
             self._type(f"{name}() {{ for w; do :; done; echo 'GO''T'\"<$w>\"; }}\n")
-        self._type("ccm ready\n")
+        self._type("kube-ccm ready\n")
         assert self._answer() == "ready"
 
     def complete(self, line: str) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from ccm import cli
 from ccm.app.options import FLAGS, PROGRAM
+from ccm.cli import __main__ as commands
 from ccm.cli import completion
 from ccm.cli.completion import NO_FILES, NO_SPACE, words
 from ccm.cli.completion.words import Option, Place, Value
@@ -34,11 +35,11 @@ def test_the_daemon_has_every_flag_that_help_shows() -> None:
 def test_the_doctor_takes_the_daemons_flags_and_its_own() -> None:
     daemon = set(options(place(PROGRAM)))
 
-    assert set(options(place("ccm", "doctor"))) == daemon | {"--output", "--timeout", "--as"}
+    assert set(options(place("kube-ccm", "doctor"))) == daemon | {"--output", "--timeout", "--as"}
 
 
 def test_every_command_is_there_with_what_it_does() -> None:
-    told = place("ccm").words
+    told = place("kube-ccm").words
 
     assert set(told) == {"sandbox", "providers", "doctor", "completion"}
     assert all(told.values())
@@ -56,8 +57,8 @@ def test_values_are_known_where_a_table_has_them() -> None:
     ("before", "last"),
     [
         ([PROGRAM], "--cloud-provider="),
-        (["ccm", "sandbox", "--provider"], ""),
-        (["ccm", "providers"], ""),
+        (["kube-ccm", "sandbox", "--provider"], ""),
+        (["kube-ccm", "providers"], ""),
     ],
 )
 def test_providers_are_those_that_the_registry_knows(before: list[str], last: str) -> None:
@@ -88,15 +89,15 @@ def test_an_argparse_tree_is_read_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
-        (["ccm", "d"], ["doctor\tlook for what keeps the daemon from working", ":4"]),
-        (["ccm", "sandbox", "--on"], ["--once\tend when every node is initialised", ":4"]),
-        (["ccm", "sandbox", "--latency", ""], [":4"]),
-        (["ccm", "sandbox", "--provider-config", ""], [":0"]),
-        (["ccm", "doctor", "--clu"], ["--cluster-cidr=\t", "--cluster-name=\t", ":4"]),
-        (["ccm", "doctor", "--kubec"], ["--kubeconfig=\t", ":6"]),
-        (["ccm", "doctor", "-o", ""], ["table", "json", ":4"]),
-        (["ccm", "doctor", "--output=j"], ["json", ":4"]),
-        (["ccm", "completion", "z"], ["zsh", ":4"]),
+        (["kube-ccm", "d"], ["doctor\tlook for what keeps the daemon from working", ":4"]),
+        (["kube-ccm", "sandbox", "--on"], ["--once\tend when every node is initialised", ":4"]),
+        (["kube-ccm", "sandbox", "--latency", ""], [":4"]),
+        (["kube-ccm", "sandbox", "--provider-config", ""], [":0"]),
+        (["kube-ccm", "doctor", "--clu"], ["--cluster-cidr=\t", "--cluster-name=\t", ":4"]),
+        (["kube-ccm", "doctor", "--kubec"], ["--kubeconfig=\t", ":6"]),
+        (["kube-ccm", "doctor", "-o", ""], ["table", "json", ":4"]),
+        (["kube-ccm", "doctor", "--output=j"], ["json", ":4"]),
+        (["kube-ccm", "completion", "z"], ["zsh", ":4"]),
         ([PROGRAM, "--leader-elect="], ["true", "false", ":4"]),
         ([PROGRAM, "--leader-elect", ""], [":4"]),
         ([PROGRAM, "--controllers=*,-ser"], ["*,-service-lb-controller", ":6"]),
@@ -117,11 +118,22 @@ def test_the_answer_is_what_cobra_would_say(
     assert (NO_SPACE, NO_FILES) == (2, 4)
 
 
+def test_kubectl_hands_on_what_stands_behind_the_plugin(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["kubectl_complete-ccm", "completion", "z"])
+
+    with pytest.raises(SystemExit) as ended:
+        commands.complete()
+
+    assert (ended.value.code, capsys.readouterr().out) == (0, "zsh\n:4\n")
+
+
 def test_a_tab_loads_nothing_heavy() -> None:
     """Somebody waits for the answer at a keyboard."""
     asked = "import sys; from ccm import cli; cli.main(sys.argv[1:]); print(*sys.modules)"
     heavy = {"aiohttp", "ccm.cloud", "cryptography", "kubernetes", "msgspec", "structlog", "yaml"}
-    for typed in (["ccm", "doctor", "--kub"], [PROGRAM, "--cloud-provider="]):
+    for typed in (["kube-ccm", "doctor", "--kub"], [PROGRAM, "--cloud-provider="]):
         told = subprocess.run(
             [sys.executable, "-c", asked, completion.ASK, *typed],
             capture_output=True,

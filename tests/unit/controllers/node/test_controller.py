@@ -16,7 +16,7 @@ from ccm.cloud.errors import Unavailable
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.types import InstanceMetadata, address
 from ccm.controllers.node.controller import WRITE_ATTEMPTS, NodeController, Settings
-from ccm.kube.errors import Conflict, Missing
+from ccm.kube.errors import Conflict, NotFound
 from ccm.model import Node, ObjectReference
 from ccm.runtime.controller import DONE
 from ccm.testing.builders import node as build
@@ -33,8 +33,8 @@ def moved() -> Conflict:
     return Conflict(status=409, reason="Conflict", message="moved")
 
 
-def missing() -> Missing:
-    return Missing(status=404, reason="NotFound", message="gone")
+def missing() -> NotFound:
+    return NotFound(status=404, reason="NotFound", message="gone")
 
 
 class Cluster:

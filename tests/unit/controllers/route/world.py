@@ -17,7 +17,7 @@ from ccm.cloud.types import Route, address
 from ccm.controllers.route import plan
 from ccm.controllers.route.controller import RouteController, Settings
 from ccm.controllers.route.schedule import Times
-from ccm.kube.errors import Missing
+from ccm.kube.errors import NotFound
 from ccm.kube.informer import Informer
 from ccm.model import Node, NodeSpec, NodeStatus, ObjectMeta, ObjectReference
 from ccm.testing.clock import settle
@@ -141,7 +141,7 @@ class Stage:
 
         old = self.informer.store.get(name)
         if old is None:
-            raise Missing(status=404, reason="NotFound", message="gone")
+            raise NotFound(status=404, reason="NotFound", message="gone")
         self.version += 1
         changed = Node(
             metadata=ObjectMeta(name=name, uid=old.uid, resource_version=str(self.version)),

@@ -17,7 +17,7 @@ from ccm.cloud import Cloud, Ingress, LoadBalancerRecord, Status, default_load_b
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.calls.services import ServiceCalls
 from ccm.controllers.service.controller import ServiceController, Settings
-from ccm.kube.errors import Conflict, Invalid, Missing
+from ccm.kube.errors import Conflict, Invalid, NotFound
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, Taint, names
 from ccm.sandbox.apiserver import patches, schema
@@ -161,7 +161,7 @@ class World:
     async def get(self, name: str, *, namespace: str = "") -> Service:
         body = self.objects.get(f"{namespace}/{name}")
         if body is None:
-            raise Missing(status=404, reason="NotFound", message="gone")
+            raise NotFound(status=404, reason="NotFound", message="gone")
         return msgspec.convert(body, Service)
 
     async def patch_strategic(
@@ -178,7 +178,7 @@ class World:
         key = f"{namespace}/{name}"
         body = self.objects.get(key)
         if body is None:
-            raise Missing(status=404, reason="NotFound", message="gone")
+            raise NotFound(status=404, reason="NotFound", message="gone")
         changed = patches.strategic(
             schema.kubernetes()["Service"], copy.deepcopy(body), copy.deepcopy(dict(patch))
         )

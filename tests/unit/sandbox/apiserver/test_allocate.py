@@ -44,7 +44,7 @@ def test_a_draft_takes_nothing_twice_and_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("address", ["10.0.0.0", "10.0.0.7", "10.0.1.1"])
 def test_addresses_outside_of_the_range_are_refused(address: str) -> None:
-    with pytest.raises(allocate.RefusedError, match="not in the cluster's range"):
+    with pytest.raises(allocate.RefusedError, match="not in the range"):
         allocate.Draft(made(SMALL)).address("IPv4", address)
 
 

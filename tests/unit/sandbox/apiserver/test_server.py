@@ -142,17 +142,6 @@ async def test_health_and_version_need_no_token_but_all_else_does() -> None:
             assert status == 200
 
 
-async def test_tables_are_sent_on_demand() -> None:
-    async with client() as session:
-        await create_node(session)
-
-        _, one = await call(session, "GET", "/api/v1/nodes/n1", Accept=TABLE)
-        _, many = await call(session, "GET", "/api/v1/nodes", Accept=TABLE)
-
-        assert one["kind"] == many["kind"] == "Table"
-        assert one["rows"][0]["cells"][:2] == many["rows"][0]["cells"][:2] == ["n1", "Unknown"]
-
-
 async def test_large_answers_are_compressed_for_who_wants_it() -> None:
     async with client() as session:
         for number in range(60):
@@ -166,23 +155,6 @@ async def test_large_answers_are_compressed_for_who_wants_it() -> None:
                 assert len((await response.json())["items"]) == 60
         async with session.get("/api/v1/nodes/n1") as response:
             assert "Content-Encoding" not in response.headers
-
-
-async def test_a_future_revision_is_waited_for_and_then_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(server, "_FUTURE_WAIT_S", 0.05)
-    async with client() as session:
-        node = await create_node(session)
-        soon = int(node["metadata"]["resourceVersion"]) + 1
-
-        async with session.get(f"/api/v1/nodes?resourceVersion={soon}") as response:
-            body = await response.json()
-            assert (response.status, response.headers["Retry-After"]) == (504, "1")
-        assert body["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
-        await create_node(session, "n2")
-        status, _ = await call(session, "GET", f"/api/v1/nodes?resourceVersion={soon}")
-        assert status == 200
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
@@ -218,16 +190,6 @@ async def test_a_watch_streams_lines_until_its_time_is_over() -> None:
         assert rest == b""
 
 
-async def test_a_watch_shows_tables_on_demand() -> None:
-    async with client() as session:
-        await create_node(session)
-        path = "/api/v1/nodes?watch=true&timeoutSeconds=1"
-        async with session.get(path, headers={"Accept": TABLE}) as response:
-            event = json.loads(await response.content.readline())
-
-        assert event["object"]["rows"][0]["cells"][0] == "n1"
-
-
 async def test_stopping_ends_watches_cleanly() -> None:
     async with contextlib.AsyncExitStack() as stack:
         serving = await stack.enter_async_context(contextlib.AsyncExitStack())
@@ -250,20 +212,3 @@ async def test_a_watcher_that_leaves_is_forgotten() -> None:
         async with asyncio.timeout(2):
             while len(asyncio.all_tasks()) > before:
                 await asyncio.sleep(0.01)
-
-
-async def test_a_review_is_answered_with_yes() -> None:
-    async with client() as session:
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-
-        status, review = await call(session, "POST", path, {"spec": {}})
-
-        assert (status, review["status"]) == (201, {"allowed": True})
-
-
-async def test_discovery_and_openapi_are_served() -> None:
-    async with client() as session:
-        _, plain = await call(session, "GET", "/apis")
-        _, document = await call(session, "GET", "/openapi/v3/api/v1?hash=x")
-        assert plain["kind"] == "APIGroupList"
-        assert document["openapi"] == "3.0.0"

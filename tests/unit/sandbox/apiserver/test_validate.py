@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ccm.sandbox.apiserver import admit, decode, kinds, limits
 
+FAULTS = yaml.safe_load(Path(__file__).with_name("faults.yaml").read_text())
 TAINT = {"key": "a", "effect": "NoSchedule"}
-PLAIN = {"spec": {"type": "ExternalName", "externalName": "a.b", "sessionAffinity": "None"}}
 RULES: dict[limits.Rule, tuple[tuple[str, ...], tuple[str, ...]]] = {
     limits.subdomain: (("a", "a-b.c", "1"), ("", "A", "a_b", "a..b", "-a", "a" * 254)),
     limits.label: (("a", "a-b"), ("a.b", "A", "-a", "a" * 64)),
@@ -37,101 +39,21 @@ def node(**content: Any) -> dict[str, Any]:
     return body(kinds.NODES, **content)
 
 
-@pytest.mark.parametrize(
-    ("kind", "content", "field", "text"),
-    [
-        (kinds.NODES, {"metadata": {"name": "N_1"}}, "metadata.name", "RFC 1123 subdomain"),
-        (kinds.NODES, {"metadata": {"name": "a" * 254}}, "metadata.name", "no more than 253"),
-        (kinds.NODES, {"metadata": {"name": ""}}, "metadata.name", "name or generateName"),
-        (kinds.NAMESPACES, {"metadata": {"name": "a.b"}}, "metadata.name", "RFC 1123 label"),
-        (kinds.SERVICES, {"metadata": {"name": "A"}, **PLAIN}, "metadata.name", "RFC 1123 label"),
-        (kinds.NODES, {"metadata": {"labels": {"a b": ""}}}, "metadata.labels", "name part"),
-        (kinds.NODES, {"metadata": {"labels": {"a": "b c"}}}, "metadata.labels.a", "valid label"),
-        (kinds.NODES, {"metadata": {"annotations": {"a b": ""}}}, "metadata.annotations", "name"),
-        (
-            kinds.NODES,
-            {"metadata": {"annotations": {"a": "b" * 262144}}},
-            "metadata.annotations",
-            "Too long",
-        ),
-        (kinds.NODES, {"metadata": {"finalizers": ["a b"]}}, "metadata.finalizers[0]", "name part"),
-        (
-            kinds.NODES,
-            {"metadata": {"ownerReferences": [{"kind": "K", "name": "n", "apiVersion": "v1"}]}},
-            "metadata.ownerReferences[0].uid",
-            "Required value",
-        ),
-        (
-            kinds.NODES,
-            {"spec": {"taints": [{"key": "a"}]}},
-            "spec.taints[0].effect",
-            "Required",
-        ),
-        (
-            kinds.NODES,
-            {"spec": {"taints": [{"key": "a", "effect": "No"}]}},
-            "spec.taints[0].effect",
-            'supported values: "NoExecute", "NoSchedule", "PreferNoSchedule"',
-        ),
-        (
-            kinds.NODES,
-            {"spec": {"taints": [{"key": "-", "effect": "NoExecute"}]}},
-            "spec.taints[0].key",
-            "name part",
-        ),
-        (
-            kinds.NODES,
-            {"spec": {"taints": [{**TAINT, "value": "a b"}]}},
-            "spec.taints[0].value",
-            "valid label",
-        ),
-        (
-            kinds.NODES,
-            {"spec": {"taints": [TAINT, {**TAINT, "value": "b"}]}},
-            "spec.taints[1]",
-            "Duplicate value",
-        ),
-        (kinds.NODES, {"spec": {"podCIDRs": ["x"]}}, "spec.podCIDRs[0]", "valid CIDR"),
-        (
-            kinds.NODES,
-            {"spec": {"podCIDRs": ["10.0.0.0/24", "10.0.1.0/24"]}},
-            "spec.podCIDRs",
-            "no more than one CIDR for each IP family",
-        ),
-        (
-            kinds.LEASES,
-            {"spec": {"leaseDurationSeconds": 0}},
-            "spec.leaseDurationSeconds",
-            "or equal to 1",
-        ),
-        (kinds.LEASES, {"spec": {"leaseTransitions": -1}}, "spec.leaseTransitions", "or equal"),
-        (
-            kinds.EVENTS,
-            {"metadata": {"namespace": "kube-system"}},
-            "involvedObject.namespace",
-            "does not match event.namespace",
-        ),
-        (
-            kinds.EVENTS,
-            {
-                "metadata": {"namespace": "default"},
-                "eventTime": "2026-01-01T00:00:00Z",
-                "reason": "x",
-                "action": "y",
-                "reportingComponent": "me",
-            },
-            "reportingInstance",
-            "Required value",
-        ),
-    ],
-)
-def test_a_fault_is_told_with_its_field(
-    kind: kinds.Kind, content: dict[str, Any], field: str, text: str
-) -> None:
+@pytest.mark.parametrize("case", FAULTS, ids=str)
+def test_a_fault_is_told_with_its_field(case: dict[str, Any]) -> None:
+    (name, content), (field, text) = case.items()
+    (kind,) = [one for one in kinds.BUILTIN.values() if one.kind == name]
+
     (cause,) = admit.faults(kind, body(kind, **content))
 
     assert cause.field == field
     assert text in cause.message
+
+
+def test_annotations_have_a_limit_together() -> None:
+    large = node(metadata={"annotations": {"a": "b" * 262144}})
+
+    assert [one.field for one in admit.faults(kinds.NODES, large)] == ["metadata.annotations"]
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,20 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from ccm.app import options
-from ccm.app.health import Checks
+from ccm.app import options, reload
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
-from ccm.app.serving import Surroundings, pages, serving
-from ccm.app.vitals import Vitals
+from ccm.app.serving.health import Checks
+from ccm.app.serving.server import ServerContext, _transport, pages, serving
+from ccm.app.serving.vitals import Vitals
 from ccm.kube.config import ClusterConfig
-from ccm.kube.credentials import Fixed
+from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.sandbox import ports
 from tests import pki
+from tests.unit.app.serving.api import Api, write_kubeconfig
+from tests.unit.kube.wire import connect, serve
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -32,15 +34,20 @@ def chosen(*flags: str) -> Options:
     return options.parse(["--cloud-provider=sim", "--bind-address=127.0.0.1", *flags])
 
 
+def context(transport: Transport, *flags: str) -> ServerContext:
+    return ServerContext(options=chosen(*flags), vitals=Vitals(), transport=transport, environ={})
+
+
 @contextlib.asynccontextmanager
 async def running(*flags: str) -> AsyncIterator[tuple[asyncio.Task[None], str]]:
     """A server of these flags, far from any cluster; its task and its URL."""
     port = ports.pick_port()
     config = ClusterConfig(server=NOWHERE, credentials=Fixed(), tls=TlsSettings())
-    async with Transport(config) as transport:
-        around = Surroundings(vitals=Vitals(), transport=transport, environ={})
-        async with serving(chosen(f"--secure-port={port}", *flags), around) as task:
-            yield task, f"https://127.0.0.1:{port}"
+    async with (
+        Transport(config) as transport,
+        serving(context(transport, f"--secure-port={port}", *flags)) as task,
+    ):
+        yield task, f"https://127.0.0.1:{port}"
 
 
 async def get(url: str, **headers: str) -> tuple[int, str]:
@@ -52,7 +59,7 @@ async def get(url: str, **headers: str) -> tuple[int, str]:
 
 
 async def test_pages_below_debug_need_the_profiling_flag() -> None:
-    checks = Checks(Vitals(), Nobody())
+    checks = Checks(Vitals(), Api())
 
     with_it = set(pages(chosen(), checks))
     without = set(pages(chosen("--profiling=false"), checks))
@@ -64,15 +71,6 @@ async def test_pages_below_debug_need_the_profiling_flag() -> None:
         *("/healthz", "/healthz/", "/livez", "/livez/", "/readyz", "/readyz/"),
         *("/metrics", "/metrics/slis", "/configz"),
     }
-
-
-class Nobody:
-    """An API server that nobody asks."""
-
-    async def raw(
-        self, method: str, path: str, *, body: bytes | None = None, retry: bool = True
-    ) -> bytes:
-        raise NotImplementedError
 
 
 @pytest.mark.row("serving-matrix-05", "serving-tls-01")
@@ -103,13 +101,9 @@ async def test_open_paths_are_what_the_flag_says() -> None:
 
 @pytest.mark.row("serving-start-02")
 async def test_port_zero_means_no_server() -> None:
-    config = ClusterConfig(server=NOWHERE, credentials=Fixed(), tls=TlsSettings())
-    async with Transport(config) as transport:
-        around = Surroundings(vitals=Vitals(), transport=transport, environ={})
-        unusable = "--client-ca-file=/does/not/exist"
-        async with serving(chosen("--secure-port=0", unusable), around) as task:
-            await asyncio.sleep(0.05)
-            assert not task.done()
+    async with running("--secure-port=0", "--client-ca-file=/does/not/exist") as (task, _):
+        await asyncio.sleep(0.05)
+        assert not task.done()
 
 
 @pytest.mark.row("serving-start-01")
@@ -161,3 +155,19 @@ async def test_given_files_are_presented(tmp_path: Path) -> None:
         session.get(f"{url}/livez") as response,
     ):
         assert response.status == 200
+
+
+async def test_what_says_how_to_ask_about_callers_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reload, "CHECK_S", 0.01)
+    file = tmp_path / "kubeconfig"
+    async with serve() as api, contextlib.AsyncExitStack() as stack:
+        write_kubeconfig(file, api.url, "first-token")
+        flag = f"--authentication-kubeconfig={file}"
+        wire = await _transport(stack, "authentication-kubeconfig", context(connect(api.url), flag))
+        assert wire is not None
+        write_kubeconfig(file, api.url, "another-token")
+        async with asyncio.timeout(10):
+            while await wire.config.credentials.current() != bearer("another-token"):
+                await asyncio.sleep(0.01)

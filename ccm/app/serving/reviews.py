@@ -170,7 +170,7 @@ class Reviews:
         for number in range(TRIES - 1):
             try:
                 return await attempt()
-            except (errors.Unreachable, errors.ServerError, errors.TooMany):
+            except (errors.Unreachable, errors.ServerError, errors.TooManyRequests):
                 await asyncio.sleep(_PAUSES.delay(number, self._rng))
         return await attempt()
 

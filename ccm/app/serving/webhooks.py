@@ -11,31 +11,17 @@ is gone, an API server that was told `failurePolicy: Ignore` stores what it is g
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from ccm.app import certificates
 from ccm.app.options import Options, gates, names
 from ccm.app.provider import Misconfigured
+from ccm.app.serving import certificates
 from ccm.base import log
 from ccm.cloud.interface import Cloud
 from ccm.controllers.service import plan
 from ccm.model import Service
-from ccm.serving import certs, http, listener, tls, webhook
+from ccm.serving import certs, http, listener, webhook
 from ccm.serving.admission import Handler, Webhook
 from ccm.serving.admission_annotations import Schema, ServiceAnnotations
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What webhooks are made of.
-
-    Attributes:
-        options: the flags.
-        cloud: what the provider offers now.
-    """
-
-    options: Options
-    cloud: Callable[[], Cloud]
 
 
 def enabled(options: Options) -> tuple[str, ...]:
@@ -55,8 +41,7 @@ async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
     Raises:
         Misconfigured: the port cannot be opened, or a certificate not be used.
     """
-    parts = Parts(options=options, cloud=cloud)
-    hooks = [Webhook(name=name, handle=_MAKERS[name](parts)) for name in enabled(options)]
+    hooks = [Webhook(name=name, handle=_MAKERS[name](options, cloud)) for name in enabled(options)]
     if not hooks:
         return
     keeper = certificates.keeper(options, certificates.WEBHOOKS)
@@ -69,31 +54,24 @@ async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
         max_body=webhook.MAX_BODY,
     )
     try:
-        await _start(server, keeper, endpoint)
+        await keeper.start()
+        await server.start(listener.bind(endpoint))
         log.logger("webhook").info(
             "serving webhooks", address=str(endpoint), webhooks=[hook.name for hook in hooks]
         )
         await keeper.run()
+    except (listener.ListenError, certs.CertificateError) as error:
+        raise Misconfigured(f"webhook server: {error}") from error
     finally:
         await server.close()
 
 
-async def _start(server: http.Server, keeper: tls.Keeper, endpoint: listener.Endpoint) -> None:
-    try:
-        await keeper.start()
-        await server.start(listener.bind(endpoint))
-    except (listener.ListenError, certs.CertificateError) as error:
-        raise Misconfigured(f"webhook server: {error}") from error
-
-
-def _service_annotations(parts: Parts) -> Handler:
-    classes = frozenset(parts.options.load_balancer_classes)
+def _service_annotations(options: Options, cloud: Callable[[], Cloud]) -> Handler:
+    classes = frozenset(options.load_balancer_classes)
 
     def schema() -> Schema:
-        cloud = parts.cloud()
-        return Schema(
-            rules=cloud.service_annotation_schema, prefixes=cloud.service_annotations or ()
-        )
+        now = cloud()
+        return Schema(rules=now.service_annotation_schema, prefixes=now.service_annotations or ())
 
     def concerns(service: Service) -> bool:
         return plan.wants_balancer(service, classes)
@@ -101,6 +79,6 @@ def _service_annotations(parts: Parts) -> Handler:
     return ServiceAnnotations(schema, concerns)
 
 
-_MAKERS: Mapping[str, Callable[[Parts], Handler]] = {
+_MAKERS: Mapping[str, Callable[[Options, Callable[[], Cloud]], Handler]] = {
     names.SERVICE_ANNOTATIONS: _service_annotations,
 }

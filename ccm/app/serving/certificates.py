@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,16 @@ PAIR_NAMES = {SERVER: PROGRAM, WEBHOOKS: f"{PROGRAM}-webhook"}
 """Names of a certificate's files in a `--cert-dir`, as in the Go reference."""
 
 
-def keeper(options: Options, prefix: str) -> tls.Keeper:
+def keeper(options: Options, prefix: str) -> tls.CertReloader:
     """Keeps the TLS context of a server.
 
     Raises:
         Misconfigured: a flag names a version, suite or group that is unknown.
     """
-    get = _Flags(options, prefix)
+
+    def get(name: str) -> Any:
+        return options.get(prefix + name)
+
     try:
         rules = policy(
             get("tls-min-version"), get("tls-cipher-suites"), get("tls-curve-preferences")
@@ -34,21 +37,10 @@ def keeper(options: Options, prefix: str) -> tls.Keeper:
     except TlsError as error:
         raise Misconfigured(f"--{prefix}tls-...: {error}") from error
     named = list(_named(get("tls-sni-cert-key")))
-    return tls.Keeper(rules, certs.Certificates(_main(get, prefix), named))
+    return tls.CertReloader(rules, certs.Certificates(_main(get, prefix), named))
 
 
-class _Flags:
-    """The flags of one server by their common names."""
-
-    def __init__(self, options: Options, prefix: str) -> None:
-        self._options = options
-        self._prefix = prefix
-
-    def __call__(self, name: str) -> Any:
-        return self._options.get(self._prefix + name)
-
-
-def _main(get: _Flags, prefix: str) -> certs.Source:
+def _main(get: Callable[[str], Any], prefix: str) -> certs.Source:
     if get("tls-cert-file"):
         return certs.Files(Path(get("tls-cert-file")), Path(get("tls-private-key-file")))
     subject = certs.Subject.serving(get("bind-address"))

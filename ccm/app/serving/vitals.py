@@ -6,10 +6,9 @@ Nothing here decides what is healthy, and nothing waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from ccm.base import clock
 from ccm.cloud.calls.handle import Handle
@@ -43,8 +42,8 @@ class Vitals:
         informers: the caches, while we lead.
         waiting: what the HTTPS server still waits for, in words.
         late_beats: how often in a row the event loop was late.
-
-    Args:
+        electors: who competes, by the name of the lease.
+        controllers: those that were started, or left out, since we lead.
     """
 
     def __init__(self) -> None:
@@ -53,18 +52,8 @@ class Vitals:
         self.informers: Informers | None = None
         self.waiting: Callable[[], str] = str
         self.late_beats = 0
-        self._electors: dict[str, LeaderElector] = {}
-        self._controllers: dict[str, Controller] = {}
-
-    @property
-    def electors(self) -> Mapping[str, LeaderElector]:
-        """Who competes, by the name of the lease."""
-        return MappingProxyType(self._electors)
-
-    @property
-    def controllers(self) -> Mapping[str, Controller]:
-        """Those that were started, or left out, since we lead."""
-        return MappingProxyType(self._controllers)
+        self.electors: dict[str, LeaderElector] = {}
+        self.controllers: dict[str, Controller] = {}
 
     async def beat(self) -> None:
         """Measure how late the event loop is, until cancelled."""
@@ -73,11 +62,6 @@ class Vitals:
             await asyncio.sleep(BEAT_S)
             late = clock.monotonic() - due > LATE_S
             self.late_beats = self.late_beats + 1 if late else 0
-
-    def elects(self, lease: str, elector: LeaderElector) -> LeaderElector:
-        """Somebody competes for a lease."""
-        self._electors[lease] = elector
-        return elector
 
     def opened(self, handle: Handle) -> None:
         """The provider is open."""
@@ -91,15 +75,15 @@ class Vitals:
     def stand_by(self) -> None:
         """We lead no more: there are no caches, and no controller runs."""
         self.informers = None
-        self._controllers.clear()
+        self.controllers.clear()
 
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
         """A controller runs inside the block; it is cancelled, or something is wrong."""
-        controller = self._controllers[name] = Controller()
+        controller = self.controllers[name] = Controller()
         yield
         controller.ended = True
 
     def left_out(self, name: str, why: str) -> None:
         """A controller does not run, and that is in order."""
-        self._controllers[name] = Controller(note=f"not running: {why}")
+        self.controllers[name] = Controller(note=f"not running: {why}")

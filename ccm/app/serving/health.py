@@ -11,15 +11,16 @@ neither a restart nor patience changes that. A standby is ready when it reaches 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
-from ccm.app.reviews import Raw
-from ccm.app.vitals import LATE_S, Controller, Vitals
+from ccm.app.serving.reviews import Raw
+from ccm.app.serving.vitals import LATE_S, Controller, Vitals
 from ccm.base import clock
 from ccm.kube import errors, queue_metrics
 from ccm.kube.informer import Informer
 from ccm.serving.health import WELL, Check, Finding, wrong
-from ccm.serving.remembered import Remembered
+from ccm.serving.ttl_cache import TTLCache
 
 LATE_BEATS = 5
 """The event loop is ill if so many beats in a row were late: one burst of work is no illness,
@@ -53,7 +54,7 @@ class Checks:
     def __init__(self, vitals: Vitals, api: Raw) -> None:
         self._vitals = vitals
         self._api = api
-        self._asked: Remembered[None, Finding] = Remembered(lambda _found: ASKED_S)
+        self._asked: TTLCache[None, Finding] = TTLCache(lambda _found: ASKED_S)
         self._alive = (
             Check(name="ping", look=_now(lambda: WELL)),
             Check(name="event-loop", look=_now(self._loop)),
@@ -88,11 +89,8 @@ class Checks:
         return (Check(name="leaderElection", look=_now(self._election)),)
 
     def _controllers(self) -> Sequence[Check]:
-        def looking(controller: Controller) -> Callable[[], Finding]:
-            return lambda: _controller(controller)
-
         return [
-            Check(name=name, look=_now(looking(controller)))
+            Check(name=name, look=_now(partial(_controller, controller)))
             for name, controller in self._vitals.controllers.items()
         ]
 
@@ -148,7 +146,7 @@ class Checks:
     async def _ask_api_server(self) -> Finding:
         try:
             await self._api.raw("GET", "/readyz", retry=False)
-        except (errors.Forbidden, errors.Missing):
+        except (errors.Forbidden, errors.NotFound):
             return Finding(detail="reached")  # it answers, and that is all we asked for
         except errors.KubeError as error:
             return wrong(str(error))

@@ -15,9 +15,10 @@ import aiohttp
 import pytest
 
 from ccm import cloud
-from ccm.app import certificates, options, webhooks
+from ccm.app import options
 from ccm.app.options import names
 from ccm.app.provider import Misconfigured
+from ccm.app.serving import certificates, webhooks
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.sandbox import ports
 
@@ -52,23 +53,6 @@ def parsed(*words: str) -> options.Options:
 )
 def test_which_webhooks_are_served(words: list[str], expected: tuple[str, ...]) -> None:
     assert webhooks.enabled(parsed(*words)) == expected
-
-
-@pytest.mark.row("webhook-serve-05")
-@pytest.mark.parametrize(
-    ("requested", "expected"),
-    [
-        (["a", "b"], "ab"),
-        (["a"], "a"),
-        (["a", "-b"], "a"),
-        (["-b"], ""),
-        (["*"], "ab"),
-        (["*", "-b"], "a"),
-        ([], ""),
-    ],
-)
-def test_lists_of_webhooks(requested: list[str], expected: str) -> None:
-    assert "".join(one for one in "ab" if names.is_enabled(one, requested)) == expected
 
 
 def test_every_name_can_be_made() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from ccm.serving.authentication import Authenticator
 from ccm.serving.authorization import Authorizer, Paths
+from ccm.serving.handler_chain import HandlerChain
 from ccm.serving.http import Request, Response, text
 from ccm.serving.identity import User
-from ccm.serving.site import Site
 from tests.unit.serving.callers import Reviewer, request
 
 TOKEN = {"Authorization": "Bearer right"}
@@ -21,9 +21,9 @@ async def page(asked: Request) -> Response:
     return text(f"page of {asked.path}")
 
 
-def site(*, rights: list[tuple[str, str]] | None = RIGHTS) -> Site:
+def site(*, rights: list[tuple[str, str]] | None = RIGHTS) -> HandlerChain:
     reviewer = Reviewer({"right": User(name="alice")}, rights)
-    return Site(
+    return HandlerChain(
         {"/page": page, "/folder/": page, "/open": page},
         authenticator=Authenticator(reviewer, token_ttl_s=10.0),
         authorizer=Authorizer(reviewer, Paths(["/open"]), allowed_ttl_s=10.0, denied_ttl_s=10.0),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ccm.serving.remembered import Remembered
+from ccm.serving.ttl_cache import TTLCache
 
 pytestmark = pytest.mark.virtual_time
 
@@ -27,7 +27,7 @@ class Source:
 
 
 async def test_who_asks_at_the_same_time_gets_the_same_answer() -> None:
-    source, memory = Source(), Remembered[str, int](lambda _: 0.0)
+    source, memory = Source(), TTLCache[str, int](lambda _: 0.0)
     source.let.clear()
     waiting = [asyncio.create_task(memory.get("key", source)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -39,7 +39,7 @@ async def test_who_asks_at_the_same_time_gets_the_same_answer() -> None:
 
 
 async def test_who_leaves_does_not_take_the_answer_away() -> None:
-    source, memory = Source(), Remembered[str, int](lambda _: 9.0)
+    source, memory = Source(), TTLCache[str, int](lambda _: 9.0)
     source.let.clear()
     leaves = asyncio.create_task(memory.get("key", source))
     stays = asyncio.create_task(memory.get("key", source))
@@ -54,14 +54,14 @@ async def test_who_leaves_does_not_take_the_answer_away() -> None:
 
 
 async def test_nothing_is_kept_for_no_time() -> None:
-    source, memory = Source(), Remembered[str, int](lambda _: 0.0)
+    source, memory = Source(), TTLCache[str, int](lambda _: 0.0)
 
     assert [await memory.get("key", source), await memory.get("key", source)] == [1, 2]
 
 
 async def test_the_answer_unused_for_longest_is_forgotten_first() -> None:
     source = Source()
-    memory = Remembered[str, int](lambda _: 9.0, size=2)
+    memory = TTLCache[str, int](lambda _: 9.0, size=2)
 
     await memory.get("a", source)
     await memory.get("b", source)
@@ -73,7 +73,7 @@ async def test_the_answer_unused_for_longest_is_forgotten_first() -> None:
 
 
 async def test_closing_ends_what_is_asked() -> None:
-    source, memory = Source(), Remembered[str, int](lambda _: 9.0)
+    source, memory = Source(), TTLCache[str, int](lambda _: 9.0)
     source.let.clear()
     waiting = asyncio.create_task(memory.get("key", source))
     await asyncio.sleep(0)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from ccm.app import health
-from ccm.app.health import Checks
-from ccm.app.vitals import Vitals
+from ccm.app.serving import health
+from ccm.app.serving.health import Checks
+from ccm.app.serving.vitals import Vitals
 from ccm.base import clock
 from ccm.cloud import errors as cloud_errors
 from ccm.cloud.calls.handle import Handle
@@ -22,6 +22,7 @@ from ccm.kube.workqueue import WorkQueue
 from ccm.serving.health import Check
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, jump
+from tests.unit.app.serving.api import Api
 from tests.unit.cloud.calls.provider import cloud
 
 pytestmark = pytest.mark.virtual_time
@@ -32,28 +33,11 @@ UNWELL = errors.ServerError(status=500, reason="InternalError", message="etcd fa
 WRONG_TOKEN = errors.Unauthorized(status=401, reason="Unauthorized", message="who are you")
 
 
-class Api:
-    """An API server that is well, or raises this."""
-
-    def __init__(self, trouble: Exception | None = None) -> None:
-        self.trouble = trouble
-        self.asked = 0
-
-    async def raw(
-        self, method: str, path: str, *, body: bytes | None = None, retry: bool = True
-    ) -> bytes:
-        self.asked += 1
-        assert (method, path) == ("GET", "/readyz")
-        if self.trouble is not None:
-            raise self.trouble
-        return b"ok"
-
-
 class World:
     """A daemon that runs well, until a test breaks something."""
 
     def __init__(self, trouble: Exception | None = None) -> None:
-        self.api = Api(trouble)
+        self.api = Api(trouble or b"ok")
         self.vitals = Vitals()
         self.vitals.opened(Handle(Cloud(name="paper")))
         self.checks = Checks(self.vitals, self.api)
@@ -168,7 +152,7 @@ async def test_a_worker_that_does_not_come_back_is_ill() -> None:
 async def test_a_lost_lease_that_goes_unnoticed_is_ill() -> None:
     world = World()
     elector: Any = SimpleNamespace(check=lambda: "failed election")
-    world.vitals.elects("lease", elector)
+    world.vitals.electors["lease"] = elector
 
     assert await world.live() == {"leaderElection": "failed election"}
     assert world.checks.healthz()[0].name == "leaderElection"
@@ -192,8 +176,8 @@ async def test_the_api_server_is_not_asked_for_every_probe() -> None:
 
     await world.ready()
     await world.ready()
-    assert world.api.asked == 1
-    world.api.trouble = None
+    assert [asked[:2] for asked in world.api.sent] == [("GET", "/readyz")]
+    world.api.now(b"ok")
     jump(health.ASKED_S + 0.1)
 
     assert await world.ready() == {}

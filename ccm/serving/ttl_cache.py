@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Remembered(Generic[K, V]):
+class TTLCache(Generic[K, V]):
     """A memory to ask through.
 
     Args:

@@ -20,7 +20,7 @@ from ccm.serving.identity import User
 _NEVER_CACHE = ("Cache-Control", "no-cache, private")
 
 
-class Site:
+class HandlerChain:
     """Answers requests.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ccm.app.options import FLAGS, Options, config, migration
 from ccm.base.durations import format_duration
-from ccm.serving.http import JSON, Request, Response
+from ccm.serving.http import JSON, Handler, Request, Response
 
 _GROUP = config.GROUP_VERSION.partition("/")[0]
 
@@ -34,19 +34,13 @@ def document(options: Options) -> dict[str, Any]:
     return {_GROUP: found}
 
 
-class Configz:
-    """The page.
+def page(options: Options) -> Handler:
+    """The page with the settings in effect."""
 
-    Args:
-        options: the flags.
-    """
+    async def answer(_request: Request) -> Response:
+        return Response(body=json.dumps(document(options)).encode(), content_type=JSON)
 
-    def __init__(self, options: Options) -> None:
-        self._options = options
-
-    async def page(self, _request: Request) -> Response:
-        """The settings in effect."""
-        return Response(body=json.dumps(document(self._options)).encode(), content_type=JSON)
+    return answer
 
 
 def _plain(value: Any, *, is_list: bool) -> Any:

@@ -19,8 +19,9 @@ import msgspec
 
 from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
-from ccm.app.reviews import Raw
+from ccm.app.serving.reviews import Raw
 from ccm.base import log
+from ccm.base.outage import Outage
 from ccm.kube import errors
 from ccm.serving.authentication import Proxies, Trust
 from ccm.serving.certs import CertificateError
@@ -45,8 +46,8 @@ class _ConfigMap(msgspec.Struct):
     data: dict[str, str] | None = None
 
 
-class Believed:
-    """Keeps what is believed up to date.
+class DynamicClientCA:
+    """Keeps up to date which authorities certify callers, and which proxies may speak for them.
 
     Args:
         options: the flags.
@@ -60,11 +61,21 @@ class Believed:
         self._options = options
         self._client = None if options.authentication_skip_lookup else client
         self._adopt = adopt
-        self._log = log.logger("serving")
         self._looked_up = self._client is None
         self._cluster: Mapping[str, str] = {}
         self._used: Trust | None = None
-        self._said = ""
+        logger = log.logger("serving")
+        self._unread = Outage(
+            logger,
+            begins="the API server does not let us read the cluster's authentication settings, "
+            "retrying; callers may be taken for anonymous",
+            ends="the cluster's authentication settings are read again",
+        )
+        self._unusable = Outage(
+            logger,
+            begins="client authorities cannot be used, the old stay until these are corrected",
+            ends="client authorities can be used again",
+        )
 
     @property
     def waiting(self) -> str:
@@ -89,34 +100,32 @@ class Believed:
             Misconfigured: the config map cannot be had, and nobody said that it need not.
         """
         while True:
-            looked_up = await self._look_up()
+            await self._look_up()
             try:
                 await self._use()
             except (OSError, ValueError, CertificateError) as error:
-                if self._is_news(error):
-                    self._log.warning(
-                        "client authorities cannot be used, the old stay", error=str(error)
-                    )
+                self._unusable.goes_on(error=str(error))
             else:
-                self._said = "" if looked_up else self._said
+                self._unusable.is_over()
             await asyncio.sleep(CHECK_S if self._looked_up else RETRY_S)
 
-    async def _look_up(self) -> bool:
-        """Read the config map, if there is anybody to ask; whether that went well."""
+    async def _look_up(self) -> None:
+        """Read the config map, if there is anybody to ask."""
         if self._client is None:
-            return True
+            return
         try:
             answer = await self._client.raw("GET", PATH)
             self._cluster = msgspec.json.decode(answer, type=_ConfigMap).data or {}
-        except errors.Missing:
+        except errors.NotFound:
             # A cluster whose API server believes no authority has none for us either.
             self._cluster = {}
         except (errors.KubeError, *errors.UNDECODABLE) as error:
-            return self._not_looked_up(error)
+            self._not_looked_up(error)
+            return
         self._looked_up = True
-        return True
+        self._unread.is_over()
 
-    def _not_looked_up(self, error: Exception) -> bool:
+    def _not_looked_up(self, error: Exception) -> None:
         passes = isinstance(error, errors.KubeError) and not isinstance(error, errors.Forbidden)
         tolerated = self._options.authentication_tolerate_lookup_failure
         if not (self._looked_up or passes or tolerated):
@@ -124,55 +133,35 @@ class Believed:
                 f"config map {CONFIG_MAP} cannot be read: {error}; {_HINT}"
             ) from error
         self._looked_up = self._looked_up or not passes
-        if self._is_news(error):
-            self._log.warning(
-                "cluster's authentication settings cannot be read, callers may be taken for "
-                "anonymous",
-                error=str(error),
-            )
-        return False
+        self._unread.goes_on(error=str(error))
 
     async def _use(self) -> None:
-        trust = Trust(clients=await self._clients(), proxies=await self._proxies())
+        file = self._options.client_ca_file
+        trust = Trust(
+            clients=await _authorities(file, self._cluster.get("client-ca-file", "")),
+            proxies=await self._proxies(),
+        )
         if trust != self._used:
             self._adopt(trust)
             self._used = trust
 
-    async def _clients(self) -> Authorities:
-        file = self._options.client_ca_file
-        return await _authorities(file, self._cluster.get("client-ca-file", ""))
-
     async def _proxies(self) -> Proxies:
-        options = self._options
-        if options.requestheader_client_ca_file:
-            return Proxies(
-                authorities=await _authorities(options.requestheader_client_ca_file, ""),
-                names=options.requestheader_allowed_names,
-                user_headers=options.requestheader_username_headers,
-                uid_headers=options.requestheader_uid_headers,
-                group_headers=options.requestheader_group_headers,
-                extra_prefixes=options.requestheader_extra_headers_prefix,
-            )
+        """All from flags if one names the authority of proxies, else all from the cluster."""
+        file = self._options.requestheader_client_ca_file
+        setting: Callable[[str], Any] = self._options.get if file else self._list
+        authorities = self._cluster.get("requestheader-client-ca-file", "")
         return Proxies(
-            authorities=await _authorities(
-                "", self._cluster.get("requestheader-client-ca-file", "")
-            ),
-            names=self._list("allowed-names"),
-            user_headers=self._list("username-headers"),
-            uid_headers=self._list("uid-headers"),
-            group_headers=self._list("group-headers"),
-            extra_prefixes=self._list("extra-headers-prefix"),
+            authorities=await _authorities(file, authorities),
+            names=setting("requestheader-allowed-names"),
+            user_headers=setting("requestheader-username-headers"),
+            uid_headers=setting("requestheader-uid-headers"),
+            group_headers=setting("requestheader-group-headers"),
+            extra_prefixes=setting("requestheader-extra-headers-prefix"),
         )
 
-    def _list(self, name: str) -> tuple[str, ...]:
-        text = self._cluster.get(f"requestheader-{name}", "")
-        found: Any = msgspec.json.decode(text, type=list[str]) if text else []
-        return tuple(found)
-
-    def _is_news(self, error: Exception) -> bool:
-        """Whether this trouble was not said last; it comes again with each look."""
-        before, self._said = self._said, str(error)
-        return self._said != before
+    def _list(self, name: str) -> Any:
+        text = self._cluster.get(name, "")
+        return tuple(msgspec.json.decode(text, type=list[str])) if text else ()
 
 
 async def _authorities(file: str, pem: str) -> Authorities:

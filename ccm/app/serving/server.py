@@ -13,28 +13,28 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from ccm.app import certificates, reviews
 from ccm.app import metrics as own_metrics
+from ccm.app import reload
 from ccm.app.clients import platform_name, user_agent
-from ccm.app.configz import Configz
-from ccm.app.health import Checks
 from ccm.app.options import PROGRAM, Options
 from ccm.app.provider import Misconfigured
-from ccm.app.reviews import Reviews
-from ccm.app.trust import Believed
-from ccm.app.vitals import Vitals
+from ccm.app.serving import certificates, configz, reviews
+from ccm.app.serving.health import Checks
+from ccm.app.serving.reviews import Reviews
+from ccm.app.serving.trust import DynamicClientCA
+from ccm.app.serving.vitals import Vitals
 from ccm.base import log, metrics
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.base.throttle import Unlimited
 from ccm.kube import config as kube_config
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
-from ccm.serving import certs, http, listener, verbosity
+from ccm.serving import certs, http, listener, tls, verbosity
 from ccm.serving.authentication import Authenticator, Trust
 from ccm.serving.authorization import Authorizer, Paths
+from ccm.serving.handler_chain import HandlerChain
 from ccm.serving.health import Health
 from ccm.serving.profiling import Profiling
-from ccm.serving.site import Site
 from ccm.serving.slis import Slis
 
 HEALTH = "health"
@@ -44,28 +44,30 @@ HEALTH_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What the server is made of besides flags.
+class ServerContext:
+    """What the server is made of.
 
     Attributes:
+        options: the flags.
         vitals: what the daemon knows about itself.
         transport: to the API server.
         environ: of the process; says whether it runs inside a cluster.
     """
 
+    options: Options
     vitals: Vitals
     transport: Transport
     environ: Mapping[str, str]
 
 
 @asynccontextmanager
-async def serving(options: Options, around: Surroundings) -> AsyncIterator[asyncio.Task[None]]:
+async def serving(context: ServerContext) -> AsyncIterator[asyncio.Task[None]]:
     """Serve inside the block; the task ends only by an exception.
 
     Raises:
         Misconfigured: the port cannot be opened. From the task: what else is wrong.
     """
-    task = spawn(_serve(options, around, _bind(options)), name="serving")
+    task = spawn(_serve(context, _bind(context.options)), name="serving")
     try:
         yield task
     finally:
@@ -86,48 +88,60 @@ def _bind(options: Options) -> socket.socket | None:
         raise Misconfigured(f"--secure-port={options.secure_port}: {error}") from error
 
 
-async def _serve(options: Options, around: Surroundings, port: socket.socket | None) -> None:
+async def _serve(context: ServerContext, port: socket.socket | None) -> None:
     if port is None:
         await asyncio.get_running_loop().create_future()
         return
     own_metrics.describe(platform_name())
+    options, vitals = context.options, context.vitals
     async with AsyncExitStack() as stack:
         stack.callback(port.close)
-        keeper = certificates.keeper(options, certificates.SERVER)
-        asks = await _reviewers(stack, options, around)
+        reloader = certificates.keeper(options, certificates.SERVER)
+        tokens, access = await _reviewers(stack, context)
         authenticator = Authenticator(
-            Reviews(asks.tokens) if asks.tokens else None,
+            Reviews(tokens) if tokens else None,
             token_ttl_s=options.authentication_token_webhook_cache_ttl.total_seconds(),
         )
-
-        def adopt(trust: Trust) -> None:
-            keeper.trust(trust.pem)
-            authenticator.trust = trust
-
-        believed = Believed(options, asks.tokens, adopt)
-        around.vitals.waiting = lambda: believed.waiting
-        await believed.start()
-        try:
-            await keeper.start()
-        except certs.CertificateError as error:
-            raise Misconfigured(f"HTTPS server: {error}") from error
-        checks = Checks(around.vitals, _health_client(around.transport))
+        client_ca = await _client_ca(context, tokens, authenticator, reloader)
+        checks = Checks(vitals, _health_client(context.transport))
         stack.push_async_callback(checks.close)
-        site = Site(
+        site = HandlerChain(
             pages(options, checks),
             authenticator=authenticator,
-            authorizer=_authorizer(options, asks.access),
+            authorizer=_authorizer(options, access),
         )
         stack.push_async_callback(site.close)
-        server = http.Server(site.answer, context=keeper.context)
+        server = http.Server(site.answer, context=reloader.context)
         stack.push_async_callback(server.close)
         await server.start(port)
         host, number = port.getsockname()[:2]
         log.logger("serving").info("serving", address=f"{host}:{number}")
         async with Group() as group:
-            group.start(keeper.run(), name="certificates")
-            group.start(believed.run(), name="client-authorities")
-            group.start(around.vitals.beat(), name="beat")
+            group.start(reloader.run(), name="certificates")
+            group.start(client_ca.run(), name="client-authorities")
+            group.start(vitals.beat(), name="beat")
+
+
+async def _client_ca(
+    context: ServerContext,
+    client: Client | None,
+    authenticator: Authenticator,
+    reloader: tls.CertReloader,
+) -> DynamicClientCA:
+    """Whom both believe from now on; and the server's own certificate is read."""
+
+    def adopt(trust: Trust) -> None:
+        reloader.trust(trust.pem)
+        authenticator.trust = trust
+
+    found = DynamicClientCA(context.options, client, adopt)
+    context.vitals.waiting = lambda: found.waiting
+    await found.start()
+    try:
+        await reloader.start()
+    except certs.CertificateError as error:
+        raise Misconfigured(f"HTTPS server: {error}") from error
+    return found
 
 
 def pages(options: Options, checks: Checks) -> dict[str, http.Handler]:
@@ -136,7 +150,7 @@ def pages(options: Options, checks: Checks) -> dict[str, http.Handler]:
     found: dict[str, http.Handler] = {
         "/metrics": _metrics,
         "/metrics/slis": slis.page,
-        "/configz": Configz(options).page,
+        "/configz": configz.page(options),
     }
     for name in ("healthz", "livez", "readyz"):
         found |= Health(name, getattr(checks, name), slis=slis).pages
@@ -149,46 +163,49 @@ async def _metrics(_request: http.Request) -> http.Response:
     return http.Response(body=metrics.exposition(), content_type=metrics.CONTENT_TYPE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reviewers:
+async def _reviewers(
+    stack: AsyncExitStack, context: ServerContext
+) -> tuple[Client | None, Client | None]:
     """Who can be asked about tokens and about rights; None: nobody."""
-
-    tokens: Client | None
-    access: Client | None
-
-
-async def _reviewers(stack: AsyncExitStack, options: Options, around: Surroundings) -> _Reviewers:
-    tokens = await _transport(stack, options.authentication_kubeconfig, options, around)
+    options, logger = context.options, log.logger("serving")
+    tokens = await _transport(stack, "authentication-kubeconfig", context)
     if options.authorization_kubeconfig == options.authentication_kubeconfig:
         access = tokens
     else:
-        access = await _transport(stack, options.authorization_kubeconfig, options, around)
-    logger = log.logger("serving")
+        access = await _transport(stack, "authorization-kubeconfig", context)
     if tokens is None:
         logger.info("callers' tokens are not checked: no --authentication-kubeconfig")
     if access is None:
         logger.info("callers get the always allowed paths only: no --authorization-kubeconfig")
-    return _Reviewers(
-        tokens=reviews.client(tokens, "authentication") if tokens else None,
-        access=reviews.client(access, "authorization") if access else None,
+    return (
+        reviews.client(tokens, "authentication") if tokens else None,
+        reviews.client(access, "authorization") if access else None,
     )
 
 
-async def _transport(
-    stack: AsyncExitStack, kubeconfig: str, options: Options, around: Surroundings
-) -> Transport | None:
+async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -> Transport | None:
     """To the API server that a flag names, or to the cluster we run in; None without either."""
-    if not kubeconfig and not around.environ.get("KUBERNETES_SERVICE_HOST"):
+    options, environ = context.options, context.environ
+    kubeconfig = str(options.get(flag))
+    if not kubeconfig and not environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     if not kubeconfig and not options.kubeconfig and not options.master:
-        return around.transport  # that is the cluster we run in
+        return context.transport  # that is the cluster we run in
+    since = reload.signatures(kubeconfig)
     try:
-        cluster = await asyncio.to_thread(kube_config.load, kubeconfig, environ=around.environ)
+        cluster = await asyncio.to_thread(kube_config.load, kubeconfig, environ=environ)
     except kube_config.ConfigError as error:
         given = f"{kubeconfig}: " if kubeconfig else ""
         raise Misconfigured(f"authentication and authorization: {given}{error}") from error
-    opened = Transport(cluster, user_agent=user_agent(PROGRAM))
-    return await stack.enter_async_context(opened)
+    wire = await stack.enter_async_context(Transport(cluster, user_agent=user_agent(PROGRAM)))
+    source = reload.Kubeconfig(kubeconfig, wire, environ=environ, name=flag)
+    follower = reload.Reloader([source], _untold, since=since)
+    stack.push_async_callback(cancel_and_join, spawn(follower.run(), name=f"reload-{flag}"))
+    return wire
+
+
+def _untold(_kind: str, _reason: str, _message: str) -> None:
+    """The log says it; who leads, and may record events, is not known here."""
 
 
 def _authorizer(options: Options, client: Client | None) -> Authorizer:

@@ -1,0 +1,136 @@
+"""Who leads: one process at a time holds the Lease; what two managers share has a second one."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable
+
+from ccm.app.clients import Clients
+from ccm.app.events import HURRIED_FLUSH_S, Events
+from ccm.app.options import Options, migration
+from ccm.app.options.documents import DocumentError
+from ccm.app.provider import Misconfigured
+from ccm.app.serving.vitals import Vitals
+from ccm.app.stopping import EXIT_LOST_LEASE, EXIT_OK
+from ccm.base import log
+from ccm.base.lastresort import LastResort
+from ccm.kube.leader import LeaderElector, LostLease
+from ccm.kube.lock import LeaderElectionConfig, new_identity
+from ccm.kube.resources import LEASES
+from ccm.model.meta import ObjectReference
+from ccm.model.names import COMPONENT_MANAGER
+
+LAST_MOMENT = 0.8
+"""Part of the time between the loss of the lease and its end after which all has to be over."""
+
+Lead = Callable[[], Awaitable[None]]
+"""What is done while we lead."""
+
+
+class Election:
+    """Competes for leases, all under one identity.
+
+    Args:
+        options: the flags.
+        clients: makes the client that writes leases.
+        events: told who leads.
+        vitals: told who competes.
+        last_resort: armed when a lease is lost.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        clients: Clients,
+        events: Events,
+        vitals: Vitals,
+        last_resort: LastResort,
+    ) -> None:
+        self._options = options
+        self._renew_deadline_s = options.leader_elect_renew_deadline.total_seconds()
+        self._leases = clients.lease(self._renew_deadline_s).resource(LEASES)
+        self._events = events
+        self._vitals = vitals
+        self._last_resort = last_resort
+        self._identity = new_identity(socket.gethostname())
+        self._log = log.logger("daemon")
+
+    async def run(self, lead: Lead) -> int:
+        """Lead when it is our turn, at once if there is no election; the exit code."""
+        if not self._options.leader_elect:
+            await lead()
+            return EXIT_OK
+        try:
+            await self.hold(self._options.leader_elect_resource_name, lead)
+        except LostLease as error:
+            self._log.error("leaderelection lost", error=str(error))
+            return EXIT_LOST_LEASE
+        except BaseExceptionGroup as group:
+            lost = group.subgroup(LostLease)
+            if lost is None:
+                raise
+            self._log.error("migration leaderelection lost", error=str(lost.exceptions[0]))
+            return EXIT_LOST_LEASE
+        return EXIT_OK
+
+    async def hold(self, lease: str, lead: Lead) -> None:
+        """Compete for one lease and lead while it is ours.
+
+        Raises:
+            LostLease: it is not ours any more.
+        """
+        options = self._options
+        elector = LeaderElector(
+            self._leases,
+            LeaderElectionConfig(
+                namespace=options.leader_elect_resource_namespace,
+                name=lease,
+                identity=self._identity,
+                lease_duration_s=options.leader_elect_lease_duration.total_seconds(),
+                renew_deadline_s=self._renew_deadline_s,
+                retry_period_s=options.leader_elect_retry_period.total_seconds(),
+            ),
+            recorder=self._events.recorder(COMPONENT_MANAGER),
+            on_lost=self._lost,
+            before_release=lambda: self._events.flush(HURRIED_FLUSH_S),
+        )
+        self._vitals.electors[lease] = elector
+        await elector.run(lead)
+
+    def tell(self, kind: str, reason: str, message: str) -> None:
+        """Record an event about our own lease: it stands for the daemon as a whole."""
+        about = ObjectReference(
+            api_version=LEASES.api_version,
+            kind=LEASES.kind,
+            namespace=self._options.leader_elect_resource_namespace,
+            name=self._options.leader_elect_resource_name,
+        )
+        self._events.recorder(COMPONENT_MANAGER).event(about, kind, reason, message)
+
+    def _lost(self) -> None:
+        """A successor may lead soon; nothing of ours may run then, not even a thread."""
+        self._events.abandon()
+        log.flush()
+        left = self._options.leader_elect_lease_duration - self._options.leader_elect_renew_deadline
+        self._last_resort.arm(LAST_MOMENT * left.total_seconds(), EXIT_LOST_LEASE)
+
+
+def migration_plan(options: Options) -> migration.Plan | None:
+    """Which controllers run under a second lease; None = no migration.
+
+    Raises:
+        Misconfigured: the file with the plan cannot be used, or both leases are the same.
+    """
+    if not (options.leader_elect and options.enable_leader_migration):
+        return None
+    file = options.leader_migration_config
+    try:
+        plan = migration.load(file) if file else options.leader_migration or migration.DEFAULT
+    except DocumentError as error:
+        raise Misconfigured(str(error)) from error
+    if plan.leader_name == options.leader_elect_resource_name:
+        raise Misconfigured(
+            f"--leader-migration-config={file}: leaderName is {plan.leader_name!r}, which is "
+            "--leader-elect-resource-name already; give the shared lease a name of its own"
+        )
+    return plan

@@ -1,0 +1,109 @@
+"""What a configuration is read from: sections of a kubeconfig, and the files it names."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ccm.base.files import Signature, signature
+
+
+class ConfigError(Exception):
+    """The configuration is missing, unreadable or not supported; the message says where."""
+
+
+class Parts:
+    """Reads files, and remembers how they looked before."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Path, Signature] = {}
+
+    def read(self, path: Path) -> bytes:
+        """The content of a file; raises OSError."""
+        self.seen[path] = signature(path)
+        return path.read_bytes()
+
+    def token(self, path: Path) -> str:
+        """The token in a file, without surrounding white space; raises OSError, ValueError."""
+        token = self.read(path).decode(errors="replace").strip()
+        if not token:
+            raise ValueError(f"token file {path} is empty")
+        if not (token.isascii() and token.isprintable()):
+            raise ValueError(f"token file {path} holds no token, or more than one")
+        return token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a kubeconfig with its place, so that every complaint can name it."""
+
+    file: Path
+    name: str
+    fields: Mapping[str, Any]
+
+    def fault(self, field: str, words: str) -> ConfigError:
+        """What is wrong with a field, to be raised."""
+        return ConfigError(f"{self.file}: {self.name}: {field}: {words}")
+
+    def refuse_others(self, honoured: set[str]) -> None:
+        """Raise for a field that would be ignored."""
+        for name, value in self.fields.items():
+            if name not in honoured and value not in (None, "", False, [], {}):
+                raise self.fault(str(name), "is not supported")
+
+    def text(self, field: str) -> str:
+        """A string; empty if it is not set."""
+        value = self.fields.get(field)
+        if value is None:
+            return ""
+        if not isinstance(value, str):
+            raise self.fault(field, "must be a string")
+        return value
+
+    def flag(self, field: str) -> bool:
+        """A truth value; False if it is not set."""
+        value = self.fields.get(field)
+        if value is None:
+            return False
+        if not isinstance(value, bool):
+            raise self.fault(field, "must be true or false")
+        return value
+
+    def path(self, field: str) -> Path | None:
+        """A path, relative to the file; None if it is not set."""
+        value = self.text(field)
+        return self.file.parent / value if value else None
+
+    def data(self, field: str) -> bytes | None:
+        """Bytes given in base64; None if they are not set."""
+        value = self.text(field)
+        if not value:
+            return None
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError) as problem:
+            raise self.fault(field, f"is not base64: {problem}") from problem
+
+    def content(self, field: str, parts: Parts) -> bytes | None:
+        """Inline data wins over a file, as in client-go."""
+        inline = self.data(f"{field}-data")
+        file = self.path(field)
+        if inline is not None or file is None:
+            return inline
+        try:
+            return parts.read(file)
+        except (OSError, ValueError) as problem:
+            raise self.fault(field, str(problem)) from problem
+
+    def items(self, field: str) -> list[Any]:
+        """A list; empty if it is not set."""
+        value = self.fields.get(field)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self.fault(field, "must be a list")
+        return value

@@ -1,0 +1,225 @@
+"""Whom the HTTPS server believes: flags, files and the cluster's own settings."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from ccm.app import options
+from ccm.app.provider import Misconfigured
+from ccm.app.serving.trust import CHECK_S, RETRY_S, DynamicClientCA
+from ccm.kube import errors
+from ccm.serving.authentication import Trust
+from ccm.serving.certs import CertificateError
+from ccm.testing.clock import advance
+from tests import pki
+from tests.unit.app.serving.api import Api
+
+pytestmark = pytest.mark.virtual_time
+
+DOWN = errors.Unreachable("refused", kind="refused")
+REFUSED = errors.Forbidden(status=403, reason="Forbidden", message="not you")
+STRANGE = errors.Unauthorized(status=401, reason="Unauthorized", message="who are you")
+ABSENT = errors.NotFound(status=404, reason="NotFound", message="no such map")
+
+
+class Cluster:
+    """An API server with its settings, and whom a server beside it is to believe."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clients = pki.Authority(folder, "clients")
+        self.proxies = pki.Authority(folder, "proxies")
+        self.api = Api(self.settings(self.clients, self.proxies))
+        self.adopted: list[Trust] = []
+
+    @property
+    def trust(self) -> Trust:
+        """What was adopted last."""
+        return self.adopted[-1]
+
+    def settings(self, clients: pki.Authority, proxies: pki.Authority) -> dict[str, Any]:
+        """The config map of a cluster that believes these."""
+        data = {
+            "client-ca-file": clients.own.decode(),
+            "requestheader-client-ca-file": proxies.own.decode(),
+            "requestheader-allowed-names": '["front"]',
+            "requestheader-username-headers": '["X-Remote-User"]',
+            "requestheader-group-headers": '["X-Remote-Group"]',
+            "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+        }
+        return {"data": data}
+
+    async def started(self, *flags: str, asked: bool = True) -> DynamicClientCA:
+        """Who believes what flags say; without `asked` these are all there is."""
+        chosen = options.parse(["--cloud-provider=sim", *flags])
+        found = DynamicClientCA(chosen, self.api if asked else None, self.adopted.append)
+        await found.start()
+        return found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+async def run_for(kept: DynamicClientCA, seconds: float = 0.0) -> None:
+    """Let it follow for so long; what it raises is raised."""
+    task = asyncio.create_task(kept.run())
+    try:
+        await advance(seconds)
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_clusters_own_settings_stand_in_for_flags(cluster: Cluster) -> None:
+    kept = await cluster.started()
+    assert cluster.trust == Trust()
+    assert kept.waiting
+
+    await run_for(kept)
+
+    assert not kept.waiting
+    assert cluster.trust.clients.pem == cluster.clients.own
+    proxies = cluster.trust.proxies
+    assert proxies.authorities.pem == cluster.proxies.own
+    assert (proxies.names, proxies.user_headers) == (("front",), ("X-Remote-User",))
+    assert (proxies.group_headers, proxies.uid_headers) == (("X-Remote-Group",), ())
+    assert proxies.extra_prefixes == ("X-Remote-Extra-",)
+    assert cluster.trust.pem is not None
+    assert cluster.clients.own in cluster.trust.pem
+
+
+@pytest.mark.parametrize("names", [(), ("gate", "door")])
+async def test_flags_go_before_the_clusters_settings(
+    cluster: Cluster, names: tuple[str, ...]
+) -> None:
+    kept = await cluster.started(
+        f"--client-ca-file={cluster.proxies.file}",
+        f"--requestheader-client-ca-file={cluster.clients.file}",
+        "--requestheader-username-headers=x-user",
+        f"--requestheader-allowed-names={','.join(names)}",
+    )
+    await run_for(kept)
+
+    assert cluster.trust.clients.pem == cluster.proxies.own
+    proxies = cluster.trust.proxies
+    assert proxies.authorities.pem == cluster.clients.own
+    assert (proxies.user_headers, proxies.names) == (("x-user",), names)
+
+
+@pytest.mark.row("serving-lookup-01")
+async def test_settings_that_may_not_be_read_end_the_process(cluster: Cluster) -> None:
+    cluster.api.now(REFUSED)
+    kept = await cluster.started()
+
+    with pytest.raises(Misconfigured, match=r"grant the role .* or pass --authentication-"):
+        await kept.run()
+
+
+@pytest.mark.row("serving-lookup-02")
+@pytest.mark.parametrize(
+    ("trouble", "flags", "asked"),
+    [
+        pytest.param(REFUSED, ["--authentication-tolerate-lookup-failure"], 1, id="tolerated"),
+        pytest.param(REFUSED, ["--authentication-skip-lookup"], 0, id="skipped"),
+        pytest.param(ABSENT, [], 1, id="not there"),
+    ],
+)
+async def test_the_server_runs_without_them_if_that_is_in_order(
+    cluster: Cluster, trouble: Exception, flags: list[str], asked: int
+) -> None:
+    cluster.api.now(trouble)
+    kept = await cluster.started(*flags)
+
+    await run_for(kept)
+
+    assert len(cluster.api.sent) == asked
+    assert not kept.waiting
+    assert cluster.trust == Trust()
+
+
+@pytest.mark.row("serving-lookup-03")
+@pytest.mark.parametrize("trouble", [DOWN, STRANGE], ids=["down", "credentials refused"])
+async def test_an_api_server_that_does_not_answer_is_waited_for(
+    cluster: Cluster, trouble: Exception
+) -> None:
+    cluster.api.now(trouble, trouble, cluster.settings(cluster.clients, cluster.proxies))
+    with capture_logs() as lines:
+        kept = await cluster.started()
+        await run_for(kept)
+        assert "was not read yet" in kept.waiting
+        await run_for(kept, RETRY_S)
+
+    assert not kept.waiting
+    assert cluster.trust.clients.pem == cluster.clients.own
+    assert [line["log_level"] for line in lines] == ["warning", "info"]
+
+
+@pytest.mark.row("serving-lookup-04")
+async def test_settings_that_change_are_followed(cluster: Cluster) -> None:
+    kept = await cluster.started()
+    await run_for(kept, CHECK_S)
+    changes = len(cluster.adopted)
+    assert cluster.trust.clients.pem == cluster.clients.own
+
+    cluster.api.now(cluster.settings(cluster.proxies, cluster.clients))
+    await run_for(kept, CHECK_S)
+
+    assert cluster.trust.clients.pem == cluster.proxies.own
+    assert len(cluster.adopted) == changes + 1
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param(DOWN, id="down"),
+        pytest.param(REFUSED, id="refused"),
+        pytest.param({"data": {"client-ca-file": "nonsense"}}, id="no authority"),
+        pytest.param({"data": {"requestheader-username-headers": "{"}}, id="no list"),
+    ],
+)
+async def test_what_cannot_be_used_later_changes_nothing(cluster: Cluster, later: object) -> None:
+    kept = await cluster.started()
+    await run_for(kept)
+    changes = len(cluster.adopted)
+
+    cluster.api.now(later)
+    await run_for(kept, CHECK_S)
+
+    assert cluster.trust.clients.pem == cluster.clients.own
+    assert len(cluster.adopted) == changes
+
+
+async def test_a_file_is_read_again_when_it_changes(cluster: Cluster) -> None:
+    kept = await cluster.started(f"--client-ca-file={cluster.clients.file}", asked=False)
+    assert cluster.trust.clients.pem == cluster.clients.own
+
+    cluster.clients.file.write_bytes(cluster.proxies.own)
+    await run_for(kept, CHECK_S)
+
+    assert cluster.trust.clients.pem == cluster.proxies.own
+
+
+async def test_a_file_that_cannot_be_used_ends_the_start(cluster: Cluster, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("")
+    for file in (tmp_path / "missing.pem", empty):
+        with pytest.raises(Misconfigured, match="client authorities"):
+            await cluster.started(f"--client-ca-file={file}", asked=False)
+
+
+async def test_what_tls_cannot_use_ends_the_start_too(cluster: Cluster) -> None:
+    def refuse(_trust: Trust) -> None:
+        raise CertificateError("no")
+
+    chosen = options.parse(["--cloud-provider=sim", f"--client-ca-file={cluster.clients.file}"])
+
+    with pytest.raises(Misconfigured, match="no"):
+        await DynamicClientCA(chosen, None, refuse).start()

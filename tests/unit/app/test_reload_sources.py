@@ -1,0 +1,202 @@
+"""What each file that is followed does with its new content."""
+
+from __future__ import annotations
+
+import functools
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, nullcontext
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+import yaml
+
+from ccm.app import options, provider, reload
+from ccm.app.options import config
+from ccm.app.provider import ConfiguredProvider, ProviderHolder
+from ccm.app.reload import Refused
+from ccm.base import log
+from ccm.cloud import ConfigError, errors
+from ccm.cloud.config import Context
+from ccm.cloud.interface import Cloud
+from ccm.kube import config as kube_config
+from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.transport import Transport
+from tests.unit.app.serving.api import write_kubeconfig
+from tests.unit.kube.wire import (
+    CERTS,
+    Answer,
+    connect,
+    refuses,
+    says,
+    serve,
+    server_context,
+)
+
+
+@pytest.fixture
+def verbosity() -> Iterator[None]:
+    """The verbosity is as before afterwards."""
+    before = log.verbosity()
+    yield
+    log.change(before, ())
+
+
+async def outcome(source: reload.Source) -> str:
+    """What a source says about its content of now."""
+    try:
+        return await source.use()
+    except Refused as refusal:
+        return f"refused, final {refusal.final}: {refusal}"
+
+
+def write_config(path: Path, **flags: object) -> None:
+    head = {"apiVersion": config.GROUP_VERSION, "kind": config.KIND}
+    path.write_text(yaml.safe_dump({**head, "Flags": {"cloud-provider": "sim", **flags}}))
+
+
+def configuration(file: Path) -> reload.Configuration:
+    """The source of a file without anything special in it."""
+    write_config(file)
+    return reload.Configuration(config.effective(options.parse([f"--config={file}"])))
+
+
+@pytest.mark.usefixtures("verbosity")
+async def test_our_own_configuration_changes_what_is_logged_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    source = configuration(file)
+
+    write_config(file, v=4)
+    first = await source.use()
+    write_config(file, v=5, **{"cluster-name": "x"})
+    second = await source.use()
+
+    assert (first, second) == ("changed: v", "at the next start: cluster-name")
+    assert log.verbosity() == 5
+
+
+@pytest.mark.usefixtures("verbosity")
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"v": "x"}, "Flags.v"),
+        ({"kube-api-burst": -1}, "--kube-api-burst=-1"),
+        ({"q": 1}, "Flags.q"),
+    ],
+)
+async def test_a_broken_configuration_changes_nothing(
+    tmp_path: Path, wrong: dict[str, object], words: str
+) -> None:
+    file = tmp_path / "config"
+    source = configuration(file)
+    before = log.verbosity()
+    write_config(file, **wrong)
+
+    with pytest.raises(Refused, match=words):
+        await source.use()
+
+    assert log.verbosity() == before
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "followed"),
+    [
+        (None, "the provider was opened anew", {"new"}),
+        (ConfigError("no url"), "refused, final True", {"old", "new"}),
+        (errors.Unavailable("down"), "refused, final False", {"old", "new"}),
+        (OSError("x"), "refused, final False", {"old", "new"}),
+    ],
+)
+async def test_a_provider_that_does_not_open_is_refused(
+    tmp_path: Path, fault: Exception | None, said: str, followed: set[str]
+) -> None:
+    """Its files are followed too then, because they may be what has to be corrected."""
+
+    @asynccontextmanager
+    async def opener(given: Context) -> AsyncIterator[Cloud]:
+        given.follow("new")
+        if fault is not None:
+            raise fault
+        yield Cloud(name="new", has_cluster_id=True)
+
+    file = tmp_path / "cloud.yaml"
+    file.touch()
+    configured = ConfiguredProvider(options.parse([f"--cloud-config={file}"]), opener, Mock())
+    configured.followed[Path("old")] = None
+    holder = ProviderHolder()
+    handle = await holder.open(lambda: nullcontext(Cloud(name="old")))
+    source = reload.CloudConfig(
+        str(file), configured, holder, lambda cloud: provider.answers(cloud, None)
+    )
+
+    assert (await outcome(source)).startswith(said)
+    assert handle.cloud.name == ("old" if fault else "new")
+    assert {str(path) for path in source.more} == followed
+    await holder.close()
+
+
+@pytest.mark.parametrize(
+    ("server", "answer", "said", "token"),
+    [
+        ("{url}", says({}), "new credentials are in use", "new"),
+        ("{url}", refuses(401, "Unauthorized"), "refused, final False: ", "old"),
+        ("http://other:1", says({}), "refused, final True: it names another server", "old"),
+        ("", says({}), "refused, final True: .*server: is not set", "old"),
+    ],
+    ids=["good", "refused", "another server", "no server"],
+)
+async def test_new_credentials_are_tried_and_then_used(
+    tmp_path: Path, server: str, answer: Answer, said: str, token: str
+) -> None:
+    file = tmp_path / "file"
+    async with serve() as api, connect(api.url, credentials=Fixed(bearer("old"))) as wire:
+        write_kubeconfig(file, server.format(url=api.url), "new")
+        api.will(answer)
+
+        found = await outcome(reload.Kubeconfig(str(file), wire, environ={}))
+        api.answers.clear()
+        await wire.do("GET", "/x")
+
+    assert re.match(said, found)
+    assert api.seen[-1].headers["Authorization"] == f"Bearer {token}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "token"),
+    [
+        (says({}), "new credentials are in use", "second-token"),
+        (refuses(401, "Unauthorized"), "refused", "first-token"),
+    ],
+    ids=["good", "refused"],
+)
+async def test_inside_a_cluster_the_service_account_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer, said: str, token: str
+) -> None:
+    """A rotated token is tried before it is used; until then the old one stays."""
+    shutil.copy(CERTS / "authority-one.pem", tmp_path / "ca.crt")
+    (tmp_path / "token").write_text("first-token")
+    monkeypatch.setattr(
+        kube_config, "load", functools.partial(kube_config.load, service_account=tmp_path)
+    )
+    async with serve(server_context("server-one")) as server:
+        host, port = "127.0.0.1", str(server.port)
+        environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+        async with Transport(kube_config.load(environ=environ)) as wire:
+            source = reload.Kubeconfig("", wire, environ=environ)
+            (tmp_path / "token").write_text("second-token")
+            await wire.do("GET", "/before")
+            server.will(answer)
+            found_out = await outcome(source)
+            await wire.do("GET", "/after")
+
+    assert (source.name, source.path) == ("service-account", tmp_path / "token")
+    assert set(source.more) == {tmp_path / "token", tmp_path / "ca.crt"}
+    assert found_out.startswith(said)
+    sent = [(one.target, one.headers["Authorization"]) for one in server.seen]
+    assert sent == [
+        ("/before", "Bearer first-token"),
+        ("/api/v1", "Bearer second-token"),
+        ("/after", f"Bearer {token}"),
+    ]

@@ -1,0 +1,30 @@
+"""A trouble that lasts is said twice: when it begins and when it is over."""
+
+from __future__ import annotations
+
+from structlog.testing import capture_logs
+
+from ccm.base.log import logger
+from ccm.base.outage import Outage
+from tests.handclock import HandClock
+
+
+def test_a_trouble_is_said_when_it_begins_and_when_it_is_over(hand: HandClock) -> None:
+    outage = Outage(logger("test"), begins="lost", ends="found")
+    with capture_logs() as lines:
+        outage.is_over()
+        outage.goes_on(error="one")
+        began = outage.since
+        hand.advance(2.5)
+        outage.goes_on(error="two")
+        assert outage
+        assert outage.since == began
+        outage.is_over()
+        outage.is_over()
+
+    assert not outage
+    assert [(line["log_level"], line["event"]) for line in lines] == [
+        ("warning", "lost"),
+        ("info", "found"),
+    ]
+    assert lines[-1]["after_s"] == 2.5

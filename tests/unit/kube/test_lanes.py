@@ -1,0 +1,85 @@
+"""Lanes of requests: few while answers are fast, more while somebody waits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.kube.lanes import LANES, PATIENCE_S, Lanes
+from ccm.testing.clock import advance, elapsed_s, settle
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Traffic:
+    """Requests that take a while, and how many were under way at once."""
+
+    def __init__(self) -> None:
+        self.lanes = Lanes()
+        self.now = self.most = 0
+        self.order: list[int] = []
+
+    async def request(self, number: int, seconds: float) -> None:
+        async with self.lanes.lane():
+            self.order.append(number)
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.sleep(seconds)
+            self.now -= 1
+
+    async def send(self, count: int, seconds: float) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                group.create_task(self.request(number, seconds))
+
+
+async def test_fast_answers_need_few_lanes() -> None:
+    traffic = Traffic()
+    await traffic.send(40, 0.001)
+    assert traffic.most == LANES
+    assert traffic.order == list(range(40))
+
+
+async def test_a_slow_server_gets_one_lane_more_for_each_while_that_somebody_waits() -> None:
+    traffic = Traffic()
+    await traffic.send(1000, 1.0)
+    assert traffic.most > 10 * LANES
+    # At the first lanes alone it would be 125 s.
+    assert elapsed_s() < 20.0
+    assert traffic.order == list(range(1000))
+
+
+async def test_when_the_rush_is_over_there_are_few_again() -> None:
+    traffic = Traffic()
+    await traffic.send(100, 1.0)
+    traffic.most = 0
+    await traffic.send(40, 0.001)
+    assert traffic.most == LANES
+
+
+async def test_who_gives_up_takes_no_lane() -> None:
+    traffic = Traffic()
+    first = [spawn(traffic.request(n, 100.0), name="first") for n in range(LANES)]
+    await settle()
+    late = spawn(traffic.request(99, 1.0), name="late")
+    await settle()
+    await cancel_and_join(late)
+    await advance(10 * PATIENCE_S)
+    assert traffic.order == list(range(LANES))
+    await cancel_and_join(*first)
+    await traffic.send(1, 0.0)
+    assert traffic.order[-1] == 0
+
+
+async def test_a_turn_that_comes_with_a_cancellation_is_passed_on() -> None:
+    traffic = Traffic()
+    first = [spawn(traffic.request(n, 0.001), name="first") for n in range(LANES)]
+    late = [spawn(traffic.request(100 + n, 0.001), name="late") for n in range(LANES)]
+    await settle()
+    for task in first:
+        task.add_done_callback(lambda _: [each.cancel() for each in late])
+    await asyncio.wait({*first, *late})
+    await asyncio.wait_for(traffic.send(LANES, 0.001), 0.01)
+    assert traffic.lanes._busy == 0
