@@ -8,7 +8,6 @@ import msgspec
 
 from ccm.app.clients import ACCOUNTS_NAMESPACE
 from ccm.app.election import migration_plan
-from ccm.app.options.documents import DocumentError
 from ccm.app.provider import Misconfigured
 from ccm.base.tasks import bounded
 from ccm.doctor.case import Case
@@ -62,7 +61,7 @@ def _wanted(case: Case) -> list[Need]:
     options = case.options
     try:
         plan = migration_plan(options)
-    except (DocumentError, Misconfigured):
+    except Misconfigured:
         plan = None  # the daemon says so when it starts
     # In a Pod the daemon asks about its callers in its own name; elsewhere it is told in whose.
     own = bool(case.account or case.environ.get(IN_CLUSTER))

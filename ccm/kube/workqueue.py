@@ -57,11 +57,6 @@ class WorkQueue(Generic[K]):
         """Keys that could be handed out now."""
         return len(self._ready)
 
-    @property
-    def is_shutting_down(self) -> bool:
-        """Whether `shut_down` was called."""
-        return self._shutting_down
-
     def add(self, key: K, *, background: bool = False) -> None:
         """Queue a key, now, unless it waits already.
 

@@ -39,11 +39,6 @@ def parse_cidrs(text: str) -> list[Network] | None:
     return found if len(found) == len(parsed) else None
 
 
-def same_family(one: Network, other: Network) -> bool:
-    """Whether both are IPv4 or both are IPv6."""
-    return one.version == other.version
-
-
 def overlap(one: Network, other: Network) -> bool:
     """Whether some address lies in both; never across families."""
     if isinstance(one, ipaddress.IPv4Network) and isinstance(other, ipaddress.IPv4Network):

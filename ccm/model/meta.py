@@ -123,15 +123,3 @@ class KubeObject(Wire, frozen=True, kw_only=True):
 def object_key(metadata: ObjectMeta) -> str:
     """`namespace/name`, or `name` without a namespace."""
     return f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name
-
-
-def split_key(key: str) -> tuple[str, str]:
-    """Split a key into namespace (may be empty) and name.
-
-    Raises:
-        ValueError: the key has more than one slash.
-    """
-    parts = key.split("/")
-    if len(parts) > 2:
-        raise ValueError(f"unexpected key format: {key!r}")
-    return ("", parts[0]) if len(parts) == 1 else (parts[0], parts[1])

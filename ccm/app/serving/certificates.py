@@ -20,7 +20,7 @@ PAIR_NAMES = {SERVER: PROGRAM, WEBHOOKS: f"{PROGRAM}-webhook"}
 """Names of a certificate's files in a `--cert-dir`, as in the Go reference."""
 
 
-def keeper(options: Options, prefix: str) -> tls.CertReloader:
+def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
     """Keeps the TLS context of a server.
 
     Raises:

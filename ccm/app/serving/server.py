@@ -96,7 +96,7 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
     options, vitals = context.options, context.vitals
     async with AsyncExitStack() as stack:
         stack.callback(port.close)
-        reloader = certificates.keeper(options, certificates.SERVER)
+        reloader = certificates.cert_reloader(options, certificates.SERVER)
         tokens, access = await _reviewers(stack, context)
         authenticator = Authenticator(
             Reviews(tokens) if tokens else None,
@@ -105,13 +105,13 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
         client_ca = await _client_ca(context, tokens, authenticator, reloader)
         checks = Checks(vitals, _health_client(context.transport))
         stack.push_async_callback(checks.close)
-        site = HandlerChain(
+        chain = HandlerChain(
             pages(options, checks),
             authenticator=authenticator,
             authorizer=_authorizer(options, access),
         )
-        stack.push_async_callback(site.close)
-        server = http.Server(site.answer, context=reloader.context)
+        stack.push_async_callback(chain.close)
+        server = http.Server(chain.answer, context=reloader.context)
         stack.push_async_callback(server.close)
         await server.start(port)
         host, number = port.getsockname()[:2]

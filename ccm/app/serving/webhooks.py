@@ -44,22 +44,22 @@ async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
     hooks = [Webhook(name=name, handle=_MAKERS[name](options, cloud)) for name in enabled(options)]
     if not hooks:
         return
-    keeper = certificates.keeper(options, certificates.WEBHOOKS)
+    reloader = certificates.cert_reloader(options, certificates.WEBHOOKS)
     endpoint = listener.Endpoint(
         address=options.webhook_bind_address, port=options.webhook_secure_port
     )
     server = http.Server(
         webhook.Webhooks(hooks).handle,
-        context=keeper.context,
+        context=reloader.context,
         max_body=webhook.MAX_BODY,
     )
     try:
-        await keeper.start()
+        await reloader.start()
         await server.start(listener.bind(endpoint))
         log.logger("webhook").info(
             "serving webhooks", address=str(endpoint), webhooks=[hook.name for hook in hooks]
         )
-        await keeper.run()
+        await reloader.run()
     except (listener.ListenError, certs.CertificateError) as error:
         raise Misconfigured(f"webhook server: {error}") from error
     finally:

@@ -44,10 +44,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _ranges(text: str) -> tuple[allocate.Network, ...]:
-    try:
-        found = tuple(ipaddress.ip_network(part) for part in text.split(","))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    found = tuple(ipaddress.ip_network(part) for part in text.split(","))
     if len(found) != len({network.version for network in found}):
         raise argparse.ArgumentTypeError(f"{text} has two ranges of one IP family")
     return found

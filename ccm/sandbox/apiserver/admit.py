@@ -11,7 +11,6 @@ import secrets
 import uuid
 from typing import Any
 
-from ccm.base import clock
 from ccm.sandbox.apiserver import (
     allocate,
     decode,
@@ -29,11 +28,6 @@ _KEPT = (
     "resourceVersion",
 )  # fmt: skip
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-
-
-def now() -> str:
-    """The present time as metadata has it: whole seconds, UTC."""
-    return scalars.format_time(clock.now())
 
 
 def create(
@@ -54,7 +48,7 @@ def create(
     for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"):
         metadata.pop(key, None)
     metadata["uid"] = str(uuid.uuid4())
-    metadata["creationTimestamp"] = now()
+    metadata["creationTimestamp"] = scalars.now()
     if kind.counts:
         metadata["generation"] = 1
     if kind.status and not kind.keeps_new_status:

@@ -20,6 +20,7 @@ from ccm.sandbox.apiserver import (
     listing,
     patches,
     query,
+    scalars,
     scale,
     services,
 )
@@ -185,7 +186,7 @@ class Api:
             return self._remove(target, body)
         if "deletionTimestamp" in metadata:
             return Written(entry=old)
-        metadata["deletionTimestamp"] = admit.now()
+        metadata["deletionTimestamp"] = scalars.now()
         metadata["deletionGracePeriodSeconds"] = 0
         if metadata.get("generation"):
             metadata["generation"] += 1
@@ -279,7 +280,7 @@ class Api:
 
     def _delete_owner(self, target: Target, body: dict[str, Any]) -> Written:
         """Empty a namespace, or take away a definition's objects; then let it go."""
-        body["metadata"].setdefault("deletionTimestamp", admit.now())
+        body["metadata"].setdefault("deletionTimestamp", scalars.now())
         if target.kind is kinds.NAMESPACES:
             body["status"]["phase"] = "Terminating"
         entry = self.store.put(target.kind, target.name, body)

@@ -178,8 +178,9 @@ def unsupported_media_type() -> ApiError:
 
 def unprocessable() -> ApiError:
     """422: a patch that cannot be applied to the object, with the real server's text."""
-    text = "the server rejected our request due to an error in our request"
-    return ApiError(422, "Invalid", text)
+    return ApiError(
+        422, "Invalid", "the server rejected our request due to an error in our request"
+    )
 
 
 def _invalid(what: str, details: dict[str, Any], causes: Iterable[Cause]) -> ApiError:

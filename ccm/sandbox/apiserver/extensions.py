@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ccm.base import clock
 from ccm.sandbox.apiserver import columns, errors, kinds, limits, paths, scalars, schema, validate
 
 Body = Mapping[str, Any]
@@ -74,8 +73,7 @@ def judge(body: Body, old: Body | None) -> validate.Causes:
 def establish(definition: dict[str, Any]) -> None:
     """Say in its status that a definition is served."""
     spec = definition["spec"]
-    now = scalars.format_time(clock.now())
-    names = spec["names"]
+    names, now = spec["names"], scalars.now()
     names.setdefault("singular", names["kind"].lower())
     names.setdefault("listKind", f"{names['kind']}List")
     known = (definition.get("status") or {}).get("conditions")

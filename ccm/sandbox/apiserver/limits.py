@@ -14,10 +14,7 @@ Rule = Callable[[str], str]
 
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _KEY = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-_MADE_OF = (
-    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
-    "alphanumeric character"
-)
+_MADE_OF = "made of letters, digits, '-', '_' and '.', and begins and ends with one of the former"
 
 
 def _rule(pattern: str, longest: int, text: str) -> Rule:
@@ -29,16 +26,14 @@ def _rule(pattern: str, longest: int, text: str) -> Rule:
     return judge
 
 
-subdomain = _rule(
-    rf"{_LABEL}(\.{_LABEL})*", 253, "must be a lowercase RFC 1123 subdomain, such as example.com"
-)
-label = _rule(_LABEL, 63, "must be a lowercase RFC 1123 label, such as my-name")
+_DNS = "must be a lowercase RFC 1123 "
+subdomain = _rule(rf"{_LABEL}(\.{_LABEL})*", 253, f"{_DNS}subdomain, such as example.com")
+label = _rule(_LABEL, 63, f"{_DNS}label, such as my-name")
 label_value = _rule(f"({_KEY})?", 63, f"a valid label is empty or {_MADE_OF}")
-port_name = _rule(
-    f"(?!.*--)(?=.*[a-z]){_LABEL}", 15, "must be lower case letters, digits and single '-'"
-)
+_PORT = f"(?!.*--)(?=.*[a-z]){_LABEL}"
+port_name = _rule(_PORT, 15, "must be lower case letters, digits and single '-'")
 path_segment = _rule(r"(?!\.\.?$)[^/%]+", 253, "must not be '.' or '..', nor contain '/' or '%'")
-_key_name = _rule(_KEY, 63, f"name part {_MADE_OF}")
+_key_name = _rule(_KEY, 63, f"name part must be {_MADE_OF}")
 
 
 def key(value: str) -> str:

@@ -8,12 +8,6 @@ import dataclasses
 from ccm.sandbox.apiserver import errors, kinds, query
 from ccm.sandbox.apiserver import store as stores
 
-_EXPIRED = "The resourceVersion for the provided list is too old."
-_PAGE_EXPIRED = (
-    "The provided continue parameter is too old to display a consistent list result. You can "
-    "start a new list without the continue parameter."
-)
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
@@ -36,7 +30,7 @@ def page(store: stores.Store, kind: kinds.Kind, namespace: str, options: query.L
     try:
         entries = store.collection(kind).at(revision)
     except stores.HistoryExpiredError as error:
-        raise errors.expired(_PAGE_EXPIRED if options.page else _EXPIRED) from error
+        raise errors.expired(f"this list can no longer be told: {error}") from error
     if options.page is not None:
         start = bisect.bisect_left(entries, options.page.start, key=lambda entry: entry.key)
         entries = entries[start:]
@@ -46,12 +40,11 @@ def page(store: stores.Store, kind: kinds.Kind, namespace: str, options: query.L
     if not selector.is_empty:
         entries = [entry for entry in entries if selector.matches(entry.labels, entry.fields)]
     limit = options.limit if options.revision != 0 else 0
-    if not limit or len(entries) <= limit:
-        return Page(entries=entries, revision=revision)
-    following = query.Continue(rv=revision, start=entries[limit - 1].key + "\0")
+    is_cut = 0 < limit < len(entries)
+    following = query.Continue(rv=revision, start=entries[limit - 1].key + "\0") if is_cut else None
     return Page(
-        entries=entries[:limit],
+        entries=entries[:limit] if is_cut else entries,
         revision=revision,
-        next_token=following.token(),
-        remaining=len(entries) - limit if selector.is_empty else None,
+        next_token=following.token() if following else "",
+        remaining=len(entries) - limit if is_cut and selector.is_empty else None,
     )

@@ -45,12 +45,9 @@ def answer(served: kinds.Registry, path: str) -> dict[str, Any] | None:
     if path == prefix or prefix not in prefixes:
         return None
     found = [kind for kind in served if kind.prefix == prefix]
-    return {
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.3"},
-        "paths": {path: one for kind in found for path, one in _paths(kind).items() if one},
-        "components": {"schemas": _components(found)},
-    }
+    paths = {path: one for kind in found for path, one in _paths(kind).items() if one}
+    head = {"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.36.3"}}
+    return {**head, "paths": paths, "components": {"schemas": _components(found)}}
 
 
 def _paths(kind: kinds.Kind) -> dict[str, Any]:
@@ -64,15 +61,14 @@ def _paths(kind: kinds.Kind) -> dict[str, Any]:
 
 
 def _operations(kind: kinds.Kind, methods: dict[str, str]) -> dict[str, Any]:
+    common = {
+        "responses": {"200": {"description": "OK"}},
+        "x-kubernetes-group-version-kind": _group_version_kind(kind),
+    }
+    wanted = {method: verb for method, verb in methods.items() if verb in kind.verbs}
     return {
-        method: {
-            "parameters": _PARAMETERS if method != "get" else [],
-            "responses": {"200": {"description": "OK"}},
-            "x-kubernetes-action": verb,
-            "x-kubernetes-group-version-kind": _group_version_kind(kind),
-        }
-        for method, verb in methods.items()
-        if verb in kind.verbs
+        method: {"x-kubernetes-action": verb, "parameters": _PARAMETERS, **common}
+        for method, verb in wanted.items()
     }
 
 

@@ -23,25 +23,21 @@ _FIXED = {1: 8, 5: 4}
 Wire = int | bytes
 
 
-class DamagedError(ValueError):
-    """Bytes that are not what they claim to be."""
-
-
 def decode(types: Mapping[str, schema.Type], body: bytes) -> dict[str, Any]:
     """The object in an enveloped body, with its kind and version.
 
     Raises:
-        DamagedError: the body is not such an envelope, or its kind is unknown.
+        ValueError: the body is not such an envelope, or its kind is unknown.
     """
     if not body.startswith(_MAGIC):
-        raise DamagedError("the body does not begin with the protobuf marker")
+        raise ValueError("the body does not begin with the protobuf marker")
     envelope = dict(_fields(body[len(_MAGIC) :]))
     names = dict(_fields(_bytes(envelope.get(1, b""))))
     version, kind = _text(names.get(1, b"")), _text(names.get(2, b""))
     try:
         shape = types[kind]
     except KeyError as error:
-        raise DamagedError(f"unknown kind {kind!r}") from error
+        raise ValueError(f"unknown kind {kind!r}") from error
     found = _message(shape, _bytes(envelope.get(2, b"")))
     return {"kind": kind, "apiVersion": version, **found}
 
@@ -99,7 +95,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Wire]]:
         value = data[position : position + size]
         position += size
         if len(value) < size or tag & 7 not in (_BYTES, *_FIXED):
-            raise DamagedError("a field is cut off, or of an unknown wire type")
+            raise ValueError("a field is cut off, or of an unknown wire type")
         yield tag >> 3, value
 
 
@@ -112,18 +108,18 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, position
         shift += 7
-    raise DamagedError("a number is cut off")
+    raise ValueError("a number is cut off")
 
 
 def _signed(value: Wire) -> int:
     if not isinstance(value, int):
-        raise DamagedError("a number is expected")
+        raise ValueError("a number is expected")
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _bytes(value: Wire) -> bytes:
     if not isinstance(value, bytes):
-        raise DamagedError("bytes are expected")
+        raise ValueError("bytes are expected")
     return value
 
 

@@ -22,7 +22,6 @@ _Options = TypeVar("_Options", bound=msgspec.Struct)
 class Continue(msgspec.Struct, frozen=True, kw_only=True):
     """Where the next page of a list starts: the revision of the list, and the last key."""
 
-    v: str = "meta.k8s.io/v1"
     rv: int
     start: str
 
@@ -111,11 +110,6 @@ def list_options(kind: kinds.Kind, query: Mapping[str, str]) -> ListOptions:
     if is_broken:
         raise errors.invalid_options([errors.forbidden_field("resourceVersionMatch", why)])
     return found
-
-
-def is_watch(query: Mapping[str, str]) -> bool:
-    """Whether a list shall go on as a watch."""
-    return query.get("watch", "").lower() in ("1", "true")
 
 
 def write_options(query: Mapping[str, str]) -> WriteOptions:

@@ -30,10 +30,7 @@ class Whole:
     """Objects as they are stored."""
 
     def __init__(self, kind: str, api_version: str) -> None:
-        self._list_head = b'{"kind":"%bList","apiVersion":"%b","metadata":' % (
-            kind.encode(),
-            api_version.encode(),
-        )
+        self._list_head = f'{{"kind":"{kind}List","apiVersion":"{api_version}","metadata":'.encode()
         self._skipped = len(f'{{"kind":"{kind}","apiVersion":"{api_version}",')
 
     def one(self, entry: stores.Entry) -> bytes:

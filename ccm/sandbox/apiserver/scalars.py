@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ccm.base import clock
+
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL = {
     "n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18,
@@ -66,8 +68,8 @@ def _clean_quantity(value: Any, path: str) -> str:
 def canonical_quantity(text: str) -> str:
     """A resource quantity as Kubernetes writes it: `2000m` is `2`, `1024Mi` is `1Gi`.
 
-    The kind of suffix stays: binary, decimal or exponent; the number before it becomes
-    a whole one with the largest suffix that allows it.
+    The kind of suffix stays, binary or decimal (an exponent becomes one); the number before
+    it becomes a whole one with the largest suffix that allows it.
     """
     number, suffix = re.fullmatch(r"([+-]?[\d.]+)(.*)", text).groups()  # type: ignore[union-attr]
     amount = decimal.Decimal(number)
@@ -75,8 +77,7 @@ def canonical_quantity(text: str) -> str:
         return _largest(amount * 1024 ** _BINARY.index(suffix), 1024, _BINARY)
     is_exponent = suffix[:1] in ("e", "E") and len(suffix) > 1
     exponent = int(suffix[1:]) if is_exponent else _DECIMAL[suffix]
-    suffixes = [f"e{power}" for power in _DECIMAL.values()] if is_exponent else list(_DECIMAL)
-    return _largest(amount.scaleb(exponent + 9), 1000, suffixes).removesuffix("e0")
+    return _largest(amount.scaleb(exponent + 9), 1000, list(_DECIMAL))
 
 
 def _largest(amount: decimal.Decimal, step: int, suffixes: Sequence[str]) -> str:
@@ -113,6 +114,11 @@ def format_time(moment: datetime.datetime, *, micro: bool = False) -> str:
     """RFC 3339 in UTC, whole seconds or with six digits of fraction."""
     text = moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{moment.microsecond:06d}Z" if micro else f"{text}Z"
+
+
+def now() -> str:
+    """The present time as metadata has it: whole seconds, UTC."""
+    return format_time(clock.now())
 
 
 def expect(value: Any, wanted: type, path: str, name: str = "") -> Any:

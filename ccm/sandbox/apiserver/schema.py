@@ -17,7 +17,7 @@ that the server must know about a field::
     ...@key         strategic merge patches merge this list by the elements' `key`
     ...@            strategic merge patches merge this list of plain values as a set
     ...+            a patch may name the keys to retain
-    ...~value       the default, JSON or a plain text
+    ...~value       the default, as YAML
     ...             (three dots, for a field) fields that are not listed are kept
 
 Custom resources bring an OpenAPI schema of their own, which `structural` reads into the
@@ -34,12 +34,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import yaml
 
 from ccm.sandbox.apiserver import errors, limits, scalars
 
@@ -282,15 +283,8 @@ def _parse_field(token: str, resolve: Any) -> Field:
         merge=found["merge"] is not None,
         merge_key=(found["merge"] or "@")[1:],
         retain_keys=found["retain"] is not None,
-        default=_MISSING if default is None else _parse_default(default),
+        default=_MISSING if default is None else yaml.safe_load(default),
     )
-
-
-def _parse_default(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _parse_shape(text: str, resolve: Any) -> Shape:

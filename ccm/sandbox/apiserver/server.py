@@ -13,7 +13,6 @@ import binascii
 import contextlib
 import dataclasses
 import functools
-import gzip
 import sys
 import traceback
 from collections.abc import AsyncIterator
@@ -40,7 +39,6 @@ from ccm.sandbox.apiserver import store as stores
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """The largest request body; kube-apiserver's limit."""
 
-_GZIP_FROM_BYTES = 128 * 1024
 _STALLED_WRITE_S = 30.0
 _KEEPALIVE_S = 3630.0
 _HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
@@ -100,7 +98,7 @@ class Server:
         found = discovery.answer(self._store.kinds, path) or openapi.answer(self._store.kinds, path)
         if found is None:
             return web.Response(status=404, text="404 page not found\n")
-        return await _send(request, msgspec.json.encode(found))
+        return _send(msgspec.json.encode(found))
 
     def _authenticate(self, request: web.BaseRequest) -> None:
         for name in ("Authorization", "Proxy-Authorization"):
@@ -115,7 +113,7 @@ class Server:
     async def _act(self, request: web.BaseRequest, target: routes.Target) -> web.StreamResponse:
         verbs = _OBJECT_VERBS if target.name else _COLLECTION_VERBS
         verb = verbs.get(request.method, "")
-        if verb == "list" and query.is_watch(request.query):
+        if verb == "list" and request.query.get("watch") in ("1", "true"):
             verb = "watch"
         allowed = kinds.PART_VERBS if target.subresource else target.kind.verbs
         everywhere = target.kind.namespaced and not target.namespace
@@ -131,10 +129,10 @@ class Server:
         return await act(call) if act else await self._write(call, verb)
 
     async def _get(self, call: _Call) -> web.StreamResponse:
-        return await _send(call.http, call.renderer.one(self._api.get(call.target)))
+        return _send(call.renderer.one(self._api.get(call.target)))
 
     async def _list(self, call: _Call) -> web.StreamResponse:
-        return await _send_page(call, self._api.list_page(call.target, call.selection()))
+        return _send_page(call, self._api.list_page(call.target, call.selection()))
 
     async def _watch(self, call: _Call) -> web.StreamResponse:
         options = call.selection()
@@ -158,7 +156,7 @@ class Server:
         options = query.write_options(call.http.query)
         act = {"create": self._api.create, "update": self._api.update, "patch": self._api.patch}
         written = act[verb](call.target, call.body, call.content_type, options)
-        response = await _send(call.http, call.renderer.one(written.entry))
+        response = _send(call.renderer.one(written.entry))
         response.set_status(201 if written.created else 200)
         for text in written.warnings:
             quoted = text.replace("\\", "\\\\").replace('"', '\\"')
@@ -170,16 +168,16 @@ class Server:
         options = decode.delete_options(call.body, call.content_type, dict(call.http.query))
         written = self._api.delete(target, options)
         if not written.deleted or target.kind.is_returned_when_deleted:
-            return await _send(call.http, call.renderer.one(written.entry))
+            return _send(call.renderer.one(written.entry))
         uid = written.entry.body()["metadata"]["uid"]
         details = {**target.kind.details(target.name), "uid": uid}
         success = errors.status_object("Success", details=details)
-        return await _send(call.http, msgspec.json.encode(success))
+        return _send(msgspec.json.encode(success))
 
     async def _delete_collection(self, call: _Call) -> web.StreamResponse:
         options = decode.delete_options(call.body, call.content_type, dict(call.http.query))
         page = self._api.delete_collection(call.target, call.selection(), options)
-        return await _send_page(call, page)
+        return _send_page(call, page)
 
 
 @contextlib.asynccontextmanager
@@ -231,20 +229,16 @@ async def _body(request: web.BaseRequest) -> bytes:
         raise errors.too_large() from error
 
 
-async def _send_page(call: _Call, page: listing.Page) -> web.StreamResponse:
+def _send_page(call: _Call, page: listing.Page) -> web.StreamResponse:
     meta = render.ListMeta(str(page.revision), page.next_token, page.remaining)
-    return await _send(call.http, call.renderer.many(page.entries, meta))
+    return _send(call.renderer.many(page.entries, meta))
 
 
-async def _send(request: web.BaseRequest, body: bytes) -> web.Response:
-    headers = {"Content-Type": render.JSON}
-    if len(body) > _GZIP_FROM_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):
-        # Off the loop: it frees the interpreter while it works.
-        body = await asyncio.to_thread(gzip.compress, body, 1)
-        headers |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
-    return web.Response(body=body, headers=headers)
+def _send(body: bytes) -> web.Response:
+    return web.Response(body=body, headers={"Content-Type": render.JSON})
 
 
 def _refusal(error: errors.ApiError) -> web.Response:
-    body = msgspec.json.encode(error.status())
-    return web.Response(body=body, status=error.code, headers={"Content-Type": render.JSON})
+    response = _send(msgspec.json.encode(error.status()))
+    response.set_status(error.code)
+    return response

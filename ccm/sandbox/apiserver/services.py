@@ -205,12 +205,10 @@ def _judge_addresses(spec: Spec) -> Causes:
         why = "first value must match `clusterIP`"
     elif is_headless(spec):
         why = f"may not be 'None' for {spec['type']} services" if has_node_ports(spec) else ""
-    elif any(map(limits.address, listed)):
-        why = next(filter(None, map(limits.address, listed)))
-    elif len(kinds) != len(set(kinds)):
-        why = "may specify no more than one IP for each IP family"
-    elif kinds and families and kinds != families[: len(kinds)]:
-        why = f"must be of the families {families}, as indicated by `ipFamilies`"
+    elif faults := [*filter(None, map(limits.address, listed))]:
+        why = faults[0]
+    elif len(kinds) != len(set(kinds)) or kinds != (families or kinds)[: len(kinds)]:
+        why = f"must be one of each family, in the order of `ipFamilies`, {families}"
     if why:
         yield errors.bad_value("spec.clusterIPs", listed, why)
 
@@ -327,9 +325,6 @@ def _family_of(address: str) -> str:
 def warnings(body: Mapping[str, Any]) -> Iterator[str]:
     """What is accepted but will not do what its author may think."""
     spec = body["spec"]
-    if names.ANNOTATION_TOPOLOGY_HINTS in (body["metadata"].get("annotations") or {}):
-        instead = names.ANNOTATION_TOPOLOGY_MODE
-        yield f"annotation {names.ANNOTATION_TOPOLOGY_HINTS} is deprecated, use {instead}"
     if spec.get("externalIPs"):
         yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
     if spec.get("externalName") and spec["type"] != EXTERNAL_NAME:
@@ -339,8 +334,5 @@ def warnings(body: Mapping[str, Any]) -> Iterator[str]:
 def for_the_api_server(address: str, port: int) -> dict[str, Any]:
     """The Service `kubernetes`, by which pods reach the API server."""
     labels = {"component": "apiserver", "provider": KUBERNETES}
-    ports = [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}]
-    return {
-        "metadata": {"name": KUBERNETES, "labels": labels},
-        "spec": {"clusterIP": address, "ports": ports},
-    }
+    spec = {"clusterIP": address, "ports": [{"name": "https", "port": 443, "targetPort": port}]}
+    return {"metadata": {"name": KUBERNETES, "labels": labels}, "spec": spec}

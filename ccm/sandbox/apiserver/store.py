@@ -116,7 +116,7 @@ class Collection:
         oldest = self.oldest
         if after < oldest:
             raise HistoryExpiredError(revision=after, oldest=oldest)
-        start = bisect.bisect_right(self._changes, after, key=_revision_of)
+        start = bisect.bisect_right(self._changes, after, key=lambda change: change.revision)
         return self._changes[start:]
 
     def at(self, revision: int) -> list[Entry]:
@@ -250,9 +250,9 @@ class Store:
         first = kinds.DEFINITIONS.qualified
         for name in sorted(self._collections, key=lambda name: name != first):
             for entry in self._collections[name]:
-                added = ChangeType.ADDED.value
-                raw = msgspec.Raw(entry.raw)
-                yield journals.Record(entry.revision, name, entry.key, added, raw)
+                yield journals.Record(
+                    entry.revision, name, entry.key, "ADDED", msgspec.Raw(entry.raw)
+                )
 
     def _load(self, journal: journals.Journal) -> None:
         for record in journal.load():
@@ -274,7 +274,3 @@ def entry_of(kind: kinds.Kind, key: str, body: Mapping[str, Any], revision: int 
         labels=body["metadata"].get("labels") or {},
         fields=selectors.fields_of(kind, body),
     )
-
-
-def _revision_of(change: Change) -> int:
-    return change.revision

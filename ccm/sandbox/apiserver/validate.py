@@ -47,8 +47,7 @@ def metadata(body: Body, rule: limits.Rule) -> Causes:
     yield from texts("metadata.labels", meta.get("labels") or (), limits.key)
     yield from texts("metadata.annotations", (key.lower() for key in annotations), limits.key)
     if sum(len(key) + len(value) for key, value in annotations.items()) > _MAX_ANNOTATIONS:
-        text = f"Too long: may not be more than {_MAX_ANNOTATIONS} bytes"
-        yield errors.Cause("metadata.annotations", "FieldValueTooLong", text)
+        yield errors.bad_value("metadata.annotations", "", f"more than {_MAX_ANNOTATIONS} bytes")
 
 
 def unchanged(body: Body, old: Body) -> Causes:

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from ccm.model import Event, Lease, LeaseSpec, Node, ObjectMeta
-from ccm.model.meta import object_key, split_key
-
-NAME = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?", fullmatch=True)
+from ccm.model.meta import object_key
 
 
-@given(st.one_of(st.just(""), NAME), NAME)
-def test_a_key_splits_into_what_it_was_made_of(namespace: str, name: str) -> None:
-    key = object_key(ObjectMeta(namespace=namespace, name=name))
-
-    assert split_key(key) == (namespace, name)
-
-
-def test_a_key_with_two_slashes_is_refused() -> None:
-    with pytest.raises(ValueError, match="unexpected key format: 'a/b/c'"):
-        split_key("a/b/c")
+def test_a_key_has_a_namespace_where_the_kind_has_one() -> None:
+    assert object_key(ObjectMeta(namespace="a", name="b")) == "a/b"
+    assert object_key(ObjectMeta(name="b")) == "b"
 
 
 def test_nulls_and_unknown_fields_are_read_as_nothing() -> None:

@@ -117,7 +117,8 @@ async def running(
         assert not task.done()
     finally:
         await cancel_and_join(task)
-        assert controller.queue.is_shutting_down
+        controller.queue.add("late")
+        assert len(controller.queue) == 0, "it takes nothing in any more"
         await controller.queue.drained(0)
 
 

@@ -65,9 +65,6 @@ def names(page: listing.Page) -> list[str]:
     return [entry.key for entry in page.entries]
 
 
-# --- create ------------------------------------------------------------------------
-
-
 def test_create_sets_what_the_server_sets(server: api.Api) -> None:
     body = node(server, metadata={"uid": "mine", "deletionTimestamp": "2026-01-01T00:00:00Z"})
 
@@ -92,13 +89,9 @@ def test_a_new_node_keeps_its_status_and_is_tainted_not_ready(server: api.Api) -
 def test_other_kinds_lose_the_status_they_were_created_with(server: api.Api) -> None:
     target = routes.Target(kind=kinds.SERVICES, namespace="default")
 
-    body = create(
-        server,
-        target,
-        metadata={"name": "s"},
-        spec={"ports": [{"port": 80}]},
-        status={"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}},
-    )
+    status = {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}
+    spec = {"ports": [{"port": 80}]}
+    body = create(server, target, metadata={"name": "s"}, spec=spec, status=status)
 
     assert body["status"] == {"loadBalancer": {}}
     assert body["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
@@ -111,18 +104,22 @@ def test_create_of_what_exists_is_refused(server: api.Api) -> None:
         node(server)
 
 
-def test_a_name_is_generated(server: api.Api) -> None:
-    body = create(server, CONFIG_MAPS, metadata={"generateName": "gen-"})
+def test_names_are_generated_and_lists_go_across_namespaces(server: api.Api) -> None:
+    made = create(server, CONFIG_MAPS, metadata={"generateName": "gen-"})["metadata"]
+    elsewhere = routes.Target(kind=kinds.CONFIG_MAPS, namespace="kube-system")
+    create(server, elsewhere, metadata={"name": "b"})
 
-    assert re.fullmatch(r"gen-[a-z0-9]{5}", body["metadata"]["name"])
-    assert body["metadata"]["namespace"] == "default"
+    assert re.fullmatch(r"gen-[a-z0-9]{5}", made["name"])
+    every = server.list_page(routes.Target(kind=kinds.CONFIG_MAPS), query.ListOptions())
+    assert names(every) == [f"default/{made['name']}", "kube-system/b"]
+    one = server.list_page(elsewhere, query.ListOptions())
+    assert names(one) == ["kube-system/b"]
 
 
 def test_the_namespace_must_exist_and_be_the_requests(server: api.Api) -> None:
+    nowhere = routes.Target(kind=kinds.CONFIG_MAPS, namespace="nope")
     with refused(404, "NotFound", 'namespaces "nope" not found'):
-        create(
-            server, routes.Target(kind=kinds.CONFIG_MAPS, namespace="nope"), metadata={"name": "a"}
-        )
+        create(server, nowhere, metadata={"name": "a"})
     with refused(400, "BadRequest", "does not match the namespace sent"):
         create(server, CONFIG_MAPS, metadata={"name": "a", "namespace": "kube-system"})
 
@@ -187,9 +184,6 @@ def test_a_strict_patch_with_an_unknown_field_is_invalid(server: api.Api) -> Non
 
     with refused(422, "Invalid", 'strict decoding error: unknown field "spec.foo"'):
         patch(server, NODE, {"spec": {"foo": 1}}, options=STRICT)
-
-
-# --- update and patch ------------------------------------------------------------------
 
 
 def test_a_stale_version_conflicts_whatever_the_write(server: api.Api) -> None:
@@ -313,9 +307,6 @@ def test_a_bad_patch_is_refused(server: api.Api, content_type: str, raw: bytes, 
     assert caught.value.code == code
 
 
-# --- delete ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -411,9 +402,6 @@ def test_a_namespace_takes_its_contents_along(server: api.Api) -> None:
         server.get(space)
 
 
-# --- list ----------------------------------------------------------------------------
-
-
 def test_pages_show_the_list_as_it_was_at_the_first(server: api.Api) -> None:
     for name in ("a", "b", "c", "d"):
         create(server, NODES, metadata={"name": name})
@@ -437,9 +425,9 @@ def test_an_expired_page_is_gone() -> None:
     for name in ("c", "d", "e"):
         create(server, NODES, metadata={"name": name})
 
-    with refused(410, "Expired", "The provided continue parameter is too old"):
+    with refused(410, "Expired"):
         server.list_page(NODES, query.ListOptions(limit=1, page=query.Continue.parse(token)))
-    with refused(410, "Expired", "The resourceVersion for the provided list is too old"):
+    with refused(410, "Expired"):
         server.list_page(NODES, query.ListOptions(revision=5, match=query.EXACT))
 
 
@@ -453,19 +441,3 @@ def test_a_list_is_exact_on_demand(server: api.Api) -> None:
 
     assert (names(exact), exact.revision) == (["n1"], revision)
     assert names(recent) == ["n1", "n2"]
-
-
-def test_a_list_of_one_namespace_or_of_all(server: api.Api) -> None:
-    create(server, CONFIG_MAPS, metadata={"name": "a"})
-    create(
-        server,
-        routes.Target(kind=kinds.CONFIG_MAPS, namespace="kube-system"),
-        metadata={"name": "b"},
-    )
-
-    everywhere = routes.Target(kind=kinds.CONFIG_MAPS)
-    assert names(server.list_page(everywhere, query.ListOptions())) == [
-        "default/a",
-        "kube-system/b",
-    ]
-    assert names(server.list_page(CONFIG_MAPS, query.ListOptions())) == ["default/a"]

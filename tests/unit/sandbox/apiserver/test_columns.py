@@ -54,34 +54,6 @@ def test_durations_as_people_read_them(seconds: float, text: str) -> None:
     assert columns.human_duration(seconds) == text
 
 
-def test_a_ready_node_in_full() -> None:
-    row = cells(
-        kinds.NODES,
-        metadata={"labels": {"node-role.kubernetes.io/b": "", "kubernetes.io/role": "a"}},
-        spec={"unschedulable": True},
-        status={
-            "conditions": [{"type": "Ready", "status": "True"}],
-            "addresses": [
-                {"type": "ExternalIP", "address": "1.1.1.1"},
-                {"type": "InternalIP", "address": "10.0.0.1"},
-                {"type": "InternalIP", "address": "10.0.0.2"},
-            ],
-            "nodeInfo": {
-                "kubeletVersion": "v1",
-                "osImage": "Debian",
-                "kernelVersion": "6.1",
-                "architecture": "amd64",
-                "containerRuntimeVersion": "containerd://2",
-            },
-        },
-    )
-
-    assert row == [
-        *("x", "Ready,SchedulingDisabled", "a,b", "3d", "v1"),
-        *("10.0.0.1", "1.1.1.1", "Debian", "6.1 (amd64)", "containerd://2"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("conditions", "text"),
     [([], "Unknown"), ([{"type": "Ready", "status": "Unknown"}], "NotReady")],
@@ -121,12 +93,6 @@ def test_an_event_of_the_new_form() -> None:
     )
 
     assert (row[0], row[3], row[5], row[7], row[8]) == ("15m", "node", "me", "30m", "7")
-
-
-def test_an_event_without_times() -> None:
-    row = cells(kinds.EVENTS)
-
-    assert (row[0], row[7], row[8]) == ("<unknown>", "<unknown>", "1")
 
 
 @pytest.mark.parametrize("case", ROWS, ids=str)

@@ -64,17 +64,6 @@ def test_paths_of_nothing(path: str) -> None:
     assert caught.value.code == 404
 
 
-def test_the_resources_of_a_group_version() -> None:
-    found = discovery.answer(SERVED, "/api/v1")
-
-    assert found is not None
-    named = {resource["name"]: resource for resource in found["resources"]}
-    assert named["nodes"]["shortNames"] == ("no",)
-    assert named["nodes"]["namespaced"] is False
-    assert named["nodes/status"]["verbs"] == ("get", "patch", "update")
-    assert "deletecollection" not in named["namespaces"]["verbs"]
-
-
 def test_groups_and_versions() -> None:
     groups = discovery.answer(SERVED, "/apis")
     group = discovery.answer(SERVED, "/apis/coordination.k8s.io")
@@ -137,12 +126,3 @@ def test_types_tell_what_kubectl_asks_for() -> None:
     assert set(taint["required"]) == {"key", "effect"}
     assert taint["properties"]["effect"]["enum"] == ("NoExecute", "NoSchedule", "PreferNoSchedule")
     assert status["properties"]["conditions"]["x-kubernetes-patch-merge-key"] == "type"
-
-
-def test_operations_say_that_fields_can_be_validated() -> None:
-    paths = _document("/api/v1")["paths"]
-
-    patch = paths["/api/v1/nodes/{name}"]["patch"]
-    assert "fieldValidation" in {parameter["name"] for parameter in patch["parameters"]}
-    assert patch["x-kubernetes-group-version-kind"]["kind"] == "Node"
-    assert "/api/v1/namespaces/{namespace}/pods" in paths

@@ -142,21 +142,6 @@ async def test_health_and_version_need_no_token_but_all_else_does() -> None:
             assert status == 200
 
 
-async def test_large_answers_are_compressed_for_who_wants_it() -> None:
-    async with client() as session:
-        for number in range(60):
-            annotations = {"a": "x" * 3000}
-            metadata = {"name": f"n{number}", "annotations": annotations}
-            await call(session, "POST", "/api/v1/nodes", {"metadata": metadata})
-        for encoding, compressed in (("gzip", True), ("identity", False)):
-            headers = {"Accept-Encoding": encoding}
-            async with session.get("/api/v1/nodes", headers=headers) as response:
-                assert (response.headers.get("Content-Encoding") == "gzip") is compressed
-                assert len((await response.json())["items"]) == 60
-        async with session.get("/api/v1/nodes/n1") as response:
-            assert "Content-Encoding" not in response.headers
-
-
 @pytest.mark.parametrize("is_chunked", [False, True])
 async def test_a_body_beyond_the_limit_is_refused(
     monkeypatch: pytest.MonkeyPatch, is_chunked: bool

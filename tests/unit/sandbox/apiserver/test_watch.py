@@ -164,13 +164,6 @@ async def test_bookmarks_come_regularly_and_carry_the_latest_revision() -> None:
     assert second == [("BOOKMARK", "", elsewhere)]
 
 
-async def test_without_being_asked_for_there_are_no_bookmarks() -> None:
-    world = World()
-    events = world.watch(bookmark_interval_s=0.01, resourceVersion="1", timeoutSeconds="1")
-
-    assert [event async for event in events] == []
-
-
 async def test_a_watch_ends_after_its_time() -> None:
     world = World()
     revision = world.create("a")
@@ -229,16 +222,6 @@ async def test_objects_enter_and_leave_a_selector() -> None:
     ]
     # Who leaves is shown as it last matched, at the revision that made it leave.
     assert told[2]["object"]["metadata"]["labels"] == {"x": "yes", "y": "2"}
-
-
-async def test_a_watch_of_one_name() -> None:
-    world = World()
-    world.create("a")
-    revision = world.create("b")
-
-    events = world.watch(fieldSelector="metadata.name=b")
-
-    assert await take(events, 1) == [("ADDED", "b", revision)]
 
 
 async def test_many_events_come_in_few_chunks() -> None:
