@@ -66,8 +66,8 @@ def test(arguments: list[str]) -> None:
     prepare()
     failed = [name for name, command in checks() if not passes(name, command)]
     # More than two cores' worth: tests with real processes spend most of their time waiting.
-    tests = [str(PYTHON), "-m", "pytest", "-n", "4", "--dist", "loadgroup", *arguments]
-    if not passes("tests, four at a time", tests):
+    tests = [str(PYTHON), "-m", "pytest", "-n", "6", "--dist", "loadgroup", *arguments]
+    if not passes("tests, six at a time", tests):
         failed.append("tests")
     if failed:
         raise Failed("failed: " + ", ".join(failed))

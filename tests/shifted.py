@@ -54,6 +54,13 @@ async def advance(seconds: float) -> None:
     await quiet()
 
 
+def jump(seconds: float) -> None:
+    """Let that much time have passed, whatever should have happened on the way."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, ShiftedTimeLoop), "mark the test with `shifted_time`"
+    loop.shift_s += seconds
+
+
 async def quiet() -> None:
     """Let everything that is due now happen."""
     await asyncio.sleep(_QUIET_S)
