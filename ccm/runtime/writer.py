@@ -12,7 +12,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ccm.base.backoff import jittered
 from ccm.kube.errors import Conflict, Invalid, NotFound
@@ -69,6 +69,19 @@ class Step(Generic[T]):
     subresource: str = ""
 
 
+class Written(NamedTuple, Generic[T]):
+    """How a write ended.
+
+    Attributes:
+        obj: the object as it is then; None: it is gone.
+        changed: whether anything was written. On a conflict somebody else may have written
+            the same, and there is nothing left to do.
+    """
+
+    obj: T | None
+    changed: bool
+
+
 class Writer(Generic[T]):
     """Changes objects of one kind.
 
@@ -100,8 +113,8 @@ class Writer(Generic[T]):
         self._rng = rng or random.Random()
         self._latest: dict[str, T] = {}
 
-    async def change(self, obj: T, *steps: Step[T]) -> T | None:
-        """Write what the steps say; the object as it is then, None when it is gone.
+    async def change(self, obj: T, *steps: Step[T]) -> Written[T]:
+        """Write what the steps say of the object as it is.
 
         An object that was made anew under the same name counts as gone.
 
@@ -111,12 +124,17 @@ class Writer(Generic[T]):
                 wrong.
             KubeError: the API server did not answer, or refuses for another reason.
         """
-        uid = obj.uid
+        uid, changed = obj.uid, False
         for attempt in range(1, self._attempts + 1):
             try:
-                return await self._write(obj, steps)
+                for step in steps:
+                    patch = step.plan(obj)
+                    if patch is not None:
+                        obj = await self._request(obj, patch, step.subresource)
+                        changed = True
+                return Written(obj, changed)
             except NotFound:
-                return None
+                return Written(None, changed)
             except (Conflict, Invalid) as error:
                 if attempt == self._attempts or not _has_moved_on(error):
                     raise
@@ -125,9 +143,9 @@ class Writer(Generic[T]):
             try:
                 obj = await self._api.get(obj.name, namespace=obj.namespace)
             except NotFound:
-                return None
+                return Written(None, changed)
             if obj.uid != uid:
-                return None
+                return Written(None, changed)
         raise AssertionError("the last attempt returns or raises")
 
     def newest(self, cached: T) -> T:
@@ -142,20 +160,12 @@ class Writer(Generic[T]):
         """The object is gone."""
         self._latest.pop(key, None)
 
-    async def _write(self, obj: T, steps: tuple[Step[T], ...]) -> T:
-        for step in steps:
-            patch = step.plan(obj)
-            if patch is not None:
-                obj = await self._send(
-                    obj.name, patch, namespace=obj.namespace, subresource=step.subresource
-                )
-                self._remember(obj)
-        return obj
-
-    def _remember(self, obj: T) -> None:
+    async def _request(self, obj: T, patch: Patch, subresource: str) -> T:
+        after = await self._send(obj.name, patch, namespace=obj.namespace, subresource=subresource)
         # What the cache has no more was deleted, which it may learn before we have the answer.
-        if self._cache is not None and self._cache.get(obj.key) is not None:
-            self._latest[obj.key] = obj
+        if self._cache is not None and self._cache.get(after.key) is not None:
+            self._latest[after.key] = after
+        return after
 
 
 async def delete(api: Deletes[T], obj: T) -> bool:

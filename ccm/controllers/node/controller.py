@@ -187,9 +187,10 @@ class NodeController:
             return found.patch
 
         try:
-            return await self._writer.change(node, Step(addresses, "status"), Step(final))
+            written = await self._writer.change(node, Step(addresses, "status"), Step(final))
         except StaleObject:
             return None
+        return written.obj
 
     def _initialized(self, before: Node, after: Node) -> None:
         name = before.name
@@ -235,9 +236,7 @@ class NodeController:
     # --- labels and addresses ---------------------------------------------------------------
 
     async def _reconcile_labels(self, node: Node) -> None:
-        if plan.label_patch(node) is None:
-            return
-        if await self._writer.change(node, Step(plan.label_patch)) is not None:
+        if (await self._writer.change(node, Step(plan.label_patch))).changed:
             self._log.info("stable labels brought in step with beta labels", node=node.name)
 
     async def _update_addresses_of(self, name: str, *, waiting: int) -> str:
@@ -249,8 +248,6 @@ class NodeController:
             return "no_answer"
         # The cloud may have taken its time: what is compared is the node as it is now.
         node = self._nodes.store.get(name) or node
-        if plan.address_patch(node, addresses) is None:
-            return "unchanged"
 
         def step(current: Node) -> Patch | None:
             if not self._is_settled(current):
@@ -260,8 +257,8 @@ class NodeController:
         try:
             written = await self._writer.change(node, Step(step, "status"))
         except StaleObject:
-            written = None
-        if written is None:
+            return "unchanged"
+        if not written.changed:
             return "unchanged"
         self._log.info("node addresses updated", node=name)
         return "updated"

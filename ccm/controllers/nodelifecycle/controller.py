@@ -201,10 +201,8 @@ class NodeLifecycleController:
 
     async def _put_taint(self, node: Node, state: InstanceState | None) -> None:
         """Write the shutdown taint as it should be; on conflict look at the node anew."""
-        if plan.taint_patch(node, state) is None:
-            return
         step: Step[Node] = Step(lambda current: plan.taint_patch(current, state))
-        if await self._writer.change(node, step) is not None:
+        if (await self._writer.change(node, step)).changed:
             self._log.info("shutdown taint changed", node=node.name)
 
     async def _queue_suspects(self) -> None:

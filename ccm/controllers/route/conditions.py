@@ -93,9 +93,9 @@ class Conditions:
 
     async def _write(self, name: str) -> Result:
         node = self._nodes.store.get(name)
-        if node is None or self._patch(node) is None:
+        if node is None:
             return DONE
-        if await self._writer.change(node, Step(self._patch, "status")) is not None:
+        if (await self._writer.change(node, Step(self._patch, "status"))).changed:
             self._log.info("node condition NetworkUnavailable written", node=name)
         return DONE
 

@@ -72,9 +72,9 @@ class Balancers:
             service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} add the cleanup finalizer"
         ):
             held = await self._writer.change(service, Step(plan.finalizer_patch, "status"))
-        if held is None:
+        if held.obj is None:
             raise StaleObject
-        service = held
+        service = held.obj
         members, fingerprint = self._members.all, self._members.fingerprint
         if not (members or resumed):
             self._warn_of_no_members(service)
@@ -191,7 +191,7 @@ class Balancers:
             written = await self._writer.change(
                 service, Step(plan.finalizer_patch, "status"), Step(status_patch, "status")
             )
-        return written is not None and written is not service
+        return written.changed
 
     # --- steps ------------------------------------------------------------------------------
 

@@ -94,7 +94,10 @@ A = versioned(node("a", uid="u1"), "1")
 
 async def test_each_step_is_planned_for_the_state_that_the_one_before_left() -> None:
     api = Api(A)
-    written = await writer(api).change(A, Step(label, "status"), Step(lambda _: None), Step(label))
+    written, changed = await writer(api).change(
+        A, Step(label, "status"), Step(lambda _: None), Step(label)
+    )
+    assert changed
     assert api.requests == ["strategic status", "strategic"]
     assert [each["metadata"]["resourceVersion"] for each in api.patches] == ["1", "2"]
     assert written is not None
@@ -109,7 +112,7 @@ async def test_custom_resources_get_merge_patches() -> None:
 
 async def test_nothing_to_write_is_no_request() -> None:
     api = Api(A)
-    assert await writer(api).change(A, Step(lambda _: None)) is A
+    assert await writer(api).change(A, Step(lambda _: None)) == (A, False)
     assert api.requests == []
 
 
@@ -147,7 +150,19 @@ async def test_a_write_ends_with_its_object(now: Node | None) -> None:
     api = Api(A)
     api.refuse = [conflict()]
     api.meanwhile = lambda: setattr(api, "obj", now)
-    assert await writer(api).change(A, Step(label)) is None
+    assert await writer(api).change(A, Step(label)) == (None, False)
+    assert api.requests == ["strategic", "get"]
+
+
+async def test_what_somebody_else_wrote_in_between_is_not_taken_for_our_own_change() -> None:
+    api = Api(A)
+    api.refuse = [conflict()]
+    api.meanwhile = lambda: setattr(api, "obj", versioned(A, "9"))
+
+    def until_nine(obj: Node) -> Patch | None:
+        return label(obj) if obj.resource_version == "1" else None
+
+    assert await writer(api).change(A, Step(until_nine)) == (api.obj, False)
     assert api.requests == ["strategic", "get"]
 
 
@@ -163,7 +178,7 @@ async def test_a_writer_reads_its_own_writes_until_the_cache_has_them() -> None:
     cache: Store[Node] = Store()
     cache.put(A)
     own = writer(Api(A), cache=cache)
-    written = await own.change(A, Step(label))
+    written, _ = await own.change(A, Step(label))
     assert own.newest(A) is written
     later = versioned(A, "3")
     assert own.newest(later) is later
