@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -18,7 +18,7 @@ from ccm.base import clock, drain, log
 from ccm.base.backoff import jittered
 from ccm.base.outage import Outage
 from ccm.base.tasks import Group
-from ccm.cloud.errors import Retry
+from ccm.cloud.errors import CloudError, Retry
 from ccm.kube.informer import Handler, Informer
 from ccm.kube.workqueue import ShutDown, WorkQueue
 from ccm.model.meta import KubeObject
@@ -46,7 +46,7 @@ NOT_YET = Result(back_off=True)
 
 Reconcile = Callable[[str], Awaitable[Result]]
 OnError = Callable[[str, Exception, RetryDecision], None]
-Work = Callable[[], Awaitable[None]]
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 def _nothing() -> None:
@@ -152,7 +152,7 @@ class Controller:
             async with Group() as group:
                 # Workers come last: they may need what the others bring.
                 for name, task in self._tasks.items():
-                    group.start(_awaited(task), name=f"{self._name}-{name}")
+                    group.start(task(), name=f"{self._name}-{name}")
                 for number, each in enumerate(self._passes):
                     group.start(self._repeat(each), name=f"{self._name}-pass-{number}")
                 for number in range(self._workers):
@@ -246,10 +246,7 @@ class Controller:
         if not self._says_outages:
             return
         if error is not None:
-            self._outage.goes_on(error=str(error))
+            side = "cloud" if isinstance(error, CloudError) else "API server"
+            self._outage.goes_on(side=side, error=str(error))
         elif not self.backoff.in_outage:
             self._outage.is_over()
-
-
-async def _awaited(work: Work) -> None:
-    await work()

@@ -55,7 +55,7 @@ class Change(NamedTuple):
     creates: bool
 
 
-class RouteCalls:
+class RouteChanges:
     """The calls under way.
 
     Args:

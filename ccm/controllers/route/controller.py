@@ -25,7 +25,7 @@ from ccm.base.outage import Outage
 from ccm.cloud.errors import CloudError
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
-from ccm.controllers.route.calls import Change, RouteCalls, RouteCloud
+from ccm.controllers.route.calls import Change, RouteChanges, RouteCloud
 from ccm.controllers.route.conditions import Conditions
 from ccm.controllers.route.schedule import Schedule, Times
 from ccm.kube.informer import Informer
@@ -112,7 +112,7 @@ class RouteController:
             workers=settings.condition_workers,
             keep_foreign_reason=settings.keep_foreign_reason,
         )
-        self._calls = RouteCalls(
+        self._calls = RouteChanges(
             cloud=cloud,
             nodes=nodes.store,
             conditions=self._conditions,
