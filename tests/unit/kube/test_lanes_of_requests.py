@@ -6,7 +6,7 @@ import asyncio
 
 from aiohttp import web
 
-from ccm.base.tasks import cancel_and_join, spawn
+from ccm.base.tasks import spawn
 from ccm.kube.lanes import LANES
 from tests.unit.kube.wire import connect, serve
 
@@ -36,4 +36,3 @@ async def test_an_urgent_request_waits_behind_nobody() -> None:
         assert open_now < BUSY, "the others went in although all lanes were taken"
         held.set()
         await asyncio.gather(*others)
-        await cancel_and_join(*others)
