@@ -24,7 +24,7 @@ COPY ccm ccm
 COPY providers providers
 RUN /build/bin/python -m hatchling build -t wheel -d /dist
 RUN /build/bin/pip --python /opt/ccm/bin/python install --quiet \
-    --no-index --find-links /wheels --find-links /dist kube-ccm
+    --no-index --find-links /wheels --find-links /dist 'kube-ccm[uvloop]'
 
 FROM ${BASE}
 COPY --from=build /opt/ccm /opt/ccm

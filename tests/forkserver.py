@@ -129,6 +129,8 @@ def _server() -> socket.socket:
 
 
 def _import_everything() -> None:
+    # What is forked runs on the standard library's event loop, what is started on uvloop's.
+    sys.modules["uvloop"] = None  # type: ignore[assignment]  # absent, to `import`
     for package in ("ccm", "providers"):
         folder = importlib.import_module(package).__path__
         for module in pkgutil.walk_packages(folder, f"{package}."):

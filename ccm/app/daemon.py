@@ -45,7 +45,11 @@ async def run(options: Options, environ: Mapping[str, str]) -> int:
     cluster = await asyncio.to_thread(_read_cluster, options, environ)
     plan = migration_plan(options)
     log.logger("daemon").info(
-        "starting", version=ccm.__version__, server=cluster.server, source=cluster.source
+        "starting",
+        version=ccm.__version__,
+        server=cluster.server,
+        source=cluster.source,
+        event_loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
     )
     async with (
         Transport(cluster, user_agent=user_agent(PROGRAM)) as transport,

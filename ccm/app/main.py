@@ -11,7 +11,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -88,7 +88,8 @@ def _run(chosen: Options) -> int:
     gc.enable()
     try:
         with stopping.at_once():
-            return asyncio.run(daemon.run(chosen, os.environ))
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                return runner.run(daemon.run(chosen, os.environ))
     except (Exception, BaseExceptionGroup) as error:
         for fault in leaves(error):
             if isinstance(fault, Misconfigured):
@@ -97,6 +98,15 @@ def _run(chosen: Options) -> int:
         return stopping.EXIT_DEFECT
     finally:
         log.flush()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed; None: the standard library's."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def leave(code: int) -> None:

@@ -27,8 +27,9 @@ _MESSAGE_COLUMNS = 36
 def text(level: str, event: Event) -> bytes:
     """`I1231 23:59:59.123456     123 file.py:12] "message" key="value"`, as klog writes."""
     now = datetime.now()  # noqa: TID251, DTZ005 - a log line carries the real, local time
+    when = now.isoformat(" ", "microseconds")  # several times faster than strftime
     head = (
-        f"{_LETTERS[level]}{now:%m%d %H:%M:%S.%f} "
+        f"{_LETTERS[level]}{when[5:7]}{when[8:]} "
         f"{threading.get_native_id():7d} {event.pop('_caller', '?')}]"
     )
     event.pop("v", None)

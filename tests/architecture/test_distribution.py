@@ -74,6 +74,8 @@ def test_the_image_has_nothing_to_draw_with() -> None:
     installs = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if "/dist" in line]
     brought = needed("kube-ccm", set())
 
-    assert [line.split()[-1] for line in installs if "--find-links" in line] == ["kube-ccm"]
+    assert [line.split()[-1] for line in installs if "--find-links" in line] == [
+        "'kube-ccm[uvloop]'"
+    ]
     assert brought >= {"aiohttp", "structlog"}
     assert "rich" not in brought

@@ -324,6 +324,14 @@ def test_the_daemon_never_loads_rich(kept: tuple[Sequence[str], Path]) -> None:
     assert not any(name.startswith("rich.") for name in loaded)
 
 
+def test_the_daemon_runs_on_uvloop_where_it_is_installed(
+    kept: tuple[Sequence[str], Path],
+) -> None:
+    (line,) = re.findall(r'"starting" .*', (kept[1] / "daemon.log").read_text())
+
+    assert line.endswith('event_loop="uvloop"')
+
+
 @only_builtin
 def test_on_a_terminal_it_draws_a_table(home: Path, environment: Mapping[str, str]) -> None:
     ours, theirs = pty.openpty()
