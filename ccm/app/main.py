@@ -87,9 +87,8 @@ def _run(chosen: Options) -> int:
     gc.freeze()
     gc.enable()
     try:
-        with stopping.at_once():
-            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-                return runner.run(daemon.run(chosen, os.environ))
+        with stopping.at_once(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(daemon.run(chosen, os.environ))
     except (Exception, BaseExceptionGroup) as error:
         for fault in leaves(error):
             if isinstance(fault, Misconfigured):

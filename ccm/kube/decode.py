@@ -28,11 +28,6 @@ _BOOKMARK = msgspec.json.Decoder(Bookmark)
 _NAMED = msgspec.json.Decoder(Named)
 _RAW_LIST = msgspec.json.Decoder(RawList)
 _STATUS = msgspec.json.Decoder(errors.Status)
-_KNOWN_TYPES: dict[str, EventType] = {
-    "ADDED": "ADDED",
-    "MODIFIED": "MODIFIED",
-    "DELETED": "DELETED",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +109,22 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
         errors.Unreachable: the line is no event.
     """
     try:
+        change = kind.change.decode(line)
+    except errors.UNDECODABLE as problem:
+        return _decode_rarity(kind, line, problem)
+    obj = change.object
+    return WatchEvent(
+        type=change.type,
+        object=obj,
+        resource_version=obj.resource_version,
+        key=obj.key,
+        wire_type=change.type,
+    )
+
+
+def _decode_rarity(kind: Kind[T], line: bytes, fault: Exception) -> WatchEvent[T]:
+    """A line that is no change of a well-formed object; `fault` says why."""
+    try:
         envelope = _ENVELOPE.decode(line)
         if envelope.type == "ERROR":
             raise errors.from_status(_STATUS.decode(envelope.object))
@@ -121,19 +132,12 @@ def decode_event(kind: Kind[T], line: bytes) -> WatchEvent[T]:
             return _bookmark(_BOOKMARK.decode(envelope.object).metadata)
     except errors.UNDECODABLE as problem:
         raise _garbage(kind, problem) from problem
-    known = _KNOWN_TYPES.get(envelope.type)
-    if known is None:
-        unknown = ValueError(f"unknown event type {envelope.type[:40]!r}")
-        return _malformed_event(kind, envelope, unknown)
-    try:
-        obj = kind.one.decode(envelope.object)
-    except errors.UNDECODABLE as problem:
-        return _malformed_event(kind, envelope, problem)
+    head = _note_malformed(kind, envelope.object, fault)
     return WatchEvent(
-        type=known,
-        object=obj,
-        resource_version=obj.resource_version,
-        key=obj.key,
+        type="MALFORMED",
+        object=None,
+        resource_version=head.resource_version,
+        key=head.key,
         wire_type=envelope.type,
     )
 
@@ -155,17 +159,6 @@ def _decode_items(kind: Kind[T], body: bytes) -> Page[T]:
         resource_version=page.metadata.resource_version,
         continue_=page.metadata.continue_,
         malformed_keys=malformed_keys,
-    )
-
-
-def _malformed_event(kind: Kind[T], envelope: Envelope, problem: Exception) -> WatchEvent[T]:
-    head = _note_malformed(kind, envelope.object, problem)
-    return WatchEvent(
-        type="MALFORMED",
-        object=None,
-        resource_version=head.resource_version,
-        key=head.key,
-        wire_type=envelope.type,
     )
 
 

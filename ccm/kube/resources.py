@@ -6,7 +6,7 @@ A new kind is one line here and one type in `ccm.model`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
@@ -37,6 +37,13 @@ class ItemList(Wire, Generic[T], frozen=True, kw_only=True):
 
     metadata: ListMeta = ListMeta()
     items: list[T] | None = None
+
+
+class Change(Wire, Generic[T], frozen=True, kw_only=True):
+    """One line of a watch about an object; ends and faults of a watch have other types."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    object: T
 
 
 class Envelope(Wire, frozen=True, kw_only=True):
@@ -95,11 +102,16 @@ class Kind(Generic[T]):
     complete: bool = False
     one: msgspec.json.Decoder[T] = field(init=False, repr=False)
     page: msgspec.json.Decoder[ItemList[T]] = field(init=False, repr=False)
+    change: msgspec.json.Decoder[Change[T]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        page_type = cast("Any", ItemList)[self.type]
-        object.__setattr__(self, "one", msgspec.json.Decoder(self.type))
-        object.__setattr__(self, "page", msgspec.json.Decoder(page_type))
+        shapes = {"one": self.type}
+        shapes |= {
+            "page": cast("Any", ItemList)[self.type],
+            "change": cast("Any", Change)[self.type],
+        }
+        for name, shape in shapes.items():
+            object.__setattr__(self, name, msgspec.json.Decoder(shape))
 
     @property
     def api_version(self) -> str:
