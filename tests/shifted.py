@@ -43,24 +43,27 @@ class ShiftedTimeLoop(asyncio.SelectorEventLoop):
 
 async def advance(seconds: float) -> None:
     """Let that much time pass, timer by timer."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, ShiftedTimeLoop), "mark the test with `shifted_time`"
+    loop = _loop()
     target = loop.time() + seconds
     await quiet()
     while (due := loop.next_due()) <= target:
-        loop.shift_s += max(0.0, due - loop.time())
+        jump(max(0.0, due - loop.time()))
         await quiet()
-    loop.shift_s += max(0.0, target - loop.time())
+    jump(max(0.0, target - loop.time()))
     await quiet()
 
 
 def jump(seconds: float) -> None:
     """Let that much time have passed, whatever should have happened on the way."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, ShiftedTimeLoop), "mark the test with `shifted_time`"
-    loop.shift_s += seconds
+    _loop().shift_s += seconds
 
 
 async def quiet() -> None:
     """Let everything that is due now happen."""
     await asyncio.sleep(_QUIET_S)
+
+
+def _loop() -> ShiftedTimeLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, ShiftedTimeLoop), "mark the test with `shifted_time`"
+    return loop

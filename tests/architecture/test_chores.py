@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -25,8 +26,8 @@ def chores() -> ModuleType:
     return module
 
 
-def ask(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), *words]
+def ask(*words: str, python: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *python, str(SCRIPT), *words]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -42,9 +43,7 @@ def test_an_unknown_task_is_an_error() -> None:
 
 
 def test_it_needs_the_standard_library_only() -> None:
-    asked = [sys.executable, "-I", "-S", str(SCRIPT), "help"]
-
-    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    answer = ask("help", python=("-I", "-S"))
 
     assert answer.returncode == 0, answer.stderr
 

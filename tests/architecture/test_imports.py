@@ -32,13 +32,8 @@ def rooms() -> set[str]:
 def test_every_import_contract_holds() -> None:
     linter = Path(sys.executable).parent / "lint-imports"
 
-    outcome = subprocess.run(
-        [str(linter), "--no-cache", "--no-logo"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [str(linter), "--no-cache", "--no-logo"]
+    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 

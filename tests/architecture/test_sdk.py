@@ -21,6 +21,11 @@ def descendants(base: type[errors.CloudError]) -> Iterator[type[errors.CloudErro
         yield from descendants(child)
 
 
+def sdk_errors() -> list[type[errors.CloudError]]:
+    found = descendants(errors.CloudError)
+    return [kind for kind in found if kind.__module__ == errors.__name__]
+
+
 def test_every_public_name_exists_and_is_documented() -> None:
     undocumented = [
         name
@@ -33,24 +38,22 @@ def test_every_public_name_exists_and_is_documented() -> None:
 
 
 def test_every_error_class_of_the_sdk_is_public() -> None:
-    defined = {
-        kind.__name__
-        for kind in descendants(errors.CloudError)
-        if kind.__module__ == errors.__name__
-    }
-
-    assert defined <= set(cloud.__all__)
+    assert {kind.__name__ for kind in sdk_errors()} <= set(cloud.__all__)
 
 
 def test_every_error_class_has_a_row_in_the_policy() -> None:
     without = [
         kind.__name__
-        for kind in descendants(errors.CloudError)
-        if kind.__module__ == errors.__name__
+        for kind in sdk_errors()
         if kind not in errors.POLICY and not issubclass(kind, errors.NotFound)
     ]
 
     assert without == []
+
+
+def output_of(script: str) -> str:
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +64,7 @@ def import_report() -> tuple[set[str], float]:
         "print(round(time.process_time() - before, 3), "
         f"*[name for name in {HEAVY!r} if name in sys.modules])"
     )
-    runs = [
-        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-        for _ in range(3)
-    ]
-    answers = [run.stdout.split() for run in runs]
+    answers = [output_of(script).split() for _ in range(3)]
     return set(answers[0][1:]), min(float(answer[0]) for answer in answers)
 
 
@@ -84,11 +83,7 @@ def test_listing_providers_imports_none() -> None:
         "print([name for name in sys.modules if name.startswith('providers.')])"
     )
 
-    told = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
-    )
-
-    assert told.stdout.strip() == "[]"
+    assert output_of(script).strip() == "[]"
 
 
 def test_an_unknown_provider_is_refused_with_the_known_ones() -> None:

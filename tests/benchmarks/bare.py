@@ -32,42 +32,45 @@ class Answer(msgspec.Struct):
     metadata: Meta
 
 
-class Api:
-    """Sends requests to the API server and knows nothing about them."""
+class Sender:
+    """Sends requests and knows nothing about them."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
-        self._events: list[asyncio.Task[None]] = []
 
-    async def send(self, method: str, path: str, kind: str, body: Any) -> bytes:
+    async def send(
+        self, method: str, path: str, body: Any = None, kind: str = "application/json"
+    ) -> bytes:
         """One request; the body of its answer.
 
         Raises:
             RuntimeError: the server refused it.
         """
+        data = None if body is None else msgspec.json.encode(body)
         async with self._session.request(
-            method,
-            path,
-            data=msgspec.json.encode(body),
-            headers={"Content-Type": kind},
+            method, path, data=data, headers={"Content-Type": kind}
         ) as response:
             answer = await response.read()
             if response.status >= 300:
                 raise RuntimeError(f"{method} {path}: {response.status} {answer[:300]!r}")
             return answer
 
+
+class Api(Sender):
+    """The API server."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        super().__init__(session)
+        self._events: list[asyncio.Task[bytes]] = []
+
     async def patch(self, path: str, body: Any) -> bytes:
         """A strategic merge patch."""
-        return await self.send("PATCH", path, "application/strategic-merge-patch+json", body)
+        return await self.send("PATCH", path, body, "application/strategic-merge-patch+json")
 
     def event(self, body: Any) -> None:
         """Send an event; nobody waits for it but `drain`."""
-
-        async def post() -> None:
-            path = "/api/v1/namespaces/default/events"
-            await self.send("POST", path, "application/json", body)
-
-        self._events.append(asyncio.create_task(post()))
+        post = self.send("POST", "/api/v1/namespaces/default/events", body)
+        self._events.append(asyncio.create_task(post))
 
     async def drain(self) -> None:
         """Wait for all events."""
@@ -75,15 +78,18 @@ class Api:
 
 
 @contextlib.asynccontextmanager
-async def connect(server: str, token: str, ca_file: str) -> AsyncIterator[Api]:
-    """A connection to the API server."""
-    context = ssl.create_default_context(cafile=ca_file)
-    headers = {"Authorization": f"Bearer {token}"}
-    connector = aiohttp.TCPConnector(limit=0, ssl=context)
+async def connect(
+    server: str, token: str, ca_file: str | None = None
+) -> AsyncIterator[aiohttp.ClientSession]:
+    """A connection to the API server, or to the cloud."""
+    trust = ssl.create_default_context(cafile=ca_file) if ca_file else True
     async with aiohttp.ClientSession(
-        server, headers=headers, connector=connector, cookie_jar=aiohttp.DummyCookieJar()
+        server,
+        headers={"Authorization": f"Bearer {token}"},
+        connector=aiohttp.TCPConnector(limit=0, ssl=trust),
+        cookie_jar=aiohttp.DummyCookieJar(),
     ) as session:
-        yield Api(session)
+        yield session
 
 
 async def lines() -> AsyncIterator[list[str]]:
@@ -150,7 +156,8 @@ class Stopwatch:
 
 async def main(server: str, token: str, ca_file: str) -> None:
     """Send everything and report."""
-    async with connect(server, token, ca_file) as api:
+    async with connect(server, token, ca_file) as session:
+        api = Api(session)
         nodes = Nodes(api)
         watch = Stopwatch()
         async for name, uid in lines():

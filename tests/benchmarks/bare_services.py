@@ -9,15 +9,12 @@ there, the two calls that change the members, and an event. Prints one JSON line
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
-from collections.abc import AsyncIterator
 from typing import Any
 
-import aiohttp
 import msgspec
 
-from tests.benchmarks.bare import Api, Nodes, Stopwatch, connect, event, lines
+from tests.benchmarks.bare import Api, Nodes, Sender, Stopwatch, connect, event, lines
 
 WORKERS = 32
 
@@ -29,35 +26,26 @@ class Balancer(msgspec.Struct):
     ingress: list[dict[str, str]]
 
 
-class Cloud:
-    """Sends requests to the cloud."""
+_balancer_in = msgspec.json.Decoder(Balancer).decode
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-        self._decoder = msgspec.json.Decoder(Balancer)
+
+class Cloud(Sender):
+    """The cloud."""
 
     async def find(self, name: str) -> None:
         """Look for a load balancer."""
-        await self._send("GET", f"/v1/balancers?name={name}&limit=500", None)
+        await self.send("GET", f"/v1/balancers?name={name}&limit=500")
 
     async def create(self, name: str) -> Balancer:
         """Order one."""
         listener = {"protocol": "TCP", "port": 80, "target_port": 30080}
         order = {"name": name, "cluster": "kubernetes", "listeners": [listener]}
-        return self._decoder.decode(await self._send("POST", "/v1/balancers", order))
+        return _balancer_in(await self.send("POST", "/v1/balancers", order))
 
     async def set_members(self, balancer: Balancer, members: list[str]) -> None:
         """Replace its members."""
         path = f"/v1/balancers/{balancer.id}/members"
-        self._decoder.decode(await self._send("PUT", path, {"members": members}))
-
-    async def _send(self, method: str, path: str, body: Any) -> bytes:
-        data = None if body is None else msgspec.json.encode(body)
-        async with self._session.request(method, path, data=data) as response:
-            answer = await response.read()
-            if response.status >= 300:
-                raise RuntimeError(f"{method} {path}: {response.status} {answer[:300]!r}")
-            return answer
+        _balancer_in(await self.send("PUT", path, {"members": members}))
 
 
 class Services:
@@ -100,25 +88,14 @@ class Services:
             self._api.event(_event(name, uid, "UpdatedLoadBalancer"))
 
 
-@contextlib.asynccontextmanager
-async def connect_cloud(url: str, token: str) -> AsyncIterator[Cloud]:
-    """A connection to the cloud."""
-    async with aiohttp.ClientSession(
-        url,
-        headers={"Authorization": f"Bearer {token}"},
-        connector=aiohttp.TCPConnector(limit=0),
-        cookie_jar=aiohttp.DummyCookieJar(),
-    ) as session:
-        yield Cloud(session)
-
-
 async def main(server: str, token: str, ca_file: str, cloud_url: str, cloud_token: str) -> None:
     """Send everything and report."""
     async with (
-        connect(server, token, ca_file) as api,
-        connect_cloud(cloud_url, cloud_token) as cloud,
+        connect(server, token, ca_file) as session,
+        connect(cloud_url, cloud_token) as cloud_session,
     ):
-        nodes, services = Nodes(api), Services(api, cloud)
+        api = Api(session)
+        nodes, services = Nodes(api), Services(api, Cloud(cloud_session))
         watch = Stopwatch()
         async for kind, name, uid, *address in lines():
             if kind == "node":

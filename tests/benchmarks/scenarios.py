@@ -6,12 +6,13 @@ import asyncio
 import json
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from tests.benchmarks import proc
-from tests.benchmarks.world import World
+from tests.benchmarks.world import World, compared
 
 NODES = 1000
 TUNED = ("--kube-api-qps=10000", "--kube-api-burst=20000", "--concurrent-node-syncs=64")
@@ -21,17 +22,13 @@ async def init(world: World) -> dict[str, Any]:
     """1,000 nodes at once with raised limits, beside a bare client with the same writes."""
     names = [f"node-{n:04d}" for n in range(NODES)]
     await world.add_instances(names)
-    bare = await _bare(world, names)
+    bare = await world.bare(
+        "tests.benchmarks.bare",
+        work=lambda tell: world.register(names, on_node=lambda *node: tell(" ".join(node))),
+    )
     await world.remove_nodes()
     await world.cloud_calls()
-    ours = await _ours(world, names, *TUNED)
-    return {
-        "ours": ours,
-        "bare": bare,
-        "wall_ratio": round(ours["wall_s"] / bare["wall_s"], 2),
-        "cpu_ratio": round(ours["cpu_s"] / bare["cpu_s"], 2),
-        "rss_ratio": round(ours["peak_rss_mib"] / bare["peak_rss_mib"], 2),
-    }
+    return compared(await _ours(world, names, *TUNED), bare)
 
 
 async def init_default(world: World) -> dict[str, Any]:
@@ -58,7 +55,7 @@ async def memory(world: World, *, watch_s: float = 300) -> dict[str, Any]:
         "KUBERNETES_SERVICE_HOST": str(address.hostname),
         "KUBERNETES_SERVICE_PORT": str(address.port),
     }
-    flags = (f"--cloud-config={world.cloud_config}", "--cloud-provider=sim", *TUNED)
+    flags = (*world.flags, *TUNED)
     figures: dict[str, Any] = {}
     with proc.daemon(world.folder / "idle.log", *flags, in_cluster=account, env=env) as daemon:
         daemon.wait_for("became leader")
@@ -81,10 +78,8 @@ async def memory(world: World, *, watch_s: float = 300) -> dict[str, Any]:
         figures["quiet_min_mib"] = round(min(samples), 1)
         figures["quiet_max_mib"] = round(max(samples), 1)
         daemon.stop()
-    kubeconfig = f"--kubeconfig={world.server.kubeconfig_path}"
-    with proc.daemon(world.folder / "kubeconfig.log", *flags, kubeconfig) as daemon:
-        daemon.wait_for("became leader")
-        await asyncio.sleep(5)
+    async with world.leader("kubeconfig.log", *TUNED) as daemon:
+        await asyncio.sleep(4)
         figures["kubeconfig_rss_mib"] = round(proc.usage(daemon.pid).rss_mib, 1)
         daemon.stop()
     return figures
@@ -109,12 +104,7 @@ async def _stall(world: World, mode: str) -> dict[str, Any]:
 
 
 async def _ours(world: World, names: list[str], *flags: str) -> dict[str, Any]:
-    log = world.folder / f"daemon-{time.monotonic_ns()}.log"
-    kubeconfig = f"--kubeconfig={world.server.kubeconfig_path}"
-    cloud = (f"--cloud-config={world.cloud_config}", "--cloud-provider=sim")
-    with proc.daemon(log, kubeconfig, *cloud, *flags) as daemon:
-        await asyncio.to_thread(daemon.wait_for, "became leader")
-        await asyncio.sleep(1)
+    async with world.leader(f"daemon-{time.monotonic_ns()}.log", *flags) as daemon:
         await world.cloud_calls()
         offset = world.audit.stat().st_size
         before = proc.usage(daemon.pid)
@@ -127,9 +117,6 @@ async def _ours(world: World, names: list[str], *flags: str) -> dict[str, Any]:
         left = await world.uninitialised()
         said = daemon.stop()
     patches = world.audited(offset, "patch", "nodes")
-    histogram: dict[str, int] = {}
-    for count in patches.values():
-        histogram[str(count)] = histogram.get(str(count), 0) + 1
     return {
         "nodes": len(names),
         "left": left,
@@ -138,38 +125,8 @@ async def _ours(world: World, names: list[str], *flags: str) -> dict[str, Any]:
         "cpu_s": round(after.cpu_s - before.cpu_s, 2),
         "peak_rss_mib": round(after.peak_mib, 1),
         "cloud_calls": calls,
-        "patches_per_node": histogram,
+        "patches_per_node": Counter(map(str, patches.values())),
         "said": {key: said[key] for key in ("api_reads", "api_writes", "cloud_calls")},
-    }
-
-
-async def _bare(world: World, names: list[str]) -> dict[str, Any]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.benchmarks.bare",
-        world.server.url,
-        world.server.token,
-        str(world.server.ca_file),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stdin = process.stdin
-    await process.stdout.readline()
-    started = time.time()
-    registered_s = await world.register(
-        names, on_node=lambda name, uid: stdin.write(f"{name} {uid}\n".encode())
-    )
-    stdin.close()
-    figures = json.loads(await asyncio.wait_for(process.stdout.readline(), 120))
-    await process.wait()
-    return {
-        "wall_s": round(figures["ended"] - started, 2),
-        "registered_s": round(registered_s, 2),
-        "cpu_s": figures["cpu_s"],
-        "peak_rss_mib": figures["peak_mib"],
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,14 +14,14 @@ import yaml
 
 from tests.benchmarks import proc
 from tests.benchmarks.scenarios import TUNED
-from tests.benchmarks.world import World, address
+from tests.benchmarks.world import World, address, compared
 
 NODES = 1000
 SERVICES = 100
 LATECOMERS = 5
 FLAGS = (*TUNED, "--concurrent-service-syncs=32", "--configure-cloud-routes=false")
 PATH = "/api/v1/namespaces/default/services"
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 QUIET_S = 3.0
 
 OnObject = Callable[[str, str], None]
@@ -34,15 +33,15 @@ async def services(world: World) -> dict[str, Any]:
     webs = [f"web-{n:04d}" for n in range(SERVICES)]
     latecomers = [f"late-{n:04d}" for n in range(2 * LATECOMERS)]
     await world.add_instances([*nodes, *latecomers])
-    bare = await _bare(world, nodes, webs)
+    cloud = yaml.safe_load(Path(world.cloud_config).read_text())
+    bare = await world.bare(
+        *("tests.benchmarks.bare_services", cloud["url"], cloud["token"]),
+        work=lambda tell: _appear(world, nodes, webs, tell),
+    )
     await remove_services(world)
     await world.remove_nodes()
     await world.cloud_calls()
-    kubeconfig = f"--kubeconfig={world.server.kubeconfig_path}"
-    cloud = (f"--cloud-config={world.cloud_config}", "--cloud-provider=sim")
-    with proc.daemon(world.folder / "services.log", kubeconfig, *cloud, *FLAGS) as daemon:
-        await asyncio.to_thread(daemon.wait_for, "became leader")
-        await asyncio.sleep(1)
+    async with world.leader("services.log", *FLAGS) as daemon:
         ours = await _crowd(world, daemon, nodes, webs)
         once = await _latecomers(world, daemon, latecomers[:LATECOMERS], SERVICES, NODES)
         more = [f"more-{n:04d}" for n in range(SERVICES)]
@@ -52,11 +51,7 @@ async def services(world: World) -> dict[str, Any]:
         twice = await _latecomers(world, daemon, latecomers[LATECOMERS:], 2 * SERVICES, members)
         daemon.stop()
     return {
-        "ours": ours,
-        "bare": bare,
-        "wall_ratio": round(ours["wall_s"] / bare["wall_s"], 2),
-        "cpu_ratio": round(ours["cpu_s"] / bare["cpu_s"], 2),
-        "rss_ratio": round(ours["peak_rss_mib"] / bare["peak_rss_mib"], 2),
+        **compared(ours, bare),
         "one_node_more": {
             f"{SERVICES}_services": once,
             f"{2 * SERVICES}_services": twice,
@@ -169,18 +164,17 @@ async def _latecomers(
 
 async def _settled(world: World, webs: int, members: int) -> None:
     """Wait until there are so many load balancers with so many members, all shown."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+
+    async def is_settled() -> bool:
         found = await _balancers(world)
-        if len(found) == webs and all(len(each["members"]) == members for each in found):
-            break
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{len(found)} load balancers of {webs}, or members are missing")
-        await asyncio.sleep(0.2)
-    while not all(map(_ingress, await _wanting(world))):
-        if time.monotonic() > deadline:
-            raise TimeoutError("Services without an address")
-        await asyncio.sleep(0.2)
+        complete = [each for each in found if len(each["members"]) == members]
+        if not len(found) == len(complete) == webs:
+            return False
+        return all(map(_ingress, await _wanting(world)))
+
+    async with asyncio.timeout(TIMEOUT_S):
+        while not await is_settled():
+            await asyncio.sleep(0.2)
 
 
 async def _balancers(world: World) -> list[dict[str, Any]]:
@@ -199,39 +193,14 @@ def _ingress(service: dict[str, Any]) -> list[Any]:
     return list(service["status"]["loadBalancer"].get("ingress") or ())
 
 
-async def _bare(world: World, nodes: list[str], webs: list[str]) -> dict[str, Any]:
-    cloud = yaml.safe_load(Path(world.cloud_config).read_text())
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.benchmarks.bare_services"),
-        *(world.server.url, world.server.token, str(world.server.ca_file)),
-        *(cloud["url"], cloud["token"]),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    stdin = process.stdin
-    await process.stdout.readline()
+async def _appear(
+    world: World, nodes: list[str], webs: list[str], tell: Callable[[str], None]
+) -> float:
     place = {name: number for number, name in enumerate(nodes, 1)}
-    started = time.time()
-    await asyncio.gather(
+    registered_s, _ = await asyncio.gather(
         world.register(
-            nodes,
-            on_node=lambda name, uid: stdin.write(
-                f"node {name} {uid} {address(place[name])}\n".encode()
-            ),
+            nodes, on_node=lambda name, uid: tell(f"node {name} {uid} {address(place[name])}")
         ),
-        create_services(
-            world,
-            webs,
-            on_service=lambda name, uid: stdin.write(f"service {name} {uid}\n".encode()),
-        ),
+        create_services(world, webs, on_service=lambda *web: tell(" ".join(("service", *web)))),
     )
-    stdin.close()
-    figures = json.loads(await asyncio.wait_for(process.stdout.readline(), 120))
-    await process.wait()
-    return {
-        "wall_s": round(figures["ended"] - started, 2),
-        "cpu_s": figures["cpu_s"],
-        "peak_rss_mib": figures["peak_mib"],
-    }
+    return registered_s

@@ -9,14 +9,16 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import aiohttp
 
 from ccm.sandbox import realserver
+from tests.benchmarks import proc
 from tests.envtest import assets
 
 INIT_TAINT = "node.cloudprovider.kubernetes.io/uninitialized"
@@ -32,6 +34,47 @@ class World:
     cloud: aiohttp.ClientSession
     cloud_config: Path
     audit: Path
+
+    @property
+    def flags(self) -> tuple[str, str]:
+        """The daemon's flags about the cloud."""
+        return f"--cloud-config={self.cloud_config}", "--cloud-provider=sim"
+
+    @contextlib.asynccontextmanager
+    async def leader(self, log: str, *flags: str) -> AsyncIterator[proc.Daemon]:
+        """The daemon with a kubeconfig, once it leads and rests; it is stopped in the end."""
+        kubeconfig = f"--kubeconfig={self.server.kubeconfig_path}"
+        with proc.daemon(self.folder / log, kubeconfig, *self.flags, *flags) as daemon:
+            await asyncio.to_thread(daemon.wait_for, "became leader")
+            await asyncio.sleep(1)
+            yield daemon
+
+    async def bare(
+        self,
+        module: str,
+        *arguments: str,
+        work: Callable[[Callable[[str], None]], Awaitable[float]],
+    ) -> dict[str, Any]:
+        """Figures of a bare client that is told by lines what `work` registers."""
+        server = (self.server.url, self.server.token, str(self.server.ca_file))
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", module, *server, *arguments), stdin=PIPE, stdout=PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stdin = process.stdin
+        await process.stdout.readline()
+        started = time.time()
+        registered_s = await work(lambda line: stdin.write(f"{line}\n".encode()))
+        stdin.close()
+        figures = json.loads(await asyncio.wait_for(process.stdout.readline(), 120))
+        await process.wait()
+        return {
+            "wall_s": round(figures["ended"] - started, 2),
+            "registered_s": round(registered_s, 2),
+            "cpu_s": figures["cpu_s"],
+            "peak_rss_mib": figures["peak_mib"],
+        }
 
     async def add_instances(self, names: list[str]) -> None:
         """Running instances in the cloud."""
@@ -115,6 +158,14 @@ class World:
         return found
 
 
+def compared(ours: dict[str, Any], bare: dict[str, Any]) -> dict[str, Any]:
+    """Both, and what the daemon costs for each unit of the bare client."""
+
+    figures = {"wall_ratio": "wall_s", "cpu_ratio": "cpu_s", "rss_ratio": "peak_rss_mib"}
+    ratios = {name: round(ours[each] / bare[each], 2) for name, each in figures.items()}
+    return {"ours": ours, "bare": bare, **ratios}
+
+
 def address(number: int) -> str:
     """The address of an instance, by its place among those added together, from 1."""
     return f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
@@ -168,7 +219,7 @@ async def open_world(folder: Path, *, latency: str = "50ms") -> AsyncIterator[Wo
     """Start everything."""
     audit = folder / "audit.log"
     cloud_argv = [sys.executable, "-m", "providers.sim", "--latency", latency]
-    cloud = subprocess.Popen(cloud_argv, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    cloud = subprocess.Popen(cloud_argv, stdout=PIPE, stdin=subprocess.DEVNULL)
     try:
         assert cloud.stdout is not None
         ready = json.loads(cloud.stdout.readline())

@@ -1,4 +1,4 @@
-"""One stage per test, before each API server in turn."""
+"""One environment per test, before each API server in turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests import servers
-from tests.conformance.stage import Stage, staged
+from tests.conformance.environment import NodeEnvironment
 
 PROOFS = pytest.StashKey[dict[str, list[str]]]()
 """Row -> tests, of everything that was collected, whatever of it runs."""
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest_asyncio.fixture
-async def stage(api_server: servers.ApiServer) -> AsyncIterator[Stage]:
+async def env(api_server: servers.ApiServer) -> AsyncIterator[NodeEnvironment]:
     """An empty API server behind a recording proxy, its nodes cached."""
-    async with staged(api_server) as each:
+    async with NodeEnvironment.open(api_server) as each:
         yield each

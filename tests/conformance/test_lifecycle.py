@@ -2,347 +2,227 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from ccm.cloud import NotFound, Unavailable, Unimplemented
-from ccm.model import Taint, names
-from ccm.testing.builders import shutdown_taint, uninitialized_taint
+from ccm.model import Node, Taint, names
+from ccm.testing.builders import shutdown_taint
 from ccm.testing.fakes import FakeCloud
-from tests.conformance.outcome import DELETED, DOWN, KEPT, TAINTED, A, outcome
-from tests.conformance.stage import DELETE, Stage, monitored, wrapped
+from tests.conformance.environment import (
+    CONFLICT,
+    DELETE,
+    MAIN_PATCH,
+    TAINT,
+    UNINITIALIZED,
+    WRITE_NODE,
+    NodeEnvironment,
+    row,
+    wrapped,
+)
 from tests.faults import Respond
 
+DOWN = shutdown_taint()
 B = Taint(key="b", value="1", effect="NoExecute")
+MAIN, EVENT = "PATCH nodes/node0 200", "POST namespaces/default/events 201"
+CONFLICTING, LOOK = "PATCH nodes/node0 409", "GET nodes/node0 200"
+ONLY_TAINT = {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
+
+DELETED, KEPT, TAINTED, UNTAINTED = "deleted", "kept", "tainted", "untainted"
+REQUESTS = {
+    DELETED: ["DELETE nodes/node0 200", EVENT],
+    KEPT: [],
+    TAINTED: [MAIN],
+    UNTAINTED: [MAIN],
+}
+
+READY, FAILED, UNKNOWN = {"ready": "True"}, {"ready": "False"}, {"ready": "Unknown"}
+KNOWN: dict[str, Any] = {"ready": "False", "provider_id": "fake://1"}
+KNOWN_DOWN = {**KNOWN, "taints": [DOWN]}
+SETTLED = {"ready": "True", "provider_id": "fake://1"}
+AT_NODE0 = {"ready": "False", "provider_id": "node0"}
+AT_12345 = {"ready": "False", "provider_id": "fake://12345"}
+FOREIGN = {"ready": "False", "provider_id": "other://1"}
+V1 = {"v2": False}
+GONE, RUNS = {"exists": False}, {"exists": True}
+OFF: dict[str, Any] = {"exists": True, "shutdown": True}
+POWER_UNKNOWN = {"exists": True, "shutdown_error": Unavailable("down")}
 FOO = {"external_ids": {"node0": "foo://12345"}}
+TWO_QUESTIONS = ["instance-exists fake://1", "instance-shutdown fake://1"]
+OLD_QUESTIONS = [
+    "instance-exists-by-provider-id fake://12345",
+    "instance-shutdown-by-provider-id fake://12345",
+]
+ASKED_BY_NAME = ["instance-exists node0", "instance-shutdown node0"]
+ASKED_ID = "instance-id node0"
 
 
-def row(name: str, *facts: Any) -> Any:
-    return pytest.param(*facts, marks=pytest.mark.row(name), id=name)
+def no_id(error: Exception) -> dict[str, Any]:
+    """A cloud of the old interface that fails when it is asked for the instance ID."""
+    return {**V1, "external_id_errors": {"node0": error}}
 
 
-@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
-@pytest.mark.parametrize(
-    ("ready", "script", "provider_id", "expected"),
-    [
-        row("lifecycle-del-01", "False", {"exists": False}, "", DELETED),
-        row(
-            "lifecycle-del-02",
-            "False",
-            {"exists": False, "exists_error": Unavailable("down")},
-            "node0",
-            KEPT,
-        ),
-        row("lifecycle-del-03", "False", {"exists": True}, "node0", KEPT),
-        row("lifecycle-del-04", "Unknown", {"exists": False}, "", DELETED),
-        row("lifecycle-del-05", "Unknown", {"exists": True, **FOO}, "", KEPT),
-        row("lifecycle-del-06", "True", {"exists": False}, "node0", KEPT),
-    ],
-)
-async def test_nodes_of_vanished_instances_are_deleted(
-    stage: Stage, v2: bool, ready: str, script: Mapping[str, Any], provider_id: str, expected: str
-) -> None:
-    fake = FakeCloud(v2=v2, **script)
-    made = await stage.node(ready=ready, provider_id=provider_id)
-
-    await monitored(stage.lifecycle(fake))
-
-    assert await outcome(stage, made) == expected
-    assert [told.reason for told in await stage.events()] == (
-        ["DeletingNode"] if expected is DELETED else []
-    )
-    if ready == "True":
-        assert fake.calls == []
+def both(name: str, node: Any, script: Any, *expected: Any) -> list[Any]:
+    """The same through the old interface and the new one."""
+    return [
+        row(name, node, {"v2": v2, **script}, *expected, label=f"{name}-v{1 + v2}")
+        for v2 in (False, True)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("ready", "script", "provider_id", "expected"),
+    ("node", "script", "expected", "asked"),
     [
-        row("lifecycle-shut-01", "False", {"exists": True, "shutdown": True}, "node0", TAINTED),
-        row("lifecycle-shut-02", "False", {"exists": True, "shutdown": True, **FOO}, "", TAINTED),
-        row("lifecycle-shut-03", "False", {"external_ids": {"node0": ""}}, "", DELETED),
+        *both("lifecycle-del-01", FAILED, GONE, DELETED, None),
+        *both("lifecycle-del-02", AT_NODE0, {"exists_error": Unavailable("down")}, KEPT, None),
+        *both("lifecycle-del-03", AT_NODE0, RUNS, KEPT, None),
+        *both("lifecycle-del-04", UNKNOWN, GONE, DELETED, None),
+        *both("lifecycle-del-05", UNKNOWN, {**RUNS, **FOO}, KEPT, None),
+        *both("lifecycle-del-06", {**READY, "provider_id": "node0"}, GONE, KEPT, []),
+        row("lifecycle-shut-01", AT_NODE0, {**V1, **OFF}, TAINTED, None),
+        row("lifecycle-shut-02", FAILED, {**V1, **OFF, **FOO}, TAINTED, None),
+        row("lifecycle-shut-03", FAILED, {**V1, "external_ids": {"node0": ""}}, DELETED, None),
+        row("lifecycle-shut-04", FAILED, no_id(Unavailable("down")), KEPT, None),
+        row("lifecycle-shut-05", FAILED, {**no_id(NotFound("gone")), **RUNS}, DELETED, None),
+        row("lifecycle-shut-06", FAILED, {**V1, "shutdown_error": Unavailable("")}, DELETED, None),
+        row("lifecycle-shut-07", FAILED, {**V1, "shutdown": False}, DELETED, None),
+        row("lifecycle-shut-08", READY, {**V1, **OFF}, KEPT, None),
+        row("lifecycle-shut-09", UNKNOWN, {**V1, "shutdown": True}, DELETED, None),
+        row("lifecycle-id-01", AT_12345, {**V1, **RUNS}, KEPT, OLD_QUESTIONS),
         row(
-            "lifecycle-shut-04",
-            "False",
-            {"external_id_errors": {"node0": Unavailable("down")}},
-            "",
+            "lifecycle-id-02 lifecycle-more-12",
+            *(FAILED, {**V1, **RUNS, "external_ids": {"node0": "12345"}}),
+            *(KEPT, [ASKED_ID, *OLD_QUESTIONS]),
+        ),
+        row("lifecycle-id-03", FAILED, no_id(NotFound("gone")), DELETED, [ASKED_ID] * 2),
+        row("lifecycle-id-04", FAILED, no_id(Unavailable("down")), KEPT, [ASKED_ID]),
+        *both("lifecycle-more-01", KNOWN, {"exists_error": NotFound("gone")}, KEPT, None),
+        *both("lifecycle-more-02", KNOWN, {"exists_error": wrapped(NotFound(""))}, KEPT, None),
+        row("lifecycle-more-03", FAILED, no_id(wrapped(NotFound("gone"))), KEPT, None),
+        row("lifecycle-more-04", {"ready": None}, GONE, DELETED, None),
+        row("lifecycle-more-05", {**FAILED, "taints": [UNINITIALIZED]}, GONE, DELETED, None),
+        row("lifecycle-more-06", KNOWN, POWER_UNKNOWN, KEPT, TWO_QUESTIONS),
+        row("lifecycle-more-06", KNOWN_DOWN, POWER_UNKNOWN, KEPT, TWO_QUESTIONS, label="tainted"),
+        row(
+            "lifecycle-more-10",
+            {**SETTLED, "taints": [shutdown_taint(effect="NoExecute")]},
+            GONE,
             KEPT,
+            [],
         ),
+        row("lifecycle-more-11", KNOWN_DOWN, OFF, KEPT, TWO_QUESTIONS),
+        row("lifecycle-more-13", KNOWN_DOWN, RUNS, KEPT, None),
+        row("lifecycle-more-14", FAILED, RUNS, KEPT, ASKED_BY_NAME),
+        row("lifecycle-own-07", FOREIGN, {**GONE, "shutdown": True}, KEPT, [], label="not ready"),
         row(
-            "lifecycle-shut-05",
-            "False",
-            {"external_id_errors": {"node0": NotFound("gone")}, "exists": True},
-            "",
-            DELETED,
+            "lifecycle-own-07",
+            {**FOREIGN, **READY, "taints": [DOWN]},
+            {**GONE, "shutdown": True},
+            KEPT,
+            [],
+            label="tainted",
         ),
-        row("lifecycle-shut-06", "False", {"shutdown_error": Unavailable("down")}, "", DELETED),
-        row("lifecycle-shut-07", "False", {"shutdown": False}, "", DELETED),
-        row("lifecycle-shut-08", "True", {"exists": True, "shutdown": True}, "", KEPT),
-        row("lifecycle-shut-09", "Unknown", {"shutdown": True}, "", DELETED),
+        row("lifecycle-trace-01", SETTLED, {}, KEPT, []),
+        row("lifecycle-trace-02", {**SETTLED, "taints": [DOWN]}, {}, UNTAINTED, []),
+        row("lifecycle-trace-04", KNOWN, RUNS, KEPT, TWO_QUESTIONS),
+        row("lifecycle-trace-05", KNOWN, OFF, TAINTED, TWO_QUESTIONS),
+        row("lifecycle-trace-06", KNOWN, GONE, DELETED, TWO_QUESTIONS[:1] * 2),
     ],
 )
-async def test_shut_down_nodes_are_tainted(
-    stage: Stage, ready: str, script: Mapping[str, Any], provider_id: str, expected: str
+async def test_one_look(
+    env: NodeEnvironment,
+    node: Mapping[str, Any],
+    script: Mapping[str, Any],
+    expected: str,
+    asked: Sequence[str] | None,
 ) -> None:
-    fake = FakeCloud(v2=False, **script)
-    made = await stage.node(ready=ready, provider_id=provider_id)
+    fake = FakeCloud(**script)
+    made = await env.node(**node)
 
-    await monitored(stage.lifecycle(fake))
+    await env.monitor(fake)
 
-    assert await outcome(stage, made) == expected
+    assert await outcome(env, made) == expected
+    # Events travel on their own: before or after the request they announce.
+    assert sorted(await env.trace()) == REQUESTS[expected]
     if expected is DELETED:
+        assert env.bodies(DELETE)[0]["preconditions"] == {"uid": made.uid}
+        assert await env.reasons() == ["DeletingNode"]
         assert not [call for call in fake.calls if "shutdown" in call]
+    if asked is not None:
+        assert [f"{call} {subject}" for call, subject in fake.asked] == asked
+
+
+async def outcome(env: NodeEnvironment, made: Node) -> str:
+    """What became of the node; fails when it is none of these."""
+    node = await env.stored()
+    if node is None:
+        return DELETED
+    if node == made:
+        return KEPT
+    assert (node.provider_id, dict(node.labels)) == (made.provider_id, dict(made.labels))
+    if DOWN in made.taints:
+        assert [*node.taints, DOWN] == list(made.taints)
+        return UNTAINTED
+    assert list(node.taints) == [*made.taints, DOWN]
+    return TAINTED
 
 
 @pytest.mark.row("lifecycle-shut-10")
-async def test_events_point_at_the_node(stage: Stage) -> None:
-    made = await stage.node(ready="False")
-    stage.proxy.on(DELETE, Respond(500))
+async def test_events_point_at_the_node(env: NodeEnvironment) -> None:
+    made = await env.node(ready="False")
+    env.proxy.on(DELETE, Respond(500))
 
-    await monitored(stage.lifecycle(FakeCloud(exists=False)))
+    await env.monitor(FakeCloud(exists=False))
 
-    events = await stage.events()
-    assert [(told.type, told.reason) for told in events] == [
-        ("Normal", "DeletingNode"),
-        ("Warning", "DeletingNodeFailed"),
-    ]
-    for told in events:
-        assert dict(told.involved) == {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "name": "node0",
-            "uid": made.uid,
-        }
-        assert told.component == "cloud-node-lifecycle-controller"
-    assert "500" in events[1].message
-
-
-@pytest.mark.parametrize(
-    ("provider_id", "script", "asked", "expected"),
-    [
-        row(
-            "lifecycle-id-01",
-            "fake://12345",
-            {"exists": True},
-            [
-                ("instance-exists-by-provider-id", "fake://12345"),
-                ("instance-shutdown-by-provider-id", "fake://12345"),
-            ],
-            KEPT,
-        ),
-        row(
-            "lifecycle-id-02",
-            "",
-            {"exists": True, "external_ids": {"node0": "12345"}},
-            [
-                ("instance-id", "node0"),
-                ("instance-exists-by-provider-id", "fake://12345"),
-                ("instance-shutdown-by-provider-id", "fake://12345"),
-            ],
-            KEPT,
-        ),
-        row(
-            "lifecycle-id-03",
-            "",
-            {"external_id_errors": {"node0": NotFound("gone")}},
-            [("instance-id", "node0"), ("instance-id", "node0")],
-            DELETED,
-        ),
-        row(
-            "lifecycle-id-04",
-            "",
-            {"external_id_errors": {"node0": Unavailable("down")}},
-            [("instance-id", "node0")],
-            KEPT,
-        ),
-    ],
-)
-async def test_the_old_interface_is_asked_by_provider_id(
-    stage: Stage,
-    provider_id: str,
-    script: Mapping[str, Any],
-    asked: list[tuple[str, str]],
-    expected: str,
-) -> None:
-    fake = FakeCloud(v2=False, **script)
-    made = await stage.node(ready="False", provider_id=provider_id)
-
-    await monitored(stage.lifecycle(fake))
-
-    assert fake.asked == asked
-    assert await outcome(stage, made) == expected
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        row("lifecycle-more-01", NotFound("gone")),
-        row("lifecycle-more-02", wrapped(NotFound("gone"))),
-    ],
-)
-@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
-async def test_an_absence_as_an_error_keeps_the_node(
-    stage: Stage, v2: bool, error: Exception
-) -> None:
-    made = await stage.node(ready="False", provider_id="fake://1")
-
-    await monitored(stage.lifecycle(FakeCloud(v2=v2, exists_error=error)))
-
-    assert await outcome(stage, made) == KEPT
-    assert stage.calls() == []
-
-
-@pytest.mark.row("lifecycle-more-03")
-async def test_a_wrapped_absence_of_the_id_keeps_the_node(stage: Stage) -> None:
-    made = await stage.node(ready="False")
-    fake = FakeCloud(v2=False, external_id_errors={"node0": wrapped(NotFound("gone"))})
-
-    await monitored(stage.lifecycle(fake))
-
-    assert await outcome(stage, made) == KEPT
-
-
-@pytest.mark.row("lifecycle-more-04")
-async def test_a_node_without_a_ready_condition_is_not_ready(stage: Stage) -> None:
-    await stage.node(ready=None)
-
-    await monitored(stage.lifecycle(FakeCloud(exists=False)))
-
-    assert await stage.stored() is None
-
-
-@pytest.mark.row("lifecycle-more-05")
-async def test_a_node_that_waits_for_initialisation_is_treated_like_others(stage: Stage) -> None:
-    await stage.node(ready="False", taints=[uninitialized_taint()])
-
-    await monitored(stage.lifecycle(FakeCloud(exists=False)))
-
-    assert await stage.stored() is None
-
-
-@pytest.mark.row("lifecycle-more-06")
-async def test_an_unknown_power_state_changes_nothing(stage: Stage) -> None:
-    fake = FakeCloud(exists=True, shutdown_error=Unavailable("down"))
-    made = await stage.node(ready="False", provider_id="fake://1")
-    await stage.node("node1", ready="False", provider_id="fake://2", taints=[DOWN])
-    controller = stage.lifecycle(fake)
-
-    await monitored(controller)
-    await monitored(controller, "node1")
-
-    assert await outcome(stage, made) == KEPT
-    assert [subject for call, subject in fake.asked if call == "instance-shutdown"] == [
-        "fake://1",
-        "fake://2",
-    ]
-    assert stage.calls() == []
+    deleting, failed = await env.events()
+    assert (deleting.type, deleting.reason) == ("Normal", "DeletingNode")
+    assert (failed.type, failed.reason) == ("Warning", "DeletingNodeFailed")
+    assert "500" in failed.message
+    about = {"apiVersion": "v1", "kind": "Node", "name": "node0", "uid": made.uid}
+    assert deleting.involved_object == failed.involved_object == about
+    component = "cloud-node-lifecycle-controller"
+    assert deleting.source["component"] == failed.source["component"] == component
 
 
 @pytest.mark.row("lifecycle-more-07")
 @pytest.mark.both_servers
-async def test_the_taint_joins_the_others(stage: Stage) -> None:
-    made = await stage.node(ready="False", provider_id="fake://1", taints=[A, B])
+async def test_the_taint_joins_the_others(env: NodeEnvironment) -> None:
+    made = await env.node(**KNOWN, taints=[TAINT, B])
 
-    await monitored(stage.lifecycle(FakeCloud(exists=True, shutdown=True)))
+    await env.monitor(FakeCloud(**OFF))
 
-    assert stage.bodies() == [
-        {
-            "metadata": {"resourceVersion": made.resource_version},
-            "spec": {
-                "taints": [
-                    {"key": "a", "effect": "NoSchedule"},
-                    {"key": "b", "value": "1", "effect": "NoExecute"},
-                    {"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"},
-                ]
-            },
-        }
+    taints = [
+        {"key": "a", "effect": "NoSchedule"},
+        {"key": "b", "value": "1", "effect": "NoExecute"},
+        {"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"},
     ]
-    assert list((await stage.present()).taints) == [A, B, DOWN]
+    version = {"resourceVersion": made.resource_version}
+    assert env.bodies() == [{"metadata": version, "spec": {"taints": taints}}]
+    assert list((await env.present()).taints) == [TAINT, B, DOWN]
 
 
 @pytest.mark.row("lifecycle-more-08")
-async def test_the_only_taint_goes(stage: Stage) -> None:
-    made = await stage.node(ready="True", provider_id="fake://1", taints=[DOWN])
+async def test_the_only_taint_goes(env: NodeEnvironment) -> None:
+    made = await env.node(provider_id="fake://1", taints=[DOWN])
 
-    await monitored(stage.lifecycle(FakeCloud(exists=True, shutdown=True)))
+    await env.monitor(FakeCloud(**OFF))
 
-    assert stage.bodies() == [
-        {"metadata": {"resourceVersion": made.resource_version}, "spec": {"taints": None}}
-    ]
-    assert list((await stage.present()).taints) == []
+    version = {"resourceVersion": made.resource_version}
+    assert env.bodies() == [{"metadata": version, "spec": {"taints": None}}]
+    assert list((await env.present()).taints) == []
 
 
 @pytest.mark.row("lifecycle-more-09")
-async def test_a_taint_that_somebody_else_removed_is_let_be(stage: Stage) -> None:
-    await stage.node(ready="True", provider_id="fake://1", taints=[DOWN, A])
-    stage.freeze()
-    changed = await stage.change(
-        "node0", {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, wait=False
-    )
+async def test_a_taint_that_somebody_else_removed_is_let_be(env: NodeEnvironment) -> None:
+    await env.node(provider_id="fake://1", taints=[DOWN, TAINT])
+    changed = await env.change_unseen(ONLY_TAINT)
 
-    await monitored(stage.lifecycle(FakeCloud()))
+    await env.monitor(FakeCloud())
 
-    assert await stage.trace() == ["PATCH nodes/node0 409", "GET nodes/node0 200"]
-    assert await stage.present() == changed
-
-
-@pytest.mark.row("lifecycle-more-10")
-async def test_a_taint_of_another_effect_is_not_ours(stage: Stage) -> None:
-    fake = FakeCloud(exists=False)
-    made = await stage.node(provider_id="fake://1", taints=[shutdown_taint(effect="NoExecute")])
-
-    await monitored(stage.lifecycle(fake))
-
-    assert await stage.present() == made
-    assert (fake.calls, stage.calls()) == ([], [])
-
-
-@pytest.mark.row("lifecycle-more-11")
-async def test_a_node_tainted_already_costs_questions_only(stage: Stage) -> None:
-    fake = FakeCloud(exists=True, shutdown=True)
-    await stage.node(ready="False", provider_id="fake://1", taints=[DOWN])
-    controller = stage.lifecycle(fake)
-
-    for _ in range(2):
-        await monitored(controller)
-
-    assert fake.calls == ["instance-exists", "instance-shutdown"] * 2
-    assert stage.calls() == []
-
-
-@pytest.mark.row("lifecycle-more-12")
-async def test_the_old_interface_looks_the_id_up_once(stage: Stage) -> None:
-    fake = FakeCloud(v2=False, exists=True, external_ids={"node0": "1"})
-    await stage.node(ready="False")
-
-    await monitored(stage.lifecycle(fake))
-
-    assert fake.calls == [
-        "instance-id",
-        "instance-exists-by-provider-id",
-        "instance-shutdown-by-provider-id",
-    ]
-
-
-@pytest.mark.row("lifecycle-more-13")
-async def test_a_running_node_that_is_not_ready_keeps_the_taint(stage: Stage) -> None:
-    made = await stage.node(ready="False", provider_id="fake://1", taints=[DOWN])
-
-    await monitored(stage.lifecycle(FakeCloud(exists=True, shutdown=False)))
-
-    assert await outcome(stage, made) == KEPT
-
-
-@pytest.mark.row("lifecycle-more-14")
-async def test_the_new_interface_wins(stage: Stage) -> None:
-    fake = FakeCloud(exists=True)
-    await stage.node(ready="False")
-
-    await monitored(stage.lifecycle(fake))
-
-    assert fake.calls == ["instance-exists", "instance-shutdown"]
+    assert await env.trace() == [CONFLICTING, LOOK]
+    assert await env.present() == changed
 
 
 @pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
@@ -354,13 +234,124 @@ async def test_the_new_interface_wins(stage: Stage) -> None:
     ],
 )
 async def test_a_cloud_that_cannot_tell_power_has_running_instances(
-    stage: Stage, v2: bool, error: Exception
+    env: NodeEnvironment, v2: bool, error: Exception
 ) -> None:
-    fake = FakeCloud(v2=v2, exists=True, shutdown_error=error)
-    made = await stage.node(ready="False", provider_id="fake://1")
-    controller = stage.lifecycle(fake)
+    made = await env.node(**KNOWN)
 
-    await monitored(controller)
+    controller = await env.monitor(FakeCloud(v2=v2, exists=True, shutdown_error=error))
 
-    assert await outcome(stage, made) == KEPT
+    assert await outcome(env, made) == KEPT
     assert not controller._backoff  # no error: asked again in the next pass
+
+
+@pytest.mark.row("lifecycle-trace-03")
+@pytest.mark.both_servers
+async def test_a_conflict_is_one_look_and_another_try(env: NodeEnvironment) -> None:
+    await env.node(provider_id="fake://1", taints=[DOWN])
+    env.proxy.on(MAIN_PATCH, CONFLICT, times=1)
+
+    await env.monitor(FakeCloud())
+
+    assert await env.trace() == [CONFLICTING, LOOK, MAIN]
+    assert list((await env.present()).taints) == []
+
+
+# --- where we differ on purpose -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("node", "script"),
+    [
+        *both("lifecycle-own-02", KNOWN, RUNS),
+        row("lifecycle-own-03", KNOWN, {"exists_error": Unavailable("down")}),
+    ],
+)
+async def test_a_cloud_that_takes_back_its_word_deletes_nothing(
+    env: NodeEnvironment, node: Mapping[str, Any], script: Mapping[str, Any]
+) -> None:
+    class Wavering(FakeCloud):
+        def _exists(self) -> bool:
+            return len(self.calls) > 1 and super()._exists()
+
+    fake = Wavering(**script)
+    made = await env.node(**node)
+
+    await env.monitor(fake)
+
+    assert ["exists" in call for call in fake.calls] == [True, True]
+    assert await outcome(env, made) == KEPT
+    assert env.calls() == []
+
+
+@pytest.mark.row("lifecycle-own-04")
+@pytest.mark.both_servers
+async def test_a_node_made_anew_under_the_same_name_is_not_deleted(env: NodeEnvironment) -> None:
+    await env.node(**KNOWN)
+    made = await env.recreate()
+
+    await env.monitor(FakeCloud(exists=False))
+
+    assert await env.present() == made
+    assert [call.status for call in env.proxy.requests(DELETE)] == [409]
+    assert await env.reasons() == ["DeletingNode"]
+
+
+@pytest.mark.row("lifecycle-own-05")
+async def test_a_node_that_is_gone_already_was_deleted(env: NodeEnvironment) -> None:
+    await env.node(**KNOWN)
+    env.is_frozen = True
+    await env.delete()
+
+    await env.monitor(FakeCloud(exists=False))
+
+    assert [call.status for call in env.proxy.requests(DELETE)] == [404]
+    assert await env.reasons() == ["DeletingNode"]
+
+
+@pytest.mark.row("lifecycle-own-06")
+@pytest.mark.both_servers
+async def test_a_node_being_deleted_is_held(env: NodeEnvironment) -> None:
+    await env.node(**KNOWN, finalizers=["example.com/hold"])
+    await env.delete()
+    made = await env.present()
+    assert made.metadata.deletion_timestamp
+    await env.cached(made)
+
+    await env.monitor(FakeCloud(exists=False))
+
+    assert await env.present() == made
+    assert await env.trace() == []
+
+
+@pytest.mark.row("lifecycle-own-08")
+@pytest.mark.both_servers
+async def test_the_taint_is_lost_to_no_conflict(env: NodeEnvironment) -> None:
+    await env.node(**KNOWN)
+    await env.change_unseen(ONLY_TAINT)
+
+    await env.monitor(FakeCloud(**OFF))
+
+    assert await env.trace() == [CONFLICTING, LOOK, MAIN]
+    assert list((await env.present()).taints) == [TAINT, DOWN]
+
+
+@pytest.mark.row("lifecycle-own-09")
+async def test_a_node_that_became_ready_meanwhile_is_not_tainted(env: NodeEnvironment) -> None:
+    await env.node(**KNOWN)
+    changed = await env.change_unseen(
+        {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, subresource="status"
+    )
+
+    await env.monitor(FakeCloud(**OFF))
+
+    assert await env.present() == changed
+
+
+@pytest.mark.row("lifecycle-own-10")
+async def test_five_conflicts_are_enough(env: NodeEnvironment) -> None:
+    await env.node(**KNOWN)
+    env.proxy.on(MAIN_PATCH, CONFLICT)
+
+    await env.monitor(FakeCloud(**OFF))
+
+    assert len(env.proxy.requests(WRITE_NODE)) == 5

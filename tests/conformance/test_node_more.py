@@ -1,4 +1,4 @@
-"""Initialisation, labels and addresses in the corners, on both API servers."""
+"""Requests, bodies, events and corners of the node controller, on both API servers."""
 
 from __future__ import annotations
 
@@ -8,307 +8,92 @@ from typing import Any
 import pytest
 
 from ccm.base import metrics
-from ccm.cloud import CloudError, NotFound, Unavailable, Unimplemented, Zone, address
-from ccm.controllers.node.controller import NodeController
+from ccm.cloud import Unavailable, address
 from ccm.kube.errors import Invalid, ServerError
-from ccm.model import NodeAddress, Taint, names
-from ccm.testing.builders import uninitialized_taint
-from ccm.testing.fakes import FakeCloud
-from tests.conformance.stage import MAIN_PATCH, STATUS_PATCH, Stage, eventually, wrapped
+from ccm.model import NodeAddress, names
+from tests.conformance.environment import (
+    CONFLICT,
+    EVENT_POST,
+    MAIN_PATCH,
+    REFUSED,
+    STATUS_PATCH,
+    UNINITIALIZED,
+    V4,
+    NodeEnvironment,
+    cloud,
+    eventually,
+    row,
+)
 from tests.faults import Respond
 from tests.shifted import advance
 
-U = uninitialized_taint()
-OTHER = Taint(key="a", effect="NoSchedule")
-V4 = address("InternalIP", "10.0.0.1")
-V6 = address("InternalIP", "fd00::1")
-EXTERNAL = address("ExternalIP", "192.0.2.1")
-HOST = address("Hostname", "n")
-CONFLICT = Respond(
-    409,
-    {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "status": "Failure",
-        "reason": "Conflict",
-        "message": "the object has been modified",
-        "code": 409,
-    },
-)
+U = UNINITIALIZED
+H = address("Hostname", "node0.cloud.internal")
+E = address("ExternalIP", "132.143.154.163")
+A3, A2 = (H, V4, E), (V4, E)
+ZONES = (names.LABEL_ZONE_BETA, names.LABEL_ZONE)
+METADATA, EVENT = "instance-metadata-by-provider-id", "POST namespaces/default/events 201"
+STATUS, MAIN = "PATCH nodes/node0/status 200", "PATCH nodes/node0 200"
 TAINT_DELAY = "node_controller_cloud_provider_taint_removal_delay_seconds_count"
 SYNC_DELAY = "node_controller_initial_node_sync_delay_seconds_count"
 
 
-def cloud(**script: Any) -> FakeCloud:
-    return FakeCloud(**{"provider_ids": {"node0": "fake://1"}, "addresses": [V4], **script})
-
-
-def sample(name: str) -> float:
-    return metrics.REGISTRY.get_sample_value(name) or 0.0
-
-
-async def reasons(stage: Stage) -> list[str]:
-    return [told.reason for told in await stage.events()]
+def delays() -> list[float]:
+    """How often either delay of an initialisation was observed."""
+    return [metrics.REGISTRY.get_sample_value(name) or 0.0 for name in (TAINT_DELAY, SYNC_DELAY)]
 
 
 @pytest.mark.parametrize(
-    ("before", "kept"),
-    [
-        pytest.param(
-            [uninitialized_taint(value="", effect="NoExecute")],
-            [],
-            marks=pytest.mark.row("node-more-01"),
-        ),
-        pytest.param(
-            [U, OTHER, uninitialized_taint(effect="NoExecute")],
-            [OTHER],
-            marks=pytest.mark.row("node-more-02"),
-        ),
-    ],
+    ("before", "addresses", "after"),
+    [row("node-trace-01", [H], A2, [V4, E, H]), row("node-trace-02", [], A3, [H, V4, E])],
 )
-async def test_every_taint_with_the_key_is_lifted(
-    stage: Stage, before: Sequence[Taint], kept: Sequence[Taint]
-) -> None:
-    await stage.node(taints=before)
-
-    await stage.node_controller(cloud()).sync_node("node0")
-
-    assert list((await stage.present()).taints) == list(kept)
-
-
-@pytest.mark.row("node-more-03")
-async def test_the_nodes_own_provider_id_stays(stage: Stage) -> None:
-    await stage.node(provider_id="fake://a", taints=[U])
-
-    await stage.node_controller(cloud()).sync_node("node0")
-
-    assert (await stage.present()).provider_id == "fake://a"
-
-
-@pytest.mark.parametrize(
-    ("zone", "expected"),
-    [
-        pytest.param("y", "y", marks=pytest.mark.row("node-more-04")),
-        pytest.param("", "x", marks=pytest.mark.row("node-more-05")),
-    ],
-)
-async def test_zone_labels_are_overwritten_unless_the_cloud_is_silent(
-    stage: Stage, zone: str, expected: str
-) -> None:
-    pair = (names.LABEL_ZONE_BETA, names.LABEL_ZONE)
-    await stage.node(labels=dict.fromkeys(pair, "x"), taints=[U])
-
-    await stage.node_controller(cloud(zone=Zone(failure_domain=zone))).sync_node("node0")
-
-    assert dict((await stage.present()).labels) == dict.fromkeys(pair, expected)
-
-
-@pytest.mark.parametrize(
-    ("provided", "addresses"),
-    [
-        pytest.param("", [V4], marks=pytest.mark.row("node-more-06")),
-        pytest.param("10.0.0.1", [], marks=pytest.mark.row("node-more-07")),
-    ],
-)
-async def test_a_provided_ip_must_match(
-    stage: Stage, provided: str, addresses: Sequence[NodeAddress]
-) -> None:
-    made = await stage.node(
-        taints=[U], annotations={names.ANNOTATION_PROVIDED_NODE_IP: provided}, addresses=[HOST]
-    )
-
-    with pytest.raises(CloudError):
-        await stage.node_controller(cloud(addresses=addresses)).sync_node("node0")
-
-    assert await stage.present() == made
-
-
-@pytest.mark.row("node-more-08")
-async def test_a_cloud_without_addresses_initialises_and_leaves_them(stage: Stage) -> None:
-    await stage.node(taints=[U], addresses=[HOST, V4])
-
-    await stage.node_controller(cloud(addresses=[])).sync_node("node0")
-
-    node = await stage.present()
-    assert list(node.taints) == []
-    assert list(node.addresses) == [HOST, V4]
-    assert stage.proxy.requests(STATUS_PATCH) == []
-
-
-@pytest.mark.row("node-more-16")
 @pytest.mark.both_servers
-async def test_conflicts_are_tried_again(stage: Stage) -> None:
-    await stage.node(taints=[U])
-    stage.proxy.on(MAIN_PATCH, CONFLICT, times=2)
-    before = sample(TAINT_DELAY), sample(SYNC_DELAY)
+async def test_initialisation_writes_twice(
+    env: NodeEnvironment,
+    before: Sequence[NodeAddress],
+    addresses: Sequence[NodeAddress],
+    after: Sequence[NodeAddress],
+) -> None:
+    fake = cloud(addresses=addresses)
+    made = await env.node(taints=[U], addresses=before)
 
-    await stage.node_controller(cloud()).sync_node("node0")
+    await env.sync(fake)
 
-    assert await stage.trace() == [
-        "PATCH nodes/node0/status 200",
-        "PATCH nodes/node0 409",
-        "GET nodes/node0 200",
-        "PATCH nodes/node0 409",
-        "GET nodes/node0 200",
-        "PATCH nodes/node0 200",
-        "POST namespaces/default/events 201",
-    ]
-    assert list((await stage.present()).taints) == []
-    assert await reasons(stage) == ["Synced"]
-    assert (sample(TAINT_DELAY), sample(SYNC_DELAY)) == (before[0] + 1, before[1] + 1)
-
-
-@pytest.mark.row("node-more-17")
-@pytest.mark.both_servers
-async def test_a_node_the_server_refuses_keeps_its_taint(stage: Stage) -> None:
-    await stage.node(taints=[U])
-    stage.proxy.on(MAIN_PATCH, Respond(422, {"kind": "Status", "reason": "Invalid", "code": 422}))
-    before = sample(TAINT_DELAY), sample(SYNC_DELAY)
-
-    with pytest.raises(Invalid):
-        await stage.node_controller(cloud()).sync_node("node0")
-
-    assert list((await stage.present()).taints) == [U]
-    assert await reasons(stage) == []
-    assert (sample(TAINT_DELAY), sample(SYNC_DELAY)) == before
-
-
-@pytest.mark.row("node-more-18")
-async def test_a_node_never_loses_its_taint_without_addresses(stage: Stage) -> None:
-    made = await stage.node(taints=[U])
-    stage.proxy.on(STATUS_PATCH, Respond(500), times=1)
-    controller = stage.node_controller(cloud())
-
-    with pytest.raises(ServerError):
-        await controller.sync_node("node0")
-    assert await stage.present() == made
-    assert await reasons(stage) == []
-
-    await controller.sync_node("node0")
-    assert list((await stage.present()).addresses) == [V4]
-    assert await reasons(stage) == ["Synced"]
-
-
-@pytest.mark.shifted_time
-@pytest.mark.row("node-more-19")
-async def test_a_node_deleted_during_its_back_off_is_forgotten(stage: Stage) -> None:
-    fake = cloud(metadata_error=Unavailable("down"))
-    await stage.node(taints=[U])
-    controller = stage.node_controller(fake)
-    async with stage.running(controller):
-        await eventually(lambda: len(fake.calls) == 1)
-        await stage.delete()
-        await eventually(lambda: not stage.informer.store.keys())
-        asked = len(fake.calls)
-        await advance(100)  # a back-off lasts 30 s at most
-        assert len(fake.calls) == asked
-        assert failures(controller) == 0
-    assert [call.method for call in stage.calls()] == ["POST"]
-
-
-def failures(controller: NodeController) -> int:
-    return controller.controller.backoff.failures("node0")
-
-
-@pytest.mark.row("node-more-20")
-async def test_an_event_of_a_settled_node_costs_nothing(stage: Stage) -> None:
-    fake = cloud(provider_ids={"second": "fake://2"})
-    labels = dict.fromkeys((names.LABEL_ZONE_BETA, names.LABEL_ZONE), "z")
-    await stage.node(provider_id="fake://1", labels=labels, addresses=[V4])
-    controller = stage.node_controller(fake)
-    async with stage.running(controller):
-        await eventually(lambda: len(fake.calls) == 1)  # the address pass
-        await stage.change("node0", {"metadata": {"annotations": {"mark": "1"}}})
-        await stage.node("second", taints=[U], as_admitted=True)
-        await eventually(lambda: len(fake.calls) == 2)
-    assert fake.asked[1:] == [("instance-metadata-by-provider-id", "second")]
-    assert not [call for call in stage.calls() if "node0" in call.path]
-
-
-@pytest.mark.row("node-more-21")
-@pytest.mark.both_servers
-async def test_only_labels_that_differ_are_patched(stage: Stage) -> None:
-    made = await stage.node(
-        labels={
-            names.LABEL_ZONE_BETA: "z",
-            names.LABEL_ZONE: "old",
-            names.LABEL_REGION_BETA: "r",
-            names.LABEL_REGION: "r",
-        }
-    )
-
-    await stage.node_controller(cloud()).sync_node("node0")
-
-    assert await stage.trace() == ["PATCH nodes/node0 200"]
-    assert stage.bodies() == [
-        {"metadata": {"uid": made.uid, "labels": {names.LABEL_ZONE: "z"}}},
-    ]
-
-
-@pytest.mark.row("node-more-22")
-async def test_an_additional_label_never_beats_the_clouds_own_zone(stage: Stage) -> None:
-    await stage.node(taints=[U])
-    fake = cloud(
-        zone=Zone(failure_domain="z"), additional_labels={names.LABEL_ZONE: "other", "own": "1"}
-    )
-
-    await stage.node_controller(fake).sync_node("node0")
-
-    assert dict((await stage.present()).labels) == {
-        names.LABEL_ZONE_BETA: "z",
-        names.LABEL_ZONE: "z",
-        "own": "1",
+    assert fake.calls == [METADATA]
+    assert await env.trace() == [STATUS, MAIN, EVENT]
+    status, main = env.bodies()
+    entries = [{"type": each.type, "address": each.address} for each in after]
+    assert status == {
+        "metadata": {"resourceVersion": made.resource_version},
+        "status": {"addresses": [*entries, {"$patch": "replace"}]},
     }
+    version = main["metadata"].pop("resourceVersion")
+    assert int(version) > int(made.resource_version)
+    assert main == {"metadata": {}, "spec": {"providerID": "fake://0", "taints": None}}
 
 
-@pytest.mark.row("node-more-23")
-async def test_reserved_label_prefixes(stage: Stage) -> None:
-    keys = [
-        "mykubernetes.io/x",
-        "a.kubernetes.io/x",
-        "node-restriction.kubernetes.io/x",
-        "x.kubernetes.io.example.com/y",
-    ]
-    await stage.node(taints=[U])
+@pytest.mark.row("node-more-08", "node-trace-03")
+async def test_a_cloud_without_addresses_initialises_and_leaves_them(env: NodeEnvironment) -> None:
+    fake = cloud(addresses=[])
+    made = await env.node(taints=[U], addresses=[H, V4])
 
-    await stage.node_controller(cloud(additional_labels=dict.fromkeys(keys, "1"))).sync_node(
-        "node0"
-    )
+    await env.sync(fake)
 
-    assert sorted((await stage.present()).labels) == [
-        "mykubernetes.io/x",
-        "x.kubernetes.io.example.com/y",
-    ]
+    assert fake.calls == [METADATA]
+    assert await env.trace() == [MAIN, EVENT]
+    version = {"resourceVersion": made.resource_version}
+    spec = {"providerID": "fake://0", "taints": None}
+    assert env.bodies() == [{"metadata": version, "spec": spec}]
+    node = await env.present()
+    assert (list(node.taints), list(node.addresses)) == ([], [H, V4])
 
 
-@pytest.mark.row("node-more-24")
-async def test_an_unknown_instance_of_the_old_interface_is_an_error(stage: Stage) -> None:
-    made = await stage.node(taints=[U])
-    fake = cloud(v2=False, external_id_errors={"node0": wrapped(NotFound("gone"))})
+@pytest.mark.row("node-more-26", "node-trace-04")
+async def test_the_old_interface_is_asked_in_this_order(env: NodeEnvironment) -> None:
+    fake = cloud(v2=False, external_ids={"node0": "1"}, addresses=A2)
+    await env.node(taints=[U])
 
-    with pytest.raises(CloudError):
-        await stage.node_controller(fake).sync_node("node0")
-
-    assert await stage.present() == made
-
-
-@pytest.mark.row("node-more-25")
-async def test_ids_the_old_interface_does_not_offer_are_done_without(stage: Stage) -> None:
-    await stage.node(taints=[U])
-    fake = cloud(v2=False, external_id_errors={"node0": wrapped(Unimplemented("no IDs"))})
-
-    await stage.node_controller(fake).sync_node("node0")
-
-    node = await stage.present()
-    assert (node.provider_id, list(node.taints)) == ("", [])
-
-
-@pytest.mark.row("node-more-26")
-async def test_the_old_interface_is_asked_in_this_order(stage: Stage) -> None:
-    await stage.node(taints=[U])
-    fake = cloud(v2=False)
-
-    await stage.node_controller(fake).sync_node("node0")
+    await env.sync(fake)
 
     assert fake.calls == [
         "instance-id",
@@ -316,14 +101,151 @@ async def test_the_old_interface_is_asked_in_this_order(stage: Stage) -> None:
         "instance-type-by-provider-id",
         "get-zone-by-provider-id",
     ]
+    assert await env.trace() == [STATUS, MAIN, EVENT]
+
+
+@pytest.mark.parametrize(
+    ("script", "provided"),
+    [
+        row("node-trace-05", {"metadata_error": Unavailable("down")}, None, label="metadata"),
+        row("node-trace-05", {"addresses": A2}, "10.0.0.2", label="annotation"),
+    ],
+)
+async def test_a_failed_initialisation_changes_nothing(
+    env: NodeEnvironment, script: Any, provided: str | None
+) -> None:
+    fake = cloud(**script)
+    annotations = {names.ANNOTATION_PROVIDED_NODE_IP: provided} if provided else {}
+    await env.node(taints=[U], annotations=annotations)
+    async with env.running(env.node_controller(fake)):
+        await env.proxy.wait_for(EVENT_POST, answered=True)
+
+    assert set(fake.calls) == {METADATA}
+    assert set(await env.trace()) == {EVENT}
+
+
+@pytest.mark.parametrize(
+    ("node", "trace"),
+    [
+        row("node-trace-06", {"provider_id": "fake://1", "labels": dict.fromkeys(ZONES, "z")}, []),
+        row("node-trace-07", {"labels": dict(zip(ZONES, "zy", strict=True))}, [MAIN]),
+    ],
+)
+async def test_labels_are_patched_without_a_look(
+    env: NodeEnvironment, node: Any, trace: list[str]
+) -> None:
+    fake = cloud()
+    await env.node(**node)
+
+    await env.sync(fake)
+
+    assert fake.calls == []
+    assert await env.trace() == trace
+
+
+@pytest.mark.row("node-more-16")
+@pytest.mark.both_servers
+async def test_conflicts_are_tried_again(env: NodeEnvironment) -> None:
+    await env.node(taints=[U])
+    env.proxy.on(MAIN_PATCH, CONFLICT, times=2)
+    before = delays()
+
+    await env.sync(cloud())
+
+    assert await env.trace() == [
+        STATUS,
+        *["PATCH nodes/node0 409", "GET nodes/node0 200"] * 2,
+        MAIN,
+        EVENT,
+    ]
+    assert list((await env.present()).taints) == []
+    assert await env.reasons() == ["Synced"]
+    assert delays() == [before[0] + 1, before[1] + 1]
+
+
+@pytest.mark.row("node-more-17")
+@pytest.mark.both_servers
+async def test_a_node_the_server_refuses_keeps_its_taint(env: NodeEnvironment) -> None:
+    await env.node(taints=[U])
+    env.proxy.on(MAIN_PATCH, REFUSED)
+    before = delays()
+
+    with pytest.raises(Invalid):
+        await env.sync(cloud())
+
+    assert list((await env.present()).taints) == [U]
+    assert await env.reasons() == []
+    assert delays() == before
+
+
+@pytest.mark.row("node-more-18")
+async def test_a_node_never_loses_its_taint_without_addresses(env: NodeEnvironment) -> None:
+    made = await env.node(taints=[U])
+    env.proxy.on(STATUS_PATCH, Respond(500), times=1)
+    controller = env.node_controller(cloud())
+
+    with pytest.raises(ServerError):
+        await controller.sync_node("node0")
+    assert await env.present() == made
+    assert await env.reasons() == []
+
+    await controller.sync_node("node0")
+    assert list((await env.present()).addresses) == [V4]
+    assert await env.reasons() == ["Synced"]
+
+
+@pytest.mark.shifted_time
+@pytest.mark.row("node-more-19")
+async def test_a_node_deleted_during_its_back_off_is_forgotten(env: NodeEnvironment) -> None:
+    fake = cloud(metadata_error=Unavailable("down"))
+    await env.node(taints=[U])
+    controller = env.node_controller(fake)
+    async with env.running(controller):
+        await eventually(lambda: len(fake.calls) == 1)
+        await env.delete()
+        await eventually(lambda: not env.informer.store.keys())
+        asked = len(fake.calls)
+        await advance(100)  # a back-off lasts 30 s at most
+        assert len(fake.calls) == asked
+        assert controller.controller.backoff.failures("node0") == 0
+    assert [call.method for call in env.calls()] == ["POST"]
+
+
+@pytest.mark.row("node-more-20")
+async def test_an_event_of_a_settled_node_costs_nothing(env: NodeEnvironment) -> None:
+    fake = cloud(provider_ids={"second": "fake://2"})
+    labels = dict.fromkeys(ZONES, "z")
+    await env.node(provider_id="fake://1", labels=labels, addresses=[V4])
+    controller = env.node_controller(fake)
+    async with env.running(controller):
+        await eventually(lambda: len(fake.calls) == 1)  # the address pass
+        await env.change("node0", {"metadata": {"annotations": {"mark": "1"}}})
+        await env.node("second", taints=[U], as_admitted=True)
+        await eventually(lambda: len(fake.calls) == 2)
+    assert fake.asked[1:] == [("instance-metadata-by-provider-id", "second")]
+    assert not [call for call in env.calls() if "node0" in call.path]
+
+
+@pytest.mark.row("node-more-21")
+@pytest.mark.both_servers
+async def test_only_labels_that_differ_are_patched(env: NodeEnvironment) -> None:
+    regions = dict.fromkeys((names.LABEL_REGION_BETA, names.LABEL_REGION), "r")
+    zones = dict(zip(ZONES, ("z", "old"), strict=True))
+    made = await env.node(labels={**zones, **regions})
+
+    await env.sync(cloud())
+
+    assert await env.trace() == [MAIN]
+    labels = {names.LABEL_ZONE: "z"}
+    assert env.bodies() == [{"metadata": {"uid": made.uid, "labels": labels}}]
 
 
 @pytest.mark.row("node-more-27")
-async def test_the_new_interface_wins(stage: Stage) -> None:
-    await stage.node(taints=[U])
-    await stage.node("settled", provider_id="fake://2")
+async def test_the_new_interface_wins(env: NodeEnvironment) -> None:
+    await env.node(taints=[U])
+    await env.node("settled", provider_id="fake://2")
     fake = cloud(v1=True, v2=True)
-    controller = stage.node_controller(fake)
+    controller = env.node_controller(fake)
 
     await controller.sync_node("node0")
     await controller.update_addresses()
@@ -333,18 +255,15 @@ async def test_the_new_interface_wins(stage: Stage) -> None:
 
 @pytest.mark.row("node-more-28")
 @pytest.mark.both_servers
-async def test_the_event_points_at_the_node(stage: Stage) -> None:
-    made = await stage.node(taints=[U])
+async def test_the_event_points_at_the_node(env: NodeEnvironment) -> None:
+    made = await env.node(taints=[U])
 
-    await stage.node_controller(cloud()).sync_node("node0")
+    await env.sync(cloud())
 
-    [told] = await stage.events()
-    assert (told.type, told.reason, told.component) == (
-        "Normal",
-        "Synced",
-        "cloud-node-controller",
-    )
-    assert dict(told.involved) == {
+    [event] = await env.events()
+    assert (event.type, event.reason) == ("Normal", "Synced")
+    assert event.source["component"] == "cloud-node-controller"
+    assert event.involved_object == {
         "apiVersion": "v1",
         "kind": "Node",
         "name": "node0",

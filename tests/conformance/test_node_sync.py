@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ccm.cloud import Cloud, CloudError, Unavailable, Unimplemented, Zone, address
+from ccm.cloud import Cloud, CloudError, NotFound, Unavailable, Unimplemented, Zone, address
 from ccm.model import NodeAddress, Taint, names
 from ccm.testing.builders import uninitialized_taint
 from ccm.testing.fakes import FakeCloud
-from tests.conformance.stage import Stage
+from tests.conformance.environment import TAINT, UNINITIALIZED, NodeEnvironment, row, wrapped
 
-U = uninitialized_taint()
+U = UNINITIALIZED
 X = Taint(key="ImproveCoverageTaint", value="true", effect="NoSchedule")
 H = address("Hostname", "node0.cloud.internal")
 I = address("InternalIP", "10.0.0.1")  # noqa: E741 - the letter of the table
@@ -28,27 +28,61 @@ WEST_LABELS = {
     names.LABEL_REGION_BETA: "us-west",
     names.LABEL_REGION: "us-west",
 }
-NODE_IP = {names.ANNOTATION_PROVIDED_NODE_IP: "10.0.0.1"}
-ID = {"node0": "fake://12345"}
-KNOWN_AT = {"annotations": NODE_IP, "taints": [X, U], "addresses": [H]}
+TYPE_LABELS = dict.fromkeys((names.LABEL_INSTANCE_TYPE_BETA, names.LABEL_INSTANCE_TYPE), "t1.micro")
+NO_IDS, NO_ID = Unimplemented("no IDs"), wrapped(NotFound("gone"))
+
+WAITING = {"taints": [U]}
+WAITING_X = {"taints": [X, U]}
+NOT_READY = {**WAITING, "ready": "Unknown"}
+RENAMED = {**WAITING, "addresses": [KUBELET]}
+GIVEN = {**WAITING_X, "provider_id": "test-provider-id"}
+
+
+def provided(ip: str) -> dict[str, Any]:
+    """Annotations of a node whose kubelet was given an IP."""
+    return {"annotations": {names.ANNOTATION_PROVIDED_NODE_IP: ip}}
+
+
+AWS = {**provided("10.0.0.1"), **WAITING_X, "addresses": [H], "provider_id": "node0.aws.12345"}
+CP = {**AWS, "provider_id": "node0.cp.12345"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class After:
     """What the node has in the end."""
 
-    provider_id: str = ""
+    provider_id: str = "fake://12345"
     taints: Sequence[Taint] = ()
-    addresses: Sequence[NodeAddress] = ()
+    addresses: Sequence[NodeAddress] = A3
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+def after_ip(before: Mapping[str, Any], **labels: str) -> After:
+    """The same, of a node whose kubelet was given an IP."""
+    fields = {"provider_id": before["provider_id"], "addresses": (*A2, H), "taints": (X,)}
+    return After(**fields, labels=labels)
+
+
+def zone(name: str) -> dict[str, str]:
+    return dict.fromkeys((names.LABEL_ZONE_BETA, names.LABEL_ZONE), name)
+
+
 def v1(**script: Any) -> FakeCloud:
-    return FakeCloud(v2=False, **{"external_ids": {"node0": "12345"}, **script})
+    return FakeCloud(v2=False, **{"external_ids": {"node0": "12345"}, "addresses": A3, **script})
 
 
 def v2(**script: Any) -> FakeCloud:
-    return FakeCloud(v1=False, **script)
+    """A cloud that leaves it to the node to know its ID."""
+    return FakeCloud(v1=False, **{"addresses": A3, **script})
+
+
+def v2_id(**script: Any) -> FakeCloud:
+    return v2(provider_ids={"node0": "fake://12345"}, **script)
+
+
+def v1_error(error: Exception, **script: Any) -> FakeCloud:
+    """A cloud that fails when it is asked for the instance ID."""
+    return v1(external_id_errors={"node0": error}, **script)
 
 
 class TwoSchemes(FakeCloud):
@@ -58,83 +92,38 @@ class TwoSchemes(FakeCloud):
         return replace(super().cloud(), schemes=("aws", "fake"))
 
 
-def row(name: str, fake: FakeCloud, before: Mapping[str, Any], after: After) -> Any:
-    return pytest.param(fake, before, after, marks=pytest.mark.row(name), id=name)
-
-
 INITIALIZED = [
-    row(
-        "node-sync-01",
-        v1(addresses=A3, instance_types={"node0": "t1.micro"}),
-        {"taints": [U], "addresses": [KUBELET]},
-        After(provider_id="fake://12345", addresses=A3),
-    ),
-    row(
-        "node-sync-02",
-        v1(addresses=A2),
-        {"taints": [U], "addresses": [KUBELET]},
-        After(provider_id="fake://12345", addresses=(*A2, KUBELET)),
-    ),
-    row(
-        "node-sync-03",
-        v1(addresses=A3),
-        {"taints": [U]},
-        After(provider_id="fake://12345", addresses=A3),
-    ),
+    row("node-sync-01", v1(instance_types={"node0": "t1.micro"}), RENAMED, After()),
+    row("node-sync-02", v1(addresses=A2), RENAMED, After(addresses=(*A2, KUBELET))),
+    row("node-sync-03", v1(), WAITING, After()),
     row(
         "node-sync-05",
-        v1(addresses=A3, name="aws", zone=WEST),
-        {"taints": [U], "ready": "Unknown"},
-        After(provider_id="aws://12345", addresses=A3, labels=WEST_LABELS),
+        v1(name="aws", zone=WEST),
+        NOT_READY,
+        After(provider_id="aws://12345", labels=WEST_LABELS),
     ),
+    row("node-sync-06", v1(), {**NOT_READY, **WAITING_X}, After(taints=(X,))),
+    row("node-sync-08", v1(addresses=A2), AWS, after_ip(AWS)),
     row(
-        "node-sync-06",
-        v1(addresses=A3),
-        {"taints": [X, U], "ready": "Unknown"},
-        After(provider_id="fake://12345", addresses=A3, taints=[X]),
-    ),
-    row(
-        "node-sync-08",
-        v1(addresses=A2),
-        {**KNOWN_AT, "provider_id": "node0.aws.12345"},
-        After(provider_id="node0.aws.12345", addresses=(*A2, H), taints=[X]),
-    ),
-    row(
-        "node-sync-11",
-        v1(addresses=A3, exists=False),
-        {"provider_id": "test-provider-id", "taints": [X, U]},
-        After(provider_id="test-provider-id", addresses=A3, taints=[X]),
+        "node-sync-11", v1(exists=False), GIVEN, After(provider_id="test-provider-id", taints=(X,))
     ),
     row(
         "node-sync-12",
-        v1(name="test", external_id_errors={"node0": Unimplemented("no IDs")}),
-        {"taints": [U], "ready": "Unknown"},
-        After(),
+        v1_error(NO_IDS, name="test", addresses=()),
+        NOT_READY,
+        After(provider_id="", addresses=()),
     ),
-    row(
-        "node-sync-13",
-        v2(addresses=A3),
-        {"provider_id": "fake://12345", "taints": [U]},
-        After(provider_id="fake://12345", addresses=A3),
-    ),
+    row("node-sync-13", v2(), {**WAITING, "provider_id": "fake://12345"}, After()),
     row(
         "node-sync-15",
-        TwoSchemes(v1=False, addresses=A3, provider_ids=ID, name="aws", zone=WEST),
-        {"taints": [U], "ready": "Unknown"},
-        After(provider_id="fake://12345", addresses=A3, labels=WEST_LABELS),
+        TwoSchemes(
+            v1=False, addresses=A3, provider_ids={"node0": "fake://12345"}, name="aws", zone=WEST
+        ),
+        NOT_READY,
+        After(labels=WEST_LABELS),
     ),
-    row(
-        "node-sync-16",
-        v2(addresses=A3, provider_ids=ID),
-        {"taints": [X, U]},
-        After(provider_id="fake://12345", addresses=A3, taints=[X]),
-    ),
-    row(
-        "node-sync-17",
-        v2(addresses=A2),
-        {**KNOWN_AT, "provider_id": "node0.aws.12345"},
-        After(provider_id="node0.aws.12345", addresses=(*A2, H), taints=[X]),
-    ),
+    row("node-sync-16", v2_id(), WAITING_X, After(taints=(X,))),
+    row("node-sync-17", v2(addresses=A2), AWS, after_ip(AWS)),
     row(
         "node-sync-18",
         v2(
@@ -142,16 +131,9 @@ INITIALIZED = [
             zone=WEST,
             additional_labels={"topology.k8s.cp/zone-id": "az1", "my.custom.label/foo": "bar"},
         ),
-        {**KNOWN_AT, "provider_id": "node0.cp.12345"},
-        After(
-            provider_id="node0.cp.12345",
-            addresses=(*A2, H),
-            taints=[X],
-            labels={
-                **WEST_LABELS,
-                "topology.k8s.cp/zone-id": "az1",
-                "my.custom.label/foo": "bar",
-            },
+        CP,
+        after_ip(
+            CP, **WEST_LABELS, **{"topology.k8s.cp/zone-id": "az1", "my.custom.label/foo": "bar"}
         ),
     ),
     row(
@@ -170,17 +152,11 @@ INITIALIZED = [
                 "k8snio/bar": "foo",
             },
         ),
-        {
-            **KNOWN_AT,
-            "provider_id": "node0.cp.12345",
-            "labels": {"my.custom.label/foo": "fizz", "my.custom.label/bar": "foo"},
-        },
-        After(
-            provider_id="node0.cp.12345",
-            addresses=(*A2, H),
-            taints=[X],
-            labels={
-                **WEST_LABELS,
+        {**CP, "labels": {"my.custom.label/foo": "fizz", "my.custom.label/bar": "foo"}},
+        after_ip(
+            CP,
+            **WEST_LABELS,
+            **{
                 "my.custom.label/foo": "fizz",
                 "my.custom.label/bar": "foo",
                 "app.k8snio/bar": "foo",
@@ -189,138 +165,142 @@ INITIALIZED = [
         ),
     ),
     row(
-        "node-sync-20",
-        v2(addresses=A3, exists=False),
-        {"provider_id": "test-provider-id", "taints": [X, U]},
-        After(provider_id="test-provider-id", addresses=A3, taints=[X]),
+        "node-sync-20", v2(exists=False), GIVEN, After(provider_id="test-provider-id", taints=(X,))
     ),
-    row(
-        "node-meta-01",
-        v1(addresses=A3),
-        {"taints": [U]},
-        After(provider_id="fake://12345", addresses=A3),
-    ),
-    row(
-        "node-meta-02",
-        v1(addresses=A3, external_id_errors={"node0": Unimplemented("no IDs")}),
-        {"taints": [U]},
-        After(addresses=A3),
-    ),
+    row("node-meta-01", v1(), WAITING, After()),
+    row("node-meta-02", v1_error(NO_IDS), WAITING, After(provider_id="")),
     row(
         "node-meta-03",
-        v1(addresses=A3, external_id_errors={"node0": Unimplemented("no IDs")}),
-        {"taints": [U], "provider_id": "fake://asdasd"},
-        After(provider_id="fake://asdasd", addresses=A3),
+        v1_error(NO_IDS),
+        {**WAITING, "provider_id": "fake://asdasd"},
+        After(provider_id="fake://asdasd"),
     ),
     row(
         "node-meta-04",
-        v2(addresses=A3, provider_ids=ID, instance_types={"fake://12345": "t1", "node0": "t2"}),
-        {"taints": [U]},
-        After(provider_id="fake://12345", addresses=A3),
+        v2_id(instance_types={"fake://12345": "t1", "node0": "t2"}),
+        WAITING,
+        After(),
     ),
     row(
         "node-meta-06",
-        v2(addresses=A3, instance_types={"fake://12345": "t1.micro"}),
-        {"taints": [U], "provider_id": "fake://12345"},
-        After(
-            provider_id="fake://12345",
-            addresses=A3,
-            labels={
-                names.LABEL_INSTANCE_TYPE_BETA: "t1.micro",
-                names.LABEL_INSTANCE_TYPE: "t1.micro",
-            },
-        ),
+        v2(instance_types={"fake://12345": "t1.micro"}),
+        {**WAITING, "provider_id": "fake://12345"},
+        After(labels=TYPE_LABELS),
     ),
+    row(
+        "node-more-01",
+        v2_id(),
+        {"taints": [uninitialized_taint(value="", effect="NoExecute")]},
+        After(),
+    ),
+    row(
+        "node-more-02",
+        v2_id(),
+        {"taints": [U, TAINT, uninitialized_taint(effect="NoExecute")]},
+        After(taints=(TAINT,)),
+    ),
+    row(
+        "node-more-03",
+        v2_id(),
+        {**WAITING, "provider_id": "fake://a"},
+        After(provider_id="fake://a"),
+    ),
+    row(
+        "node-more-04",
+        v2_id(zone=Zone(failure_domain="y")),
+        {**WAITING, "labels": zone("x")},
+        After(labels=zone("y")),
+    ),
+    row("node-more-05", v2_id(), {**WAITING, "labels": zone("x")}, After(labels=zone("x"))),
+    row(
+        "node-more-22",
+        v2_id(
+            zone=Zone(failure_domain="z"), additional_labels={names.LABEL_ZONE: "other", "own": "1"}
+        ),
+        WAITING,
+        After(labels={**zone("z"), "own": "1"}),
+    ),
+    row(
+        "node-more-23",
+        v2_id(
+            additional_labels={
+                "mykubernetes.io/x": "1",
+                "a.kubernetes.io/x": "1",
+                "node-restriction.kubernetes.io/x": "1",
+                "x.kubernetes.io.example.com/y": "1",
+            }
+        ),
+        WAITING,
+        After(labels={"mykubernetes.io/x": "1", "x.kubernetes.io.example.com/y": "1"}),
+    ),
+    row("node-more-25", v1_error(wrapped(NO_IDS)), WAITING, After(provider_id="")),
 ]
 
 
 @pytest.mark.parametrize(("fake", "before", "after"), INITIALIZED)
 async def test_a_node_is_initialised(
-    stage: Stage, fake: FakeCloud, before: Mapping[str, Any], after: After
+    env: NodeEnvironment, fake: FakeCloud, before: Mapping[str, Any], after: After
 ) -> None:
-    made = await stage.node(**before)
+    made = await env.node(**before)
     fake.calls.clear()
 
-    await stage.node_controller(fake).sync_node("node0")
+    await env.sync(fake)
 
-    node = await stage.present()
-    assert node.provider_id == after.provider_id
-    assert list(node.taints) == list(after.taints)
-    assert list(node.addresses) == list(after.addresses)
-    assert dict(node.labels) == dict(after.labels)
+    node = await env.present()
     assert node.ready == made.ready
-    assert [told.reason for told in await stage.events()] == ["Synced"]
+    assert after == After(
+        provider_id=node.provider_id,
+        taints=tuple(node.taints),
+        addresses=tuple(node.addresses),
+        labels=dict(node.labels),
+    )
+    assert await env.reasons() == ["Synced"]
     assert not [call for call in fake.calls if "exists" in call]
 
 
-UNTOUCHED = [
-    row("node-sync-04", v1(addresses=A3), {}, After()),
-    row(
-        "node-sync-07",
-        v2(metadata=lambda _: None),
-        {**KNOWN_AT, "provider_id": "node0.aws.12345"},
-        After(),
-    ),
-    row("node-sync-14", v2(addresses=A3), {}, After()),
-]
-
-
-@pytest.mark.parametrize(("fake", "before", "after"), UNTOUCHED)
+@pytest.mark.parametrize(
+    ("fake", "before"),
+    [
+        row("node-sync-04", v1(), {}),
+        row("node-sync-07", v2(metadata=lambda _: None), AWS),
+        row("node-sync-14", v2(), {}),
+    ],
+)
 async def test_a_node_is_left_as_it_is(
-    stage: Stage, fake: FakeCloud, before: Mapping[str, Any], after: After
+    env: NodeEnvironment, fake: FakeCloud, before: Mapping[str, Any]
 ) -> None:
-    made = await stage.node(**before)
+    made = await env.node(**before)
 
-    await stage.node_controller(fake).sync_node("node0")
+    await env.sync(fake)
 
-    assert await stage.present() == made
-    assert await stage.trace() == []
-
-
-REFUSED = [
-    row(
-        "node-sync-09",
-        v1(addresses=A2),
-        {
-            **KNOWN_AT,
-            "provider_id": "node0.aws.12345",
-            "annotations": {names.ANNOTATION_PROVIDED_NODE_IP: "invalid-ip"},
-        },
-        After(),
-    ),
-    row(
-        "node-sync-10",
-        v1(addresses=A2),
-        {
-            **KNOWN_AT,
-            "provider_id": "node0.aws.12345",
-            "annotations": {names.ANNOTATION_PROVIDED_NODE_IP: "10.0.0.2"},
-        },
-        After(),
-    ),
-    row("node-sync-21", v2(name="test"), {"taints": [U]}, After()),
-    row("node-sync-22", v2(metadata_error=Unavailable("down")), {"taints": [U]}, After()),
-    row(
-        "node-own-14",
-        v2(addresses=A3, provider_ids={"node0": "other://12345"}),
-        {"taints": [U]},
-        After(),
-    ),
-    row("node-meta-05", v2(addresses=A3), {"taints": [U]}, After()),
-]
+    assert await env.present() == made
+    assert await env.trace() == []
 
 
-@pytest.mark.parametrize(("fake", "before", "after"), REFUSED)
+@pytest.mark.parametrize(
+    ("fake", "before"),
+    [
+        row("node-sync-09", v1(addresses=A2), {**AWS, **provided("invalid-ip")}),
+        row("node-sync-10", v1(addresses=A2), {**AWS, **provided("10.0.0.2")}),
+        row("node-sync-21", v2(name="test", addresses=()), WAITING),
+        row("node-sync-22", v2(metadata_error=Unavailable("down")), WAITING),
+        row("node-own-14", v2(provider_ids={"node0": "other://12345"}), WAITING),
+        row("node-meta-05", v2(), WAITING),
+        row("node-more-06", v2_id(), {**RENAMED, **provided("")}),
+        row("node-more-07", v2_id(addresses=()), {**RENAMED, **provided("10.0.0.1")}),
+        row("node-more-24", v1_error(NO_ID), WAITING),
+    ],
+)
 async def test_a_node_that_cannot_be_initialised_is_left_as_it_is(
-    stage: Stage, fake: FakeCloud, before: Mapping[str, Any], after: After
+    env: NodeEnvironment, fake: FakeCloud, before: Mapping[str, Any]
 ) -> None:
-    made = await stage.node(**before)
+    made = await env.node(**before)
 
     with pytest.raises(CloudError):
-        await stage.node_controller(fake).sync_node("node0")
+        await env.sync(fake)
 
-    assert await stage.present() == made
-    assert stage.calls() == []
+    assert await env.present() == made
+    assert env.calls() == []
 
 
 PAIRS = names.LABEL_PAIRS
@@ -336,48 +316,50 @@ WRONG = {stable: f"wrong-{value}" for stable, value in STABLE.items()}
 @pytest.mark.parametrize(
     ("before", "writes"),
     [
-        pytest.param(BETA, 1, marks=pytest.mark.row("node-labels-01")),
-        pytest.param({**BETA, **STABLE}, 0, marks=pytest.mark.row("node-labels-02")),
-        pytest.param({**BETA, **WRONG}, 1, marks=pytest.mark.row("node-labels-03")),
+        row("node-labels-01", BETA, 1),
+        row("node-labels-02", {**BETA, **STABLE}, 0),
+        row("node-labels-03", {**BETA, **WRONG}, 1),
     ],
 )
 async def test_stable_labels_follow_their_beta_twins(
-    stage: Stage, before: Mapping[str, str], writes: int
+    env: NodeEnvironment, before: Mapping[str, str], writes: int
 ) -> None:
     fake = v2()
-    await stage.node(labels=before)
+    await env.node(labels=before)
 
-    await stage.node_controller(fake).sync_node("node0")
+    await env.sync(fake)
 
-    assert dict((await stage.present()).labels) == {**BETA, **STABLE}
-    assert len(await stage.trace()) == writes
+    assert dict((await env.present()).labels) == {**BETA, **STABLE}
+    assert len(await env.trace()) == writes
     assert fake.calls == []
 
 
 @pytest.mark.row("node-labels-04")
 @pytest.mark.both_servers
-async def test_a_stable_label_alone_stays(stage: Stage) -> None:
-    made = await stage.node(labels={names.LABEL_ZONE: "mine"})
+async def test_a_stable_label_alone_stays(env: NodeEnvironment) -> None:
+    made = await env.node(labels={names.LABEL_ZONE: "mine"})
 
-    await stage.node_controller(v2()).sync_node("node0")
+    await env.sync(v2())
 
-    assert await stage.present() == made
-    assert stage.calls() == []
+    assert await env.present() == made
+    assert env.calls() == []
 
 
 @pytest.mark.parametrize(
     "fake",
     [
-        pytest.param(v1(addresses=A3), marks=pytest.mark.row("node-waiting-01"), id="v1"),
-        pytest.param(v2(addresses=A3), marks=pytest.mark.row("node-waiting-02"), id="v2"),
+        row("node-waiting-01", v1(), label="v1"),
+        row("node-waiting-02", v2(), label="v2"),
     ],
 )
-async def test_the_address_pass_leaves_waiting_nodes_alone(stage: Stage, fake: FakeCloud) -> None:
-    made = await stage.node(taints=[U])
+async def test_the_address_pass_leaves_waiting_nodes_alone(
+    env: NodeEnvironment, fake: FakeCloud
+) -> None:
+    made = await env.node(taints=[U])
     fake.calls.clear()
 
-    await stage.node_controller(fake).update_addresses()
+    await env.node_controller(fake).update_addresses()
 
-    assert await stage.present() == made
-    assert stage.calls() == []
+    assert await env.present() == made
+    assert env.calls() == []
     assert fake.calls == []

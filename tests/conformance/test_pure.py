@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import pytest
 
@@ -16,19 +16,10 @@ from ccm.controllers.nodelifecycle import plan as lifecycle
 from ccm.model import NodeAddress, Taint, names
 from ccm.model.node import has_shutdown_taint
 from ccm.testing.builders import node, shutdown_taint, uninitialized_taint
+from tests.conformance.environment import row
 
-
-def row(name: str, *facts: Any) -> Any:
-    return pytest.param(*facts, marks=pytest.mark.row(name), id=name)
-
-
-def internal(text: str) -> NodeAddress:
-    return address("InternalIP", text)
-
-
-def external(text: str) -> NodeAddress:
-    return address("ExternalIP", text)
-
+internal = partial(address, "InternalIP")
+external = partial(address, "ExternalIP")
 
 HOST = address("Hostname", "hostname")
 LOCAL = address("Hostname", "localhost")
@@ -45,12 +36,7 @@ IN, EX = internal("10.0.0.1"), external("132.143.154.163")
         row("node-change-02", [IN, external("132.143.154.164")], [IN, EX], True),
         row("node-change-03", [IN, EX, HOST], [IN, EX], True),
         row("node-change-04", [IN, EX], [IN, EX, HOST], True),
-        row(
-            "node-change-05",
-            [external("10.0.0.1"), internal("132.143.154.163")],
-            [IN, EX],
-            True,
-        ),
+        row("node-change-05", [external("10.0.0.1"), internal(EX.address)], [IN, EX], True),
         row("node-change-06", [HOST, IN], [IN, HOST], False),
         row("node-change-07", [IN, internal("fd00::1")], [IN, internal("fd00::1")], False),
         row("node-change-08", [IN, internal("fd00::1")], [internal("fd00::1"), IN], True),
@@ -85,8 +71,9 @@ def test_addresses_are_added_once(
 
 # --- the node IP that the kubelet was given ---------------------------------------------------
 
-FIVE = external("55.55.55.55")
-ONE = internal("10.1.1.1")
+FIVE, FIVE_IN = external("55.55.55.55"), internal("55.55.55.55")
+ONE, ONE_OTHER = internal("10.1.1.1"), internal("10.1.1.2")
+ONE_HOST = address("Hostname", "10.1.1.1")
 SIX = internal("fc01:1234::5678")
 SIX_OTHER = internal("fc01:1234::1234")
 SIX_OUT = external("2001:db1::1")
@@ -103,14 +90,8 @@ PAIR = "10.1.1.1,fc01:1234::5678"
         row(
             "node-ip-03",
             "55.55.55.55",
-            [
-                internal("44.44.44.44"),
-                external("44.44.44.44"),
-                internal("55.55.55.55"),
-                FIVE,
-                HOST,
-            ],
-            [internal("55.55.55.55"), FIVE, HOST],
+            [internal("44.44.44.44"), external("44.44.44.44"), FIVE_IN, FIVE, HOST],
+            [FIVE_IN, FIVE, HOST],
         ),
         row("node-ip-04", "10.1.1.1", [ONE, FIVE, *DNS, HOST], [ONE, FIVE, *DNS, HOST]),
         row(
@@ -124,12 +105,7 @@ PAIR = "10.1.1.1,fc01:1234::5678"
         row("node-ip-08", PAIR, [ONE, HOST], None),
         row("node-ip-09", PAIR, [ONE, SIX, HOST], [ONE, SIX, HOST]),
         row("node-ip-10", PAIR, [SIX, ONE, HOST], [ONE, SIX, HOST]),
-        row(
-            "node-ip-11",
-            PAIR,
-            [ONE, internal("10.1.1.2"), SIX_OTHER, SIX, HOST],
-            [ONE, SIX, HOST],
-        ),
+        row("node-ip-11", PAIR, [ONE, ONE_OTHER, SIX_OTHER, SIX, HOST], [ONE, SIX, HOST]),
         row("node-ip-12", PAIR, [ONE, FIVE, SIX_OTHER, SIX, HOST], [ONE, SIX, FIVE, HOST]),
         row(
             "node-ip-13",
@@ -145,10 +121,7 @@ PAIR = "10.1.1.1,fc01:1234::5678"
         ),
         row("node-ip-15", "::ffff:10.1.1.1", [ONE, HOST], [ONE, HOST]),
         row(
-            "node-ip-16",
-            "10.1.1.1",
-            [address("Hostname", "10.1.1.1"), HOST, ONE, internal("10.1.1.2"), FIVE],
-            [address("Hostname", "10.1.1.1"), ONE, FIVE],
+            "node-ip-16", "10.1.1.1", [ONE_HOST, HOST, ONE, ONE_OTHER, FIVE], [ONE_HOST, ONE, FIVE]
         ),
         row("node-ip-17", "10.1.1.1", [], None),
     ],
@@ -221,55 +194,40 @@ def test_the_shutdown_taint_is_found(taints: Sequence[Taint], expected: bool) ->
 
 
 UNTOUCHED = "nothing is written"
+KEPT = {"key": "other", "effect": "NoSchedule"}
+ADDED = {"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"}
 
 
 @pytest.mark.parametrize(
-    ("taints", "left"),
+    ("taints", "power", "left"),
     [
-        row("taint-04", [OTHER], UNTOUCHED),
-        row("taint-04", [NO_EXECUTE], UNTOUCHED),
-        row("taint-05", [DOWN], None),
-        row("taint-05", [OTHER, WITH_VALUE], [{"key": "other", "effect": "NoSchedule"}]),
-        row("taint-06", [], UNTOUCHED),
+        row("taint-04", [OTHER], None, UNTOUCHED),
+        row("taint-04", [NO_EXECUTE], None, UNTOUCHED),
+        row("taint-05", [DOWN], None, None),
+        row("taint-05", [OTHER, WITH_VALUE], None, [KEPT]),
+        row("taint-06", [], None, UNTOUCHED),
+        row("taint-07", [DOWN], Power.SHUTDOWN, UNTOUCHED),
+        row("taint-07", [WITH_VALUE], Power.SHUTDOWN, UNTOUCHED),
+        row("taint-08", [OTHER], Power.SHUTDOWN, [KEPT, ADDED]),
+        row("taint-09", [OTHER], Power.RUNNING, UNTOUCHED),
     ],
 )
-def test_a_ready_node_loses_the_shutdown_taint(taints: Sequence[Taint], left: object) -> None:
-    patch = lifecycle.taint_patch(node(taints=taints, ready="True"), None)
+def test_only_a_ready_node_loses_the_shutdown_taint(
+    taints: Sequence[Taint], power: Power | None, left: object
+) -> None:
+    """Of a ready node nobody asks for the power."""
+    ready = "True" if power is None else "False"
+    state = None if power is None else InstanceState(exists=True, power=power)
+
+    patch = lifecycle.taint_patch(node(taints=taints, ready=ready), state)
 
     assert (UNTOUCHED if patch is None else patch["spec"]["taints"]) == left
 
 
 @pytest.mark.parametrize(
-    ("taints", "power", "result"),
-    [
-        row("taint-07", [DOWN], Power.SHUTDOWN, UNTOUCHED),
-        row("taint-07", [WITH_VALUE], Power.SHUTDOWN, UNTOUCHED),
-        row(
-            "taint-08",
-            [OTHER],
-            Power.SHUTDOWN,
-            [
-                {"key": "other", "effect": "NoSchedule"},
-                {"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"},
-            ],
-        ),
-        row("taint-09", [OTHER], Power.RUNNING, UNTOUCHED),
-    ],
-)
-def test_a_node_that_is_not_ready_may_get_it(
-    taints: Sequence[Taint], power: Power, result: object
-) -> None:
-    state = InstanceState(exists=True, power=power)
-
-    patch = lifecycle.taint_patch(node(taints=taints, ready="False"), state)
-
-    assert (UNTOUCHED if patch is None else patch["spec"]["taints"]) == result
-
-
-@pytest.mark.parametrize(
     ("taints", "left"),
     [
-        row("taint-10", [OTHER, uninitialized_taint()], [{"key": "other", "effect": "NoSchedule"}]),
+        row("taint-10", [OTHER, uninitialized_taint()], [KEPT]),
         row("taint-10", [uninitialized_taint(value="", effect="NoExecute")], None),
     ],
 )
@@ -284,25 +242,20 @@ def test_initialisation_lifts_its_taint_alone(taints: Sequence[Taint], left: obj
 # --- options ------------------------------------------------------------------------------------
 
 
+FIVE_SYNCS = "--concurrent-node-syncs=5"
+
+
 @pytest.mark.parametrize(
     ("argv", "fault"),
     [
         row("options-node-01", "", ""),
         row("options-node-02", "--concurrent-node-syncs=-5", "must be a positive number"),
         row("options-node-03", "--concurrent-node-syncs=0", "must be a positive number"),
-        row(
-            "options-node-04",
-            "--concurrent-node-syncs=5 --concurrent-node-status-updates=0",
-            "",
-        ),
-        row(
-            "options-node-05",
-            "--concurrent-node-syncs=5 --concurrent-node-status-updates=5",
-            "",
-        ),
+        row("options-node-04", f"{FIVE_SYNCS} --concurrent-node-status-updates=0", ""),
+        row("options-node-05", f"{FIVE_SYNCS} --concurrent-node-status-updates=5", ""),
         row(
             "options-node-06",
-            "--concurrent-node-syncs=5 --concurrent-node-status-updates=-1",
+            f"{FIVE_SYNCS} --concurrent-node-status-updates=-1",
             "cannot be a negative number",
         ),
         row("options-node-07", "--concurrent-node-lifecycle-syncs=0", "must be a positive number"),

@@ -6,15 +6,16 @@ addresses in its order, its taints. Events and metrics are not compared.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
-from ccm.cloud import InstanceMetadata, Zone, address
+from ccm.cloud import InstanceMetadata, address
 from ccm.model import Node, NodeAddress, Taint, names
 from ccm.testing.builders import shutdown_taint, uninitialized_taint
 from ccm.testing.fakes import FakeCloud
-from tests.conformance.stage import Stage, eventually
+from tests.conformance.environment import NodeEnvironment, eventually
 
 PERIOD_S = 0.05
 TOPOLOGY = {
@@ -28,16 +29,9 @@ TOPOLOGY = {
 KUBELET = {names.LABEL_HOSTNAME: "n", names.LABEL_OS: "linux", names.LABEL_ARCH: "amd64"}
 
 
-def internal(text: str) -> NodeAddress:
-    return address("InternalIP", text)
-
-
-def external(text: str) -> NodeAddress:
-    return address("ExternalIP", text)
-
-
-def host(text: str) -> NodeAddress:
-    return address("Hostname", text)
+internal = partial(address, "InternalIP")
+external = partial(address, "ExternalIP")
+host = partial(address, "Hostname")
 
 
 SETTLED: dict[str, dict[str, Any]] = {
@@ -84,19 +78,19 @@ CLOUD_ADDRESSES = {
     "down": [internal("10.0.0.7")],
     "sick": [internal("10.0.0.8")],
 }
-ZONE = Zone(failure_domain="z2", region="r1")
 
 
 class Settled(FakeCloud):
     """Both interfaces; answers by node."""
 
-    def _told(self, node: Node) -> InstanceMetadata:
+    async def instance_metadata(self, node: Node) -> InstanceMetadata:
+        await super().instance_metadata(node)
         return InstanceMetadata(
             provider_id=f"fake://{node.name}",
             instance_type="t2.large",
             addresses=CLOUD_ADDRESSES[node.name],
-            zone=ZONE.failure_domain,
-            region=ZONE.region,
+            zone="z2",
+            region="r1",
             additional_labels={"vendor.example.com/rack": "7"},
         )
 
@@ -115,47 +109,47 @@ class Settled(FakeCloud):
 
 @pytest.mark.parametrize("v2", [True, False], ids=["v2", "v1"])
 @pytest.mark.row("switch-over-01")
-async def test_a_settled_cluster_is_taken_over_without_a_write(stage: Stage, v2: bool) -> None:
+async def test_a_settled_cluster_is_taken_over_without_a_write(
+    env: NodeEnvironment, v2: bool
+) -> None:
     fake = Settled(v2=v2, exists=True)
-    fake.metadata = fake._told
     before = {}
     for name, shape in SETTLED.items():
         usual = {"labels": {**TOPOLOGY, **KUBELET}, "provider_id": f"fake://{name}"}
-        before[name] = await stage.node(name, **{**usual, **shape})
+        before[name] = await env.node(name, **{**usual, **shape})
 
     def asked(entry: str) -> int:
         return sum(call.startswith(entry) for call in fake.calls)
 
-    async with stage.running(
-        stage.node_controller(fake, workers=2), stage.lifecycle(fake, period_s=PERIOD_S)
+    async with env.running(
+        env.node_controller(fake, workers=2), env.lifecycle(fake, period_s=PERIOD_S)
     ):
         addresses = "instance-metadata" if v2 else "node-addresses"
         await eventually(lambda: asked(addresses) == len(CLOUD_ADDRESSES))
         # "down" and "sick" are looked at in each pass; the third pass has begun.
         await eventually(lambda: asked("instance-exists") >= 5)
 
-    assert await stage.trace() == []
-    assert {name: await stage.stored(name) for name in SETTLED} == before
+    assert await env.trace() == []
+    assert {name: await env.stored(name) for name in SETTLED} == before
     assert not [subject for _, subject in fake.asked if subject in ("elsewhere", "other://9")]
 
 
 @pytest.mark.row("switch-over-02")
 @pytest.mark.both_servers
-async def test_a_restart_writes_nothing_either(stage: Stage) -> None:
+async def test_a_restart_writes_nothing_either(env: NodeEnvironment) -> None:
     fake = Settled(exists=True)
-    fake.metadata = fake._told
     shape = {**SETTLED["dual"], "addresses": [host("dual")], "taints": [uninitialized_taint()]}
-    await stage.node("dual", **shape)
-    await stage.node_controller(fake).sync_node("dual")
-    settled = await stage.present("dual")
-    await stage.cached(settled)
-    written = await stage.trace()
+    await env.node("dual", **shape)
+    await env.node_controller(fake).sync_node("dual")
+    settled = await env.present("dual")
+    await env.cached(settled)
+    written = await env.trace()
     fake.calls.clear()
 
-    controller = stage.node_controller(fake)
-    async with stage.running(controller, stage.lifecycle(fake, period_s=PERIOD_S)):
+    controller = env.node_controller(fake)
+    async with env.running(controller, env.lifecycle(fake, period_s=PERIOD_S)):
         await eventually(lambda: fake.calls == ["instance-metadata-by-provider-id"])
         await controller.update_addresses()
 
-    assert await stage.trace() == written
-    assert await stage.present("dual") == settled
+    assert await env.trace() == written
+    assert await env.present("dual") == settled

@@ -26,6 +26,11 @@ async def create(session: aiohttp.ClientSession, name: str) -> dict[str, Any]:
         return dict(await response.json())
 
 
+async def stored(api_server: servers.ApiServer) -> dict[str, Any]:
+    async with servers.connect(api_server) as session, session.get(f"{NODES}/alpha") as response:
+        return dict(await response.json())
+
+
 async def label(session: aiohttp.ClientSession, name: str, text: str) -> None:
     patch = json.dumps({"metadata": {"labels": {"mark": text}}})
     async with session.patch(f"{NODES}/{name}", data=patch, headers=MERGE_PATCH) as response:
@@ -42,9 +47,7 @@ async def test_a_node_is_created_read_and_patched(api_server: servers.ApiServer)
     async with servers.connect(api_server) as session:
         await create(session, "alpha")
         await label(session, "alpha", "seen")
-        async with session.get(f"{NODES}/alpha") as response:
-            stored = await response.json()
-    assert stored["metadata"]["labels"]["mark"] == "seen"
+    assert (await stored(api_server))["metadata"]["labels"]["mark"] == "seen"
 
 
 @pytest.mark.both_servers
@@ -90,9 +93,7 @@ async def test_objects_survive_stop_and_start(api_server: servers.ApiServer) -> 
         with pytest.raises(aiohttp.ClientConnectionError):
             await session.get(NODES)
     await api_server.start()
-    async with servers.connect(api_server) as session, session.get(f"{NODES}/alpha") as response:
-        kept = await response.json()
-    assert kept["metadata"]["uid"] == made["metadata"]["uid"]
+    assert (await stored(api_server))["metadata"]["uid"] == made["metadata"]["uid"]
 
 
 @pytest.mark.both_servers
@@ -101,6 +102,4 @@ async def test_objects_survive_kill_and_start(api_server: servers.ApiServer) -> 
         made = await create(session, "alpha")
     await api_server.kill()
     await api_server.start()
-    async with servers.connect(api_server) as session, session.get(f"{NODES}/alpha") as response:
-        kept = await response.json()
-    assert kept["metadata"]["uid"] == made["metadata"]["uid"]
+    assert (await stored(api_server))["metadata"]["uid"] == made["metadata"]["uid"]

@@ -103,6 +103,11 @@ def only(found: Iterable[Object], kind: str) -> Object:
     return one
 
 
+def deployment() -> Object:
+    """The spec of the Deployment outside of the chart."""
+    return dict(only(objects(MANIFESTS / "deployment.yaml"), "Deployment")["spec"])
+
+
 def rights(found: Iterable[Object]) -> Iterator[Right]:
     """Every verb of every rule of all roles."""
     for role in found:

@@ -12,9 +12,7 @@ from ccm.model.names import TAINT_UNINITIALIZED
 from tests.manifests import shipped
 from tests.manifests.shipped import MANIFESTS
 
-SPEC: dict[str, Any] = shipped.only(shipped.objects(MANIFESTS / "deployment.yaml"), "Deployment")[
-    "spec"
-]
+SPEC = shipped.deployment()
 POD: dict[str, Any] = SPEC["template"]["spec"]
 CONTAINER: dict[str, Any] = POD["containers"][0]
 

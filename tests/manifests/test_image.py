@@ -157,8 +157,7 @@ def test_no_step_depends_on_the_machine() -> None:
 
 def test_the_user_is_a_number_and_the_deployments() -> None:
     user, _, group = only("USER").partition(":")
-    deployment = shipped.only(shipped.objects(shipped.MANIFESTS / "deployment.yaml"), "Deployment")
-    context = deployment["spec"]["template"]["spec"]["securityContext"]
+    context = shipped.deployment()["template"]["spec"]["securityContext"]
 
     assert int(user) > 0
     assert (int(user), int(group)) == (context["runAsUser"], context["runAsGroup"])
@@ -172,8 +171,7 @@ def test_the_ports_are_the_flags_defaults() -> None:
 
 
 def test_nothing_is_mounted_over_the_program() -> None:
-    deployment = shipped.only(shipped.objects(shipped.MANIFESTS / "deployment.yaml"), "Deployment")
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (container,) = shipped.deployment()["template"]["spec"]["containers"]
 
     for mount in container["volumeMounts"]:
         assert not entry_point().is_relative_to(mount["mountPath"])
@@ -221,9 +219,7 @@ class TestInstalled:
 
         assert run(program, "--version").startswith("cloud-controller-manager ")
         told = run(program, "--help")
-        (container,) = shipped.only(
-            shipped.objects(shipped.MANIFESTS / "deployment.yaml"), "Deployment"
-        )["spec"]["template"]["spec"]["containers"]
+        (container,) = shipped.deployment()["template"]["spec"]["containers"]
         assert [arg for arg in container["args"] if arg.partition("=")[0] not in told] == []
 
     def test_the_default_provider_is_there(self, installed: Path) -> None:

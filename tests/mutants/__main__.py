@@ -16,9 +16,9 @@ def main() -> int:
     given = parser.parse_args()
     try:
         mutants = rows.chosen(rows.load(), given.word)
-    except rows.Misfit as misfit:
-        parser.error(str(misfit))
-    return runner.hunt(mutants, workers=given.workers)
+    except rows.InvalidMutant as invalid:
+        parser.error(str(invalid))
+    return runner.run_all(mutants, workers=given.workers)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import msgspec
 FOLDER = Path(__file__).parent
 
 
-class Misfit(Exception):
+class InvalidMutant(Exception):
     """A row that cannot be read or applied; the message says which and why."""
 
 
@@ -38,10 +38,10 @@ class Mutant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tests: tuple[str, ...]
 
     def applied(self, text: str) -> str:
-        """The file with the fault. Raises Misfit if the place is not found exactly once."""
+        """The file with the fault. Raises InvalidMutant if the place is not found exactly once."""
         found = text.count(self.before)
         if found != 1:
-            raise Misfit(f"{self.id}: `before` occurs {found} times in {self.file}")
+            raise InvalidMutant(f"{self.id}: `before` occurs {found} times in {self.file}")
         return text.replace(self.before, self.after)
 
 
@@ -49,7 +49,7 @@ def load(folder: Path = FOLDER) -> Sequence[Mutant]:
     """All faults, room by room.
 
     Raises:
-        Misfit: a file or a row cannot be read.
+        InvalidMutant: a file or a row cannot be read.
     """
     found: list[Mutant] = []
     for file in sorted(folder.glob("*.toml")):
@@ -58,7 +58,7 @@ def load(folder: Path = FOLDER) -> Sequence[Mutant]:
             named = [{**row, "id": id_, "room": file.stem} for id_, row in rows.items()]
             found += msgspec.convert(named, list[Mutant])
         except (ValueError, TypeError) as error:
-            raise Misfit(f"{file.name}: {error}") from error
+            raise InvalidMutant(f"{file.name}: {error}") from error
     return found
 
 
@@ -66,12 +66,12 @@ def chosen(mutants: Sequence[Mutant], words: Sequence[str]) -> Sequence[Mutant]:
     """Those that a word names by ID, room or pattern; all without a word.
 
     Raises:
-        Misfit: a word names none.
+        InvalidMutant: a word names none.
     """
     picked: list[Mutant] = []
     for word in words or ("*",):
         named = [one for one in mutants if one.room == word or fnmatch.fnmatch(one.id, word)]
         if not named:
-            raise Misfit(f"{word!r} names no fault")
+            raise InvalidMutant(f"{word!r} names no fault")
         picked += [one for one in named if one not in picked]
     return picked

@@ -38,7 +38,7 @@ _TIMED_OUT = "from pytest-timeout"
 _LINES_SHOWN = 40
 
 
-class Fate(enum.Enum):
+class Outcome(enum.Enum):
     """What became of a fault."""
 
     CAUGHT = "caught"
@@ -50,7 +50,7 @@ class Fate(enum.Enum):
     @property
     def is_good(self) -> bool:
         """Whether a test caught it."""
-        return self in (Fate.CAUGHT, Fate.TOO_SLOW)
+        return self in (Outcome.CAUGHT, Outcome.TOO_SLOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Verdict:
     """What became of one fault, and what pytest said."""
 
     mutant: Mutant
-    fate: Fate
+    outcome: Outcome
     said: str
     took_s: float
 
@@ -97,11 +97,11 @@ class Copy:
         late = status < 0 or (status == 1 and _TIMED_OUT in said)
         if late:
             again, words = self.run(mutant.tests)
-            fate = Fate.UNTRIED if again else Fate.TOO_SLOW
+            outcome = Outcome.UNTRIED if again else Outcome.TOO_SLOW
             said += words
         else:
-            fate = {0: Fate.SURVIVED, 1: Fate.CAUGHT}.get(status, Fate.UNTRIED)
-        return Verdict(mutant=mutant, fate=fate, said=said, took_s=time.monotonic() - started)
+            outcome = {0: Outcome.SURVIVED, 1: Outcome.CAUGHT}.get(status, Outcome.UNTRIED)
+        return Verdict(mutant=mutant, outcome=outcome, said=said, took_s=time.monotonic() - started)
 
     @contextmanager
     def _changed(self, mutant: Mutant) -> Iterator[None]:
@@ -142,7 +142,7 @@ class Copy:
             return status, log.read()
 
 
-def hunt(mutants: Sequence[Mutant], *, tree: Path = ROOT, workers: int | None = None) -> int:
+def run_all(mutants: Sequence[Mutant], *, tree: Path = ROOT, workers: int | None = None) -> int:
     """Try faults and say what became of each; 0 if all were caught, else 1."""
     started = time.monotonic()
     count = min(workers or os.cpu_count() or 1, len(mutants))
@@ -161,13 +161,15 @@ def hunt(mutants: Sequence[Mutant], *, tree: Path = ROOT, workers: int | None = 
             finally:
                 idle.put(copy)
 
-        fates: list[Fate] = []
+        outcomes: list[Outcome] = []
         for verdict in pool.map(attempt, mutants):
-            fates.append(verdict.fate)
-            _tell(verdict, f"{len(fates)}/{len(mutants)}")
-    counts = ", ".join(f"{fates.count(fate)} {fate.value}" for fate in Fate if fate in fates)
-    print(f"{len(fates)} faults: {counts}; {time.monotonic() - started:.0f} s", flush=True)
-    return 0 if all(fate.is_good for fate in fates) else 1
+            outcomes.append(verdict.outcome)
+            _report(verdict, f"{len(outcomes)}/{len(mutants)}")
+    counts = ", ".join(
+        f"{outcomes.count(outcome)} {outcome.value}" for outcome in Outcome if outcome in outcomes
+    )
+    print(f"{len(outcomes)} faults: {counts}; {time.monotonic() - started:.0f} s", flush=True)
+    return 0 if all(outcome.is_good for outcome in outcomes) else 1
 
 
 def _are_green(mutants: Sequence[Mutant], copies: Sequence[Copy], pool: ThreadPoolExecutor) -> bool:
@@ -180,18 +182,18 @@ def _are_green(mutants: Sequence[Mutant], copies: Sequence[Copy], pool: ThreadPo
     for status, said in pool.map(Copy.run, copies, shares):
         if status:
             green = False
-            print(f"they do not pass (status {status}):\n{_end_of(said)}", flush=True)
+            print(f"they do not pass (status {status}):\n{_tail(said)}", flush=True)
     return green
 
 
-def _tell(verdict: Verdict, number: str) -> None:
+def _report(verdict: Verdict, number: str) -> None:
     mutant = verdict.mutant
-    print(f"{number:>8} {verdict.took_s:5.1f} s  {mutant.id}: {verdict.fate.value}", flush=True)
-    if not verdict.fate.is_good:
+    print(f"{number:>8} {verdict.took_s:5.1f} s  {mutant.id}: {verdict.outcome.value}", flush=True)
+    if not verdict.outcome.is_good:
         print(f"  {mutant.fault}\n  {mutant.file}", *mutant.tests, sep="\n  ", flush=True)
-    if verdict.fate is Fate.UNTRIED:
-        print(_end_of(verdict.said), flush=True)
+    if verdict.outcome is Outcome.UNTRIED:
+        print(_tail(verdict.said), flush=True)
 
 
-def _end_of(said: str) -> str:
+def _tail(said: str) -> str:
     return "\n".join(said.splitlines()[-_LINES_SHOWN:])

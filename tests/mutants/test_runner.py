@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutants import rows, runner
 from tests.mutants.rows import Mutant
-from tests.mutants.runner import Copy, Fate
+from tests.mutants.runner import Copy, Outcome
 
 CODE = "def double(number):\n    return 2 * number\n"
 TEST = "import ccm\n\ndef test_two():\n    assert ccm.double(2) == 4\n"
@@ -49,7 +49,7 @@ def test_a_fault_is_caught_and_a_harmless_change_survives(
 ) -> None:
     mutants = [fault("wrong", "3 * number"), fault("harmless", "number * 2")]
 
-    status = runner.hunt(mutants, tree=tree, workers=1)
+    status = runner.run_all(mutants, tree=tree, workers=1)
 
     said = capsys.readouterr().out
     assert status == 1
@@ -59,16 +59,16 @@ def test_a_fault_is_caught_and_a_harmless_change_survives(
 
 
 @pytest.mark.parametrize(
-    ("runs", "fate"),
+    ("runs", "outcome"),
     [
-        ([(0, "")], Fate.SURVIVED),
-        ([(1, "E  assert 6 == 4")], Fate.CAUGHT),
-        ([(2, "ImportError")], Fate.UNTRIED),
-        ([(4, "not found")], Fate.UNTRIED),
-        ([(5, "no tests ran")], Fate.UNTRIED),
-        ([(1, SLOW), (0, "")], Fate.TOO_SLOW),
-        ([(1, SLOW), (1, SLOW)], Fate.UNTRIED),
-        ([(-9, ""), (0, "")], Fate.TOO_SLOW),
+        ([(0, "")], Outcome.SURVIVED),
+        ([(1, "E  assert 6 == 4")], Outcome.CAUGHT),
+        ([(2, "ImportError")], Outcome.UNTRIED),
+        ([(4, "not found")], Outcome.UNTRIED),
+        ([(5, "no tests ran")], Outcome.UNTRIED),
+        ([(1, SLOW), (0, "")], Outcome.TOO_SLOW),
+        ([(1, SLOW), (1, SLOW)], Outcome.UNTRIED),
+        ([(-9, ""), (0, "")], Outcome.TOO_SLOW),
     ],
     ids=[
         *("all pass", "one fails", "nothing can be imported", "no such test", "none is chosen"),
@@ -77,7 +77,7 @@ def test_a_fault_is_caught_and_a_harmless_change_survives(
 )
 def test_what_becomes_of_a_fault(
     runs: list[tuple[int, str]],
-    fate: Fate,
+    outcome: Outcome,
     tree: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -85,7 +85,7 @@ def test_what_becomes_of_a_fault(
     script(monkeypatch, *runs)
     copy = Copy(tree, tmp_path / "copy")
 
-    assert copy.attempt(fault("any", "3 * number")).fate is fate
+    assert copy.attempt(fault("any", "3 * number")).outcome is outcome
 
     assert (tmp_path / "copy" / "ccm" / "__init__.py").read_text() == CODE
 
@@ -95,7 +95,7 @@ def test_nothing_is_tried_while_tests_fail_anyway(
 ) -> None:
     script(monkeypatch, (1, "E  assert 5 == 4"))
 
-    assert runner.hunt([fault("any", "3 * number")], tree=tree) == 1
+    assert runner.run_all([fault("any", "3 * number")], tree=tree) == 1
 
     assert "they do not pass (status 1):\nE  assert 5 == 4" in capsys.readouterr().out
 
@@ -112,4 +112,4 @@ def test_a_copy_that_would_not_be_imported_is_refused(
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_every_fault_is_caught() -> None:
-    assert runner.hunt(rows.load()) == 0
+    assert runner.run_all(rows.load()) == 0

@@ -13,8 +13,8 @@ import pytest_asyncio
 from ccm.cloud import Ingress, PortStatus, Status, default_load_balancer_name
 from ccm.model import Service, names
 from tests import servers
-from tests.conformance.service.service_stage import ServiceStage, staged
-from tests.conformance.stage import eventually
+from tests.conformance.environment import eventually
+from tests.conformance.service.environment import ServiceEnvironment
 from tests.unit.controllers.service.world import FakeBalancers, FakeDigests
 
 F = names.FINALIZER_LOAD_BALANCER
@@ -56,21 +56,21 @@ class Listed(Shaped, FakeDigests):
 
 
 @pytest_asyncio.fixture
-async def services(api_server: servers.ApiServer) -> AsyncIterator[ServiceStage]:
+async def services(api_server: servers.ApiServer) -> AsyncIterator[ServiceEnvironment]:
     """An empty API server behind a recording proxy."""
-    async with staged(api_server) as stage:
-        yield stage
+    async with ServiceEnvironment.open(api_server) as env:
+        yield env
 
 
-async def settle(stage: ServiceStage, cloud: Shaped) -> dict[str, Any]:
+async def settle(env: ServiceEnvironment, cloud: Shaped) -> dict[str, Any]:
     """The reference settles a Service of every status; the Services then."""
-    stage.balancers = cloud
+    env.balancers = cloud
     for name, status in STATUSES.items():
-        service = await stage.create(name, metadata={"finalizers": [F]})
+        service = await env.create(name, metadata={"finalizers": [F]})
         cloud.hold(msgspec.convert(service, Service), Status(ingress=status))
         patch = {"status": {"loadBalancer": {"ingress": [wire(entry) for entry in status]}}}
-        await stage.change(patch, name, subresource="status")
-    return await stored(stage)
+        await env.change(patch, name, subresource="status")
+    return await stored(env)
 
 
 def wire(entry: Ingress) -> dict[str, Any]:
@@ -83,14 +83,14 @@ def wire(entry: Ingress) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value}
 
 
-async def stored(stage: ServiceStage) -> dict[str, Any]:
-    return {name: await stage.stored(name) for name in STATUSES}
+async def stored(env: ServiceEnvironment) -> dict[str, Any]:
+    return {name: await env.stored(name) for name in STATUSES}
 
 
 @pytest.mark.row("switch-over-06")
 @pytest.mark.both_servers
 async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
-    services: ServiceStage,
+    services: ServiceEnvironment,
 ) -> None:
     before = await settle(services, Shaped())
 
@@ -108,7 +108,7 @@ async def test_without_a_listing_every_service_is_ensured_and_none_is_written(
 
 
 @pytest.mark.row("switch-over-06")
-async def test_with_a_listing_none_is_ensured_nor_written(services: ServiceStage) -> None:
+async def test_with_a_listing_none_is_ensured_nor_written(services: ServiceEnvironment) -> None:
     before = await settle(services, Listed())
 
     async with services.running(workers=4):
@@ -121,7 +121,7 @@ async def test_with_a_listing_none_is_ensured_nor_written(services: ServiceStage
 
 
 @pytest.mark.row("switch-over-06")
-async def test_another_status_is_written_once(services: ServiceStage) -> None:
+async def test_another_status_is_written_once(services: ServiceEnvironment) -> None:
     """What the reference wrote is not taken for what it looks like."""
     cloud = Listed()
     await settle(services, cloud)

@@ -1,4 +1,4 @@
-"""A stage per test, before each API server in turn; and one with the whole daemon."""
+"""An environment per test, before each API server in turn; and one with the whole daemon."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest_asyncio
 
 from tests import servers
-from tests.conformance.service.service_stage import ServiceStage, staged
+from tests.conformance.service.environment import ServiceEnvironment
 from tests.scenario import harness
 
 
 @pytest_asyncio.fixture
-async def services(api_server: servers.ApiServer) -> AsyncIterator[ServiceStage]:
+async def services(api_server: servers.ApiServer) -> AsyncIterator[ServiceEnvironment]:
     """An empty API server behind a recording proxy, Services and nodes cached."""
-    async with staged(api_server) as each:
+    async with ServiceEnvironment.open(api_server) as each:
         yield each
 
 

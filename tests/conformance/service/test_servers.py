@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from ccm.cloud.errors import ImplementedElsewhere
-from tests.conformance.service.service_stage import ServiceStage, ingress
-from tests.conformance.stage import eventually
+from tests.conformance.environment import eventually
+from tests.conformance.service.environment import ServiceEnvironment, ingress
 from tests.unit.controllers.service.world import F
 
 ENSURED = [("Normal", "EnsuringLoadBalancer"), ("Normal", "EnsuredLoadBalancer")]
@@ -16,13 +16,13 @@ DELETED = [("Normal", "DeletingLoadBalancer"), ("Normal", "DeletedLoadBalancer")
 
 
 @pytest.fixture(autouse=True)
-def address_the_server_accepts(services: ServiceStage) -> None:
+def address_the_server_accepts(services: ServiceEnvironment) -> None:
     services.balancers.address = "192.0.2.7"
 
 
 @pytest.mark.row("service-sync-02", "service-order-01", "service-wire-01")
 @pytest.mark.both_servers
-async def test_finalizer_then_provider_then_status(services: ServiceStage) -> None:
+async def test_finalizer_then_provider_then_status(services: ServiceEnvironment) -> None:
     await services.node("n1")
     async with services.running():
         created = await services.create()
@@ -47,10 +47,9 @@ async def test_finalizer_then_provider_then_status(services: ServiceStage) -> No
 
 @pytest.mark.row("service-sync-05", "service-wire-02")
 @pytest.mark.both_servers
-async def test_a_deletion_keeps_the_finalizers_of_others(services: ServiceStage) -> None:
+async def test_a_deletion_keeps_the_finalizers_of_others(services: ServiceEnvironment) -> None:
     async with services.running():
-        await services.create(metadata={"finalizers": ["example.com/other"]})
-        service = await services.until(address=True)
+        service = await services.settle(metadata={"finalizers": ["example.com/other"]})
         assert service["metadata"]["finalizers"] == ["example.com/other", F]
 
         await services.delete()
@@ -72,10 +71,9 @@ async def test_a_deletion_keeps_the_finalizers_of_others(services: ServiceStage)
 
 
 @pytest.mark.row("service-sync-05")
-async def test_a_deleted_service_vanishes(services: ServiceStage) -> None:
+async def test_a_deleted_service_vanishes(services: ServiceEnvironment) -> None:
     async with services.running():
-        await services.create()
-        await services.until(address=True)
+        await services.settle()
         await services.delete()
         await services.until(gone=True)
 
@@ -85,10 +83,9 @@ async def test_a_deleted_service_vanishes(services: ServiceStage) -> None:
 
 
 @pytest.mark.row("service-sync-04")
-async def test_another_type_takes_finalizer_and_address_away(services: ServiceStage) -> None:
+async def test_another_type_takes_finalizer_and_address_away(services: ServiceEnvironment) -> None:
     async with services.running():
-        await services.create()
-        await services.until(address=True)
+        await services.settle()
         await services.change({"spec": {"type": "ClusterIP"}})
         service = await services.until(address=False)
         await services.calls("ensure", "get", "delete")
@@ -99,10 +96,9 @@ async def test_another_type_takes_finalizer_and_address_away(services: ServiceSt
 
 
 @pytest.mark.row("service-repair-01")
-async def test_what_somebody_took_away_comes_back(services: ServiceStage) -> None:
+async def test_what_somebody_took_away_comes_back(services: ServiceEnvironment) -> None:
     async with services.running():
-        await services.create()
-        await services.until(address=True)
+        await services.settle()
         await services.change({"metadata": {"finalizers": None}})
         await services.change({"status": {"loadBalancer": None}}, subresource="status")
         service = await services.until(address=True)
@@ -115,11 +111,10 @@ async def test_what_somebody_took_away_comes_back(services: ServiceStage) -> Non
 
 @pytest.mark.row("service-delete-02")
 async def test_a_service_deleted_without_our_finalizer_loses_its_balancer(
-    services: ServiceStage,
+    services: ServiceEnvironment,
 ) -> None:
     async with services.running():
-        await services.create()
-        await services.until(address=True)
+        await services.settle()
         await services.change({"metadata": {"finalizers": None}})
         await services.delete()
         await services.until(gone=True)
@@ -128,7 +123,7 @@ async def test_a_service_deleted_without_our_finalizer_loses_its_balancer(
 
 @pytest.mark.row("service-elsewhere-01")
 async def test_a_service_served_elsewhere_keeps_the_finalizer_only(
-    services: ServiceStage,
+    services: ServiceEnvironment,
 ) -> None:
     services.balancers.faults["ensure"] = ImplementedElsewhere("not ours")
     await services.node("n1")
@@ -143,7 +138,7 @@ async def test_a_service_served_elsewhere_keeps_the_finalizer_only(
 
 
 @pytest.mark.row("service-restart-02")
-async def test_a_restart_with_a_listing_writes_nothing(services: ServiceStage) -> None:
+async def test_a_restart_with_a_listing_writes_nothing(services: ServiceEnvironment) -> None:
     await services.node("n1")
     async with services.running():
         for number in range(5):
@@ -165,7 +160,7 @@ async def test_a_restart_with_a_listing_writes_nothing(services: ServiceStage) -
 
 @pytest.mark.row("service-switch-01")
 async def test_a_cluster_settled_by_the_reference_is_taken_over_without_a_write(
-    services: ServiceStage,
+    services: ServiceEnvironment,
 ) -> None:
     """The Go reference's finalizer and status are the ones we would write."""
     await services.node("n1")
@@ -181,7 +176,7 @@ async def test_a_cluster_settled_by_the_reference_is_taken_over_without_a_write(
 
 
 @pytest.mark.row("service-class-01")
-async def test_a_class_that_is_not_claimed_is_never_touched(services: ServiceStage) -> None:
+async def test_a_class_that_is_not_claimed_is_never_touched(services: ServiceEnvironment) -> None:
     async with services.running():
         await services.create(loadBalancerClass="example.com/theirs", metadata={"finalizers": [F]})
         await services.delete()
@@ -196,20 +191,21 @@ async def test_a_class_that_is_not_claimed_is_never_touched(services: ServiceSta
 
 @pytest.mark.row("service-class-02", "service-shape-01")
 @pytest.mark.both_servers
-async def test_a_claimed_class_and_every_shape_reach_the_provider(services: ServiceStage) -> None:
+async def test_a_claimed_class_and_every_shape_reach_the_provider(
+    services: ServiceEnvironment,
+) -> None:
     ports = [
         {"name": "http", "port": 80, "protocol": "TCP", "targetPort": "web"},
         {"name": "dns", "port": 53, "protocol": "UDP", "appProtocol": "example.com/dns"},
     ]
     async with services.running(classes=("example.com/mine",)):
-        await services.create(
+        await services.settle(
             loadBalancerClass="example.com/mine",
             ports=ports,
             allocateLoadBalancerNodePorts=False,
             externalTrafficPolicy="Local",
             loadBalancerSourceRanges=["10.0.0.0/8"],
         )
-        await services.until(address=True)
 
         given = services.balancers.given[0].spec
         assert [(each.port, each.protocol, each.target_port) for each in given.ports or ()] == [
@@ -223,10 +219,9 @@ async def test_a_claimed_class_and_every_shape_reach_the_provider(services: Serv
 
 
 @pytest.mark.row("service-nodes-04")
-async def test_a_node_becomes_a_member(services: ServiceStage) -> None:
+async def test_a_node_becomes_a_member(services: ServiceEnvironment) -> None:
     async with services.running():
-        await services.create()
-        await services.until(address=True)
+        await services.settle()
         await services.node("n1")
         await services.calls("ensure", "update")
 
