@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
@@ -121,15 +121,14 @@ def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
 
     out = sys.stdout if out is None else out
     try:
-        text = _help(words)
-        if text is not None:
-            out.write(text)
+        if {"-h", "--help"} & set(words):
+            out.write(_help())
             return EXIT_OK
         wanted = read(words)
     except UsageError as error:
         sys.stderr.write(f"kube-ccm doctor: {error}\n")
         return EXIT_USAGE
-    with Watchman(wanted.limit_s) as watchman:
+    with contextlib.closing(Watchman(wanted.limit_s)) as watchman:
         return asyncio.run(answer(wanted, out, watch=watchman.watch))
 
 
@@ -164,9 +163,7 @@ def read(words: Sequence[str]) -> Wanted:
     )
 
 
-def _help(words: Sequence[str]) -> str | None:
-    if not {"-h", "--help"} & set(words):
-        return None
+def _help() -> str:
     from ccm.app.options import FLAGS, SECTIONS, usage
 
     own = own_flags()
@@ -246,20 +243,15 @@ class Watchman:
         self._patience_s = 2 * limit_s + 1.0
         self._timer: threading.Timer | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._call_off()
-
     def watch(self, name: str) -> None:
         """From now on this check is the one that has to end."""
-        self._call_off()
+        self.close()
         self._timer = threading.Timer(self._patience_s, self._end, (name,))
         self._timer.daemon = True
         self._timer.start()
 
-    def _call_off(self) -> None:
+    def close(self) -> None:
+        """No check has to end any more."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -66,7 +67,7 @@ def add(commands: Any) -> None:
     option = parser.add_argument
     option(
         "--nodes",
-        type=_count,
+        type=partial(_number, least=1, most=settings.MAX_NODES),
         metavar="N",
         help=f"how many nodes to register, as node-0001 and so on (default {settings.NODES})",
     )
@@ -78,7 +79,7 @@ def add(commands: Any) -> None:
     )
     option(
         "--services",
-        type=_service_count,
+        type=partial(_number, least=0, most=settings.MAX_SERVICES),
         metavar="N",
         help="how many Services of type LoadBalancer to create, as web-1 and so on "
         f"(default {settings.SERVICES}; with --provider 0, for they may cost money)",
@@ -136,10 +137,11 @@ def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> sett
     provider = _read_provider(options, refuse)
     names = options.node_names or settings.default_names(options.nodes or settings.NODES)
     timeout_s = settings.TIMEOUT_S if options.timeout is None else options.timeout.total_seconds()
+    services = settings.SERVICES if provider is None else 0
     assets = os.environ.get(ASSETS_VARIABLE)
     return settings.Settings(
         node_names=names,
-        services=_default_services(provider) if options.services is None else options.services,
+        services=services if options.services is None else options.services,
         latency=options.latency or timedelta(0),
         once=options.once,
         timeout_s=timeout_s,
@@ -169,19 +171,7 @@ def _read_provider(
     return settings.Provider(name=options.provider, config=file and file.absolute())
 
 
-def _default_services(provider: settings.Provider | None) -> int:
-    return settings.SERVICES if provider is None else 0
-
-
-def _count(text: str) -> int:
-    return _number(text, 1, settings.MAX_NODES)
-
-
-def _service_count(text: str) -> int:
-    return _number(text, 0, settings.MAX_SERVICES)
-
-
-def _number(text: str, least: int, most: int) -> int:
+def _number(text: str, *, least: int, most: int) -> int:
     if not (text.isascii() and text.isdigit()) or not least <= int(text) <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
     return int(text)

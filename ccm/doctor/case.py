@@ -71,9 +71,8 @@ class Case:
     async def nodes(self) -> Sequence[Node]:
         """All nodes, asked for once. Raises KubeError."""
         if self._nodes is None:
-            found: list[Node] = []
-            async for page in self.client.resource(NODES).pages():
-                found += page.items
+            pages = self.client.resource(NODES).pages()
+            found = [node async for page in pages for node in page.items]
             self._nodes = sorted(found, key=lambda node: node.name)
         return self._nodes
 

@@ -78,12 +78,8 @@ class Description:
 
 def installed() -> list[Installed]:
     """Every provider, by name, those that cannot be used with the reason."""
-    found = {_describe_entry(entry): entry for entry in entry_points(group=registry.GROUP)}
-    listed = [
-        Installed(name=name, package=package, target=target, fault=_fault(name))
-        for name, package, target in found
-    ]
-    return sorted(listed, key=lambda one: (one.name, one.package))
+    found = {_installed(entry) for entry in entry_points(group=registry.GROUP)}
+    return sorted(found, key=lambda one: (one.name, one.package))
 
 
 async def describe(name: str, *, cloud_config: str = "") -> Description:
@@ -166,17 +162,14 @@ def plain(one: Installed) -> Mapping[str, object]:
     }
 
 
-def _describe_entry(entry: EntryPoint) -> tuple[str, str, str]:
+def _installed(entry: EntryPoint) -> Installed:
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else ""
-    return entry.name, package, entry.value
-
-
-def _fault(name: str) -> str:
+    fault = ""
     try:
-        registry.load(name)
+        registry.load(entry.name)
     except registry.ProviderError as error:
-        return str(error)
-    return ""
+        fault = str(error)
+    return Installed(name=entry.name, package=package, target=entry.value, fault=fault)
 
 
 def _about(opener: registry.Opener) -> str:

@@ -6,8 +6,8 @@ A check whose base is missing is not made, and says so: one cause, one failure.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, replace
 
 from ccm.base import clock, redact
 from ccm.base.tasks import leaves
@@ -18,7 +18,7 @@ from ccm.doctor.finding import Finding, Result, fail, skip, warn
 from ccm.kube import errors
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One check.
 
@@ -36,75 +36,37 @@ class Check:
 
 
 CHECKS = (
-    Check(name="flags", title="the daemon's flags", make=provider.flags),
-    Check(name="kubeconfig", title="how to reach the API server", make=reach.kubeconfig),
+    Check("flags", "the daemon's flags", provider.flags),
+    Check("kubeconfig", "how to reach the API server", reach.kubeconfig),
+    Check("server", "whether the API server answers", reach.server, needs=("kubeconfig",)),
+    Check("identity", "who we are there", reach.identity, needs=("server",)),
+    Check("clock", "whether clocks agree", reach.clock, needs=("identity",)),
+    Check("permissions", "what the daemon may do", rights.permissions, needs=("identity",)),
+    Check("lease", "who leads", leases.lease, needs=("identity",)),
+    Check("managers", "who else manages", leases.managers, needs=("identity",)),
+    Check("provider", "the provider", provider.provider),
     Check(
-        name="server",
-        title="whether the API server answers",
-        make=reach.server,
-        needs=("kubeconfig",),
-    ),
-    Check(name="identity", title="who we are there", make=reach.identity, needs=("server",)),
-    Check(name="clock", title="whether clocks agree", make=reach.clock, needs=("identity",)),
-    Check(
-        name="permissions",
-        title="what the daemon may do",
-        make=rights.permissions,
-        needs=("identity",),
-    ),
-    Check(name="lease", title="who leads", make=leases.lease, needs=("identity",)),
-    Check(name="managers", title="who else manages", make=leases.managers, needs=("identity",)),
-    Check(name="provider", title="the provider", make=provider.provider),
-    Check(
-        name="cloud-config",
-        title="the provider's configuration",
-        make=provider.cloud_config,
-        needs=("provider",),
+        "cloud-config", "the provider's configuration", provider.cloud_config, needs=("provider",)
     ),
     Check(
-        name="cluster-id",
-        title="how the cloud knows the cluster",
-        make=provider.cluster_id,
+        "cluster-id",
+        "how the cloud knows the cluster",
+        provider.cluster_id,
         needs=("cloud-config",),
     ),
+    Check("cloud", "whether the cloud answers", provider.cloud, needs=("cloud-config",)),
+    Check("controllers", "which controllers work", provider.controllers, needs=("cloud-config",)),
+    Check("kubelets", "how nodes registered", nodes.kubelets, needs=("identity",)),
     Check(
-        name="cloud",
-        title="whether the cloud answers",
-        make=provider.cloud,
-        needs=("cloud-config",),
-    ),
-    Check(
-        name="controllers",
-        title="which controllers work",
-        make=provider.controllers,
-        needs=("cloud-config",),
-    ),
-    Check(name="kubelets", title="how nodes registered", make=nodes.kubelets, needs=("identity",)),
-    Check(
-        name="provider-ids",
-        title="whose the nodes are",
-        make=nodes.provider_ids,
+        "provider-ids",
+        "whose the nodes are",
+        nodes.provider_ids,
         needs=("identity", "cloud-config"),
     ),
-    Check(
-        name="instances",
-        title="the nodes' instances",
-        make=nodes.instances,
-        needs=("identity", "cloud"),
-    ),
-    Check(name="taints", title="nodes that wait", make=nodes.taints, needs=("identity",)),
-    Check(
-        name="pod-cidrs",
-        title="the nodes' Pod ranges",
-        make=nodes.pod_cidrs,
-        needs=("identity", "controllers"),
-    ),
-    Check(
-        name="services",
-        title="Services of nobody",
-        make=services.unclaimed,
-        needs=("identity", "cloud-config"),
-    ),
+    Check("instances", "the nodes' instances", nodes.instances, needs=("identity", "cloud")),
+    Check("taints", "nodes that wait", nodes.taints, needs=("identity",)),
+    Check("pod-cidrs", "the nodes' Pod ranges", nodes.pod_cidrs, needs=("identity", "controllers")),
+    Check("services", "Services of nobody", services.unclaimed, needs=("identity", "cloud-config")),
 )
 """All of them, in order."""
 
@@ -178,16 +140,12 @@ def _stumbled(error: Exception) -> Finding:
 
 def _clean(finding: Finding) -> Finding:
     """Without secrets, and each text on one line."""
-    return Finding(
-        verdict=finding.verdict,
+    return replace(
+        finding,
         found=_line(finding.found),
-        details=_lines(finding.details),
-        advice=_lines(finding.advice),
+        details=tuple(map(_line, finding.details)),
+        advice=tuple(map(_line, finding.advice)),
     )
-
-
-def _lines(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(_line(text) for text in texts)
 
 
 def _line(text: str) -> str:

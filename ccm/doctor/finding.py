@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -88,9 +89,7 @@ def text(result: Result) -> Iterator[str]:
 
 def summary(results: Sequence[Result]) -> str:
     """One line about all of them."""
-    counts = dict.fromkeys(Verdict, 0)
-    for result in results:
-        counts[result.finding.verdict] += 1
+    counts = Counter(result.finding.verdict for result in results)
     parts = [f"{counts[Verdict.OK]} ok"]
     for verdict, one, more in (
         (Verdict.WARN, "warning", "warnings"),
@@ -98,7 +97,7 @@ def summary(results: Sequence[Result]) -> str:
         (Verdict.SKIP, "not made", "not made"),
     ):
         if counts[verdict]:
-            parts.append(f"{counts[verdict]} {one if counts[verdict] == 1 else more}")
+            parts.append(count(counts[verdict], one, more))
     return f"{count(len(results), 'check')}: {', '.join(parts)}"
 
 

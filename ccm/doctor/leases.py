@@ -188,13 +188,11 @@ def _is_fresh(case: Case, found: Lease) -> bool:
 
 
 async def _leases(case: Case, namespace: str) -> Sequence[Lease]:
-    found: list[Lease] = []
+    pages = case.client.resource(LEASES).pages(namespace=namespace)
     try:
-        async for page in case.client.resource(LEASES).pages(namespace=namespace):
-            found += page.items
+        return [lease async for page in pages for lease in page.items]
     except errors.Forbidden:
         return ()
-    return found
 
 
 async def _managers(case: Case, namespace: str) -> Sequence[Manager] | None:

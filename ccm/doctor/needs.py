@@ -115,21 +115,11 @@ def _reviews(options: Options) -> Iterator[tuple[str, Need]]:
     if not options.secure_port:
         return
     user = "the HTTPS endpoints"
-    yield (
-        user,
-        Need(verb="create", resource="tokenreviews", group="authentication.k8s.io"),
-    )
-    yield (
-        user,
-        Need(verb="create", resource="subjectaccessreviews", group="authorization.k8s.io"),
-    )
+    for group, reviews in (
+        ("authentication.k8s.io", "tokenreviews"),
+        ("authorization.k8s.io", "subjectaccessreviews"),
+    ):
+        yield user, Need(verb="create", resource=reviews, group=group)
     if not options.authentication_skip_lookup:
-        yield (
-            user,
-            Need(
-                verb="get",
-                resource="configmaps",
-                namespace=SYSTEM_NAMESPACE,
-                name=trust.CONFIG_MAP,
-            ),
-        )
+        maps = Need(verb="get", resource="configmaps", namespace=SYSTEM_NAMESPACE)
+        yield user, replace(maps, name=trust.CONFIG_MAP)

@@ -28,7 +28,6 @@ _PATH = "/apis/authorization.k8s.io/v1"
 
 class _Status(Wire, frozen=True, kw_only=True):
     allowed: bool = False
-    reason: str = ""
 
 
 class _Review(Wire, frozen=True, kw_only=True):

@@ -16,7 +16,10 @@ from ccm.model.service import TYPE_LOAD_BALANCER
 
 async def unclaimed(case: Case) -> Finding:
     """Find Services that want a load balancer, have none, and are not ours to serve."""
-    found = await _balanced(case)
+    pages = case.client.resource(SERVICES).pages()
+    every = [service async for page in pages for service in page.items]
+    found = [service for service in every if service.type == TYPE_LOAD_BALANCER]
+    found.sort(key=lambda service: service.key)
     claimed = frozenset(case.options.load_balancer_classes)
     works = provider.works(case, MANIFEST)
     waiting = [
@@ -44,13 +47,6 @@ def _advice(waiting: Sequence[Service], *, works: bool) -> str:
         f"turn on {MANIFEST.name} with a provider that offers load balancers, or let "
         "another controller serve them"
     )
-
-
-async def _balanced(case: Case) -> Sequence[Service]:
-    found: list[Service] = []
-    async for page in case.client.resource(SERVICES).pages():
-        found += [service for service in page.items if service.type == TYPE_LOAD_BALANCER]
-    return sorted(found, key=lambda service: service.key)
 
 
 def _shown(service: Service) -> str:

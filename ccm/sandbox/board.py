@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ccm.model import Event, Node, Service, names
 from ccm.sandbox import rows
-from ccm.sandbox.rows import Row, ServiceRow
+from ccm.sandbox.rows import Row, ServiceRow, Shown
 
 RECENT = 200
 """Happenings that are remembered."""
@@ -154,11 +154,7 @@ class Board:
 
     def node_gone(self, name: str, now: float) -> None:
         """A node was deleted."""
-        row = self.rows.get(name)
-        if row is not None and not row.is_deleted:
-            row.is_deleted = True
-            row.changed_at = now
-            self.note(f"{name}: deleted", now)
+        self._gone(self.rows.get(name), name, now)
 
     def service_seen(self, service: Service, now: float) -> None:
         """A Service is there, or changed."""
@@ -177,10 +173,7 @@ class Board:
     def service_gone(self, key: str, now: float) -> None:
         """A Service was deleted, and its load balancer with it."""
         row = self.services.get(key)
-        if row is not None and not row.is_deleted:
-            row.is_deleted = True
-            row.changed_at = now
-            self.note(f"Service {row.name}: deleted", now)
+        self._gone(row, f"Service {row.name if row else key}", now)
 
     def members_seen(self, members: Mapping[str, int], now: float) -> None:
         """The load balancers that the cloud has, by name, each with its number of members."""
@@ -194,7 +187,7 @@ class Board:
     def event_seen(self, event: Event, now: float) -> None:
         """An event about a node or a Service was recorded, or counted again."""
         involved = event.involved_object
-        row: Row | ServiceRow | None
+        row: Shown | None
         if involved.kind == "Node":
             row, shown = self.rows.get(involved.name), involved.name
         elif involved.kind == "Service":
@@ -233,6 +226,12 @@ class Board:
         """Happenings that came after the first `since` ones; at most `RECENT`."""
         fresh = min(self.happened - since, len(self.recent))
         return list(self.recent)[len(self.recent) - fresh :] if fresh > 0 else []
+
+    def _gone(self, row: Shown | None, shown: str, now: float) -> None:
+        if row is not None and not row.is_deleted:
+            row.is_deleted = True
+            row.changed_at = now
+            self.note(f"{shown}: deleted", now)
 
     async def _next_change(self) -> None:
         self._changed.clear()

@@ -100,8 +100,7 @@ class Daemon:
     """The running daemon; its log is followed."""
 
     log: daemonlog.DaemonLog
-    file: Path
-    exit_code: Callable[[], int | None]
+    child: process.Child
 
 
 @contextlib.asynccontextmanager
@@ -177,9 +176,7 @@ async def open_daemon(
     flags = daemon_flags(kubeconfig=kubeconfig, provider=provider, config=config, routes=routes)
     argv = ["ccm", *flags]
     async with _open_child(argv, folder / "daemon.log") as child:
-        yield Daemon(
-            log=daemonlog.DaemonLog(child.log), file=child.log, exit_code=lambda: child.exit_code
-        )
+        yield Daemon(log=daemonlog.DaemonLog(child.log), child=child)
 
 
 def daemon_flags(

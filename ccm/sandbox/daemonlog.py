@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 _WARNINGS = frozenset({"warning", "error", "critical"})
-_STOPPED = "stopped"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +15,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     msg: str = ""
     level: str = "info"
-    logger: str = ""
     err: str = ""
     detail: str = ""
     node: str = ""
@@ -33,11 +31,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     def writes(self) -> int | None:
         """Writes about nodes and Services; None in all lines but the last."""
         return None if self.node_writes is None else self.node_writes + self.service_writes
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the daemon ended with it."""
-        return self.msg == _STOPPED
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.msg, self.node, self.detail, self.err)))
@@ -65,7 +58,7 @@ class DaemonLog:
             whole, newline, _ = source.read().rpartition(b"\n")
         self._read += len(whole) + len(newline)
         entries = list(_entries(whole))
-        self.last = next((entry for entry in entries if entry.is_last), self.last)
+        self.last = next((entry for entry in entries if entry.msg == "stopped"), self.last)
         return entries
 
 

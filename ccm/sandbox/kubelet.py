@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ccm.base import clock
@@ -156,30 +156,25 @@ class Kubelets:
     async def _report(self) -> None:
         """One heartbeat after the other, spread evenly over the period."""
         while True:
-            reporting = _ready_nodes(self._nodes, self._running)
+            reporting = [node.name for node in self._nodes.store.list() if self._reports(node)]
             if not reporting:
                 await asyncio.sleep(_IDLE_S)
             for name in reporting:
                 await asyncio.sleep(self._heartbeat_s / len(reporting))
                 await self._heartbeat(name)
 
+    def _reports(self, node: Node) -> bool:
+        return node.name in self._running and node.ready == names.STATUS_TRUE
+
     async def _heartbeat(self, name: str) -> None:
         node = self._nodes.store.get(name)
-        if node is None or name not in self._running or node.ready != names.STATUS_TRUE:
+        if node is None or not self._reports(node):
             return
         patch = ready_patch(node.ready, format_time(clock.now()), turned=False)
         try:
             await self._api.patch_strategic(name, patch, subresource="status")
         except errors.KubeError:
             return  # the next one will do
-
-
-def _ready_nodes(nodes: Informer[Node], running: Collection[str]) -> list[str]:
-    return [
-        node.name
-        for node in nodes.store.list()
-        if node.name in running and node.ready == names.STATUS_TRUE
-    ]
 
 
 def wanted_ready(node: Node, *, is_running: bool) -> str:

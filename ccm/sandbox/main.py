@@ -32,16 +32,7 @@ from ccm.kube.resources import EVENTS, NODES, SERVICES
 from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.model import Service
-from ccm.sandbox import (
-    cloud,
-    cluster,
-    daemonlog,
-    kubelet,
-    podranges,
-    report,
-    screen,
-    webservices,
-)
+from ccm.sandbox import cloud, cluster, daemonlog, kubelet, podranges, report, screen, webservices
 from ccm.sandbox.board import Board
 from ccm.sandbox.rows import SIM_LABELS
 from ccm.sandbox.settings import Settings
@@ -127,7 +118,7 @@ class Sandbox:
         async with contextlib.AsyncExitStack() as stack:
             setting_up = tasks.spawn(self._set_up(stack), name="set-up")
             try:
-                await tasks.first_of(_joined(setting_up), self._stop.wait(), name="start")
+                await tasks.first_of(asyncio.wait([setting_up]), self._stop.wait(), name="start")
             finally:
                 await tasks.cancel_and_join(setting_up)
             if self._stop.is_set():
@@ -255,13 +246,11 @@ class Sandbox:
 
     async def _count_members(self, stage: _Stage) -> None:
         """Look where the load balancers send traffic to; without end."""
-        if stage.cloud is None:
-            await self._stop.wait()
-            return
-        while True:
+        while stage.cloud is not None:
             with contextlib.suppress(cloud.CloudTrouble):
                 self._board.members_seen(await stage.cloud.admin.members(), time.monotonic())
             await asyncio.sleep(_MEMBERS_PERIOD_S)
+        await self._stop.wait()
 
     def _hints(self, stage: _Stage) -> Iterator[str]:
         yield "Ctrl-C ends everything; until then, in another terminal:"
@@ -288,10 +277,10 @@ class Sandbox:
         """
         while True:
             await asyncio.sleep(_HEALTH_PERIOD_S)
-            code = daemon.exit_code()
+            code = daemon.child.exit_code
             if code is not None:
                 raise cluster.StartError(
-                    cluster.last_words(f"the daemon ended with status {code}", daemon.file)
+                    cluster.last_words(f"the daemon ended with status {code}", daemon.child.log)
                 )
             for what, part in (("API server", stage.server), ("simulated cloud", stage.cloud)):
                 if part is not None and not part.is_running():
@@ -336,10 +325,6 @@ class Sandbox:
         if not self._settings.once or self._took_s is not None:
             return EXIT_OK
         return EXIT_INTERRUPTED if self._stop.is_set() else EXIT_FAILED
-
-
-async def _joined(task: asyncio.Task[_Stage]) -> None:
-    await asyncio.wait([task])
 
 
 def _cluster_config(server: cluster.ApiServer) -> ClusterConfig:

@@ -7,6 +7,7 @@ taken meanwhile, so ours come from below that range.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 
@@ -33,8 +34,7 @@ def pick_port() -> int:
 def _is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+        with contextlib.suppress(OSError):
             probe.bind((LOOPBACK, port))
-        except OSError:
-            return False
-    return True
+            return True
+    return False

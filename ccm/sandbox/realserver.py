@@ -82,6 +82,8 @@ class RealServer:
     ) -> None:
         self._assets = assets
         self._data_dir = data_dir
+        self._tokens_file = data_dir / "tokens.csv"
+        self._audit_policy_file = data_dir / "audit-policy.json"
         self._authorization_mode = authorization_mode
         self._audit_log = audit_log
         self._extra_args = tuple(extra_args)
@@ -106,11 +108,6 @@ class RealServer:
     def kubeconfig_path(self) -> Path:
         """A kubeconfig of the administrator; there after the first start."""
         return self._data_dir / "kubeconfig"
-
-    @property
-    def audit_log(self) -> Path | None:
-        """Where each request leaves one JSON line, if asked for."""
-        return self._audit_log
 
     @property
     def is_running(self) -> bool:
@@ -160,9 +157,12 @@ class RealServer:
         key = self._data_dir / "service-account.key"
         if not key.exists():
             key.write_text(_new_signing_key())
-        _tokens_file(self._data_dir).write_text(_token_lines(self._users))
+        with self._tokens_file.open("w") as tokens:
+            for user in self._users:
+                groups = ",".join(user.groups)
+                tokens.write(f'{user.token},{user.name},{user.name},"{groups}"\n')
         if self._audit_log is not None:
-            _audit_policy_file(self._data_dir).write_text(json.dumps(_AUDIT_POLICY))
+            self._audit_policy_file.write_text(json.dumps(_AUDIT_POLICY))
 
     def _spawn(self, program: str, arguments: Sequence[str]) -> process.Child:
         return process.Child(
@@ -197,7 +197,7 @@ class RealServer:
             "--endpoint-reconciler-type=none",
             "--service-cluster-ip-range=10.96.0.0/16",
             f"--authorization-mode={self._authorization_mode}",
-            f"--token-auth-file={_tokens_file(self._data_dir)}",
+            f"--token-auth-file={self._tokens_file}",
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={key}",
             f"--service-account-signing-key-file={key}",
@@ -207,7 +207,7 @@ class RealServer:
         if self._audit_log is not None:
             arguments += [
                 f"--audit-log-path={self._audit_log}",
-                f"--audit-policy-file={_audit_policy_file(self._data_dir)}",
+                f"--audit-policy-file={self._audit_policy_file}",
                 "--audit-log-mode=blocking",
             ]
         return [*arguments, *self._extra_args]
@@ -327,19 +327,6 @@ def _trust(ca_file: Path) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=str(ca_file))
     except ssl.SSLError:
         return None
-
-
-def _tokens_file(data_dir: Path) -> Path:
-    return data_dir / "tokens.csv"
-
-
-def _audit_policy_file(data_dir: Path) -> Path:
-    return data_dir / "audit-policy.json"
-
-
-def _token_lines(users: Sequence[User]) -> str:
-    lines = (f'{user.token},{user.name},{user.name},"{",".join(user.groups)}"\n' for user in users)
-    return "".join(lines)
 
 
 _AUDIT_POLICY = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ccm.sandbox.board import Board, Counts
-from ccm.sandbox.rows import Row, ServiceRow
+from ccm.sandbox.rows import Shown
 
 LAGGARDS = 5
 """Objects of each kind that are named."""
@@ -38,7 +38,7 @@ def laggards(board: Board) -> Iterator[str]:
         yield f"not served: Service {key}: {_last_word(board.services.get(key), 'never created')}"
 
 
-def _last_word(row: Row | ServiceRow | None, nothing: str) -> str:
+def _last_word(row: Shown | None, nothing: str) -> str:
     return (row.last_event or "the daemon said nothing") if row else nothing
 
 

@@ -24,22 +24,15 @@ SIM_LABELS = (
 
 
 @dataclass(slots=True, kw_only=True)
-class Row:
-    """One node.
+class Shown:
+    """What a node and a Service have in common.
 
     Attributes:
-        name: of the node.
-        seen_at: when it registered.
+        name: of a node, or of a Service with its namespace unless that is the default one.
+        seen_at: when it registered or was created.
         changed_at: when the daemon last did something to it.
-        ready: status of its Ready condition.
-        provider_id: empty until it is initialised.
-        type: instance type.
-        zone: zone, or region where there is no zone.
-        addresses: those of the cloud.
-        pod_range: the addresses of its pods; empty until it has some.
-        has_route: whether the cloud sends that range to it.
-        settled_after: seconds from registration until it was initialised.
-        is_shut_down: it carries the shutdown taint.
+        addresses: those of the cloud, or where a Service can be reached from outside.
+        settled_after: seconds until it was initialised or served.
         is_deleted: it is gone.
         last_event: reason and message.
     """
@@ -48,53 +41,54 @@ class Row:
     seen_at: float
     changed_at: float
     uid: str = ""
-    ready: str = names.STATUS_UNKNOWN
-    provider_id: str = ""
-    type: str = ""
-    zone: str = ""
     addresses: Sequence[str] = ()
-    pod_range: str = ""
-    has_route: bool = False
     settled_after: float | None = None
-    is_shut_down: bool = False
     is_deleted: bool = False
     last_event: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
-class ServiceRow:
+class Row(Shown):
+    """One node.
+
+    Attributes:
+        ready: status of its Ready condition.
+        provider_id: empty until it is initialised.
+        type: instance type.
+        zone: zone, or region where there is no zone.
+        pod_range: the addresses of its pods; empty until it has some.
+        has_route: whether the cloud sends that range to it.
+        is_shut_down: it carries the shutdown taint.
+    """
+
+    ready: str = names.STATUS_UNKNOWN
+    provider_id: str = ""
+    type: str = ""
+    zone: str = ""
+    pod_range: str = ""
+    has_route: bool = False
+    is_shut_down: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class ServiceRow(Shown):
     """One Service.
 
     Attributes:
-        name: of the Service, with its namespace unless that is the default one.
         key: namespace and name.
-        seen_at: when it was created.
-        changed_at: when the daemon last did something to it.
         balancer: the name of its load balancer in the cloud.
         type: of the Service.
-        addresses: where it can be reached from outside.
         ports: each with its protocol.
         members: nodes that the load balancer sends traffic to; None: nobody can tell.
-        settled_after: seconds from creation until it was served.
         is_deleting: it waits for its load balancer to go.
-        is_deleted: it is gone.
-        last_event: reason and message.
     """
 
-    name: str
     key: str
-    seen_at: float
-    changed_at: float
-    uid: str = ""
     balancer: str = ""
     type: str = ""
-    addresses: Sequence[str] = ()
     ports: Sequence[str] = ()
     members: int | None = None
-    settled_after: float | None = None
     is_deleting: bool = False
-    is_deleted: bool = False
-    last_event: str = ""
 
 
 def new_service_row(service: Service, now: float) -> ServiceRow:

@@ -17,7 +17,7 @@ from ccm.model import names
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.sandbox import report
 from ccm.sandbox.board import Board
-from ccm.sandbox.rows import Row, ServiceRow
+from ccm.sandbox.rows import Row, ServiceRow, Shown
 
 MIN_ROWS = 3
 """Nodes that are shown however low the terminal is."""
@@ -70,7 +70,7 @@ def _hidden(count: int) -> list[Text]:
     return [_line(f"... and {count} more; shown: the latest changes", FAINT)] if count else []
 
 
-AnyRow = TypeVar("AnyRow", Row, ServiceRow)
+AnyRow = TypeVar("AnyRow", bound=Shown)
 
 
 def pick(rows: Iterable[AnyRow], *, room: int) -> list[AnyRow]:

@@ -12,7 +12,6 @@ from tests.faults.actions import (
     Call,
     CloseAfterLines,
     Cut,
-    CutAfterLines,
     Delay,
     Fell,
     Hold,
@@ -24,7 +23,6 @@ from tests.faults.actions import (
     RewriteBody,
     RewriteLine,
     SilentAfterLines,
-    Truncate,
 )
 from tests.faults.exchange import Exchange, Match
 from tests.faults.proxy import FaultProxy, Rule
@@ -35,7 +33,6 @@ __all__ = [
     "Call",
     "CloseAfterLines",
     "Cut",
-    "CutAfterLines",
     "Delay",
     "Exchange",
     "FaultProxy",
@@ -51,5 +48,4 @@ __all__ = [
     "RewriteLine",
     "Rule",
     "SilentAfterLines",
-    "Truncate",
 ]

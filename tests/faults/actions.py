@@ -30,12 +30,11 @@ class Point(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A whole answer, not a stream; `keep` bytes are sent, then the wire is cut."""
+    """A whole answer, not a stream."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    keep: int | None = None
 
 
 class Dropped(Exception):
@@ -73,82 +72,78 @@ class Action:
         return lines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut(Action):
-    """Close the connection: a request never sent on, or its answer lost."""
+@dataclass(frozen=True, slots=True)
+class _AtPoint(Action):
+    """What happens at one point of a request."""
 
-    at: Point = Point.BEFORE
-
-    async def reach(self, point: Point, exchange: Exchange) -> None:
-        if point is self.at:
-            raise Dropped(reset=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reset(Action):
-    """As `Cut`, with a TCP reset."""
-
-    at: Point = Point.BEFORE
+    at: Point = field(default=Point.BEFORE, kw_only=True)
 
     async def reach(self, point: Point, exchange: Exchange) -> None:
         if point is self.at:
-            raise Dropped(reset=True)
+            await self.act(exchange)
+
+    async def act(self, exchange: Exchange) -> None:
+        """The request is there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Delay(Action):
+class Cut(_AtPoint):
+    """Close the connection: a request never sent on, or its answer lost."""
+
+    async def act(self, exchange: Exchange) -> None:
+        raise Dropped(reset=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reset(_AtPoint):
+    """As `Cut`, with a TCP reset."""
+
+    async def act(self, exchange: Exchange) -> None:
+        raise Dropped(reset=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Delay(_AtPoint):
     """Wait so many seconds."""
 
     seconds: float
-    at: Point = field(default=Point.BEFORE, kw_only=True)
 
-    async def reach(self, point: Point, exchange: Exchange) -> None:
-        if point is self.at:
-            await asyncio.sleep(self.seconds)
+    async def act(self, exchange: Exchange) -> None:
+        await asyncio.sleep(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
-class Hold(Action):
+class Hold(_AtPoint):
     """Wait until the event is set, or the client has gone."""
 
     release: asyncio.Event
-    at: Point = field(default=Point.BEFORE, kw_only=True)
 
-    async def reach(self, point: Point, exchange: Exchange) -> None:
-        if point is self.at:
-            await self.release.wait()
+    async def act(self, exchange: Exchange) -> None:
+        await self.release.wait()
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Action):
-    """Call back (plain or async function), and go on when it has returned."""
+class Call(_AtPoint):
+    """Call back, and go on when it has returned."""
 
-    function: Callable[[Exchange], Awaitable[None] | None]
-    at: Point = field(default=Point.BEFORE, kw_only=True)
+    function: Callable[[Exchange], Awaitable[None]]
 
-    async def reach(self, point: Point, exchange: Exchange) -> None:
-        if point is not self.at:
-            return
-        pending = self.function(exchange)
-        if pending is not None:
-            await pending
+    async def act(self, exchange: Exchange) -> None:
+        await self.function(exchange)
 
 
 @dataclass(frozen=True, slots=True)
-class Fell(Action):
+class Fell(_AtPoint):
     """Call `strike`, which ends the client at once, and let nothing go on after that.
 
     Before: the server never sees the request. When it took effect: the answer is lost.
     """
 
     strike: Callable[[], None]
-    at: Point = field(default=Point.BEFORE, kw_only=True)
 
-    async def reach(self, point: Point, exchange: Exchange) -> None:
-        if point is not self.at:
-            return
+    async def act(self, exchange: Exchange) -> None:
         self.strike()
-        if point is not Point.ANSWERED:
+        if self.at is not Point.ANSWERED:
             raise Dropped(reset=False)
 
 
@@ -164,12 +159,10 @@ class Respond(Action):
         if point is not Point.BEFORE:
             return
         if isinstance(self.body, bytes):
-            answer = Answer(status=self.status, headers=self.headers, body=self.body)
-        else:
-            headers = {"Content-Type": "application/json", **self.headers}
-            body = json.dumps(self.body).encode()
-            answer = Answer(status=self.status, headers=headers, body=body)
-        raise Replied(answer)
+            raise Replied(Answer(status=self.status, headers=self.headers, body=self.body))
+        headers = {"Content-Type": "application/json", **self.headers}
+        body = json.dumps(self.body).encode()
+        raise Replied(Answer(status=self.status, headers=headers, body=body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,19 +176,6 @@ class RewriteBody(Action):
 
     def change(self, answer: Answer) -> Answer:
         return dataclasses.replace(answer, body=self.function(answer.body))
-
-
-@dataclass(frozen=True, slots=True)
-class Truncate(Action):
-    """Announce the whole body, send its first bytes, cut the connection."""
-
-    size: int
-
-    def applies_to(self, exchange: Exchange) -> bool:
-        return not exchange.is_stream
-
-    def change(self, answer: Answer) -> Answer:
-        return dataclasses.replace(answer, keep=self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,76 +201,46 @@ class RewriteLine(_LineAction):
 
 @dataclass(frozen=True, slots=True)
 class InsertLine(_LineAction):
-    """Send one line of ours once `after` lines have passed, as soon as that is so."""
+    """Send one line of ours before all others, at once."""
 
     line: bytes
-    after: int = 0
 
     async def filter(self, lines: Lines) -> Lines:
-        passed = 0
-        if self.after == 0:
-            yield self.line.rstrip(b"\n") + b"\n"
+        yield self.line + b"\n"
         async for line in lines:
             yield line
-            passed += 1
-            if passed == self.after:
-                yield self.line.rstrip(b"\n") + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
-class CloseAfterLines(_LineAction):
+class _AfterLines(_LineAction):
+    """What happens once so many lines have passed; does not wait for the one after them."""
+
+    count: int
+
+    async def filter(self, lines: Lines) -> Lines:
+        for _ in range(self.count):
+            if (line := await anext(lines, None)) is None:
+                break
+            yield line
+        await self.end()
+
+    async def end(self) -> None:
+        """No more lines."""
+
+
+class CloseAfterLines(_AfterLines):
     """End the stream properly after so many lines, as a server's timeout does."""
 
-    count: int
 
-    async def filter(self, lines: Lines) -> Lines:
-        async for line in _first(self.count, lines):
-            yield line
-
-
-@dataclass(frozen=True, slots=True)
-class CutAfterLines(_LineAction):
-    """Close the connection in the middle of the stream after so many lines."""
-
-    count: int
-
-    async def filter(self, lines: Lines) -> Lines:
-        async for line in _first(self.count, lines):
-            yield line
-        raise Dropped(reset=False)
-
-
-@dataclass(frozen=True, slots=True)
-class ResetAfterLines(_LineAction):
+class ResetAfterLines(_AfterLines):
     """Reset the connection after so many lines; the last may not arrive."""
 
-    count: int
-
-    async def filter(self, lines: Lines) -> Lines:
-        async for line in _first(self.count, lines):
-            yield line
+    async def end(self) -> None:
         raise Dropped(reset=True)
 
 
-@dataclass(frozen=True, slots=True)
-class SilentAfterLines(_LineAction):
+class SilentAfterLines(_AfterLines):
     """Send nothing more after so many lines, and keep the connection open."""
 
-    count: int
-
-    async def filter(self, lines: Lines) -> Lines:
-        async for line in _first(self.count, lines):
-            yield line
+    async def end(self) -> None:
         await asyncio.Event().wait()
-
-
-async def _first(count: int, lines: Lines) -> Lines:
-    """The first lines; does not wait for the one after them."""
-    if count == 0:
-        return
-    passed = 0
-    async for line in lines:
-        yield line
-        passed += 1
-        if passed == count:
-            return

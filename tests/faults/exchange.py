@@ -55,11 +55,6 @@ class Exchange:
         """Whether the answer comes line by line (a watch, a followed log)."""
         return any(self.query.get(key, "").lower() in {"1", "true"} for key in _STREAM_KEYS)
 
-    @property
-    def content_type(self) -> str:
-        """Media type of the body without parameters; "" without one."""
-        return self.headers.get("content-type", "").partition(";")[0].strip()
-
     def json(self) -> Any:
         """The request's body, decoded."""
         return json.loads(self.body)

@@ -143,18 +143,9 @@ class FaultProxy:
         """End one rule, for requests to come."""
         self._rules.remove(rule)
 
-    def clear(self) -> None:
-        """End all rules, for requests to come. The log stays."""
-        self._rules.clear()
-
     def requests(self, match: Match) -> list[Exchange]:
         """The requests so far that match, in order of arrival."""
         return [exchange for exchange in self.log if match.covers(exchange)]
-
-    @property
-    def writes(self) -> list[Exchange]:
-        """The requests so far that may have changed something."""
-        return self.requests(Match(write=True))
 
     async def wait_for(
         self, match: Match, *, count: int = 1, answered: bool = False, timeout_s: float = 60.0
@@ -181,7 +172,7 @@ class FaultProxy:
         seen = "\n".join(map(str, self.log))
         raise TimeoutError(f"no {count} requests like {match} within {timeout_s} s; seen:\n{seen}")
 
-    async def down(self, *, cut: bool = True) -> None:
+    async def down(self) -> None:
         """Refuse new connections, on a port that stays ours; cut the present ones."""
         if self._listener is None:
             return
@@ -193,8 +184,7 @@ class FaultProxy:
         self._listener = None
         # Bound but not listening: connections are refused, and nobody takes the port.
         self._reserved = _bound_socket(self._port)
-        if cut:
-            self.cut_connections()
+        self.cut_connections()
 
     async def up(self) -> None:
         """Accept connections again, on the same port."""
@@ -204,10 +194,10 @@ class FaultProxy:
         self._listener = await loop.create_server(self._web, sock=self._reserved, backlog=4096)
         self._reserved = None
 
-    def cut_connections(self, *, reset: bool = False) -> None:
+    def cut_connections(self) -> None:
         """End every present connection of every client, whatever it waits for."""
         for connection in self._web.connections:
-            _end(connection.transport, reset=reset)
+            _end(connection.transport, reset=False)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         exchange = await _receive(request)
@@ -278,9 +268,7 @@ class FaultProxy:
         if answer.status not in _WITHOUT_BODY:
             response.content_length = len(answer.body)
         await response.prepare(request)
-        await response.write(answer.body if answer.keep is None else answer.body[: answer.keep])
-        if answer.keep is not None:
-            raise Dropped(reset=False)
+        await response.write(answer.body)
         await response.write_eof()
         self._answered(exchange, answer.status)
         return response

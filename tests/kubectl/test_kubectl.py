@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from ccm.sandbox import kubelet
 from tests.kubectl.tool import Kubectl, structure, transcript
 
 pytestmark = [pytest.mark.envtest, pytest.mark.timeout(120)]
@@ -20,44 +21,7 @@ pytestmark = [pytest.mark.envtest, pytest.mark.timeout(120)]
 NODE: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Node",
-    "metadata": {
-        "name": "w1",
-        "labels": {"node-role.kubernetes.io/worker": "", "zone": "a"},
-    },
-    "spec": {
-        "taints": [
-            {
-                "key": "node.cloudprovider.kubernetes.io/uninitialized",
-                "value": "true",
-                "effect": "NoSchedule",
-            }
-        ]
-    },
-    "status": {
-        "capacity": {"cpu": "4", "memory": "8192Mi", "pods": "110"},
-        "addresses": [
-            {"type": "InternalIP", "address": "10.0.0.1"},
-            {"type": "Hostname", "address": "w1"},
-        ],
-        "conditions": [
-            {
-                "type": "Ready",
-                "status": "True",
-                "reason": "KubeletReady",
-                "message": "kubelet is posting ready status",
-                "lastHeartbeatTime": "2026-01-01T00:00:00Z",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }
-        ],
-        "nodeInfo": {
-            "kubeletVersion": "v1.36.3",
-            "osImage": "Debian GNU/Linux 12",
-            "kernelVersion": "6.1.0",
-            "containerRuntimeVersion": "containerd://2.0.0",
-            "architecture": "amd64",
-            "operatingSystem": "linux",
-        },
-    },
+    **kubelet.new_node("w1", "2026-01-01T00:00:00Z"),
 }
 EVENT: dict[str, Any] = {
     "apiVersion": "v1",
@@ -135,11 +99,11 @@ def test_get_with_watch_follows_changes(node: Kubectl) -> None:
         assert watching.stdout.readline().startswith("NAME")
         assert watching.stdout.readline().startswith("w1")
         node("cordon", "w1")
-        assert "Ready,SchedulingDisabled" in watching.stdout.readline()
+        assert "NotReady,SchedulingDisabled" in watching.stdout.readline()
 
 
 def test_wait_for_a_condition(node: Kubectl) -> None:
-    assert "condition met" in node("wait", "--for=condition=Ready", "node/w1", "--timeout=5s")
+    assert "condition met" in node("wait", "--for=condition=Ready=false", "node/w1", "--timeout=5s")
 
 
 def test_explain(kubectl: Kubectl) -> None:

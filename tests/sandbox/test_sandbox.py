@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests import servers
+from tests.kubectl.tool import Kubectl
 
 DEADLINE_S = 150.0
 LAST_LINE = re.compile(
@@ -200,27 +201,18 @@ def test_an_instance_that_is_deleted_takes_its_node_along(
 @pytest.mark.envtest
 @pytest.mark.parametrize("environment", [servers.REAL], indirect=True)
 def test_a_service_gets_a_balancer_and_loses_it(home: Path, environment: Mapping[str, str]) -> None:
-    kubectl = servers.require_assets() / "kubectl"
+    program = servers.require_assets() / "kubectl"
     with started(home, environment, "--nodes", "2", "--services", "0") as sandbox:
         config = sandbox.read_until("export KUBECONFIG=").partition("=")[2]
+        kubectl = Kubectl(program, Path(config), home / "of-kubectl")
         sandbox.read_until("converged: 2 nodes initialised, 2 routes in ")
         command = sandbox.read_until("  balancer:").split()
         assert command[1] == "kubectl"
-        variables = {**environment, "KUBECONFIG": config}
 
-        subprocess.run([kubectl, *command[2:]], env=variables, check=True, timeout=DEADLINE_S)
+        kubectl(*command[2:])
         sandbox.read_until_seen("Service web: reached at ")
-        shown = subprocess.run(
-            [kubectl, "get", "service", "web"],
-            env=variables,
-            check=True,
-            timeout=DEADLINE_S,
-            capture_output=True,
-            text=True,
-        ).stdout
-        subprocess.run(
-            [kubectl, "delete", "service", "web"], env=variables, check=True, timeout=DEADLINE_S
-        )
+        shown = kubectl("get", "service", "web")
+        kubectl("delete", "service", "web")
         sandbox.read_until_seen("Service web: deleted")
 
         sandbox.end(signal.SIGINT)

@@ -11,7 +11,6 @@ each run costs one start.
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import time
@@ -23,9 +22,8 @@ from http import HTTPStatus
 import aiohttp
 
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
-from ccm.sandbox import realserver
 from providers.sim import traffic
-from tests import forkserver
+from tests import servers
 from tests.faults import Exchange, FaultProxy, Fell, Match, Point
 from tests.scenario import harness
 from tests.scenario.crash_stories import Story
@@ -111,7 +109,6 @@ class Crashes:
         self._stage = stage
         self._session = session
         self._runs = 0
-        self._starts = 0
         self._wire: FaultProxy | None = None
         self._daemon: Daemon | None = None
         self._flags: Mapping[str, str] = {}
@@ -227,7 +224,8 @@ class Crashes:
     async def _start_over(self) -> None:
         """After a leak: nothing of it may show in the next run."""
         await self._bury()
-        await self._play.wipe()
+        await servers.wipe(self._stage.server)
+        self._play.wipe_cloud()
         await self._play.add_standing()
 
     def _provision(self, seconds: float) -> None:
@@ -238,19 +236,8 @@ class Crashes:
     # --- daemons ----------------------------------------------------------------------------
 
     async def _start(self, story: Story) -> None:
-        assert self._wire is not None
-        name = f"crash-{self._starts}"
-        self._starts += 1
-        folder = self._stage.folder
-        kubeconfig = folder / "crash.kubeconfig"
-        realserver.write_kubeconfig(kubeconfig, url=self._wire.url, token=self._stage.token)
-        files = {"kubeconfig": str(kubeconfig), "cloud-config": str(self._stage.cloud_config)}
-        argv = harness.command_line({**harness.FLAGS, **story.flags, **files})
-        log = folder / f"{name}.log"
-        env = {**os.environ, "PYTHONWARNINGS": "always"}
-        self._daemon = Daemon(name, forkserver.Child(["ccm", *argv], log=log, env=env))
+        self._daemon = await self._stage.start(flags=story.flags, wire=self._wire)
         self._flags = story.flags
-        self._stage.daemons.append(self._daemon)
 
     async def _bury(self) -> None:
         """End the daemon, if one runs, and see that it said nothing strange."""

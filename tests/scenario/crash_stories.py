@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from operator import methodcaller
 
 from ccm.controllers.route.manifest import MANIFEST as ROUTE
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
@@ -70,36 +71,20 @@ class Story:
     provision_s: float = 0.0
 
 
-async def _plain(play: Play) -> None:
-    await play.create()
-
-
-async def _dual_stack(play: Play) -> None:
-    await play.create(ports=(80, 443), ipFamilyPolicy="RequireDualStack")
-
-
-async def _local_policy(play: Play) -> None:
-    await play.create(externalTrafficPolicy="Local")
-
-
-async def _mixed(play: Play) -> None:
-    await play.create(
-        ports=(("TCP", 53), ("UDP", 53)),
-        loadBalancerClass=crash_world.CLAIMED,
-        loadBalancerSourceRanges=["192.0.2.0/24"],
-    )
-
-
-async def _internal(play: Play) -> None:
-    await play.create(annotations={"load-balancer.sim.cloud/internal": "true"})
-
-
-async def _no_node_ports(play: Play) -> None:
-    await play.create(allocateLoadBalancerNodePorts=False, sessionAffinity="ClientIP")
-
-
-async def _delete(play: Play) -> None:
-    await play.delete()
+_plain = methodcaller("create")
+_dual_stack = methodcaller("create", ports=(80, 443), ipFamilyPolicy="RequireDualStack")
+_local_policy = methodcaller("create", externalTrafficPolicy="Local")
+_mixed = methodcaller(
+    "create",
+    ports=(("TCP", 53), ("UDP", 53)),
+    loadBalancerClass=crash_world.CLAIMED,
+    loadBalancerSourceRanges=["192.0.2.0/24"],
+)
+_internal = methodcaller("create", annotations={"load-balancer.sim.cloud/internal": "true"})
+_no_node_ports = methodcaller(
+    "create", allocateLoadBalancerNodePorts=False, sessionAffinity="ClientIP"
+)
+_delete = methodcaller("delete")
 
 
 async def _change_of_mind(play: Play) -> None:
@@ -114,8 +99,7 @@ async def _recreate(play: Play) -> None:
     await play.create(ports=(8080,))
 
 
-async def _held(play: Play) -> None:
-    await play.create(finalizers=(crash_world.HOLD,))
+_held = methodcaller("create", finalizers=(crash_world.HOLD,))
 
 
 async def _delete_without_finalizer(play: Play) -> None:
@@ -124,48 +108,19 @@ async def _delete_without_finalizer(play: Play) -> None:
     await play.set_finalizers("web", [crash_world.HOLD])
 
 
-async def _lose_finalizer(play: Play) -> None:
-    await play.set_finalizers("web", [])
-
-
-async def _lose_status(play: Play) -> None:
-    await play.clear_status()
-
-
-async def _ports(play: Play) -> None:
-    await play.change(ports=(80, 443))
-
-
-async def _annotation(play: Play) -> None:
-    await play.annotate(size="large", health_check_interval="5s")
-
-
-async def _unsupported_then_right(play: Play) -> None:
-    await play.annotate(internal="true")
-
-
-async def _restrict(play: Play) -> None:
-    await play.change(externalTrafficPolicy="Local", loadBalancerSourceRanges=["192.0.2.0/24"])
-
-
-async def _give_up(play: Play) -> None:
-    await play.change(type="ClusterIP", loadBalancerClass=None)
-
-
-async def _claimed(play: Play) -> None:
-    await play.create(loadBalancerClass=crash_world.CLAIMED)
-
-
-async def _cluster_ip(play: Play) -> None:
-    await play.create(type="ClusterIP")
-
-
-async def _node_port(play: Play) -> None:
-    await play.create(type="NodePort", finalizers=(crash_world.HOLD,))
-
-
-async def _ask(play: Play) -> None:
-    await play.change(type="LoadBalancer")
+_lose_finalizer = methodcaller("set_finalizers", "web", [])
+_lose_status = methodcaller("clear_status")
+_ports = methodcaller("change", ports=(80, 443))
+_annotation = methodcaller("annotate", size="large", health_check_interval="5s")
+_unsupported_then_right = methodcaller("annotate", internal="true")
+_restrict = methodcaller(
+    "change", externalTrafficPolicy="Local", loadBalancerSourceRanges=["192.0.2.0/24"]
+)
+_give_up = methodcaller("change", type="ClusterIP", loadBalancerClass=None)
+_claimed = methodcaller("create", loadBalancerClass=crash_world.CLAIMED)
+_cluster_ip = methodcaller("create", type="ClusterIP")
+_node_port = methodcaller("create", type="NodePort", finalizers=(crash_world.HOLD,))
+_ask = methodcaller("change", type="LoadBalancer")
 
 
 async def _three(play: Play) -> None:
@@ -185,12 +140,8 @@ async def _with_third_node(play: Play) -> None:
     await play.add_node("third", 3)
 
 
-async def _third_node(play: Play) -> None:
-    await play.add_node("third", 3)
-
-
-async def _third_node_goes(play: Play) -> None:
-    await play.remove_node("third")
+_third_node = methodcaller("add_node", "third", 3)
+_third_node_goes = methodcaller("remove_node", "third")
 
 
 async def _node_goes_in_a_change(play: Play) -> None:
@@ -208,20 +159,15 @@ async def _routed_node(play: Play) -> None:
     await play.add_node("routed", 11, ranges=play.ranges())
 
 
-async def _bare_node(play: Play) -> None:
-    await play.add_node("routed", 11)
+_bare_node = methodcaller("add_node", "routed", 11)
 
 
 async def _ranges(play: Play) -> None:
     await play.set_ranges("routed", play.ranges())
 
 
-async def _routed_node_goes(play: Play) -> None:
-    await play.remove_node("routed")
-
-
-async def _node_goes_before_its_machine(play: Play) -> None:
-    await play.remove_node("routed", machine=False)
+_routed_node_goes = methodcaller("remove_node", "routed")
+_node_goes_before_its_machine = methodcaller("remove_node", "routed", machine=False)
 
 
 async def _node_replaced(play: Play) -> None:

@@ -202,15 +202,8 @@ class Play:
         ]
         return found + await self.complaints()
 
-    async def wipe(self) -> None:
-        """Leave nothing at all, neither in the cluster nor in the cloud."""
-        for path in (SERVICES, harness.NODES):
-            for item in (await self.send("GET", path))["items"] or ():
-                name = item["metadata"]["name"]
-                if name != "kubernetes":
-                    one = f"{path}/{name}"
-                    await self.send("PATCH", one, {"metadata": {"finalizers": None}})
-                    await self.send("DELETE", one)
+    def wipe_cloud(self) -> None:
+        """Leave nothing at all in the cloud."""
         worlds = self._cloud.worlds
         for balancer in worlds.balancers.snapshot():
             worlds.balancers.remove(balancer.id)

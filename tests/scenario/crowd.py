@@ -131,9 +131,7 @@ def web(name: str, **spec: Any) -> dict[str, Any]:
 
 async def create(stage: Stage, body: Mapping[str, Any]) -> dict[str, Any]:
     """Create a Service; what it is then."""
-    async with stage.cluster._session.post(SERVICES, json=body) as response:
-        assert response.status == 201, await response.text()
-        return dict(await response.json())
+    return await stage.cluster.create(SERVICES, body)
 
 
 async def add_services(stage: Stage, services: Sequence[str]) -> None:
@@ -147,14 +145,9 @@ async def disperse(stage: Stage) -> None:
     services = await services_of_people(stage)
     held = [name for name, one in services.items() if one["metadata"].get("finalizers")]
     await in_parallel([partial(edit, stage, name, lifted) for name in held])
-    await in_parallel([partial(_delete, stage, f"{SERVICES}/{name}") for name in services])
+    await in_parallel([partial(delete, stage, name) for name in services])
     for path in (harness.NODES, "/api/v1/namespaces/default/events"):
-        await _delete(stage, path)
-
-
-async def _delete(stage: Stage, path: str) -> None:
-    async with stage.cluster._session.delete(path) as response:
-        assert response.status == 200, await response.text()
+        await stage.cluster.delete(path)
 
 
 async def services_of_people(stage: Stage) -> dict[str, dict[str, Any]]:
@@ -167,6 +160,11 @@ async def services_of_people(stage: Stage) -> dict[str, dict[str, Any]]:
 async def edit(stage: Stage, name: str, patch: Mapping[str, Any]) -> None:
     """Merge-patch a Service."""
     await stage.cluster.patch(f"{SERVICES}/{name}", patch, kind="merge")
+
+
+async def delete(stage: Stage, name: str) -> None:
+    """Delete a Service; its finalizers may hold it."""
+    await stage.cluster.delete(f"{SERVICES}/{name}")
 
 
 async def objects(stage: Stage) -> dict[str, Any]:
@@ -246,13 +244,20 @@ def ingress(service: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     return list(service["status"].get("loadBalancer", {}).get("ingress") or ())
 
 
-async def listed(work: Work, *operations: str) -> None:
-    """Wait until a daemon that starts has made these calls."""
+async def started(
+    stage: Stage, *operations: str, flags: Mapping[str, str], quiet_s: float = 1.5
+) -> tuple[Daemon, Work]:
+    """Start a daemon and wait until it has made these calls, and then nothing for so long."""
+    calls, written = len(stage.calls()), len(writes(stage))
+    daemon = await start(stage, flags=flags)
+    work = Work(stage=stage, daemon=daemon, first_call=calls, first_write=written, first_line=0)
 
     async def asked() -> bool:
         return work.calls.keys() >= {*operations}
 
     await wait_for(asked, f"calls of {operations}", within_s=PATIENCE_S)
+    await quiet(stage, for_s=quiet_s)
+    return daemon, work
 
 
 async def quiet(stage: Stage, *, for_s: float = 1.5) -> None:
@@ -293,14 +298,14 @@ class Work:
     first_line: int
 
     @classmethod
-    def begin(cls, stage: Stage, daemon: Daemon, *, whole: bool = False) -> Self:
-        """Count from now on; `whole`: from the daemon's first line of log."""
+    def begin(cls, stage: Stage, daemon: Daemon) -> Self:
+        """Count from now on."""
         return cls(
             stage=stage,
             daemon=daemon,
             first_call=len(stage.calls()),
             first_write=len(writes(stage)),
-            first_line=0 if whole else len(daemon.lines()),
+            first_line=len(daemon.lines()),
         )
 
     def lines(self, message: str) -> list[dict[str, Any]]:
@@ -350,19 +355,6 @@ class Work:
             if line["msg"] == "members changed":
                 so_far[line["service"]] += 1
                 assert so_far[line["service"]] <= bursts, line
-
-    def report(self) -> dict[str, Any]:
-        """The figures, for whoever reads the output of a test."""
-        return {
-            "ensures": self.ensures.total(),
-            "ensures_per_service": max(self.ensures.values(), default=0),
-            "bursts": self.bursts,
-            "updates": self.updates.total(),
-            "updates_per_service": max(self.updates.values(), default=0),
-            "calls": dict(self.calls),
-            "calls_total": self.calls.total(),
-            "writes": dict(self.writes),
-        }
 
 
 def _resource(path: str) -> str:

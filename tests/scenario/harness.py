@@ -34,12 +34,13 @@ from tests import forkserver, servers
 from tests.faults import Exchange, FaultProxy, Match, Respond
 from tests.manifests import account
 from tests.scenario.nodes import missing, taints
+from tests.scenario.objects import LEASES
 
 T = TypeVar("T")
 
 NODES = "/api/v1/nodes"
 EVENTS = "/api/v1/events"
-LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/cloud-controller-manager"
+LEASE = f"{LEASES}/cloud-controller-manager"
 
 STATUS_PATCH = Match(method="PATCH", path=f"^{NODES}/[^/]+/status$")
 NODE_PATCH = Match(method="PATCH", path=f"^{NODES}/[^/]+$")
@@ -225,15 +226,11 @@ class Cluster:
     async def delete(self, path: str) -> None:
         """Delete an object."""
         async with self._session.delete(path) as response:
-            assert response.status == 200, await response.text()
+            assert response.status in (200, 202), await response.text()
 
     async def node(self, name: str) -> dict[str, Any] | None:
         """A node; None when there is none."""
         return await self.get(f"{NODES}/{name}")
-
-    async def delete_node(self, name: str) -> None:
-        """An administrator deletes a node."""
-        await self.delete(f"{NODES}/{name}")
 
     async def set_ready(self, name: str, status: str) -> None:
         """The kubelet, or who watches over it, turns the Ready condition."""
@@ -265,6 +262,14 @@ class Cluster:
         except AssertionError as error:
             lacking = {node["metadata"]["name"]: missing(node) for node in await self.items(NODES)}
             raise AssertionError(f"{error}; still missing: {lacking}") from error
+
+    async def gone(self, *nodes: str) -> None:
+        """Wait until these nodes are no longer there."""
+
+        async def missing() -> bool:
+            return all([await self.node(name) is None for name in nodes])
+
+        await wait_for(missing, f"gone: {nodes}")
 
     async def has_taint(self, name: str, key: str) -> bool:
         """Whether the node is there and has the taint."""
@@ -386,10 +391,6 @@ class Stage:
         for number, wire in enumerate(self.wires):
             print(f"--- requests on wire {number} ---", *wire.log, sep="\n")
 
-    def surprises(self) -> list[str]:
-        """What no daemon may ever say; see `Daemon.surprises`."""
-        return [line for daemon in self.daemons for line in daemon.surprises()]
-
     def forbidden(self) -> list[str]:
         """What the API server itself refused for want of rights.
 
@@ -418,7 +419,7 @@ async def open_stage(server: servers.ApiServer, folder: Path) -> AsyncIterator[S
         stage = Stage(server, folder, cluster, service, cloud_proxy, exits, token=token)
         try:
             yield stage
-            assert stage.surprises() == []
+            assert [line for daemon in stage.daemons for line in daemon.surprises()] == []
             assert stage.forbidden() == []
         finally:
             await stage.strike()

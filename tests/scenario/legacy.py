@@ -79,8 +79,7 @@ async def place_node(
         if each["type"] == names.CONDITION_READY:
             each["status"] = names.STATUS_TRUE
     node["status"]["conditions"] += [condition] if condition else []
-    async with stage.cluster._session.post(harness.NODES, json=node) as response:
-        assert response.status == 201, await response.text()
+    await stage.cluster.create(harness.NODES, node)
     for destination in ranges:
         (gateway,) = [ip for ip in ips if (":" in ip) == (":" in destination)]
         place_route(stage, destination, gateway)
@@ -155,13 +154,6 @@ async def settle_service(
     found = await stage.cluster.get(f"{crowd.SERVICES}/{name}")
     assert found is not None
     return found
-
-
-async def delete_service(stage: Stage, name: str) -> None:
-    """Somebody asks for the deletion of a Service while no daemon runs."""
-    path = f"{crowd.SERVICES}/{name}"
-    async with stage.cluster._session.delete(path) as response:
-        assert response.status == 200, await response.text()
 
 
 def objections(

@@ -26,7 +26,7 @@ import yaml
 from ccm.sandbox import realserver
 from ccm.sandbox.realserver import ADMIN_GROUP, RealServer, User
 from tests.faults import FaultProxy, Match
-from tests.scenario import harness, nodes
+from tests.scenario import crowd, harness, nodes
 from tests.scenario.harness import Daemon, Stage, wait_for
 
 USERS = tuple(
@@ -44,7 +44,6 @@ FLAGS: Mapping[str, str] = {
     "kube-api-burst": "1000",
 }
 
-SERVICES = "/api/v1/namespaces/default/services"
 CLOUD_LATENCY_S = 0.03
 
 _NODES_KEPT = 40
@@ -120,22 +119,16 @@ class Load:
         self.nodes.append(name)
         if len(self.nodes) > _NODES_KEPT and await self._is_done(self.nodes[0]):
             oldest = self.nodes.popleft()
-            await self.stage.cluster.delete_node(oldest)
+            await self.stage.cluster.delete(f"{harness.NODES}/{oldest}")
             self.stage.cloud.world.delete(self._machines.pop(oldest))
         if number % _NODES_PER_SERVICE == 0:
             await self._one_more_service(f"service-{number}")
 
     async def _one_more_service(self, name: str) -> None:
         self.services.append(name)
-        body = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": name},
-            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}]},
-        }
-        await self.stage.cluster.create(SERVICES, body)
+        await crowd.create(self.stage, crowd.web(name))
         if len(self.services) > _SERVICES_KEPT:
-            await self.stage.cluster.delete(f"{SERVICES}/{self.services.popleft()}")
+            await crowd.delete(self.stage, self.services.popleft())
 
     async def _is_done(self, name: str) -> bool:
         node = await self.stage.cluster.node(name)
@@ -188,7 +181,7 @@ class Relay:
         await self.stage.cluster.initialised(*self.load.nodes, within_s=_HANDOVER_S)
 
         async def served() -> bool:
-            found = await self.stage.cluster.items(SERVICES)
+            found = await self.stage.cluster.items(crowd.SERVICES)
             ours = [one for one in found if one["metadata"]["name"].startswith("service-")]
             return len(ours) == len(self.load.services) and all(
                 one["status"]["loadBalancer"].get("ingress") for one in ours

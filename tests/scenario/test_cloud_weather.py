@@ -96,34 +96,6 @@ async def test_the_cloud_is_in_trouble_at_start_and_later(stage: Stage, kind: st
         assert set(phase.values()) == {1}, phase
 
 
-async def test_a_slow_cloud_is_waited_for(stage: Stage) -> None:
-    """Answers that take their time are no trouble: all nodes settle, without a warning."""
-    hosts = [f"host-{number}" for number in range(4)]
-    for name in hosts:
-        await stage.node(name)
-    stage.cloud.script.add(Fault(kind="latency", delay_s=0.8))
-
-    daemon = await stage.start_leading()
-    await stage.cluster.initialised(*hosts)
-
-    assert complaints(daemon) == Counter()
-
-
-async def test_many_nodes_come_back_together(stage: Stage) -> None:
-    """After an outage one success is enough for all nodes to be tried again at once."""
-    hosts = [f"host-{number}" for number in range(20)]
-    await stage.cloud_wire.down()
-    for name in hosts:
-        await stage.node(name)
-    await stage.start_leading()
-    await asyncio.sleep(3.0)
-
-    await stage.cloud_wire.up()
-    await stage.cluster.initialised(*hosts, within_s=PROMPT_S)
-
-    assert len(stage.writes(harness.NODE_WRITE)) == 2 * len(hosts)
-
-
 async def test_the_cloud_refuses_our_token(stage: Stage) -> None:
     """The node waits with a Warning event that has the cause, until the token is accepted."""
     stage.configure_cloud(token="wrong")
@@ -143,18 +115,3 @@ async def test_the_cloud_refuses_our_token(stage: Stage) -> None:
     await stage.cluster.patch(f"{harness.NODES}/alpha", {"metadata": {"labels": {"touched": "1"}}})
     await stage.cluster.initialised("alpha")
     await daemon.says("cloud and API server are available again")
-
-
-async def test_an_instance_the_cloud_does_not_know_yet(stage: Stage) -> None:
-    """A ready node whose machine the cloud denies waits, tainted, until the machine appears."""
-    await stage.cluster.register("alpha", ready=names.STATUS_TRUE)
-    daemon = await stage.start_leading()
-    await daemon.says("node could not be initialised", node="alpha")
-    await asyncio.sleep(1.0)
-    assert await stage.cluster.has_taint("alpha", names.TAINT_UNINITIALIZED)
-
-    stage.machine("alpha")
-    await stage.cluster.initialised("alpha")
-
-    assert len(daemon.lines("node could not be initialised")) == 1
-    assert stage.wire.requests(harness.NODE_DELETE) == []

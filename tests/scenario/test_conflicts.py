@@ -18,27 +18,6 @@ CONFLICT = refusal(409, reason="Conflict")
 OTHERS_TAINT = {"key": "example.com/drained", "effect": "NoSchedule", "value": "yes"}
 
 
-async def interfere(stage: Stage, name: str) -> None:
-    """Somebody else puts a taint on the node and a label."""
-    node = await stage.cluster.node(name)
-    assert node is not None
-    kept = list(node["spec"].get("taints") or ())
-    patch = {
-        "metadata": {"labels": {"example.com/by": "somebody"}},
-        "spec": {"taints": [*kept, OTHERS_TAINT]},
-    }
-    await stage.cluster.patch(f"{harness.NODES}/{name}", patch, kind="merge")
-
-
-def interference(stage: Stage, name: str) -> Call:
-    """Somebody else writes the node while a write of ours is on its way."""
-
-    async def before(_: Exchange) -> None:
-        await interfere(stage, name)
-
-    return Call(before)
-
-
 def answers(wire: FaultProxy, match: Match) -> list[int | None]:
     """The answers to matching requests."""
     return [exchange.status for exchange in wire.requests(match)]
@@ -63,7 +42,17 @@ async def test_a_conflict_on_the_status_patch(stage: Stage) -> None:
 async def test_a_conflict_on_the_node_patch(stage: Stage) -> None:
     """Somebody taints and labels the node meanwhile: both changes survive ours, ours too."""
     wire = await stage.new_wire()
-    wire.on(harness.NODE_PATCH, interference(stage, "alpha"), nth=1)
+
+    async def interfere(_: Exchange) -> None:
+        node = await stage.cluster.node("alpha")
+        assert node is not None
+        patch = {
+            "metadata": {"labels": {"example.com/by": "somebody"}},
+            "spec": {"taints": [*node["spec"]["taints"], OTHERS_TAINT]},
+        }
+        await stage.cluster.patch(f"{harness.NODES}/alpha", patch, kind="merge")
+
+    wire.on(harness.NODE_PATCH, Call(interfere), nth=1)
     await stage.node("alpha")
 
     daemon = await stage.start_leading(wire=wire)
@@ -74,70 +63,6 @@ async def test_a_conflict_on_the_node_patch(stage: Stage) -> None:
     assert OTHERS_TAINT in node["spec"]["taints"]
     await daemon.says("node initialised", node="alpha")
     assert len(daemon.lines("node initialised")) == 1
-
-
-async def test_a_conflict_on_the_shutdown_taint(stage: Stage) -> None:
-    """The taint of a stopped machine is put on and taken off beside somebody else's."""
-    wire = await stage.new_wire()
-    machine = await stage.node("alpha")
-    await stage.start_leading(wire=wire)
-    await stage.cluster.initialised("alpha")
-
-    wire.on(harness.NODE_PATCH, interference(stage, "alpha"), nth=1)
-    stage.cloud.world.act(machine.id, "stop")
-    await wait_for(
-        lambda: stage.cluster.has_taint("alpha", names.TAINT_SHUTDOWN), "the shutdown taint"
-    )
-    assert await stage.cluster.has_taint("alpha", OTHERS_TAINT["key"])
-
-    wire.on(harness.NODE_PATCH, CONFLICT, times=2)
-    stage.cloud.world.act(machine.id, "start")
-    await stage.cluster.set_ready("alpha", names.STATUS_TRUE)
-
-    async def lifted() -> bool:
-        return not await stage.cluster.has_taint("alpha", names.TAINT_SHUTDOWN)
-
-    await wait_for(lifted, "no shutdown taint")
-    assert await stage.cluster.has_taint("alpha", OTHERS_TAINT["key"])
-    assert answers(wire, harness.NODE_PATCH) == [200, 409, 200, 409, 409, 200]
-
-
-async def test_a_conflict_on_the_deletion(stage: Stage) -> None:
-    """The next pass asks the cloud again and deletes the node."""
-    wire = await stage.new_wire()
-    machine = await stage.node("alpha")
-    await stage.start_leading(wire=wire)
-    await stage.cluster.initialised("alpha")
-
-    wire.on(harness.NODE_DELETE, CONFLICT, nth=1)
-    stage.cloud.world.delete(machine.id)
-
-    async def gone() -> bool:
-        return await stage.cluster.node("alpha") is None
-
-    await wait_for(gone, "the node is deleted")
-    assert answers(wire, harness.NODE_DELETE) == [409, 200]
-
-
-async def test_another_machine_takes_the_name_while_the_node_is_deleted(stage: Stage) -> None:
-    """A deletion meant for one Node never hits the next of that name."""
-    wire = await stage.new_wire()
-    machine = await stage.node("alpha")
-    daemon = await stage.start_leading(wire=wire)
-    await stage.cluster.initialised("alpha")
-
-    async def replaced(_: Exchange) -> None:
-        await stage.cluster.delete_node("alpha")
-        await stage.node("alpha")
-
-    wire.on(harness.NODE_DELETE, Call(replaced), nth=1)
-    stage.cloud.world.delete(machine.id)
-    await wire.wait_for(harness.NODE_DELETE, answered=True, timeout_s=harness.WAIT_S)
-
-    (node,) = await stage.cluster.initialised("alpha")
-    assert node["spec"]["providerID"] != f"sim://{machine.id}"
-    assert answers(wire, harness.NODE_DELETE) == [409]
-    await daemon.says("node was re-created, not deleted", node="alpha")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +114,7 @@ async def test_a_node_re_created_in_the_middle(stage: Stage, moment: str) -> Non
     await wait_for(held, "the request to hold")
     if MOMENTS[moment].at is Point.TOOK_EFFECT:
         await asyncio.sleep(0.2)  # until the other side has answered
-    await stage.cluster.delete_node("alpha")
+    await stage.cluster.delete(f"{harness.NODES}/alpha")
     stage.cloud.world.delete(old.id)
     new = stage.machine("alpha")
     created = await stage.cluster.register("alpha", ready=names.STATUS_TRUE)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-import msgspec
 import pytest
 import pytest_asyncio
 
-from ccm import cloud
 from ccm.model import names
-from providers.sim import client, recipes, world_balancers, world_routes
+from providers.sim import world_balancers
 from tests import servers
-from tests.scenario import crash_world, harness
+from tests.scenario import crash_world, harness, legacy
 from tests.scenario.crash_world import Play
 
 pytestmark = servers.only_builtin
@@ -23,51 +21,26 @@ class Scene:
 
     def __init__(self, play: Play, stage: harness.Stage) -> None:
         self.play = play
+        self.stage = stage
         self.balancers = stage.cloud.worlds.balancers
         self.routes = stage.cloud.worlds.routes
 
     async def build(self) -> None:
-        await self.play.add_standing()
-        await self.play.create()
-        await self.play.add_node("routed", 11, ranges=self.play.ranges()[:1])
-        await self.set_status("web", await self.order())
-        self.route(self.play.ranges()[0])
-        path = f"{harness.NODES}/{self.play.name('routed')}/status"
-        condition = {"type": "NetworkUnavailable", "status": "False"}
-        await self.play.send(
-            "PATCH", path, {"status": {"conditions": [condition]}}, kind="strategic-merge"
-        )
-
-    async def order(self) -> world_balancers.Balancer:
-        """The load balancer that the Service asks for."""
-        service = msgspec.convert(await self.play.service(), cloud.Service, strict=False)
-        recipe = msgspec.structs.asdict(recipes.wanted(service))
-        order = client.Order(
-            **recipe, name=cloud.default_load_balancer_name(service), cluster=crash_world.CLUSTER
-        )
-        made = self.balancers.create(
-            msgspec.convert(msgspec.to_builtins(order), world_balancers.NewBalancer)
-        )
+        play, stage = self.play, self.stage
+        await play.add_standing()
+        await play.create()
+        await play.add_node("routed", 11, ranges=play.ranges()[:1])
         members = [f"10.0.0.{index}" for index in (1, 2, 11)]
-        return self.balancers.set_members(made.id, members)
-
-    async def set_status(self, base: str, balancer: world_balancers.Balancer) -> None:
-        path = f"{crash_world.SERVICES}/{self.play.name(base)}/status"
-        await self.play.send(
-            "PATCH",
-            path,
-            {
-                "metadata": {"finalizers": [names.FINALIZER_LOAD_BALANCER]},
-                "status": {"loadBalancer": {"ingress": [{"ip": balancer.ingress[0].ip}]}},
-            },
-        )
+        held = legacy.hold(stage, await play.service(), members)
+        await play.set_finalizers("web", [names.FINALIZER_LOAD_BALANCER])
+        await legacy.show(stage, play.name("web"), [{"ip": held.ingress[0].ip}])
+        self.route(play.ranges()[0])
+        condition = {"type": "NetworkUnavailable", "status": "False"}
+        path = f"{harness.NODES}/{play.name('routed')}/status"
+        await stage.cluster.patch(path, {"status": {"conditions": [condition]}})
 
     def route(self, destination: str) -> None:
-        self.routes.create(
-            world_routes.NewRoute(
-                destination=destination, gateway="10.0.0.11", cluster=crash_world.CLUSTER
-            )
-        )
+        legacy.place_route(self.stage, destination, "10.0.0.11")
 
     @property
     def balancer(self) -> world_balancers.Balancer:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from ccm.sandbox import ports, realserver
 from tests import servers
@@ -18,6 +19,7 @@ from tests.scenario.examination import (
     finds,
 )
 from tests.scenario.harness import Stage
+from tests.scenario.plugin import install
 
 OTHER_CA = Path(__file__).parent.parent / "unit" / "kube" / "certs" / "authority-one.pem"
 
@@ -54,12 +56,31 @@ async def test_nothing_is_written(stage: Stage) -> None:
 
 
 @servers.only_builtin
-async def test_kubeconfig_missing(stage: Stage, tmp_path: Path) -> None:
-    await finds(
-        stage,
-        f"fail  kubeconfig: {tmp_path}/none: no such file",
-        f"--kubeconfig={tmp_path}/none",
-    )
+@pytest.mark.parametrize(
+    ("word", "trouble"),
+    [
+        ("--kubeconfig=/none", "fail  kubeconfig: /none: no such file"),
+        (
+            "--cloud-provider=sin",
+            "fail  provider: unknown cloud provider 'sin'; did you mean 'sim'? Installed",
+        ),
+        ("--cloud-provider=", "fail  provider: --cloud-provider is not given; installed: sim"),
+        (
+            "--cloud-config=/none",
+            "fail  cloud-config: --cloud-config=/none cannot be read: No such file or directory",
+        ),
+        (
+            "--allocate-node-cidrs=true",
+            "warn  flags: 5 settings given: --allocate-node-cidrs has no effect: no controller",
+        ),
+        (
+            "--cluster-cidr=",
+            "fail  controllers: node-route-controller cannot start: --cluster-cidr is empty; ",
+        ),
+    ],
+)
+async def test_a_flag_that_cannot_be_right(stage: Stage, word: str, trouble: str) -> None:
+    await finds(stage, trouble, word)
 
 
 @servers.only_builtin
@@ -69,8 +90,7 @@ async def test_kubeconfig_broken(stage: Stage, tmp_path: Path) -> None:
 
     await finds(
         stage,
-        f"fail  kubeconfig: {broken}: cannot be read: while parsing a flow node expected the node "
-        f"content, but found '<stream end>' in \"{broken}\", line 1, column 12",
+        f"fail  kubeconfig: {broken}: cannot be read: while parsing a flow node expected the node ",
         f"--kubeconfig={broken}",
     )
 
@@ -80,14 +100,12 @@ async def test_wrong_authority(stage: Stage, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     realserver.write_kubeconfig(kubeconfig, url=stage.server.url, token="x", ca_file=OTHER_CA)
 
-    told = await examined(stage, f"--kubeconfig={kubeconfig}")
-
     # What follows are the TLS library's own words, which change from version to version.
-    start, words = told.troubles[0].split(" is not trusted: ")
-    assert start == f"fail  server: {stage.server.url}: its certificate"
-    assert "certificate" in words
-    assert told.advice(told.troubles[0]) != []
-    assert told.code == 1
+    await finds(
+        stage,
+        f"fail  server: {stage.server.url}: its certificate is not trusted: ",
+        f"--kubeconfig={kubeconfig}",
+    )
 
 
 @servers.only_builtin
@@ -120,35 +138,6 @@ async def test_token_rejected(stage: Stage, tmp_path: Path) -> None:
 
 
 @servers.only_builtin
-async def test_unknown_provider(stage: Stage) -> None:
-    await finds(
-        stage,
-        "fail  provider: unknown cloud provider 'sin'; did you mean 'sim'? Installed providers: "
-        "sim",
-        "--cloud-provider=sin",
-    )
-
-
-@servers.only_builtin
-async def test_no_provider_given(stage: Stage) -> None:
-    await finds(
-        stage,
-        "fail  provider: --cloud-provider is not given; installed: sim",
-        "--cloud-provider=",
-    )
-
-
-@servers.only_builtin
-async def test_cloud_config_missing(stage: Stage, tmp_path: Path) -> None:
-    await finds(
-        stage,
-        f"fail  cloud-config: --cloud-config={tmp_path}/none cannot be read: "
-        "No such file or directory",
-        f"--cloud-config={tmp_path}/none",
-    )
-
-
-@servers.only_builtin
 async def test_cloud_config_broken(stage: Stage) -> None:
     stage.cloud_config.write_text("url: nowhere\ntimeout: soon\n")
 
@@ -166,9 +155,8 @@ async def test_cloud_config_broken(stage: Stage) -> None:
 async def test_cloud_credentials_wrong(stage: Stage) -> None:
     stage.configure_cloud(token="not-the-token")
 
-    told = await examined(stage)
+    told = await finds(stage, "fail  cloud: the cloud does not accept the credentials: ")
 
-    assert told.troubles[0].startswith("fail  cloud: the cloud does not accept the credentials: ")
     assert "not-the-token" not in "\n".join(told.lines)
 
 
@@ -176,9 +164,7 @@ async def test_cloud_credentials_wrong(stage: Stage) -> None:
 async def test_cloud_unreachable(stage: Stage) -> None:
     stage.configure_cloud(url=f"http://{ports.LOOPBACK}:{ports.pick_port()}")
 
-    told = await examined(stage)
-
-    assert told.troubles[0].startswith("fail  cloud: the cloud does not answer: ")
+    await finds(stage, "fail  cloud: the cloud does not answer: ")
 
 
 @servers.only_builtin
@@ -204,17 +190,11 @@ async def open_cloud(context):
 @servers.only_builtin
 async def test_a_provider_that_blocks_everything(stage: Stage) -> None:
     """Not even then the command hangs; what was found before is printed already."""
-    site = stage.folder / "site"
-    info = site / "ccm_hanging-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "ccm_hanging.py").write_text(HANGING)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ccm-hanging\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[ccm.providers]\nhanging = ccm_hanging:open_cloud\n")
     words = ["--cloud-provider=hanging", f"--kubeconfig={stage.server.kubeconfig_path}"]
 
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "ccm.cli", "doctor", "--timeout=2s", *words),
-        env={**os.environ, "PYTHONPATH": str(site)},
+        env={**os.environ, **install(stage.folder, "hanging", HANGING)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -223,13 +203,3 @@ async def test_a_provider_that_blocks_everything(stage: Stage) -> None:
     assert child.returncode == 1
     assert b"\nok    provider: hanging (ccm_hanging:open_cloud, ccm-hanging 1.0)\n" in said
     assert complaint == b"kube-ccm doctor: cloud-config: hangs and cannot be cancelled, given up\n"
-
-
-@servers.only_builtin
-async def test_flags_without_effect(stage: Stage) -> None:
-    await finds(
-        stage,
-        "warn  flags: 5 settings given: --allocate-node-cidrs has no effect: no controller of this "
-        "daemon hands out addresses",
-        "--allocate-node-cidrs=true",
-    )

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
-
 from ccm.cli import doctor
 from ccm.doctor.needs import Need, needs
 from ccm.sandbox import realserver
@@ -16,7 +14,6 @@ from tests.scenario.examination import (
     add_node,
     examined,
     finds,
-    post,
 )
 from tests.scenario.harness import Stage
 
@@ -50,10 +47,12 @@ async def account(stage: Stage, granted: list[Need]) -> AsyncIterator[Path]:
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": "kube-system"}
     binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-    await post(stage, ACCOUNTS, {"metadata": {"name": name}})
-    await post(stage, f"{RBAC}/clusterroles", role)
-    await post(stage, f"{RBAC}/clusterrolebindings", binding)
-    asked = await post(stage, f"{ACCOUNTS}/{name}/token", {"spec": {"expirationSeconds": 3600}})
+    await stage.cluster.create(ACCOUNTS, {"metadata": {"name": name}})
+    await stage.cluster.create(f"{RBAC}/clusterroles", role)
+    await stage.cluster.create(f"{RBAC}/clusterrolebindings", binding)
+    asked = await stage.cluster.create(
+        f"{ACCOUNTS}/{name}/token", {"spec": {"expirationSeconds": 3600}}
+    )
     kubeconfig = stage.folder / "account.kubeconfig"
     realserver.write_kubeconfig(
         kubeconfig,
@@ -64,14 +63,8 @@ async def account(stage: Stage, granted: list[Need]) -> AsyncIterator[Path]:
     try:
         yield kubeconfig
     finally:
-        async with servers.connect(stage.server) as session:
-            for path in made:
-                await _delete(session, path)
-
-
-async def _delete(session: aiohttp.ClientSession, path: str) -> None:
-    async with session.delete(path) as response:
-        assert response.status == 200, await response.text()
+        for path in made:
+            await stage.cluster.delete(path)
 
 
 @servers.only_real

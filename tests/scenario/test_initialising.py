@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from ccm.model import names
 from providers.sim import world
-from tests.faults import Match
 from tests.scenario import harness, nodes
 from tests.scenario.harness import Stage, wait_for
 
@@ -54,27 +52,3 @@ async def test_one_node_end_to_end(stage: Stage) -> None:
         ("PATCH", f"{harness.NODES}/alpha/status"),
         ("PATCH", f"{harness.NODES}/alpha"),
     ]
-
-
-async def test_a_settled_cluster_is_left_in_peace(stage: Stage) -> None:
-    """Once all nodes are settled nothing is written, and the cloud is asked now and then."""
-    hosts = [f"host-{number}" for number in range(5)]
-    for name in hosts:
-        await stage.node(name)
-    await stage.start_leading()
-    await stage.cluster.initialised(*hosts)
-    for name in hosts:
-        await stage.cluster.set_ready(name, names.STATUS_TRUE)
-    await wait_for(lambda: stage.cluster.events(hosts[-1], names.REASON_SYNCED), "the last event")
-    await asyncio.sleep(harness.MONITOR_S)
-    stage.cloud.calls.clear()
-    writes = len(stage.wire.requests(harness.NODE_WRITE))
-    events = len(stage.wire.requests(Match(write=True, path="/events")))
-
-    await asyncio.sleep(3.0)
-
-    assert stage.wire.requests(harness.NODE_WRITE)[writes:] == []
-    assert stage.wire.requests(Match(write=True, path="/events"))[events:] == []
-    # One pass over the addresses a second, one listing each; ready nodes are not looked at.
-    assert 2 <= len(stage.calls()) <= 4
-    assert {call.operation for call in stage.calls()} == {"list_instances"}

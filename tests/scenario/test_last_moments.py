@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,30 +15,19 @@ from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.sandbox import realserver
 from providers.sim.faults import Fault
 from tests import servers
-from tests.scenario import harness
+from tests.scenario import crowd, harness
 from tests.scenario.harness import Stage, wait_for
+from tests.scenario.plugin import install
 
-SERVICES = "/api/v1/namespaces/default/services"
 WITHIN_S = 60.0
 FLAGS = {"controllers": SERVICE.name, "concurrent-service-syncs": "2"}
 
 pytestmark = pytest.mark.timeout(240)
 
 
-async def create_services(stage: Stage, count: int) -> None:
-    for number in range(count):
-        body = {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": f"web-{number}"},
-            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}]},
-        }
-        await stage.cluster.create(SERVICES, body)
-
-
 async def served(stage: Stage) -> list[str]:
     """The Services that have an address."""
-    found = await stage.cluster.items(SERVICES)
+    found = await stage.cluster.items(crowd.SERVICES)
     return [one["metadata"]["name"] for one in found if one["status"]["loadBalancer"]]
 
 
@@ -52,7 +40,7 @@ async def test_changes_under_way_come_to_their_end(stage: Stage) -> None:
     """Two of five load balancers are being made: these get their address, the others wait."""
     stage.configure_cloud(timeout="60s")
     stage.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=3.0))
-    await create_services(stage, 5)
+    await crowd.add_services(stage, crowd.named("web", 5))
     leader = await stage.start(flags=FLAGS)
     await wait_for(lambda: two_under_way(stage), "two calls are under way", within_s=WITHIN_S)
 
@@ -70,7 +58,7 @@ async def test_a_change_that_takes_too_long_is_cut(stage: Stage) -> None:
     """After the grace period the call is dropped, and a successor makes it anew."""
     stage.configure_cloud(timeout="60s")
     stage.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=60.0))
-    await create_services(stage, 3)
+    await crowd.add_services(stage, crowd.named("web", 3))
     leader = await stage.start(flags={**FLAGS, "shutdown-grace-period": "500ms"})
     await wait_for(lambda: two_under_way(stage), "two calls are under way", within_s=WITHIN_S)
 
@@ -111,12 +99,20 @@ async def test_nothing_of_it_is_left(stage: Stage) -> None:
 
 
 PROVIDER = '''
-"""A cloud that hangs, in its calls and in its clean-up, and notes what becomes of them."""
+"""A cloud whose calls and clean-up hang, cancelled or not, and that notes what becomes of them."""
 
 import asyncio
 from pathlib import Path
 
 from ccm import cloud
+
+
+async def hang(cancelled):
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.touch()
 
 
 class Instances:
@@ -130,11 +126,8 @@ class Instances:
         return False
 
     async def instance_metadata(self, node):
-        try:
-            (self._notes / f"asked-{node.name}").touch()
-            await asyncio.Event().wait()
-        finally:
-            (self._notes / f"cancelled-{node.name}").touch()
+        (self._notes / f"asked-{node.name}").touch()
+        await hang(self._notes / f"cancelled-{node.name}")
 
 
 @cloud.provider(sdk="1.0")
@@ -144,23 +137,8 @@ async def open_cloud(context):
         yield cloud.Cloud(name="stuck", instances=Instances(notes))
     finally:
         (notes / "closing").touch()
-        while True:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                pass
+        await hang(notes / "cancelled")
 '''
-
-
-def install(folder: Path) -> dict[str, str]:
-    """Put the provider where a daemon finds it; the environment that daemon needs."""
-    site = folder / "site"
-    info = site / "ccm_stuck-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "ccm_stuck.py").write_text(PROVIDER)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ccm-stuck\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[ccm.providers]\nstuck = ccm_stuck:open_cloud\n")
-    return {"PYTHONPATH": str(site)}
 
 
 @pytest.mark.row("daemon-lease-15")
@@ -177,7 +155,7 @@ async def test_a_lost_lease_ends_what_hangs(stage: Stage) -> None:
     notes = stage.folder / "notes"
     notes.mkdir()
     stage.cloud_config.write_text(str(notes))
-    env = install(stage.folder)
+    env = install(stage.folder, "stuck", PROVIDER)
     for number in range(3):
         await stage.cluster.register(f"node-{number}")
     leader = await stage.start(flags=flags, env=env)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests import servers
-from tests.scenario import harness
-from tests.scenario.harness import Stage, wait_for
+from tests.scenario import harness, objects
+from tests.scenario.harness import Stage
+from tests.scenario.plugin import install
 
-SHARED = (
-    "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/cloud-provider-extraction-migration"
-)
+SHARED_NAME = "cloud-provider-extraction-migration"
+SHARED = f"{objects.LEASES}/{SHARED_NAME}"
 TERMS = {
     "leaseDurationSeconds": 3600,
     "leaseTransitions": 0,
@@ -40,36 +40,19 @@ async def holder(stage: Stage) -> str:
     return str(lease["spec"].get("holderIdentity", ""))
 
 
-async def gone(stage: Stage, name: str) -> None:
-    """A machine vanishes; wait until its node has, too."""
-    (machine,) = [one for one in stage.cloud.world.snapshot() if one.name == name]
-    stage.cloud.world.delete(machine.id)
-
-    async def missing() -> bool:
-        return await stage.cluster.node(name) is None
-
-    await wait_for(missing, f"node {name} is gone")
-
-
 @pytest.mark.both_servers
 async def test_a_migrated_controller_waits_for_the_shared_lease(stage: Stage) -> None:
     """Held by the other manager, the shared lease keeps the life cycle out; then it runs."""
-    body = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": SHARED.rpartition("/")[2], "namespace": "kube-system"},
-        "spec": {**TERMS, "holderIdentity": "the-other-manager"},
-    }
-    async with stage.cluster._session.post(SHARED.rpartition("/")[0], json=body) as response:
-        assert response.status == 201
-
+    held = objects.lease(SHARED_NAME, **TERMS, holderIdentity="the-other-manager")
+    await stage.cluster.create(objects.LEASES, held)
     daemon = await stage.start_leading(flags=plan(stage.folder, "*"))
-    await stage.node("a")
+    machine = await stage.node("a")
     await stage.cluster.initialised("a")
     assert await holder(stage) == "the-other-manager"
     await stage.cluster.patch(SHARED, {"spec": {"holderIdentity": ""}}, kind="merge")
     await daemon.says("became leader", count=2)
-    await gone(stage, "a")
+    stage.cloud.world.delete(machine.id)
+    await stage.cluster.gone("a")
 
     assert await daemon.stop() == 0
     assert await holder(stage) == ""
@@ -77,9 +60,8 @@ async def test_a_migrated_controller_waits_for_the_shared_lease(stage: Stage) ->
 
 async def test_what_the_plan_gives_to_another_does_not_run(stage: Stage) -> None:
     daemon = await stage.start_leading(flags=plan(stage.folder, "kube-controller-manager"))
-    await stage.node("a")
+    machine = await stage.node("a")
     await stage.cluster.initialised("a")
-    (machine,) = stage.cloud.world.snapshot()
     stage.cloud.world.delete(machine.id)
 
     await asyncio.sleep(4 * harness.MONITOR_S)
@@ -124,18 +106,12 @@ async def open_cloud(context):
 @pytest.mark.row("daemon-migration-06")
 @servers.only_builtin
 async def test_the_provider_is_opened_once_for_both_leases(stage: Stage) -> None:
-    site = stage.folder / "site"
-    info = site / "ccm_noted-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "ccm_noted.py").write_text(PROVIDER)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ccm-noted\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[ccm.providers]\nnoted = ccm_noted:open_cloud\n")
     notes = stage.folder / "notes"
     stage.cloud_config.write_text(str(notes))
 
     daemon = await stage.start_leading(
         flags={**plan(stage.folder, "*"), "cloud-provider": "noted"},
-        env={"PYTHONPATH": str(site)},
+        env=install(stage.folder, "noted", PROVIDER),
     )
     await daemon.says("became leader", count=2)
     assert await daemon.stop() == 0

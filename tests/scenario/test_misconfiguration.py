@@ -96,30 +96,6 @@ async def test_a_setting_that_cannot_be_right(
 
 
 @pytest.mark.row("daemon-exit-01")
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ("", ("url", "token")),
-        ("url: [", ("cloud.yaml", "line")),
-        ("- url\n", ("mapping",)),
-        (f"url: {NOWHERE}\n", ("token",)),
-        (f"url: ftp://x\ntoken: t\ntimeout: soon\nurk: {NOWHERE}\n", ("ftp://x", "soon", "urk")),
-        ("url: \x00\n", ("cloud.yaml",)),
-    ],
-    ids=["empty", "no YAML", "no mapping", "incomplete", "three faults", "binary"],
-)
-async def test_a_cloud_config_that_makes_no_sense(
-    config: str, words: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Exit 1 with one message that names the file and every fault in it."""
-    end = await run(harness.command_line(flags_of(tmp_path, config)), tmp_path)
-
-    assert end.is_one_message, end
-    assert "cloud.yaml" in end.message
-    assert [word for word in words if word not in end.message] == []
-
-
-@pytest.mark.row("daemon-exit-01")
 async def test_nothing_is_touched_before_the_settings_are_right(stage: Stage) -> None:
     """With an unknown provider or a bad cloud config no Lease is taken and nothing written."""
     wire = await stage.new_wire()

@@ -170,7 +170,7 @@ async def repeated_events(stage: Stage) -> None:
 
     await counted_up(stage.wire)
     stage.wire.remove(rule)
-    await wait_for(lambda: is_gone(stage), "the node is gone", within_s=30.0)
+    await stage.cluster.gone("a")
 
 
 async def hand_over(stage: Stage) -> None:
@@ -205,7 +205,3 @@ async def has_route(stage: Stage) -> bool:
         condition["type"] == "NetworkUnavailable" and condition["status"] == "False"
         for condition in node["status"].get("conditions", ())
     )
-
-
-async def is_gone(stage: Stage) -> bool:
-    return await stage.cluster.node("a") is None

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from ccm.model.times import format_micro_time
-from tests import servers
 from tests.faults import Exchange, FaultProxy, Match
-from tests.scenario import harness
+from tests.scenario import harness, objects
 from tests.scenario.harness import Daemon, Stage, wait_for
 
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -113,21 +112,6 @@ async def test_the_leader_is_cut_off(stage: Stage) -> None:
     assert max(node_writes(ours)) < first_claim_s(theirs) < min(node_writes(theirs))
 
 
-async def test_a_standby_without_a_watch(stage: Stage) -> None:
-    """Where the Lease cannot be watched, the standby reads it, and takes over all the same."""
-    leader = await stage.start_leading()
-    wire = await stage.new_wire()
-    wire.on(Match(path="/leases", stream=True), harness.refusal(403))
-    standby = await stage.start(wire=wire)
-    await standby.says("new leader elected")
-
-    assert await leader.stop() == 0
-    (released,) = claims(stage.wire, "")
-    await standby.says("became leader")
-
-    assert first_claim_s(wire) - released.started_s < PROMPT_S
-
-
 @pytest.mark.row("daemon-lease-12")
 @pytest.mark.both_servers
 async def test_the_lease_as_client_go_writes_it(stage: Stage) -> None:
@@ -173,12 +157,8 @@ async def test_a_lease_that_a_go_replica_left_behind(stage: Stage) -> None:
         "renewTime": now,
         "leaseTransitions": 7,
     }
-    meta = {"name": harness.LEASE.rsplit("/", 1)[1], "namespace": "kube-system"}
-    async with servers.connect(stage.server) as session:
-        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta}
-        path = harness.LEASE.rsplit("/", 1)[0]
-        async with session.post(path, json={**lease, "spec": spec}) as response:
-            assert response.status == 201, await response.text()
+    left = objects.lease("cloud-controller-manager", **spec)
+    await stage.cluster.create(objects.LEASES, left)
 
     daemon = await stage.start(flags=harness.SHORT_LEASE)
     await daemon.says("new leader elected", leader=spec["holderIdentity"])

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from providers.sim import world_balancers
 from tests.scenario import crowd
-from tests.scenario.crowd import Work
-from tests.scenario.harness import Daemon, Stage
+from tests.scenario.harness import Stage
 
-pytestmark = [pytest.mark.timeout(crowd.LONGEST_S)]
+pytestmark = [pytest.mark.timeout(crowd.LONGEST_S), pytest.mark.usefixtures("dispersed")]
 
 WITH_ROUTES = {**crowd.FLAGS, "controllers": "*", "cluster-cidr": crowd.POD_RANGES}
 
@@ -31,13 +28,6 @@ EDITS: Sequence[dict[str, Any]] = (
     {"metadata": {"annotations": {"load-balancer.sim.cloud/size": "large"}}},
 )
 """What people change at Services; each asks for another load balancer."""
-
-
-@pytest_asyncio.fixture
-async def stage(stage: Stage) -> AsyncIterator[Stage]:
-    """The stage, left without the crowd."""
-    yield stage
-    await crowd.disperse(stage)
 
 
 def alterations(one: world_balancers.Balancer) -> Sequence[world_balancers.Interference]:
@@ -67,16 +57,6 @@ async def settle(
     assert await daemon.stop() == 0
 
 
-async def started(stage: Stage, *, quiet_s: float, routes: bool) -> tuple[Daemon, Work]:
-    """Start a daemon and wait until it has done nothing for so long."""
-    calls, writes = len(stage.calls()), len(crowd.writes(stage))
-    daemon = await crowd.start(stage, flags=WITH_ROUTES if routes else crowd.FLAGS)
-    work = Work(stage=stage, daemon=daemon, first_call=calls, first_write=writes, first_line=0)
-    await crowd.listed(work, "list_balancers", *(["list_routes"] if routes else []))
-    await crowd.quiet(stage, for_s=quiet_s)
-    return daemon, work
-
-
 async def restart(stage: Stage, *, nodes: int, quiet_s: float, routes: bool = False) -> None:
     """Restart on a settled cluster; then with changes made while no daemon ran.
 
@@ -87,12 +67,14 @@ async def restart(stage: Stage, *, nodes: int, quiet_s: float, routes: bool = Fa
         routes: whether it keeps routes to them as well.
     """
     services = crowd.named("web", SERVICES)
+    listed = ["list_balancers", *(["list_routes"] if routes else [])]
+    flags = WITH_ROUTES if routes else crowd.FLAGS
+    started = partial(crowd.started, stage, *listed, flags=flags, quiet_s=quiet_s)
     await settle(stage, services, nodes=nodes, routes=routes)
     before = await crowd.objects(stage)
 
-    daemon, work = await started(stage, quiet_s=quiet_s, routes=routes)
+    daemon, work = await started()
 
-    print("restart:", json.dumps(work.report()))
     work.check()
     assert work.ensures == {}
     assert work.updates == {}
@@ -111,9 +93,8 @@ async def restart(stage: Stage, *, nodes: int, quiet_s: float, routes: bool = Fa
     await alter(stage, altered)
     held = crowd.balancers(stage)
 
-    daemon, work = await started(stage, quiet_s=quiet_s, routes=routes)
+    daemon, work = await started()
 
-    print("restart after changes:", json.dumps(work.report()))
     work.check()
     assert work.ensures == dict.fromkeys([f"default/{name}" for name in (*edited, *altered)], 1)
     assert work.updates == {}
@@ -125,9 +106,8 @@ async def restart(stage: Stage, *, nodes: int, quiet_s: float, routes: bool = Fa
     assert spared == [held[each.name] for each in spared]
     assert await daemon.stop() == 0
 
-    daemon, work = await started(stage, quiet_s=quiet_s, routes=routes)
+    daemon, work = await started()
 
-    print("restart once more:", json.dumps(work.report()))
     assert work.ensures == {}
     assert work.writes == {}
     assert await daemon.stop() == 0

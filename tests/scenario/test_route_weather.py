@@ -92,7 +92,7 @@ class Stay:
         (route,) = (one.id for one in routes(self._stage) if one.destination == self.case.cidr)
         if self.case.step is DELETE:
             self._arm(self._stage.cloud_wire, lambda one: one.path.endswith(f"/{route}"))
-        await self._stage.cluster.delete_node(self.case.name)
+        await self._stage.cluster.delete(f"{harness.NODES}/{self.case.name}")
         await wait_for(self._is_unrouted, f"{self.case.name} has no route", within_s=PATIENCE_S)
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
 from providers.sim import world_balancers
-from tests.faults import Cut, Delay, Exchange, Match, Rule
+from tests.faults import Cut, Delay, Exchange, Match
 from tests.scenario import crowd, harness, weather
 from tests.scenario.crowd import SERVICES
 from tests.scenario.harness import Daemon, Stage, wait_for
@@ -153,7 +153,7 @@ class Life:
     async def delete(self) -> None:
         """Its end."""
         self._arm_for(DELETING)
-        await delete(self._stage, self.case.name)
+        await crowd.delete(self._stage, self.case.name)
         await wait_for(self._gone, f"{self.case.name} is gone", within_s=PATIENCE_S)
 
     async def served(self, port: int) -> None:
@@ -210,12 +210,6 @@ async def add_node(stage: Stage, name: str) -> None:
     await stage.cluster.patch(
         f"{harness.NODES}/{name}/status", {"status": {"addresses": [address]}}
     )
-
-
-async def delete(stage: Stage, name: str) -> None:
-    """Delete a Service."""
-    async with stage.cluster._session.delete(f"{SERVICES}/{name}") as response:
-        assert response.status in (200, 202), await response.text()
 
 
 async def begin(stage: Stage, *, timeout: str = weather.CLOUD_TIMEOUT) -> Daemon:
@@ -339,7 +333,7 @@ async def test_a_service_is_deleted_and_created_again(stage: Stage, way: str) ->
         await first.create()
 
     if way == "in turn":
-        await delete(stage, "web")
+        await crowd.delete(stage, "web")
     elif way == "unseen":
         await stage.wire.down()
         await delete_by_force(stage, "web")
@@ -367,7 +361,8 @@ async def test_too_many_requests_everywhere(stage: Stage) -> None:
     on_cloud = stage.cloud_wire.on(Match(path=BALANCERS), weather.CLOUD["throttled"]())
     for wire, storm in ((stage.wire, on_api), (stage.cloud_wire, on_cloud)):
         began = time.monotonic()
-        await wait_for(storms(storm, 2 * len(lives)), "a storm", within_s=PATIENCE_S)
+        struck = Match(where=storm.fired.__contains__)
+        await wire.wait_for(struck, count=2 * len(lives), timeout_s=PATIENCE_S)
         # Each Service came twice, so a second must have passed between.
         assert time.monotonic() - began >= 1.0
         wire.remove(storm)
@@ -376,15 +371,6 @@ async def test_too_many_requests_everywhere(stage: Stage) -> None:
     assert count(stage, "create_balancer", 201) == len(lives)
     for life in lives:
         assert await crowd.warnings(stage, life.case.name, about="429") == []
-
-
-def storms(storm: Rule, times: int) -> Callable[[], Awaitable[bool]]:
-    """Asks whether a storm has struck so often."""
-
-    async def struck() -> bool:
-        return len(storm.fired) >= times
-
-    return struck
 
 
 @pytest.mark.parametrize(
@@ -430,7 +416,7 @@ async def delete_by_force(stage: Stage, name: str) -> None:
     """Delete a Service although finalizers hold it."""
     patch = {"metadata": {"finalizers": None}}
     await stage.cluster.patch(f"{SERVICES}/{name}", patch, kind="merge")
-    await delete(stage, name)
+    await crowd.delete(stage, name)
 
 
 async def create_soon(stage: Stage, name: str) -> dict[str, Any]:

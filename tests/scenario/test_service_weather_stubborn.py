@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from ccm.model import names
 from tests import servers
-from tests.scenario import crowd, harness
+from tests.scenario import crowd
 from tests.scenario.crowd import SERVICES, warnings
 from tests.scenario.harness import Daemon, Stage, wait_for
-from tests.scenario.test_service_weather import delete
+from tests.scenario.plugin import install
 
 PROVIDER = '''
 """A cloud that gives every Service an address, unless its name says how it hangs."""
@@ -73,17 +72,6 @@ PATIENCE_S = 100.0
 """A busy machine is slow; a hang lasts an hour."""
 
 
-def install(folder: Path) -> dict[str, str]:
-    """Put the provider where a daemon finds it; the environment that daemon needs."""
-    site = folder / "site"
-    info = site / "ccm_stubborn-1.0.dist-info"
-    info.mkdir(parents=True)
-    (site / "ccm_stubborn.py").write_text(PROVIDER)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ccm-stubborn\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[ccm.providers]\nstubborn = ccm_stubborn:open_cloud\n")
-    return {"PYTHONPATH": str(site)}
-
-
 async def has_address(stage: Stage, name: str) -> bool:
     """Whether a Service shows one."""
     service = await stage.cluster.get(f"{SERVICES}/{name}")
@@ -92,7 +80,7 @@ async def has_address(stage: Stage, name: str) -> bool:
 
 async def begin(stage: Stage, **flags: str) -> Daemon:
     """A daemon with one worker for all Services."""
-    env = install(stage.folder)
+    env = install(stage.folder, "stubborn", PROVIDER)
     daemon = await stage.start(flags={**ONE_WORKER, **flags}, env=env)
     await daemon.says("became leader", within_s=PATIENCE_S)
     return daemon
@@ -118,7 +106,7 @@ async def test_services_behind_one_that_hangs_are_served(stage: Stage) -> None:
         await wait_for(warned, f"{name} is warned", within_s=PATIENCE_S)
 
     # It is not ensured a second time beside the first, nor deleted under its hands.
-    await delete(stage, "deaf")
+    await crowd.delete(stage, "deaf")
 
     async def refused() -> bool:
         said = await stage.cluster.events("deaf", names.REASON_SYNC_BALANCER_FAILED)
@@ -143,24 +131,3 @@ async def test_stopping_during_a_call_that_hangs(stage: Stage, kind: str) -> Non
 
     assert await daemon.stop() == 0
     assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
-
-
-@servers.only_builtin
-async def test_losing_the_lease_during_a_call_that_hangs(stage: Stage) -> None:
-    """The process ends before a successor may lead."""
-    daemon = await begin(
-        stage,
-        **{
-            "cloud-call-timeout": "10m",
-            "leader-elect-lease-duration": "8s",
-            "leader-elect-renew-deadline": "5s",
-            "leader-elect-retry-period": "1s",
-        },
-    )
-    await crowd.create(stage, crowd.web("deaf"))
-    await stage.wire.wait_for(crowd.SERVICE_WRITE, timeout_s=PATIENCE_S, answered=True)
-
-    await stage.cluster.patch(harness.LEASE, {"spec": {"holderIdentity": "other"}}, kind="merge")
-
-    assert await daemon.ended(within_s=PATIENCE_S) == 1
-    assert len(daemon.lines("leaderelection lost")) == 1

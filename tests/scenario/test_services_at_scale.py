@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest
-import pytest_asyncio
 
 from tests import servers
 from tests.scenario import crowd
 from tests.scenario.harness import Daemon, Stage
 
-pytestmark = [pytest.mark.timeout(crowd.LONGEST_S)]
+pytestmark = [pytest.mark.timeout(crowd.LONGEST_S), pytest.mark.usefixtures("dispersed")]
 
 SERVICES = 100
 LATENCY_S = 0.05
 """What one call to the cloud takes."""
-
-
-@pytest_asyncio.fixture
-async def stage(stage: Stage) -> AsyncIterator[Stage]:
-    """The stage, left without the crowd."""
-    yield stage
-    await crowd.disperse(stage)
 
 
 async def appear(stage: Stage, *, nodes: int) -> None:
@@ -61,7 +52,6 @@ async def found(stage: Stage, *, nodes: int) -> None:
 
 def check_crowd(work: crowd.Work, services: Sequence[str], hosts: Sequence[str]) -> None:
     """Each Service was ensured once, and everything written twice."""
-    print("crowd:", json.dumps(work.report()))
     work.check()
     assert work.ensures == dict.fromkeys([f"default/{name}" for name in services], 1)
     assert work.calls["create_balancer"] == len(services)
@@ -81,7 +71,6 @@ async def join(
     await crowd.settled(stage, services=SERVICES, members=members + len(hosts))
     await crowd.quiet(stage, for_s=crowd.BURST_S)
 
-    print(f"{len(hosts)} more:", json.dumps(work.report()))
     work.check()
     assert work.ensures == {}
     assert set(work.updates) == {f"default/{name}" for name in services}

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -353,31 +352,3 @@ async def test_the_metrics_of_the_reference_are_there(around: Surroundings) -> N
         text
     )
     assert 'authenticated_user_requests{username="other"}' in text
-
-
-async def test_the_pages_say_what_they_should(around: Surroundings) -> None:
-    caller = around.callers["a token with rights"]
-
-    async def page(path: str, **how: Any) -> str:
-        status, body = await around.ask(path, caller, **how)
-        assert status == 200, body
-        return body
-
-    ready = await page("/readyz?verbose")
-    assert "[+]api-server ok" in ready
-    assert ready.endswith("readyz check passed\n")
-    configz = json.loads(await page("/configz"))["cloudcontrollermanager.config.k8s.io"]
-    assert configz["KubeCloudShared"]["CloudProvider"]["Name"] == "sim"
-    metrics = await page("/metrics")
-    assert 'leader_election_master_status{name="cloud-controller-manager"} 1.0' in metrics
-    assert 'type="readyz"' in await page("/metrics/slis")
-    await page("/metrics/slis", method="DELETE")
-    assert 'type="readyz"' not in await page("/metrics/slis")
-    stacks, _ = await asyncio.gather(page("/debug/pprof/profile?seconds=0.5"), page("/metrics"))
-    assert "asyncio" in stacks
-    assert "name='daemon'" in await page("/debug/pprof/goroutine")
-    assert "objects" in await page("/debug/pprof/heap")
-    assert await page("/debug/flags/v", method="PUT", body="6") == (
-        "successfully set klog.logging.verbosity to 6\n"
-    )
-    await around.daemon.says("verbosity is changed")

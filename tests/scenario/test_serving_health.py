@@ -193,25 +193,3 @@ async def test_a_port_that_is_taken_ends_the_process_with_one_message(tmp_path: 
 
     assert end.is_one_message
     assert f"cannot listen on {address}: Address already in use" in end.message
-
-
-@pytest.mark.row("serving-start-01", "serving-tls-04")
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ({"tls-cert-file": "no.crt", "tls-private-key-file": "no.key"}, "no.crt"),
-        ({"tls-cipher-suites": "TLS_NULL"}, "TLS_NULL"),
-        ({"tls-curve-preferences": "7"}, "key exchange group 7 is unknown"),
-        ({"client-ca-file": "no.pem"}, "no.pem"),
-        ({"authentication-kubeconfig": "no.kubeconfig"}, "no.kubeconfig"),
-    ],
-)
-async def test_what_the_server_cannot_use_ends_the_process_with_one_message(
-    tmp_path: Path, flags: Mapping[str, str], said: str
-) -> None:
-    port = {"secure-port": str(ports.pick_port()), "bind-address": ports.LOOPBACK}
-
-    end = await run(command_line({**flags_of(tmp_path, GOOD), **port, **flags}), tmp_path)
-
-    assert end.is_one_message, end
-    assert said in end.message

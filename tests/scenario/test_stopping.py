@@ -70,29 +70,3 @@ async def test_a_second_signal_ends_it_at_once(stage: Stage) -> None:
     daemon.signal(signal.SIGTERM)
 
     assert await daemon.ended() == 1
-
-
-async def test_a_signal_while_nobody_answers(stage: Stage) -> None:
-    """With cloud and API server gone it still ends by itself, with exit 0."""
-    daemon = await stage.start_leading(
-        # Giving it back is tried for half of the deadline.
-        flags={"leader-elect-lease-duration": "12s", "leader-elect-renew-deadline": "10s"}
-    )
-    await stage.node("alpha")
-    await stage.cluster.initialised("alpha")
-    await stage.cloud_wire.down()
-    await stage.wire.down()
-
-    assert await daemon.stop() == 0
-
-
-async def test_another_holder_appears(stage: Stage) -> None:
-    """A leader that finds somebody else in its Lease stops at once, with exit 1."""
-    daemon = await stage.start_leading()
-    spec = {"holderIdentity": "somebody", "leaseTransitions": 9}
-
-    await stage.cluster.patch(harness.LEASE, {"spec": spec}, kind="merge")
-
-    assert await daemon.ended() == 1
-    assert (await stage.cluster.lease())["holderIdentity"] == "somebody"
-    assert len(daemon.lines("leaderelection lost")) == 1

@@ -82,12 +82,7 @@ async def settle_nodes(stage: Stage) -> None:
 
 async def started(stage: Stage) -> tuple[harness.Daemon, Work]:
     """Start a daemon with all controllers, and wait until it has nothing left to do."""
-    calls, writes = len(stage.calls()), len(crowd.writes(stage))
-    daemon = await crowd.start(stage, flags=legacy.FLAGS)
-    work = Work(stage=stage, daemon=daemon, first_call=calls, first_write=writes, first_line=0)
-    await crowd.listed(work, "list_balancers", "list_routes")
-    await crowd.quiet(stage)
-    return daemon, work
+    return await crowd.started(stage, "list_balancers", "list_routes", flags=legacy.FLAGS)
 
 
 def cloud_writes(work: Work) -> Counter[str]:
@@ -203,14 +198,14 @@ async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
     await crowd.edit(stage, "altered", {"spec": {"sessionAffinity": "ClientIP"}})
     # On the way out.
     await legacy.settle_service(stage, "going", MEMBERS)
-    await legacy.delete_service(stage, "going")
+    await crowd.delete(stage, "going")
     await legacy.settle_service(stage, "retyped", MEMBERS)
     await crowd.edit(stage, "retyped", {"spec": {"type": "ClusterIP"}})
     await legacy.place_service(stage, "leftover", type="ClusterIP")
     await legacy.place_service(stage, "held", finalizers=["example.com/keep"])
-    await legacy.delete_service(stage, "held")
+    await crowd.delete(stage, "held")
     await legacy.place_service(stage, "classed", loadBalancerClass=OTHER_CLASS)
-    await legacy.delete_service(stage, "classed")
+    await crowd.delete(stage, "classed")
     # Routed, and not said; and a node whose route is missing.
     await legacy.place_node(
         stage,
@@ -274,7 +269,7 @@ async def test_what_we_settled_has_the_shapes_of_the_reference(stage: Stage) -> 
     await crowd.settled(stage, services=len(SETTLED), members=len(hosts), but=["classed"])
     await crowd.routed(stage)
     # One leaves again, and one no longer wants a load balancer.
-    await legacy.delete_service(stage, "local")
+    await crowd.delete(stage, "local")
     await crowd.edit(stage, "mixed", {"spec": {"type": "ClusterIP"}})
     given["mixed"] = (await crowd.services_of_people(stage))["mixed"]
     await harness.wait_for(

@@ -10,30 +10,21 @@ import pytest_asyncio
 from aiohttp import web
 
 from tests import faults
-from tests.unit.faults.upstream import (
-    Upstream,
-)
+from tests.unit.faults.upstream import Upstream, Wire
 
 
 @pytest_asyncio.fixture
-async def upstream() -> AsyncIterator[Upstream]:
-    yield Upstream()
-
-
-@pytest_asyncio.fixture
-async def proxy(upstream: Upstream) -> AsyncIterator[faults.FaultProxy]:
+async def wire() -> AsyncIterator[Wire]:
+    upstream = Upstream()
     server = web.Server(upstream.handle, handler_cancellation=True, access_log=None)
     listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    async with faults.FaultProxy(f"http://127.0.0.1:{port}") as between:
-        yield between
+    async with (
+        faults.FaultProxy(f"http://127.0.0.1:{port}") as proxy,
+        aiohttp.ClientSession(proxy.url, timeout=aiohttp.ClientTimeout(total=5)) as client,
+    ):
+        # No silent second try of a request: a test wants to see the first one fail.
+        client._retry_connection = False
+        yield Wire(client=client, proxy=proxy, upstream=upstream)
     listener.close()
     await server.shutdown(1)
-
-
-@pytest_asyncio.fixture
-async def client(proxy: faults.FaultProxy) -> AsyncIterator[aiohttp.ClientSession]:
-    # No silent second try of a request: a test wants to see the first one fail.
-    async with aiohttp.ClientSession(proxy.url, timeout=aiohttp.ClientTimeout(total=5)) as session:
-        session._retry_connection = False
-        yield session

@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
-import pytest
 from aiohttp import web
 
 from tests import faults
 
 ANY = faults.Match()
-
-
-WATCH = faults.Match(stream=True)
-
-
 SHORT_S = 0.05
-
-
-GONE = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
-
-
-@contextlib.contextmanager
-def dropped() -> Iterator[None]:
-    with pytest.raises(GONE):
-        yield
-
-
-async def get(client: aiohttp.ClientSession, path: str = "/a") -> Any:
-    async with client.get(path) as response:
-        assert response.status == 200
-        return await response.json()
-
-
-async def lines_until_the_end(response: aiohttp.ClientResponse) -> list[bytes]:
-    return [line async for line in response.content]
+DROPPED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 
 class Upstream:
@@ -75,3 +50,25 @@ class Upstream:
         finally:
             self.watches -= 1
         return response
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """A client, the proxy and the server behind."""
+
+    client: aiohttp.ClientSession
+    proxy: faults.FaultProxy
+    upstream: Upstream
+
+    async def get(self, path: str = "/a") -> Any:
+        """A body that is there."""
+        async with self.client.get(path) as response:
+            assert response.status == 200
+            return await response.json()
+
+    async def watched(self, *pieces: bytes | None) -> bytes:
+        """All that a watch brings until its end."""
+        for piece in pieces:
+            self.upstream.feed.put_nowait(piece)
+        async with self.client.get("/a?watch=1") as response:
+            return await response.read()

@@ -32,7 +32,7 @@ def test_the_figures_stand_in_the_last_line(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = DaemonLog(path)
     path.write_text('{"msg":"stopping"}\n')
-    assert [entry.is_last for entry in log.news()] == [False]
+    assert [(entry.msg, log.last) for entry in log.news()] == [("stopping", None)]
 
     figures = '"node_writes":10,"service_writes":3,"cloud_calls":2'
     path.write_text(f'{{"msg":"stopping"}}\n{{"msg":"stopped",{figures}}}\n')
