@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from ccm.app.clients import Clients
 from ccm.app.events import HURRIED_FLUSH_S, Events
@@ -23,7 +24,7 @@ from ccm.model.names import COMPONENT_MANAGER
 LAST_MOMENT = 0.8
 """Part of the time between the loss of the lease and its end after which all has to be over."""
 
-Lead = Callable[[], Awaitable[None]]
+Lead = Callable[[], Coroutine[Any, Any, None]]
 """What is done while we lead."""
 
 

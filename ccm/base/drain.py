@@ -21,23 +21,18 @@ from ccm.base import waiting
 
 
 class Drain:
-    """What is under way, and whether more may be begun."""
+    """What is under way, and whether more may be begun.
+
+    Attributes:
+        under_way: how many pieces of work have changed something and are not over.
+        begun: whether nothing new may be begun.
+    """
 
     def __init__(self) -> None:
-        self._under_way = 0
+        self.under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._begun = False
-
-    @property
-    def begun(self) -> bool:
-        """Whether nothing new may be begun."""
-        return self._begun
-
-    @property
-    def under_way(self) -> int:
-        """How many pieces of work have changed something and are not over."""
-        return self._under_way
+        self.begun = False
 
     def govern(self) -> None:
         """Be the drain of this task and of those that it starts from now on."""
@@ -45,18 +40,18 @@ class Drain:
 
     async def drained(self, grace_s: float) -> bool:
         """Let nothing new begin and wait for what is under way; False when that takes longer."""
-        self._begun = True
+        self.begun = True
         return await waiting.wait_for(self._idle, grace_s)
 
     def enter(self) -> None:
         """One more is under way."""
-        self._under_way += 1
+        self.under_way += 1
         self._idle.clear()
 
     def leave(self) -> None:
         """One less is under way."""
-        self._under_way -= 1
-        if not self._under_way:
+        self.under_way -= 1
+        if not self.under_way:
             self._idle.set()
 
 

@@ -16,13 +16,11 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from ccm.base import durations
+from ccm.base import booleans, durations
 
 T = TypeVar("T")
 Address = IPv4Address | IPv6Address
 
-_TRUE = ("1", "t", "T", "true", "TRUE", "True")
-_FALSE = ("0", "f", "F", "false", "FALSE", "False")
 _INTEGER = re.compile(
     r"([+-]?)(?:0[xX]_?(?P<x>[0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)"
     r"|0[bB]_?(?P<b>[01]+(?:_[01]+)*)"
@@ -85,11 +83,10 @@ class NamedCertificate:
 
 def parse_bool(text: str) -> bool:
     """Read one of Go's words for true and false; ValueError for any other."""
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise ValueError(text)
+    value = booleans.parse_bool(text)
+    if value is None:
+        raise ValueError(text)
+    return value
 
 
 def parse_integer(text: str) -> int:

@@ -11,14 +11,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from ccm.base import flag_values as values
 from ccm.base.flag_values import Kind
 
 T = TypeVar("T")
-State = Literal["works", "accepted"]
-
 Check = Callable[[T], str]
 """What would be right in place of a value, `{name}` for the flag's name; empty if it is right."""
 
@@ -96,11 +94,6 @@ class Flag:
     short: str = ""
     accepted: str = ""
     deprecated: str = ""
-
-    @property
-    def state(self) -> State:
-        """`works`, or `accepted` when it is read and then has no effect."""
-        return "accepted" if self.accepted else "works"
 
     def wrong(self, value: Any) -> str:
         """What would be right in place of a value; empty if it is right."""

@@ -58,11 +58,8 @@ class _Finish:
     """Where rendered lines leave structlog."""
 
     def __init__(self) -> None:
-        self.debug = partial(_write, "debug")
-        self.info = partial(_write, "info")
-        self.warning = partial(_write, "warning")
-        self.error = partial(_write, "error")
-        self.critical = partial(_write, "critical")
+        for level in _METHODS:
+            setattr(self, level, partial(_write, level))
 
 
 class Logger(structlog.BoundLoggerBase):

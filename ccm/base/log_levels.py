@@ -23,20 +23,16 @@ class Levels:
     Attributes:
         verbosity: the general one.
         ceiling: the highest level that may appear anywhere; a quick answer for most lines.
+        patterns: the `--vmodule` pairs in force.
     """
 
-    __slots__ = ("_cache", "_patterns", "ceiling", "verbosity")
+    __slots__ = ("_cache", "ceiling", "patterns", "verbosity")
 
     def __init__(self) -> None:
         self.verbosity = 0
         self.ceiling = 0
-        self._patterns: tuple[tuple[str, int], ...] = ()
+        self.patterns: tuple[tuple[str, int], ...] = ()
         self._cache: dict[str, int] = {}
-
-    @property
-    def patterns(self) -> tuple[tuple[str, int], ...]:
-        """The `--vmodule` pairs in force."""
-        return self._patterns
 
     def set(self, verbosity: int, patterns: Iterable[tuple[str, int]] = ()) -> None:
         """Change both.
@@ -47,10 +43,10 @@ class Levels:
                 path such as `ccm/kube/client`, one without with its last part. `*`, `?` and
                 `[...]` mean what they mean in file names.
         """
-        self._patterns = tuple(patterns)
+        self.patterns = tuple(patterns)
         self._cache = {}
         self.verbosity = verbosity
-        self.ceiling = max((verbosity, *(level for _, level in self._patterns)))
+        self.ceiling = max((verbosity, *(level for _, level in self.patterns)))
 
     def appears(self, level: int, module: str) -> bool:
         """Whether a line of this level from this module (dotted name) is to be written."""
@@ -64,7 +60,7 @@ class Levels:
 
     def _match(self, path: str) -> int:
         last = path.rpartition("/")[2]
-        for pattern, level in self._patterns:
+        for pattern, level in self.patterns:
             if fnmatchcase(path if "/" in pattern else last, pattern):
                 return level
         return 0

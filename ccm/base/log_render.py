@@ -110,12 +110,10 @@ def _ordered(event: Event) -> Iterator[tuple[str, Any]]:
 def _quoted(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if not isinstance(value, str):
-        words = str(value)
-        if words and _PLAIN.issuperset(words):
-            return words
-        return _quote(words)
-    return _quote(value)
+    words = str(value)
+    if words and not isinstance(value, str) and _PLAIN.issuperset(words):
+        return words
+    return _quote(words)
 
 
 def _quote(words: Any) -> str:

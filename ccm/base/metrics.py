@@ -21,18 +21,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-__all__ = [
-    "REGISTRY",
-    "Counter",
-    "Gauge",
-    "Histogram",
-    "counter",
-    "exponential_buckets",
-    "exposition",
-    "gauge",
-    "histogram",
-    "plain_counter",
-]
+__all__ = ["Counter", "Gauge", "Histogram"]  # what other modules get from here
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 

@@ -7,6 +7,7 @@ package speaks to the API server, and importing it loads no HTTP library; who wa
 `ccm.cloud.rest`.
 """
 
+from ccm.base.booleans import parse_bool
 from ccm.cloud.addresses import add_to_node_addresses
 from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.blocking import blocking
@@ -81,7 +82,6 @@ from ccm.cloud.types import (
     address,
 )
 from ccm.model import Node, NodeAddress, Service, ServicePort
-from ccm.model.booleans import parse_bool
 from ccm.model.cidr import parse_cidr, parse_cidrs
 
 __all__ = [

@@ -7,9 +7,11 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ccm.base.files import Signature, signature
+
+T = TypeVar("T")
 
 
 class ConfigError(Exception):
@@ -57,21 +59,11 @@ class Section:
 
     def text(self, field: str) -> str:
         """A string; empty if it is not set."""
-        value = self.fields.get(field)
-        if value is None:
-            return ""
-        if not isinstance(value, str):
-            raise self.fault(field, "must be a string")
-        return value
+        return self._typed(field, str, "a string")
 
     def flag(self, field: str) -> bool:
         """A truth value; False if it is not set."""
-        value = self.fields.get(field)
-        if value is None:
-            return False
-        if not isinstance(value, bool):
-            raise self.fault(field, "must be true or false")
-        return value
+        return self._typed(field, bool, "true or false")
 
     def path(self, field: str) -> Path | None:
         """A path, relative to the file; None if it is not set."""
@@ -101,9 +93,12 @@ class Section:
 
     def items(self, field: str) -> list[Any]:
         """A list; empty if it is not set."""
+        return self._typed(field, list, "a list")
+
+    def _typed(self, field: str, kind: type[T], words: str) -> T:
         value = self.fields.get(field)
         if value is None:
-            return []
-        if not isinstance(value, list):
-            raise self.fault(field, "must be a list")
+            return kind()
+        if not isinstance(value, kind):
+            raise self.fault(field, f"must be {words}")
         return value

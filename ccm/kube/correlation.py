@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
@@ -33,6 +34,8 @@ SIMILAR_WINDOW_S = 600.0
 SPAM_BURST = 25
 SPAM_QPS = 1 / 300
 """Events per source, object and type: at once, and then per second (client-go)."""
+
+_NEW_BUCKET = partial(Bucket, qps=SPAM_QPS, burst=SPAM_BURST)
 
 MEMORY = 4096
 """Keys each step remembers (client-go)."""
@@ -87,7 +90,7 @@ class Correlator:
         origin = _origin(event)
         event, key = self._combine(event, origin, now)
         counted, repeated = self._count(event, key)
-        bucket = self._buckets.get((origin, event.type), _new_bucket)
+        bucket = self._buckets.get((origin, event.type), _NEW_BUCKET)
         if not bucket.take(now.timestamp()):
             return None
         return Verdict(event=counted, repeated=repeated, key=key)
@@ -151,10 +154,6 @@ class _Recent(Generic[V]):
         self._values.move_to_end(key)
         if len(self._values) > self._limit:
             self._values.popitem(last=False)
-
-
-def _new_bucket() -> Bucket:
-    return Bucket(qps=SPAM_QPS, burst=SPAM_BURST)
 
 
 def stamped(event: Event, now: datetime) -> Event:

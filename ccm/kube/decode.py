@@ -27,7 +27,6 @@ _ENVELOPE = msgspec.json.Decoder(Envelope)
 _BOOKMARK = msgspec.json.Decoder(Bookmark)
 _NAMED = msgspec.json.Decoder(Named)
 _RAW_LIST = msgspec.json.Decoder(RawList)
-_STATUS = msgspec.json.Decoder(errors.Status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,7 @@ def _decode_rarity(kind: Kind[T], line: bytes, fault: Exception) -> WatchEvent[T
     try:
         envelope = _ENVELOPE.decode(line)
         if envelope.type == "ERROR":
-            raise errors.from_status(_STATUS.decode(envelope.object))
+            raise errors.from_status(errors.STATUS.decode(envelope.object))
         if envelope.type == "BOOKMARK":
             return _bookmark(_BOOKMARK.decode(envelope.object).metadata)
     except errors.UNDECODABLE as problem:

@@ -68,10 +68,6 @@ class Cause(Wire, frozen=True, kw_only=True):
 class StatusDetails(Wire, frozen=True, kw_only=True):
     """What an answer is about."""
 
-    name: str = ""
-    group: str = ""
-    kind: str = ""
-    uid: str = ""
     causes: list[Cause] | None = None
     retry_after_seconds: int | None = None
 
@@ -87,7 +83,7 @@ class Status(Wire, frozen=True, kw_only=True):
     details: StatusDetails | None = None
 
 
-_STATUS = msgspec.json.Decoder(Status)
+STATUS = msgspec.json.Decoder(Status)
 
 
 class KubeError(Exception):
@@ -202,22 +198,13 @@ def from_response(status: int, headers: Mapping[str, str], body: bytes) -> ApiEr
     The body is a Status if the API server wrote it; a proxy's page is not shown, a
     short plain text is.
     """
-    parsed = _parse_status(body)
-    header = retry_after_seconds(headers)
-    if parsed is None:
-        return _build(
-            status,
-            _REASONS.get(status, "InternalError" if status >= 500 else "Unknown"),
-            _plain_message(status, headers, body),
-            retry_after=header,
-            details=None,
-        )
-    return _from_status(parsed, status, header)
+    said = _parse_status(body) or Status(message=_plain_message(status, headers, body))
+    return _build(said, status, retry_after_seconds(headers))
 
 
 def from_status(status: Status) -> ApiError:
     """The error for a Status that came inside a watch; its own code counts."""
-    return _from_status(status, status.code or 500, None)
+    return _build(status, status.code or 500, None)
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> int | None:
@@ -226,37 +213,25 @@ def retry_after_seconds(headers: Mapping[str, str]) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _from_status(status: Status, code: int, retry_after: float | None) -> ApiError:
+def _build(status: Status, code: int, retry_after: float | None) -> ApiError:
     if retry_after is None and status.details is not None:
         retry_after = status.details.retry_after_seconds
-    return _build(
-        code,
-        status.reason or _REASONS.get(code, "InternalError" if code >= 500 else "Unknown"),
-        status.message or f"the server answered {code}",
+    found = _BY_STATUS.get(code, ServerError if code >= 500 else ApiError)
+    reason = status.reason or _REASONS.get(code, "InternalError" if code >= 500 else "Unknown")
+    if found is Conflict and reason == "AlreadyExists":
+        found = AlreadyExists
+    return found(
+        status=code,
+        reason=reason,
+        message=status.message or f"the server answered {code}",
         retry_after=retry_after,
         details=status.details,
     )
 
 
-def _build(
-    code: int,
-    reason: str,
-    message: str,
-    *,
-    retry_after: float | None,
-    details: StatusDetails | None,
-) -> ApiError:
-    found = _BY_STATUS.get(code, ServerError if code >= 500 else ApiError)
-    if found is Conflict and reason == "AlreadyExists":
-        found = AlreadyExists
-    return found(
-        status=code, reason=reason, message=message, retry_after=retry_after, details=details
-    )
-
-
 def _parse_status(body: bytes) -> Status | None:
     try:
-        status = _STATUS.decode(body)
+        status = STATUS.decode(body)
     except UNDECODABLE:
         return None
     return status if status.kind == "Status" else None

@@ -8,6 +8,7 @@ Rules and limits are client-go's (tools/record).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import re
 import uuid
@@ -162,27 +163,22 @@ class EventRecorder:
         self._counts["undelivered"].inc()
 
     async def _write(self, verdict: Verdict) -> None:
-        written = await self._patch(verdict) if verdict.repeated else None
-        outcome = "counted"
-        if written is None:
-            outcome = "created"
-            event = verdict.event
-            written = await self._sink.create(event, namespace=event.namespace)
+        event = verdict.event
+        written = None
+        if verdict.repeated:
+            patch = {
+                "count": event.count,
+                "lastTimestamp": event.last_timestamp,
+                "message": event.message,
+            }
+            with contextlib.suppress(errors.NotFound):  # it expired: it is made anew
+                written = await self._sink.patch_strategic(
+                    event.name, patch, namespace=event.namespace
+                )
+        outcome = "counted" if written is not None else "created"
+        written = written or await self._sink.create(event, namespace=event.namespace)
         self._counts[outcome].inc()
         self._correlator.written(verdict.key, written)
-
-    async def _patch(self, verdict: Verdict) -> Event | None:
-        """Count an event up; None when it is no longer there."""
-        event = verdict.event
-        patch = {
-            "count": event.count,
-            "lastTimestamp": event.last_timestamp,
-            "message": event.message,
-        }
-        try:
-            return await self._sink.patch_strategic(event.name, patch, namespace=event.namespace)
-        except errors.NotFound:
-            return None
 
     def _name(self, subject: str) -> str:
         """`<object>.<unix nanoseconds in hex>`, a UUID where that is no valid name."""

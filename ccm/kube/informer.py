@@ -211,7 +211,6 @@ class Informers:
         client: the client that all informers share.
         resync_s: see `Informer`.
         settings: of the reflectors.
-        rng: where jitter comes from.
     """
 
     def __init__(
@@ -220,12 +219,10 @@ class Informers:
         *,
         resync_s: float = 0.0,
         settings: reflector.Settings = reflector.DEFAULTS,
-        rng: random.Random | None = None,
     ) -> None:
         self._client = client
         self._resync_s = resync_s
         self._settings = settings
-        self._rng = rng or random.Random()
         self._informers: dict[Kind[Any], Informer[Any]] = {}
         self._group: tasks.Group | None = None
 
@@ -238,7 +235,6 @@ class Informers:
                 resource=kind.plural,
                 resync_s=self._resync_s,
                 settings=self._settings,
-                rng=self._rng,
             )
             self._informers[kind] = known
             if self._group is not None:

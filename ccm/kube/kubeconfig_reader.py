@@ -77,12 +77,9 @@ def _alone() -> Iterator[None]:
     try:
         yield
     finally:
-        for name in [*packages, *_STAND_INS, *_ABSENT, *_loaded()]:
+        # What of the package is loaded goes too: a later import by somebody else begins anew.
+        loaded = [name for name in sys.modules if name.startswith(f"{_PACKAGE}.")]
+        for name in [*packages, *_STAND_INS, *_ABSENT, *loaded]:
             sys.modules.pop(name, None)
             if name in before:
                 sys.modules[name] = before[name]
-
-
-def _loaded() -> list[str]:
-    """What of the package is loaded: a later import by somebody else begins anew."""
-    return [name for name in sys.modules if name.startswith(f"{_PACKAGE}.")]

@@ -22,9 +22,9 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from ccm.base import clock, metrics, tasks, waiting
 from ccm.base.backoff import Exponential, Streak, jittered
@@ -85,12 +85,10 @@ class LeaderElector:
             should have a timeout of `LeaderElectionConfig.request_timeout_s`.
         config: see `LeaderElectionConfig`.
         recorder: gets an event when we begin and when we stop to lead.
-        on_new_leader: called with the identity of each leader we learn of, ours included.
         on_lost: called when the lease is lost, before the work is cancelled: from then on
             a successor may lead after the lease duration less the renew deadline.
         before_release: awaited when the work has ended and before the lease is given back; it
             sets a limit to itself, because a successor waits meanwhile.
-        watch: whether to watch the Lease while standing by.
         rng: where jitter comes from.
     """
 
@@ -99,26 +97,23 @@ class LeaderElector:
         leases: WatchedLeases,
         config: LeaderElectionConfig,
         *,
-        recorder: Recorder | None = None,
-        on_new_leader: Callable[[str], object] | None = None,
-        on_lost: Callable[[], object] | None = None,
-        before_release: Callable[[], Awaitable[object]] | None = None,
-        watch: bool = True,
+        recorder: Recorder,
+        on_lost: Callable[[], object],
+        before_release: Callable[[], Awaitable[object]],
         rng: random.Random | None = None,
     ) -> None:
         self._leases = leases
         self._config = config
         self._recorder = recorder
-        self._on_new_leader = on_new_leader
         self._on_lost = on_lost
         self._before_release = before_release
-        self._watch = watch
         self._rng = rng or random.Random()
         self._log = logger("leader", lease=f"{config.namespace}/{config.name}")
         self._lock = LeaseLock(leases, config)
         self._status = _master_status.labels(config.name)
         self._status.set(0)
-        self._leading = False
+        self.is_leader = False
+        """Whether the work runs under a lease of ours now."""
         self._renewed_at = -math.inf
         self._reported = ""
         self._unreachable = Outage(
@@ -128,11 +123,6 @@ class LeaderElector:
         )
         self._news = asyncio.Event()
         self._heard_at: float | None = None
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether the work runs under a lease of ours now."""
-        return self._leading
 
     @property
     def holder(self) -> str:
@@ -146,11 +136,11 @@ class LeaderElector:
         """
         now = clock.monotonic() if now_s is None else now_s
         silent_s = now - self._lock.observed_at
-        if not self._leading or silent_s <= self._config.lease_duration_s + HEALTH_TOLERANCE_S:
+        if not self.is_leader or silent_s <= self._config.lease_duration_s + HEALTH_TOLERANCE_S:
             return None
         return f"failed election to renew leadership on lease {self._config.name}"
 
-    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Stand by until we lead, then run `lead` for as long as we do.
 
         When `lead` ends, its result or exception is ours, after the lease was given
@@ -167,12 +157,12 @@ class LeaderElector:
                 await self._release()
             raise
         self._begin()
-        work = tasks.spawn(_awaited(lead), name="leading")
+        work = tasks.spawn(lead(), name="leading")
         renewal = tasks.spawn(self._renew_until_lost(), name="renewing")
         try:
             await asyncio.wait((work, renewal), return_when=asyncio.FIRST_COMPLETED)
             lost = not work.done()
-            if lost and self._on_lost is not None:
+            if lost:
                 self._on_lost()
         finally:
             await self._end(work, renewal)
@@ -183,7 +173,7 @@ class LeaderElector:
         work.result()
 
     async def _acquire(self) -> None:
-        watcher = tasks.spawn(self._follow(), name="lease-watch") if self._watch else None
+        watcher = tasks.spawn(self._follow(), name="lease-watch")
         try:
             while True:
                 self._news.clear()
@@ -273,8 +263,6 @@ class LeaderElector:
             return
         self._reported = holder
         self._log.info("new leader elected", leader=holder)
-        if self._on_new_leader is not None:
-            self._on_new_leader(holder)
 
     async def _renew_until_lost(self) -> None:
         while True:
@@ -284,20 +272,17 @@ class LeaderElector:
 
     async def _renew(self) -> bool:
         """Renew once, trying until the deadline; False when the leadership is lost."""
-        while (left := self._renewed_at + self._config.renew_deadline_s - self._now()) > 0:
+        while (left := self._renewed_at + self._config.renew_deadline_s - clock.monotonic()) > 0:
             if await self._attempt(left):
                 return True
             if self._lock.holder and not self._lock.is_ours:
                 return False
-            left = self._renewed_at + self._config.renew_deadline_s - self._now()
+            left = self._renewed_at + self._config.renew_deadline_s - clock.monotonic()
             await asyncio.sleep(min(self._config.retry_period_s, left))
         return False
 
-    def _now(self) -> float:
-        return clock.monotonic()
-
     def _begin(self) -> None:
-        self._leading = True
+        self.is_leader = True
         self._status.set(1)
         self._log.info("became leader", identity=self._config.identity)
         self._tell("became leader")
@@ -307,12 +292,12 @@ class LeaderElector:
         try:
             await tasks.cancel_and_join(work)
             self._tell("stopped leading")
-            if self._before_release is not None and not renewal.done():
+            if not renewal.done():
                 await self._before_release()
         finally:
             lost = renewal.done()
             await tasks.cancel_and_join(renewal)
-            self._leading = False
+            self.is_leader = False
             self._status.set(0)
             self._log.info("stopped leading", identity=self._config.identity, lost=lost)
         if not lost:
@@ -329,15 +314,9 @@ class LeaderElector:
             self._log.info("lease given back", released=released)
 
     def _tell(self, what: str) -> None:
-        if self._recorder is None:
-            return
         self._recorder.event(
             self._lock.reference,
             names.NORMAL,
             names.REASON_LEADER_ELECTION,
             f"{self._config.identity} {what}",
         )
-
-
-async def _awaited(lead: Callable[[], Awaitable[None]]) -> None:
-    await lead()

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -38,9 +38,6 @@ _slowpath = metrics.counter(
     "used to identify the lease. Please make sure to group by name.",
     ("name",),
 )
-
-_Record = tuple[str, int, str, str, int, str, str]
-
 
 JITTER = 1.2
 """Retry periods are stretched by up to this fraction (client-go, JitterFactor)."""
@@ -132,9 +129,11 @@ class LeaseLock:
         self._identity = config.identity
         self._duration_s = math.ceil(config.lease_duration_s)
         self._lease: Lease | None = None
-        self._record: _Record | None = None
-        self._observed_at = -math.inf
-        self._in_doubt = False
+        self._record: LeaseSpec | None = None
+        self.observed_at = -math.inf
+        """Monotonic time when the record was last seen to change."""
+        self.in_doubt = False
+        """Whether a write of ours may have been carried out without our knowing."""
         self._slowpath = _slowpath.labels(config.name)
 
     @property
@@ -148,20 +147,10 @@ class LeaseLock:
         return self.holder == self._identity
 
     @property
-    def in_doubt(self) -> bool:
-        """Whether a write of ours may have been carried out without our knowing."""
-        return self._in_doubt
-
-    @property
-    def observed_at(self) -> float:
-        """Monotonic time when the record was last seen to change."""
-        return self._observed_at
-
-    @property
     def expires_at(self) -> float:
         """Monotonic time from when on the record no longer protects its holder."""
         duration = self._lease.spec.lease_duration_seconds if self._lease is not None else 0
-        return self._observed_at + (duration or 0)
+        return self.observed_at + (duration or 0)
 
     @property
     def reference(self) -> ObjectReference:
@@ -179,10 +168,10 @@ class LeaseLock:
     def observe(self, lease: Lease) -> None:
         """Take note of the Lease as somebody wrote it."""
         self._lease = lease
-        record = _record(lease.spec)
+        record = lease.spec
         if record != self._record:
             self._record = record
-            self._observed_at = clock.monotonic()
+            self.observed_at = clock.monotonic()
 
     def observe_absence(self) -> None:
         """Take note that there is no Lease."""
@@ -202,7 +191,7 @@ class LeaseLock:
         except errors.NotFound:
             self.observe_absence()
             return await self._create()
-        self._in_doubt = False
+        self.in_doubt = False
         self.observe(lease)
         if self.holder and not self.is_ours and self._is_valid():
             return False
@@ -220,7 +209,7 @@ class LeaseLock:
         Raises:
             errors.ApiError: the server refuses.
         """
-        lease = None if self._in_doubt else self._lease
+        lease = None if self.in_doubt else self._lease
         while True:
             try:
                 if lease is None:
@@ -248,26 +237,22 @@ class LeaseLock:
         return True
 
     async def _create(self) -> bool:
-        fresh = Lease(metadata=ObjectMeta(name=self._name, namespace=self._namespace))
-        lease = msgspec.structs.replace(fresh, spec=self._claim(None))
-        self._in_doubt = True
-        try:
-            self._written(await self._leases.create(lease, namespace=self._namespace))
-        except errors.ApiError:
-            self._in_doubt = False
-            raise
+        metadata = ObjectMeta(name=self._name, namespace=self._namespace)
+        lease = Lease(metadata=metadata, spec=self._claim(None))
+        await self._written(self._leases.create(lease, namespace=self._namespace))
         return True
 
     async def _write(self, lease: Lease, spec: LeaseSpec) -> None:
-        self._in_doubt = True
-        try:
-            self._written(await self._leases.replace(msgspec.structs.replace(lease, spec=spec)))
-        except errors.ApiError:
-            self._in_doubt = False
-            raise
+        await self._written(self._leases.replace(msgspec.structs.replace(lease, spec=spec)))
 
-    def _written(self, lease: Lease) -> None:
-        self._in_doubt = False
+    async def _written(self, writing: Awaitable[Lease]) -> None:
+        self.in_doubt = True
+        try:
+            lease = await writing
+        except errors.ApiError:
+            self.in_doubt = False
+            raise
+        self.in_doubt = False
         self._record = None  # our own write always counts as a change
         self.observe(lease)
 
@@ -302,19 +287,6 @@ class LeaseLock:
             renew_time=now,
             lease_transitions=old.lease_transitions or 0,
         )
-
-
-def _record(spec: LeaseSpec) -> _Record:
-    """What is compared to see whether somebody renewed."""
-    return (
-        spec.holder_identity or "",
-        spec.lease_duration_seconds or 0,
-        spec.acquire_time or "",
-        spec.renew_time or "",
-        spec.lease_transitions or 0,
-        spec.strategy or "",
-        spec.preferred_holder or "",
-    )
 
 
 def _micro(text: str | None, default: datetime) -> str:

@@ -79,9 +79,7 @@ class QueueMetrics(Generic[K]):
         now = clock.monotonic()
         self._depth.dec()
         self._started[key] = now
-        added = self._added.pop(key, None)
-        if added is not None:
-            self._waited.observe(now - added)
+        self._waited.observe(now - self._added.pop(key))
 
     def done(self, key: K) -> None:
         """The worker is through with the key."""

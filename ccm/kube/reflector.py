@@ -195,11 +195,16 @@ class Reflector(Generic[T]):
         # A server that says 410 is well: no long pause is left over from an outage.
         self._expiries = self._new_streak()
         self._watch_list = settings.watch_list
-        self._version: str | None = None
+        self.version: str | None = None
+        """The last version seen; None before the first list and after an expiry."""
         self._unseen: _Unseen | None = None
         self._fruitless = 0
         self._progress = False
-        self._last_contact: float | None = None
+        self.last_contact: float | None = None
+        """Monotonic time of the last sign of life of the server; None before the first.
+
+        A quiet but healthy watch gives one at least with each bookmark (about a minute).
+        """
         self._trouble = Outage(
             logger("reflector", resource=resource),
             begins="cannot follow the API server, trying on",
@@ -209,22 +214,9 @@ class Reflector(Generic[T]):
         self._watches = _watches.labels(resource)
 
     @property
-    def last_contact(self) -> float | None:
-        """Monotonic time of the last sign of life of the server; None before the first.
-
-        A quiet but healthy watch gives one at least with each bookmark (about a minute).
-        """
-        return self._last_contact
-
-    @property
     def trouble_since(self) -> float | None:
         """Monotonic time since when lists or watches fail; None while all is well."""
         return self._trouble.since
-
-    @property
-    def resource_version(self) -> str:
-        """The last version seen; empty before the first list and after an expiry."""
-        return self._version or ""
 
     @property
     def _is_initial(self) -> bool:
@@ -237,7 +229,7 @@ class Reflector(Generic[T]):
             try:
                 await self._round()
             except errors.Gone:
-                self._version = None
+                self.version = None
                 self._log.debug("watched version expired, listing again")
                 await asyncio.sleep(self._expiries.next(clock.monotonic()))
             except (errors.KubeError, _Fruitless) as problem:
@@ -252,8 +244,8 @@ class Reflector(Generic[T]):
 
     async def _round(self) -> None:
         """One watch, or one list; returns when the next may follow without a pause."""
-        if self._version is not None:
-            await self._watch(self._version)
+        if self.version is not None:
+            await self._watch(self.version)
         elif self._watch_list:
             await self._watch_from_start()
         else:
@@ -286,7 +278,7 @@ class Reflector(Generic[T]):
             self._sink.remove(key)
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
-        self._version = version
+        self.version = version
         self._unseen = None
         self._fruitless = 0
         self._progress = True
@@ -356,7 +348,7 @@ class Reflector(Generic[T]):
         while self._is_initial:
             left = (
                 min(
-                    (self._last_contact or opened_at) + self._settings.initial_silence_s,
+                    (self.last_contact or opened_at) + self._settings.initial_silence_s,
                     opened_at + self._settings.initial_limit_s,
                 )
                 - clock.monotonic()
@@ -389,8 +381,8 @@ class Reflector(Generic[T]):
             self._sink.remove(event.key)
         if self._unseen is not None and event.type != "BOOKMARK":
             self._unseen.saw(event.key)
-        elif event.resource_version and event.resource_version != self._version:
-            self._version = event.resource_version
+        elif event.resource_version and event.resource_version != self.version:
+            self.version = event.resource_version
             self._progress = True
 
     async def _recover(self, problem: Exception) -> None:
@@ -407,12 +399,12 @@ class Reflector(Generic[T]):
     def _start_over(self, why: str) -> None:
         """Getting nowhere: list anew; if that is what got nowhere, list in pages."""
         self._fruitless = 0
-        if self._version is None and self._watch_list:
+        if self.version is None and self._watch_list:
             self._fall_back(why)
-        self._version = None
+        self.version = None
 
     def _contact(self) -> None:
-        self._last_contact = clock.monotonic()
+        self.last_contact = clock.monotonic()
 
 
 def _is_about_the_way(problem: Exception) -> bool:

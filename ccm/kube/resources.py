@@ -22,7 +22,6 @@ class ListMeta(Wire, frozen=True, kw_only=True):
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
-    remaining_item_count: int | None = None
 
 
 class RawList(Wire, frozen=True, kw_only=True):
@@ -146,6 +145,3 @@ LEASES = Kind(
     complete=True,
 )
 EVENTS = Kind(plural="events", kind="Event", namespaced=True, type=Event)
-
-KINDS: tuple[Kind[Any], ...] = (NODES, SERVICES, LEASES, EVENTS)
-"""Every kind of this table."""

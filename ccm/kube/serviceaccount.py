@@ -9,6 +9,7 @@ Counterpart in client-go: the token source of the dynamic client builder.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import replace
 from datetime import datetime, timedelta
 from urllib.parse import quote
@@ -173,10 +174,8 @@ class ServiceAccount:
             await self._create(self._path, body)
 
     async def _create(self, path: str, body: object) -> None:
-        try:
+        with contextlib.suppress(errors.AlreadyExists):
             await self._send(path, body)
-        except errors.AlreadyExists:
-            return
 
     async def _send(self, path: str, body: object) -> bytes:
         return await self._client.raw("POST", path, body=msgspec.json.encode(body))

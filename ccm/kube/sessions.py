@@ -10,35 +10,24 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
 
 from ccm.base.log import logger
+from ccm.base.wire import aiohttp
 from ccm.kube import errors, tls
 from ccm.kube.credentials import Credential
 
 
-class Session(Protocol):
-    """What is kept here: something made of a TLS context that can be closed."""
-
-    async def close(self) -> None:
-        """Close it and its connections."""
-        ...
-
-
-S = TypeVar("S", bound=Session)
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
-class PooledSession(Generic[S]):
+class PooledSession:
     """A session, the TLS settings it was made of, and how many requests use it."""
 
-    session: S
+    session: aiohttp.ClientSession
     settings: tls.TlsSettings
     users: int = 0
     retired: bool = False
 
 
-class Sessions(Generic[S]):
+class Sessions:
     """The sessions towards one server.
 
     Args:
@@ -50,7 +39,7 @@ class Sessions(Generic[S]):
 
     def __init__(
         self,
-        opener: Callable[[ssl.SSLContext | None], S],
+        opener: Callable[[ssl.SSLContext | None], aiohttp.ClientSession],
         settings: tls.TlsSettings,
         *,
         secure: bool,
@@ -61,8 +50,8 @@ class Sessions(Generic[S]):
         self._settings = settings
         self._secure = secure
         self._source = source
-        self._newest: PooledSession[S] | None = None
-        self._open: set[PooledSession[S]] = set()
+        self._newest: PooledSession | None = None
+        self._open: set[PooledSession] = set()
         self._changing = asyncio.Lock()
 
     def adopt(self, settings: tls.TlsSettings) -> None:
@@ -75,7 +64,7 @@ class Sessions(Generic[S]):
         while self._open:
             await self._open.pop().session.close()
 
-    async def acquire(self, credential: Credential) -> PooledSession[S]:
+    async def acquire(self, credential: Credential) -> PooledSession:
         """The session for a credential, a new one if the TLS settings changed.
 
         Raises:
@@ -90,12 +79,12 @@ class Sessions(Generic[S]):
         newest.users += 1
         return newest
 
-    async def release(self, pooled: PooledSession[S]) -> None:
+    async def release(self, pooled: PooledSession) -> None:
         """End one use of a session; a retired one is closed by its last user."""
         pooled.users -= 1
         await self._close_unused(pooled)
 
-    async def _exchanged(self, wanted: tls.TlsSettings) -> PooledSession[S]:
+    async def _exchanged(self, wanted: tls.TlsSettings) -> PooledSession:
         async with self._changing:
             old = self._newest
             if old is not None and old.settings == wanted:
@@ -110,7 +99,7 @@ class Sessions(Generic[S]):
                 await self._close_unused(old)
             return newest
 
-    async def _close_unused(self, pooled: PooledSession[S]) -> None:
+    async def _close_unused(self, pooled: PooledSession) -> None:
         if pooled.retired and pooled.users == 0 and pooled in self._open:
             self._open.discard(pooled)
             await pooled.session.close()

@@ -4,8 +4,8 @@ One `Transport` per process, shared by all clients. Each attempt of a request ta
 turn at the client's rate limiter, asks for the current credential, is sent, and is
 counted. Repeated are only (client-go's rules): answers 429 and 5xx with a numeric
 Retry-After header, a GET that was cut, and once any request whose rejected credential
-could be renewed. There are no redirects, cookies or proxies. No other module of this
-package knows aiohttp.
+could be renewed. There are no redirects, cookies or proxies. Beside the pool of sessions
+no other module of this package knows aiohttp.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Answer:
     headers: Mapping[str, str]
     body: bytes = field(default=b"", repr=False)
     response: aiohttp.ClientResponse | None = None
-    pooled: PooledSession[aiohttp.ClientSession] | None = None
+    pooled: PooledSession | None = None
 
 
 class Transport:
@@ -298,7 +298,7 @@ class Transport:
         self,
         call: _Call,
         response: aiohttp.ClientResponse,
-        pooled: PooledSession[aiohttp.ClientSession],
+        pooled: PooledSession,
     ) -> _Answer:
         if call.streamed and response.status < 300:
             return _Answer(

@@ -23,6 +23,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from ccm.base import waiting
 from ccm.kube.queue_metrics import QueueMetrics
 
 K = TypeVar("K", bound=Hashable)
@@ -119,7 +120,8 @@ class WorkQueue(Generic[K]):
         self._processing.discard(key)
         if key in self._dirty:
             self._queue(key)
-        self._note_idle()
+        if not self._ready and not self._processing:
+            self._idle.set()
 
     def shut_down(self) -> None:
         """Take nothing in any more; drop delayed keys; let workers empty the queue."""
@@ -132,19 +134,12 @@ class WorkQueue(Generic[K]):
 
     async def drained(self, timeout_s: float) -> bool:
         """After `shut_down`: wait until no key is queued or in work; False when too late."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        return self._idle.is_set()
+        return await waiting.wait_for(self._idle, timeout_s)
 
     def _queue(self, key: K) -> None:
         self._ready.push(key, background=key in self._unhurried)
         self._idle.clear()
         self._wake_getter()
-
-    def _note_idle(self) -> None:
-        if not self._ready and not self._processing:
-            self._idle.set()
 
     async def _wait_for_key(self) -> None:
         getter = asyncio.get_running_loop().create_future()

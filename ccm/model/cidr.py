@@ -14,7 +14,6 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _MAPPED_BITS = 96
 _MOST_DIGITS = 3
-_NO_LENGTH = 1000
 
 
 def parse_cidr(text: str) -> Network | None:
@@ -23,8 +22,9 @@ def parse_cidr(text: str) -> Network | None:
     parsed = parse_ip(address)
     if parsed is None or not separator or not length.isascii() or not length.isdigit():
         return None
-    digits = length.lstrip("0") or "0"
-    bits = int(digits) if len(digits) <= _MOST_DIGITS else _NO_LENGTH
+    if len(length.lstrip("0")) > _MOST_DIGITS:  # Python refuses to read thousands of digits
+        return None
+    bits = int(length)
     if parsed.version == 4 and ":" in address:
         return _mapped(parsed, bits)
     if bits > parsed.max_prefixlen:

@@ -10,12 +10,9 @@ from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire
 
 TYPE_LOAD_BALANCER = "LoadBalancer"
 TYPE_NODE_PORT = "NodePort"
-TYPE_CLUSTER_IP = "ClusterIP"
-TYPE_EXTERNAL_NAME = "ExternalName"
 
 POLICY_LOCAL = "Local"
-POLICY_CLUSTER = "Cluster"
-"""Values of `externalTrafficPolicy`: keep traffic on the node it reached, or spread it."""
+"""Value of `externalTrafficPolicy`: keep traffic on the node it reached."""
 
 
 class ServicePort(Wire, frozen=True, kw_only=True):

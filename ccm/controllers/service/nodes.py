@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from ccm.base.booleans import parse_bool
 from ccm.model import Node, names
-from ccm.model.booleans import parse_bool
 
 NAMES_SHOWN = 20
 """Most node names in a message (Go cloud-provider, service controller)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -56,26 +57,17 @@ async def looks_only(stage: Stage) -> None:
         await asyncio.Event().wait()
 
 
-async def changes(stage: Stage) -> None:
-    async with drain.unit():
-        await stage.change("first")
-        stage.said.append("first done")
+def changes(*what: str, in_unit: bool = True) -> Callable[[Stage], Coroutine[Any, Any, None]]:
+    async def work(stage: Stage) -> None:
+        async with drain.unit() if in_unit else contextlib.nullcontext():
+            for each in what:
+                await stage.change(each, long=each == "long")
+            stage.said.append("done")
+
+    return work
 
 
-async def changes_twice(stage: Stage) -> None:
-    async with drain.unit():
-        await stage.change("first")
-        await stage.change("second")
-
-
-async def changes_at_length(stage: Stage) -> None:
-    async with drain.unit():
-        await stage.change("first")
-        await stage.change("long", long=True)
-
-
-async def changes_without_a_unit(stage: Stage) -> None:
-    await stage.change("lone")
+ONE, LONE = changes("first"), changes("lone", in_unit=False)
 
 
 async def leaves_a_task_behind(stage: Stage) -> None:
@@ -118,10 +110,12 @@ async def test_what_only_looks_is_not_waited_for() -> None:
 @pytest.mark.parametrize(
     ("work", "said"),
     [
-        pytest.param(changes, ["first", "first done"], id="a-unit-comes-to-its-end"),
-        pytest.param(changes_twice, ["first", "second"], id="its-next-change-is-made"),
-        pytest.param(changes_at_length, ["first"], id="but-none-that-takes-long"),
-        pytest.param(changes_without_a_unit, ["lone"], id="a-change-without-a-unit"),
+        pytest.param(ONE, ["first", "done"], id="a-unit-comes-to-its-end"),
+        pytest.param(
+            changes("first", "second"), ["first", "second", "done"], id="its-next-change-is-made"
+        ),
+        pytest.param(changes("first", "long"), ["first"], id="but-none-that-takes-long"),
+        pytest.param(LONE, ["lone", "done"], id="a-change-without-a-unit"),
         pytest.param(leaves_a_task_behind, ["left behind"], id="a-task-that-outlives-its-unit"),
     ],
 )
@@ -161,7 +155,7 @@ async def test_a_change_beside_another_comes_to_its_end_too(
 
 
 async def test_what_takes_too_long_is_reported() -> None:
-    stage = await run(changes)
+    stage = await run(ONE)
     stopped = await stage.stop()
 
     await advance(GRACE_S - 0.1)
@@ -174,7 +168,7 @@ async def test_what_takes_too_long_is_reported() -> None:
     assert stage.drain.under_way == 0
 
 
-@pytest.mark.parametrize("work", [changes, changes_without_a_unit, leaves_a_task_behind])
+@pytest.mark.parametrize("work", [ONE, LONE, leaves_a_task_behind])
 async def test_nothing_new_is_begun(work: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
     stage = Stage()
     stage.door.set()
@@ -192,6 +186,6 @@ async def test_without_a_drain_everything_is_allowed() -> None:
     stage = Stage()
     stage.door.set()
 
-    await changes_at_length(stage)
+    await changes("first", "long")(stage)
 
-    assert stage.said == ["first", "long"]
+    assert stage.said == ["first", "long", "done"]

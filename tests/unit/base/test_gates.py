@@ -14,25 +14,23 @@ KNOWN = (
 )
 
 
-def enabled(settings: dict[str, bool]) -> set[str]:
+@pytest.mark.parametrize(
+    ("settings", "enabled"),
+    [
+        pytest.param({}, {"Tried", "Settled"}, id="defaults"),
+        pytest.param(
+            {"AllAlpha": True, "AllBeta": False}, {"Early", "Settled"}, id="a group spares locked"
+        ),
+        pytest.param(
+            {"Early": False, "AllAlpha": True}, {"Tried", "Settled"}, id="its own wins over a group"
+        ),
+        pytest.param({"Settled": True}, {"Tried", "Settled"}, id="locked to what it is"),
+    ],
+)
+def test_settings_change_gates(settings: dict[str, bool], enabled: set[str]) -> None:
     gates = Gates(KNOWN, settings)
-    return {gate.name for gate in KNOWN if gates.enabled(gate.name)}
 
-
-def test_gates_have_their_defaults_when_nobody_sets_them() -> None:
-    assert enabled({}) == {"Tried", "Settled"}
-
-
-def test_a_group_sets_its_stage_and_spares_what_is_locked() -> None:
-    assert enabled({"AllAlpha": True, "AllBeta": False}) == {"Early", "Settled"}
-
-
-def test_a_gates_own_setting_wins_over_its_group() -> None:
-    assert enabled({"Early": False, "AllAlpha": True}) == {"Tried", "Settled"}
-
-
-def test_a_locked_gate_may_be_set_to_what_it_is() -> None:
-    assert enabled({"Settled": True}) == {"Tried", "Settled"}
+    assert {gate.name for gate in KNOWN if gates.enabled(gate.name)} == enabled
 
 
 def test_all_faults_are_told_at_once() -> None:

@@ -39,16 +39,6 @@ def test_a_counter_has_its_suffix_once_and_no_created_series() -> None:
     assert lines(name) == [f"{name}_total 1.0"]
 
 
-def test_a_gauge_goes_up_and_down() -> None:
-    name = fresh_name()
-    gauge = metrics.gauge(name, "help")
-
-    gauge.inc(3)
-    gauge.dec()
-
-    assert lines(name) == [f"{name} 2.0"]
-
-
 def test_a_counter_may_do_without_its_suffix() -> None:
     name = fresh_name()
 

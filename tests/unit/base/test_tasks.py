@@ -31,24 +31,6 @@ async def test_a_spawned_task_has_its_name() -> None:
     assert task.cancelled()
 
 
-async def test_a_failing_task_of_a_group_ends_the_others() -> None:
-    async def fails() -> None:
-        raise ValueError("broken")
-
-    started: list[asyncio.Task[None]] = []
-
-    async def run() -> None:
-        async with tasks.Group() as group:
-            started.append(group.start(for_ever(), name="waits"))
-            started.append(group.start(fails(), name="fails"))
-
-    with pytest.raises(ExceptionGroup) as raised:
-        await run()
-
-    assert raised.group_contains(ValueError, match="broken")
-    assert [task.cancelled() for task in started] == [True, False]
-
-
 async def test_joining_takes_finished_tasks_nothing_and_a_second_time() -> None:
     async def fails() -> None:
         raise ValueError("dropped")

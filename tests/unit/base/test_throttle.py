@@ -9,76 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccm.base import tasks, throttle
+from ccm.base import tasks
 from ccm.base.throttle import TokenBucket, Unlimited, bucket
 from ccm.testing.clock import advance, elapsed_s, jump, settle
 
 pytestmark = pytest.mark.virtual_time
-
-
-async def take(limiter: throttle.Limiter, count: int) -> list[float]:
-    return [await limiter.acquire() for _ in range(count)]
-
-
-async def test_the_call_after_the_burst_waits_for_one_token() -> None:
-    limiter = TokenBucket(qps=20, burst=30)
-
-    waits = await take(limiter, 31)
-
-    assert waits[:30] == [0.0] * 30
-    assert waits[30] == pytest.approx(0.05)
-
-
-async def test_a_full_bucket_grows_no_further() -> None:
-    limiter = TokenBucket(qps=10, burst=2)
-    jump(3600)
-
-    waits = await take(limiter, 4)
-
-    assert waits == pytest.approx([0.0, 0.0, 0.1, 0.1])
-
-
-async def test_a_thousand_waiters_are_served_in_order_and_on_time() -> None:
-    limiter = TokenBucket(qps=50, burst=10)
-    served: list[tuple[int, float]] = []
-
-    async def waiter(number: int) -> None:
-        await limiter.acquire()
-        served.append((number, elapsed_s()))
-
-    await tasks.bounded(range(1000), waiter, limit=1000, name="waiter")
-
-    assert [number for number, _ in served] == list(range(1000))
-    expected = [max(0, number - 9) / 50 for number in range(1000)]
-    assert [moment for _, moment in served] == pytest.approx(expected, abs=1e-6)
-
-
-async def test_a_cancelled_waiter_takes_no_token() -> None:
-    limiter = TokenBucket(qps=1, burst=1)
-    await limiter.acquire()
-    waiters = [tasks.spawn(limiter.acquire(), name=str(number)) for number in range(3)]
-    await advance(0.5)
-
-    await tasks.cancel_and_join(waiters[0])
-    await advance(0.5)
-
-    assert waiters[1].done()
-    assert waiters[1].result() == pytest.approx(1.0)
-    await advance(1.0)
-    assert waiters[2].result() == pytest.approx(2.0)
-
-
-async def test_head_and_follower_cancelled_at_once_leave_the_line_in_order() -> None:
-    limiter = TokenBucket(qps=1, burst=1)
-    await limiter.acquire()
-    waiters = [tasks.spawn(limiter.acquire(), name=str(number)) for number in range(3)]
-    await settle()
-
-    await tasks.cancel_and_join(*waiters)
-
-    assert [waiter.cancelled() for waiter in waiters] == [True, True, True]
-    await advance(1.0)
-    assert limiter.try_acquire()
 
 
 @settings(max_examples=60, deadline=None)
@@ -154,11 +89,13 @@ async def test_a_negative_rate_means_no_limit() -> None:
     limiter = bucket(-1, 10)
 
     assert isinstance(limiter, Unlimited)
-    assert await take(limiter, 500) == [0.0] * 500
+    assert [await limiter.acquire() for _ in range(500)] == [0.0] * 500
 
 
 async def test_zero_takes_the_client_library_defaults() -> None:
-    waits = await take(bucket(0, 0), 11)
+    limiter = bucket(0, 0)
+
+    waits = [await limiter.acquire() for _ in range(11)]
 
     assert waits[:10] == [0.0] * 10
     assert waits[10] == pytest.approx(0.2)

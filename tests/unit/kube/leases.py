@@ -14,6 +14,7 @@ from ccm.kube.client import WatchEvent
 from ccm.model import Lease, LeaseSpec, ObjectMeta
 from ccm.model.times import format_micro_time
 from ccm.testing.clock import elapsed_s
+from tests.unit.kube.scripted import event
 
 NAMESPACE = "kube-system"
 NAME = "ccm"
@@ -92,18 +93,12 @@ class Server:
         self.watches_opened += 1
         queue: asyncio.Queue[WatchEvent[Lease]] = asyncio.Queue()
         if self.lease is not None:
-            queue.put_nowait(_event("ADDED", self.lease))
+            queue.put_nowait(event("ADDED", self.lease))
         self._watchers.add(queue)
         try:
-            yield self._play(queue)
+            yield _play(queue)
         finally:
             self._watchers.discard(queue)
-
-    async def _play(
-        self, queue: asyncio.Queue[WatchEvent[Lease]]
-    ) -> AsyncIterator[WatchEvent[Lease]]:
-        while True:
-            yield await queue.get()
 
     async def _pass(self, verb: str) -> None:
         self.calls.append((elapsed_s(), verb))
@@ -128,14 +123,9 @@ class Server:
 
     def _tell(self, type_: str, lease: Lease) -> None:
         for queue in self._watchers:
-            queue.put_nowait(_event(type_, lease))
+            queue.put_nowait(event(type_, lease))
 
 
-def _event(type_: str, lease: Lease) -> WatchEvent[Lease]:
-    return WatchEvent(
-        type=type_,  # type: ignore[arg-type]
-        object=lease,
-        resource_version=lease.resource_version,
-        key=lease.key,
-        wire_type=type_,
-    )
+async def _play(queue: asyncio.Queue[WatchEvent[Lease]]) -> AsyncIterator[WatchEvent[Lease]]:
+    while True:
+        yield await queue.get()

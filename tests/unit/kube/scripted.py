@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
 from ccm.kube.client import Page, WatchEvent
-from ccm.model import Node, NodeSpec, ObjectMeta
-from ccm.testing.clock import elapsed_s
+from ccm.model import Node
+from ccm.model.meta import KubeObject
+from ccm.testing import builders
+from ccm.testing.clock import advance, elapsed_s
 
+T = TypeVar("T", bound=KubeObject)
 Step = WatchEvent[Node] | Exception | float
 """An event, a failure, or seconds of silence."""
 
 
-def node(name: str, version: int, *, provider_id: str = "") -> Node:
-    return Node(
-        metadata=ObjectMeta(name=name, uid=f"uid-{name}", resource_version=str(version)),
-        spec=NodeSpec(provider_id=provider_id),
-    )
+def node(name: str, version: int) -> Node:
+    return builders.node(name, resource_version=str(version))
 
 
-def added(obj: Node) -> WatchEvent[Node]:
-    return _event("ADDED", obj)
-
-
-def modified(obj: Node) -> WatchEvent[Node]:
-    return _event("MODIFIED", obj)
-
-
-def deleted(obj: Node) -> WatchEvent[Node]:
-    return _event("DELETED", obj)
-
-
-def _event(type_: str, obj: Node) -> WatchEvent[Node]:
+def event(type_: str, obj: T) -> WatchEvent[T]:
     return WatchEvent(
         type=type_,  # type: ignore[arg-type]
         object=obj,
@@ -43,6 +33,18 @@ def _event(type_: str, obj: Node) -> WatchEvent[Node]:
         key=obj.key,
         wire_type=type_,
     )
+
+
+def added(obj: T) -> WatchEvent[T]:
+    return event("ADDED", obj)
+
+
+def modified(obj: T) -> WatchEvent[T]:
+    return event("MODIFIED", obj)
+
+
+def deleted(obj: T) -> WatchEvent[T]:
+    return event("DELETED", obj)
 
 
 def bookmark(version: int, *, end: bool = False) -> WatchEvent[Node]:
@@ -61,15 +63,24 @@ def malformed(key: str, version: int, wire_type: str = "MODIFIED") -> WatchEvent
     )
 
 
-def page(
-    items: Sequence[Node], version: int, *, continue_: str = "", malformed: Sequence[str] = ()
-) -> Page[Node]:
-    return Page(
-        items=items,
-        resource_version=str(version),
-        continue_=continue_,
-        malformed_keys=malformed,
-    )
+def page(items: Sequence[Node], version: int, *, malformed: Sequence[str] = ()) -> Page[Node]:
+    return Page(items=items, resource_version=str(version), malformed_keys=malformed)
+
+
+def first_page(items: Sequence[Node], version: int) -> Page[Node]:
+    return Page(items=items, resource_version=str(version), continue_="more")
+
+
+@contextlib.asynccontextmanager
+async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """What never ends by itself runs for as long as the block."""
+    task = spawn(work, name="work")
+    try:
+        await advance(0)
+        yield
+        assert not task.done(), "it ended by itself"
+    finally:
+        await cancel_and_join(task)
 
 
 def api_error(status: int, retry_after: float | None = None) -> errors.ApiError:
@@ -154,6 +165,11 @@ class Server:
                 yield step
             else:
                 await asyncio.sleep(step)
+
+    @property
+    def versions(self) -> list[str]:
+        """Where each watch began."""
+        return [call.version for call in self.of("watch")]
 
     def of(self, verb: str) -> list[Call]:
         return [call for call in self.calls if call.verb == verb]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from ccm.base.files import signature
 from ccm.kube import config
 from ccm.kube.config import ClusterConfig, ConfigError
 from ccm.kube.errors import NoCredentials
+from ccm.kube.tls import TlsSettings
 from tests.unit.kube.wire import CERTS
 
 V1 = "client.authentication.k8s.io/v1"
@@ -23,6 +23,11 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 def _data(name: str) -> str:
     return base64.b64encode((CERTS / name).read_bytes()).decode()
+
+
+def _exec(**section: Any) -> dict[str, Any]:
+    """A user whom a program proves."""
+    return {"exec": {"apiVersion": V1, "command": "x", "interactiveMode": "Never", **section}}
 
 
 @pytest.fixture
@@ -40,25 +45,16 @@ def account(tmp_path: Path) -> Path:
 def write(tmp_path: Path) -> Any:
     """Write a kubeconfig with one context."""
 
-    def write(
-        cluster: dict[str, Any] | None = None,
-        user: dict[str, Any] | None = None,
-        context: dict[str, Any] | None = None,
-        *,
-        name: str = "config",
-        label: str = "main",
-    ) -> str:
+    def write(*, name: str = "config", label: str = "main", **parts: dict[str, Any]) -> str:
+        place = {"cluster": "c", "user": "u", **parts.get("context", {})}
+        cluster = {"server": "https://api:6443", **parts.get("cluster", {})}
         content = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": label,
-            "contexts": [
-                {"name": label, "context": {"cluster": "c", "user": "u", **(context or {})}}
-            ],
-            "clusters": [
-                {"name": "c", "cluster": {"server": "https://api:6443", **(cluster or {})}}
-            ],
-            "users": [{"name": "u", "user": user or {}}],
+            "contexts": [{"name": label, "context": place}],
+            "clusters": [{"name": "c", "cluster": cluster}],
+            "users": [{"name": "u", "user": parts.get("user", {})}],
         }
         path = tmp_path / name
         path.write_text(yaml.safe_dump(content))
@@ -82,10 +78,13 @@ async def test_a_pod_finds_its_server(account: Path) -> None:
     assert await _header(found) == "Bearer pod-token"
 
 
-def test_an_ipv6_host_gets_brackets(account: Path) -> None:
+def test_a_pod_may_have_an_ipv6_server_and_no_namespace(account: Path) -> None:
+    (account / "namespace").unlink()
     environ = {**POD, "KUBERNETES_SERVICE_HOST": "fd00::1"}
 
-    assert config.load(environ=environ, service_account=account).server == "https://[fd00::1]:443"
+    found = config.load(environ=environ, service_account=account)
+
+    assert (found.server, found.namespace) == ("https://[fd00::1]:443", "default")
 
 
 @pytest.mark.parametrize("missing", sorted(POD))
@@ -130,12 +129,6 @@ async def test_what_was_loaded_stays_when_its_files_change(account: Path) -> Non
     assert all(signature(path) != before for path, before in found.files.items())
 
 
-def test_a_pod_without_a_namespace_file_is_in_default(account: Path) -> None:
-    (account / "namespace").unlink()
-
-    assert config.load(environ=POD, service_account=account).namespace == "default"
-
-
 async def test_a_master_alone_is_reached_anonymously() -> None:
     found = config.load("", "127.0.0.1:8080", environ={})
 
@@ -171,44 +164,32 @@ async def test_a_token_file_beside_the_kubeconfig_wins_over_a_token(
     assert await _header(found) == "Bearer from-file"
 
 
-@pytest.mark.parametrize("field", ["client-certificate", "client-certificate-data"])
-def test_client_certificates_go_into_tls(write: Any, tmp_path: Path, field: str) -> None:
-    for name in ("client-a.pem", "client-a.key.pem"):
+@pytest.mark.parametrize("files", [{"client-a.pem", "client-a.key.pem"}, set()])
+def test_client_certificates_go_into_tls(write: Any, tmp_path: Path, files: set[str]) -> None:
+    for name in files:
         (tmp_path / name).write_bytes((CERTS / name).read_bytes())
-    user = (
-        {"client-certificate": "client-a.pem", "client-key": "client-a.key.pem"}
-        if field == "client-certificate"
-        else {
-            "client-certificate-data": _data("client-a.pem"),
-            "client-key-data": _data("client-a.key.pem"),
-        }
-    )
+    named = {"client-certificate": "client-a.pem", "client-key": "client-a.key.pem"}
+    inline = {f"{field}-data": _data(name) for field, name in named.items()}
 
-    found = config.load(write(user=user))
+    found = config.load(write(user=named if files else inline))
 
-    certificate = found.tls.certificate
-    assert certificate is not None
-    assert certificate.chain == (CERTS / "client-a.pem").read_bytes()
-    files = {path.name for path in found.files}
-    assert files == (
-        {"client-a.pem", "client-a.key.pem"} if field == "client-certificate" else set()
-    )
+    assert found.tls.certificate is not None
+    assert found.tls.certificate.chain == (CERTS / "client-a.pem").read_bytes()
+    assert {path.name for path in found.files} == files
 
 
 def test_the_clusters_settings_are_honoured(write: Any) -> None:
-    found = config.load(
-        write(
-            cluster={
-                "tls-server-name": "apiserver.test",
-                "disable-compression": True,
-                "certificate-authority-data": _data("authority-one.pem"),
-                "extensions": [{"name": "minikube", "extension": {}}],
-            }
-        )
-    )
+    settings = {
+        "tls-server-name": "apiserver.test",
+        "disable-compression": True,
+        "certificate-authority-data": _data("authority-one.pem"),
+        "extensions": [{"name": "minikube", "extension": {}}],
+    }
 
-    assert found.tls.server_name == "apiserver.test"
-    assert found.tls.authorities == (CERTS / "authority-one.pem").read_bytes()
+    found = config.load(write(cluster=settings))
+
+    authorities = (CERTS / "authority-one.pem").read_bytes()
+    assert found.tls == TlsSettings(authorities=authorities, server_name="apiserver.test")
     assert found.disable_compression
 
 
@@ -261,11 +242,7 @@ def test_an_empty_field_is_no_setting(write: Any) -> None:
         ("cluster", {"server": 5}, "server: must be a string"),
         ("cluster", {"insecure-skip-tls-verify": "yes"}, "must be true or false"),
         ("cluster", {"certificate-authority": "nowhere.pem"}, "nowhere.pem"),
-        (
-            "cluster",
-            {"certificate-authority-data": "?"},
-            "certificate-authority-data: is not base64",
-        ),
+        ("cluster", {"certificate-authority-data": "?"}, "authority-data: is not base64"),
         ("cluster", {"certificate-authority-data": "Tm9wZQ=="}, "no certificate found"),
         (
             "cluster",
@@ -305,58 +282,43 @@ def test_a_faulty_field_is_named(write: Any, part: str, fields: dict[str, Any], 
     ],
 )
 def test_a_faulty_exec_section_is_named(write: Any, change: dict[str, Any], words: str) -> None:
-    section = {"apiVersion": V1, "command": "x", "interactiveMode": "Never", **change}
-
     with pytest.raises(ConfigError, match=f"user 'u': exec: .*{words}"):
-        config.load(write(user={"exec": section}))
+        config.load(write(user=_exec(**change)))
+
+
+_PLUGIN = """#!/bin/sh
+printf %s "$KUBERNETES_EXEC_INFO" > "${0%/*}/asked"
+status="\\"status\\": {\\"token\\": \\"$2.$FLAVOUR.$OUTER\\"}"
+printf '{"apiVersion": "%s", "kind": "ExecCredential", %s}' "$1" "$status"
+"""
 
 
 async def test_an_exec_plugin_beside_the_kubeconfig_is_run(write: Any, tmp_path: Path) -> None:
-    script = tmp_path / "bin" / "plugin"
-    script.parent.mkdir()
-    script.write_text(
-        f"#!{sys.executable}\n"
-        "import json, os, sys\n"
-        "asked = json.loads(os.environ['KUBERNETES_EXEC_INFO'])['spec']['cluster']\n"
-        "token = '|'.join([*sys.argv[1:], os.environ['FLAVOUR'], os.environ['OUTER'],"
-        " asked['server'], asked['config']['audience'],"
-        " asked['certificate-authority-data'][:4]])\n"
-        f"print(json.dumps({{'apiVersion': '{V1}', 'kind': 'ExecCredential',"
-        " 'status': {'token': token}}))\n"
+    (tmp_path / "plugin").write_text(_PLUGIN)
+    (tmp_path / "plugin").chmod(0o755)
+    told = {"name": "client.authentication.k8s.io/exec", "extension": {"audience": "people"}}
+    authority = _data("authority-one.pem")
+    user = _exec(
+        command="./plugin",
+        args=[V1, "get"],
+        env=[{"name": "FLAVOUR", "value": "vanilla"}],
+        interactiveMode="IfAvailable",
+        provideClusterInfo=True,
     )
-    script.chmod(0o755)
-    (tmp_path / "ca.pem").write_bytes((CERTS / "authority-one.pem").read_bytes())
-    path = write(
-        cluster={
-            "certificate-authority": "ca.pem",
-            "extensions": [
-                {
-                    "name": "client.authentication.k8s.io/exec",
-                    "extension": {"audience": "people"},
-                }
-            ],
-        },
-        user={
-            "exec": {
-                "apiVersion": V1,
-                "command": "./bin/plugin",
-                "args": ["get"],
-                "env": [{"name": "FLAVOUR", "value": "vanilla"}],
-                "interactiveMode": "IfAvailable",
-                "provideClusterInfo": True,
-            }
-        },
-    )
+    path = write(cluster={"certificate-authority-data": authority, "extensions": [told]}, user=user)
 
     found = config.load(path, environ={"OUTER": "outer", "FLAVOUR": "plain"})
 
-    assert await _header(found) == "Bearer get|vanilla|outer|https://api:6443|people|LS0t"
+    assert await _header(found) == "Bearer get.vanilla.outer"
+    assert json.loads((tmp_path / "asked").read_text())["spec"]["cluster"] == {
+        "server": "https://api:6443",
+        "config": {"audience": "people"},
+        "certificate-authority-data": authority,
+    }
 
 
 async def test_a_failing_exec_plugin_is_never_replaced_by_nobody(write: Any) -> None:
-    section = {"apiVersion": V1, "command": "false", "interactiveMode": "Never"}
-
-    found = config.load(write(user={"exec": section}))
+    found = config.load(write(user=_exec(command="false")))
 
     with pytest.raises(NoCredentials, match="code 1"):
         await found.credentials.current()

@@ -57,21 +57,14 @@ async def test_a_token_is_asked_for_once(tmp_path: Path, version: str) -> None:
     settings = _settings(tmp_path, _answer(version, token="t1"), api_version=version)
     plugin = ExecPlugin(settings)
 
-    credentials = [await plugin.current() for _ in range(3)]
+    credentials = await asyncio.gather(*(plugin.current() for _ in range(3)))
+    credentials.append(await plugin.current())
 
     assert {credential.header for credential in credentials} == {"Bearer t1"}
     assert _calls(tmp_path) == [
         {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
     ]
     assert (tmp_path / "environ").read_text() == "vanilla"
-
-
-async def test_callers_at_the_same_time_share_one_run(tmp_path: Path) -> None:
-    plugin = ExecPlugin(_settings(tmp_path, _answer(token="t1")))
-
-    await asyncio.gather(*(plugin.current() for _ in range(5)))
-
-    assert len(_calls(tmp_path)) == 1
 
 
 async def test_an_expired_credential_is_asked_for_anew(hand: HandClock, tmp_path: Path) -> None:
@@ -101,14 +94,6 @@ async def test_a_rejected_credential_is_asked_for_anew_once(
     assert several == [True, True, True]
     assert len(_calls(tmp_path)) == 2
     assert not await plugin.rejected(await plugin.current(), sent_at)
-
-
-async def test_the_cluster_is_told_if_wanted(tmp_path: Path) -> None:
-    settings = _settings(tmp_path, _answer(token="t"), cluster={"server": "https://s"})
-
-    await ExecPlugin(settings).current()
-
-    assert _calls(tmp_path)[0]["spec"]["cluster"] == {"server": "https://s"}
 
 
 async def test_a_client_certificate_comes_with_its_key(tmp_path: Path) -> None:
@@ -143,19 +128,22 @@ async def test_a_bad_answer_is_an_error(tmp_path: Path, answer: str, words: str)
     assert "secret" not in str(caught.value)
 
 
-async def test_a_missing_program_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    settings = _settings(tmp_path, command="no-such-plugin", install_hint="get it there")
-
-    with pytest.raises(NoCredentials, match=r"no-such-plugin.*get it there"):
-        await ExecPlugin(settings).current()
+_FAILING = "import sys; print('log in first', file=sys.stderr); sys.exit(3)"
 
 
-async def test_a_failing_program_is_an_error_with_its_words(tmp_path: Path) -> None:
-    code = "import sys; print('log in first', file=sys.stderr); sys.exit(3)"
-    settings = _settings(tmp_path, args=("-c", code))
-
-    with pytest.raises(NoCredentials, match="code 3: log in first"):
-        await ExecPlugin(settings).current()
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"args": ("-c", _FAILING)}, "code 3: log in first"),
+        ({"command": "no-such-plugin", "install_hint": "here"}, "no-such-plugin.*here"),
+    ],
+    ids=["its words", "a hint"],
+)
+async def test_a_failing_program_is_an_error(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(NoCredentials, match=words):
+        await ExecPlugin(_settings(tmp_path, **changes)).current()
 
 
 async def test_a_failing_renewal_after_a_rejection_changes_nothing(

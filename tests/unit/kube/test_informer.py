@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -24,6 +21,7 @@ from tests.unit.kube.scripted import (
     modified,
     node,
     page,
+    running,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -66,35 +64,23 @@ def informer_of(server: Server, **options: Any) -> Informer[Node]:
     return Informer(server, resource="nodes", rng=random.Random(1), **options)
 
 
-@contextlib.asynccontextmanager
-async def running(thing: Informer[Node] | Informers) -> AsyncIterator[None]:
-    task = asyncio.create_task(thing.run())
-    try:
-        await advance(0)
-        yield
-        assert not task.done()
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
-    server = Server()
-    server.watches = [
-        [
-            added(node("a", 1)),
-            bookmark(2, end=True),
-            1.0,
-            added(node("b", 3)),
-            modified(node("a", 4)),
-            deleted(node("b", 5)),
+    server = Server(
+        watches=[
+            [
+                added(node("a", 1)),
+                bookmark(2, end=True),
+                1.0,
+                added(node("b", 3)),
+                modified(node("a", 4)),
+                deleted(node("b", 5)),
+            ]
         ]
-    ]
+    )
     informer = informer_of(server)
     listener = listen(informer)
     before = informer.has_synced
-    async with running(informer):
+    async with running(informer.run()):
         assert (before, informer.has_synced) == (False, True)
         assert listener.heard == ["add a@1 initial"]
         await advance(1)
@@ -104,23 +90,23 @@ async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
 
 
 async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_silent() -> None:
-    server = Server()
-    server.lists = [
-        page([node("same", 1), node("changed", 2), node("gone", 3)], 10),
-        page([node("same", 1), node("changed", 12), node("new", 13)], 20),
-    ]
-    server.watches = [api_error(410)]
+    server = Server(
+        lists=[
+            page([node("same", 1), node("changed", 2), node("gone", 3)], 10),
+            page([node("same", 1), node("changed", 12), node("new", 13)], 20),
+        ],
+        watches=[api_error(410)],
+    )
     informer = informer_of(server, settings=PAGES)
     listener = listen(informer)
-    async with running(informer):
+    async with running(informer.run()):
         listener.heard.clear()
         await advance(5)
         assert listener.heard == ["update changed@2->12", "add new@13", "delete gone@3"]
 
 
 async def test_a_failing_handler_stops_nobody() -> None:
-    server = Server()
-    server.lists = [page([node("a", 1), node("b", 2)], 10)]
+    server = Server(lists=[page([node("a", 1), node("b", 2)], 10)])
     informer = informer_of(server, settings=PAGES)
 
     def broken(obj: Node, initial: bool) -> None:
@@ -128,16 +114,14 @@ async def test_a_failing_handler_stops_nobody() -> None:
 
     informer.add_handler(name="broken", on_add=broken)
     listener = listen(informer)
-    async with running(informer):
+    async with running(informer.run()):
         assert listener.heard == ["add a@1 initial", "add b@2 initial"]
 
 
 async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> None:
-    server = Server()
-    server.lists = [page([node("a", 1)], 10)]
-    server.watches = [[5.0, modified(node("a", 11))]]
+    server = Server(lists=[page([node("a", 1)], 10)], watches=[[5.0, modified(node("a", 11))]])
     informer = informer_of(server, settings=PAGES)
-    async with running(informer):
+    async with running(informer.run()):
         late = listen(informer)
         assert late.heard == ["add a@1 initial"]
         deaf: list[Node] = []
@@ -150,11 +134,10 @@ async def test_a_late_handler_gets_the_content_and_a_removed_one_nothing() -> No
 
 
 async def test_a_resync_delivers_everything_again_from_the_store() -> None:
-    server = Server()
-    server.lists = [page([node(f"n{n}", n + 1) for n in range(1200)], 2000)]
+    server = Server(lists=[page([node(f"n{n}", n + 1) for n in range(1200)], 2000)])
     informer = informer_of(server, settings=PAGES, resync_s=600)
     listener = listen(informer)
-    async with running(informer):
+    async with running(informer.run()):
         listener.heard.clear()
         await advance(599)
         assert listener.heard == []
@@ -185,11 +168,10 @@ class Client:
 
 
 async def test_one_informer_per_kind_also_when_asked_for_later() -> None:
-    server = Server()
-    server.lists = [page([node("a", 1)], 10), page([node("b", 1)], 10)]
+    server = Server(lists=[page([node("a", 1)], 10), page([node("b", 1)], 10)])
     client = Client(server)
     informers = Informers(client, settings=PAGES)
-    async with running(informers):
+    async with running(informers.run()):
         first = informers.of(NODES)
         assert informers.of(NODES) is first
         assert client.asked == [NODES]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from ccm.base import clock
 from ccm.base.metrics import REGISTRY
@@ -53,12 +54,9 @@ class Recorder:
 class Replica:
     """One process of several."""
 
-    def __init__(
-        self, server: Server, identity: str = "baz", *, watch: bool = True, tidy_up_s: float = 0
-    ) -> None:
+    def __init__(self, server: Server, identity: str = "baz", *, tidy_up_s: float = 0) -> None:
         self.work = Work(tidy_up_s=tidy_up_s)
         self.recorder = Recorder()
-        self.leaders: list[str] = []
         self.lost: list[float] = []
         self.parting_s = 0.0
         self.parting: list[tuple[float, str | None, int]] = []
@@ -66,10 +64,8 @@ class Replica:
             server,
             LeaderElectionConfig(namespace=NAMESPACE, name=NAME, identity=identity),
             recorder=self.recorder,
-            on_new_leader=self.leaders.append,
             on_lost=lambda: self.lost.append(elapsed_s()),
             before_release=lambda: self.part(server),
-            watch=watch,
             rng=random.Random(identity),
         )
         self.task = asyncio.create_task(self.elector.run(self.work))
@@ -91,42 +87,54 @@ class Replica:
         return None if self.task.cancelled() else self.task.exception()
 
 
-@contextlib.asynccontextmanager
-async def ended(*replicas: Replica) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        for replica in replicas:
-            replica.task.cancel()
-        await advance(60)
-        await asyncio.gather(*(replica.task for replica in replicas), return_exceptions=True)
+class Cluster(Server):
+    """A server and its replicas, which end with the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replicas: list[Replica] = []
+
+    def start(self, identity: str = "baz", **options: Any) -> Replica:
+        self.replicas.append(Replica(self, identity, **options))
+        return self.replicas[-1]
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    yield cluster
+    await ended(*cluster.replicas)
+
+
+async def ended(*replicas: Replica) -> None:
+    for replica in replicas:
+        replica.task.cancel()
+    await advance(60)
+    await asyncio.gather(*(replica.task for replica in replicas), return_exceptions=True)
 
 
 def status() -> float | None:
     return REGISTRY.get_sample_value("leader_election_master_status", {"name": NAME})
 
 
-async def test_the_first_replica_leads_at_once_and_renews_with_single_writes() -> None:
-    server = Server()
-    replica = Replica(server)
-    async with ended(replica):
-        await advance(10)
-        assert replica.work.began == 0
-        assert server.calls[:2] == [(0, "get"), (0, "create")]
-        assert server.calls[2:] == [(float(at), "update") for at in (2, 4, 6, 8, 10)]
-        assert replica.leaders == ["baz"]
-        assert replica.elector.holder == "baz"
-        assert status() == 1
-        assert replica.recorder.events == [
-            ("Lease", "Normal", "LeaderElection", "baz became leader")
-        ]
+async def test_the_first_replica_leads_at_once_and_renews_with_single_writes(
+    server: Cluster,
+) -> None:
+    replica = server.start()
+    await advance(10)
+    assert replica.work.began == 0
+    assert server.calls[:2] == [(0, "get"), (0, "create")]
+    assert server.calls[2:] == [(float(at), "update") for at in (2, 4, 6, 8, 10)]
+    assert replica.elector.holder == "baz"
+    assert status() == 1
+    assert replica.recorder.events == [("Lease", "Normal", "LeaderElection", "baz became leader")]
+    await ended(replica)
     assert status() == 0
     assert replica.recorder.events[-1][-1] == "baz stopped leading"
 
 
-async def test_cancelled_work_is_joined_before_the_lease_is_given_back() -> None:
-    server = Server()
-    replica = Replica(server, tidy_up_s=30)
+async def test_cancelled_work_is_joined_before_the_lease_is_given_back(server: Cluster) -> None:
+    replica = server.start(tidy_up_s=30)
     replica.parting_s = 1.0
     await advance(5)
     replica.task.cancel()
@@ -145,25 +153,20 @@ async def test_cancelled_work_is_joined_before_the_lease_is_given_back() -> None
     assert max(gaps) <= 2
 
 
-async def test_work_that_returns_ends_the_term_and_gives_the_lease_back() -> None:
-    server = Server()
-    replica = Replica(server)
+@pytest.mark.parametrize("fault", [None, KeyError("broken")], ids=["returns", "fails"])
+async def test_work_that_returns_ends_the_term_and_gives_the_lease_back(
+    fault: Exception | None, server: Cluster
+) -> None:
+    replica = server.start()
     await advance(5)
     assert replica.work.outcome is not None
-    replica.work.outcome.set_result(None)
-    assert await replica.result() is None
+    if fault is None:
+        replica.work.outcome.set_result(None)
+    else:
+        replica.work.outcome.set_exception(fault)
+    assert await replica.result() is fault
     assert server.spec.holder_identity == ""
     assert not replica.leads
-
-
-async def test_an_exception_of_the_work_comes_out_after_the_release() -> None:
-    server = Server()
-    replica = Replica(server)
-    await advance(5)
-    assert replica.work.outcome is not None
-    replica.work.outcome.set_exception(KeyError("broken"))
-    assert isinstance(await replica.result(), KeyError)
-    assert server.spec.holder_identity == ""
 
 
 @pytest.mark.parametrize(
@@ -176,10 +179,9 @@ async def test_an_exception_of_the_work_comes_out_after_the_release() -> None:
     ids=["refused", "500", "hanging"],
 )
 async def test_without_a_renewal_leading_ends_at_the_deadline(
-    weather: Exception | float,
+    weather: Exception | float, server: Cluster
 ) -> None:
-    server = Server()
-    replica = Replica(server)
+    replica = server.start()
     await advance(4.5)
     written = server.lease
     server.weather = lambda verb: weather
@@ -193,9 +195,8 @@ async def test_without_a_renewal_leading_ends_at_the_deadline(
     assert status() == 0
 
 
-async def test_a_slow_success_counts_from_its_beginning() -> None:
-    server = Server()
-    replica = Replica(server)
+async def test_a_slow_success_counts_from_its_beginning(server: Cluster) -> None:
+    replica = server.start()
     await advance(1)
     server.weather = lambda verb: 4.0
     await advance(5.5)
@@ -205,21 +206,18 @@ async def test_a_slow_success_counts_from_its_beginning() -> None:
     assert replica.work.ended == pytest.approx(12.0)
 
 
-async def test_a_short_outage_is_survived() -> None:
-    server = Server()
-    replica = Replica(server)
-    async with ended(replica):
-        await advance(3)
-        server.weather = lambda verb: errors.Unreachable("refused", kind="refused")
-        await advance(6)
-        server.weather = lambda verb: None
-        await advance(60)
-        assert replica.leads
+async def test_a_short_outage_is_survived(server: Cluster) -> None:
+    replica = server.start()
+    await advance(3)
+    server.weather = lambda verb: errors.Unreachable("refused", kind="refused")
+    await advance(6)
+    server.weather = lambda verb: None
+    await advance(60)
+    assert replica.leads
 
 
-async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
-    server = Server()
-    replica = Replica(server, tidy_up_s=5)
+async def test_a_leader_that_sees_another_holder_stops_at_once(server: Cluster) -> None:
+    replica = server.start(tidy_up_s=5)
     await advance(3)
     server.hold("bing")
     await advance(1.1)
@@ -229,119 +227,93 @@ async def test_a_leader_that_sees_another_holder_stops_at_once() -> None:
     assert replica.work.ended == 9
     assert replica.lost == [4]
     assert server.spec.holder_identity == "bing"
-    assert replica.leaders == ["baz", "bing"]
+    assert replica.elector.holder == "bing"
 
 
-async def test_a_leader_creates_a_deleted_lease_again() -> None:
-    server = Server()
-    replica = Replica(server)
-    async with ended(replica):
-        await advance(3)
-        server.drop()
-        await advance(2)
-        assert replica.leads
-        assert server.spec.holder_identity == "baz"
+async def test_a_leader_creates_a_deleted_lease_again(server: Cluster) -> None:
+    replica = server.start()
+    await advance(3)
+    server.drop()
+    await advance(2)
+    assert replica.leads
+    assert server.spec.holder_identity == "baz"
 
 
-async def test_a_standby_leads_as_soon_as_the_lease_is_given_back() -> None:
-    server = Server()
-    first = Replica(server, "first")
+async def test_a_standby_leads_as_soon_as_the_lease_is_given_back(server: Cluster) -> None:
+    first = server.start("first")
     await advance(1)
-    second, third = Replica(server, "second"), Replica(server, "third")
-    async with ended(second, third):
-        await advance(30)
-        first.task.cancel()
-        await settle()
-        assert first.task.cancelled()
-        assert [second.leads, third.leads].count(True) == 1
-        assert elapsed_s() == 31
-        assert server.spec.lease_transitions == 1
+    second, third = server.start("second"), server.start("third")
+    await advance(30)
+    first.task.cancel()
+    await settle()
+    assert first.task.cancelled()
+    assert [second.leads, third.leads].count(True) == 1
+    assert elapsed_s() == 31
+    assert server.spec.lease_transitions == 1
 
 
-async def test_a_standby_leads_at_the_moment_a_silent_holder_runs_out() -> None:
-    server = Server()
+async def test_a_standby_leads_at_the_moment_a_silent_holder_runs_out(server: Cluster) -> None:
     server.hold("bing", duration_s=15)
-    replica = Replica(server)
-    async with ended(replica):
-        await advance(7)
-        server.hold("bing", duration_s=15)
-        await advance(60)
-        assert replica.work.began == pytest.approx(22, abs=0.01)
-        assert replica.leaders == ["bing", "baz"]
+    replica = server.start()
+    await advance(7)
+    server.hold("bing", duration_s=15)
+    await advance(60)
+    assert replica.work.began == pytest.approx(22, abs=0.01)
+    assert replica.elector.holder == "baz"
 
 
-async def test_a_standby_tries_at_once_when_the_lease_is_deleted() -> None:
-    server = Server()
+async def test_a_standby_tries_at_once_when_the_lease_is_deleted(server: Cluster) -> None:
     server.hold("bing")
-    replica = Replica(server)
-    async with ended(replica):
-        await advance(3)
-        server.drop()
-        await settle()
-        assert replica.work.began == 3
+    replica = server.start()
+    await advance(3)
+    server.drop()
+    await settle()
+    assert replica.work.began == 3
 
 
-async def test_a_watching_standby_does_not_read_while_the_holder_renews() -> None:
-    server = Server()
-    leader = Replica(server, "first")
+async def test_a_watching_standby_does_not_read_while_the_holder_renews(server: Cluster) -> None:
+    leader = server.start("first")
     await advance(1)
-    standby = Replica(server, "second")
-    async with ended(standby, leader):
-        await advance(1)
-        server.calls.clear()
-        await advance(120)
-        assert "get" not in server.verbs
-        assert leader.leads
-        assert not standby.leads
-
-
-@pytest.mark.parametrize("refused", [True, False], ids=["watch refused", "watch switched off"])
-async def test_without_a_watch_the_lease_is_read_every_retry_period(refused: bool) -> None:
-    server = Server()
-    server.watch_works = not refused
-    leader = Replica(server, "first")
+    standby = server.start("second")
     await advance(1)
-    standby = Replica(server, "second", watch=refused)
-    async with ended(standby, leader):
-        await advance(100)
-        reads = [at for at, verb in server.calls if verb == "get"][1:]
-        gaps = [later - earlier for earlier, later in itertools.pairwise(reads)]
-        assert min(gaps) >= 2.0
-        assert max(gaps) < 4.4
-        assert max(gaps) - min(gaps) > 0.5
-        leader.task.cancel()
-        await advance(4.4)
-        assert standby.leads
+    server.calls.clear()
+    await advance(120)
+    assert "get" not in server.verbs
+    assert leader.leads
+    assert not standby.leads
 
 
-async def test_without_a_watch_a_silent_holder_is_replaced_within_the_old_bounds() -> None:
-    server = Server()
-    server.hold("bing", duration_s=15)
-    replica = Replica(server, watch=False)
-    async with ended(replica):
-        await advance(20)
-        assert replica.work.began is not None
-        assert 15 <= replica.work.began < 19.4
+async def test_without_a_watch_the_lease_is_read_every_retry_period(server: Cluster) -> None:
+    server.watch_works = False
+    leader = server.start("first")
+    await advance(1)
+    standby = server.start("second")
+    await advance(100)
+    reads = [at for at, verb in server.calls if verb == "get"][1:]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(reads)]
+    assert min(gaps) >= 2.0
+    assert max(gaps) < 4.4
+    assert max(gaps) - min(gaps) > 0.5
+    leader.task.cancel()
+    await advance(4.4)
+    assert standby.leads
 
 
-async def test_a_standby_waits_out_an_unreachable_server() -> None:
-    server = Server()
+async def test_a_standby_waits_out_an_unreachable_server(server: Cluster) -> None:
     server.watch_works = False
     server.weather = lambda verb: errors.Unreachable("refused", kind="refused")
-    replica = Replica(server)
-    async with ended(replica):
-        await advance(300)
-        assert not replica.task.done()
-        assert len(server.calls) <= 150
-        server.weather = lambda verb: None
-        await advance(4.4)
-        assert replica.leads
+    replica = server.start()
+    await advance(300)
+    assert not replica.task.done()
+    assert len(server.calls) <= 150
+    server.weather = lambda verb: None
+    await advance(4.4)
+    assert replica.leads
 
 
-async def test_a_standby_that_is_cancelled_leaves_the_lease_alone() -> None:
-    server = Server()
+async def test_a_standby_that_is_cancelled_leaves_the_lease_alone(server: Cluster) -> None:
     server.hold("bing")
-    replica = Replica(server)
+    replica = server.start()
     await advance(3)
     written = server.lease
     replica.task.cancel()
@@ -351,13 +323,11 @@ async def test_a_standby_that_is_cancelled_leaves_the_lease_alone() -> None:
     assert replica.recorder.events == []
 
 
-@pytest.mark.parametrize("watch", [True, False])
 async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
-    watch: bool,
+    server: Cluster,
 ) -> None:
-    server = Server()
     server.hold("")
-    replica = Replica(server, watch=watch)
+    replica = server.start()
 
     def carried_out_without_an_answer(verb: str) -> float | None:
         if verb != "update":
@@ -375,9 +345,8 @@ async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
     assert replica.work.began is None
 
 
-async def test_giving_back_does_not_hold_up_the_end() -> None:
-    server = Server()
-    replica = Replica(server)
+async def test_giving_back_does_not_hold_up_the_end(server: Cluster) -> None:
+    replica = server.start()
     await advance(1)
     server.weather = lambda verb: 3600.0
     replica.task.cancel()
@@ -386,9 +355,8 @@ async def test_giving_back_does_not_hold_up_the_end() -> None:
     assert replica.work.ended == 1
 
 
-async def test_only_a_leader_that_missed_its_own_end_is_unhealthy() -> None:
-    server = Server()
-    replica = Replica(server)
+async def test_only_a_leader_that_missed_its_own_end_is_unhealthy(server: Cluster) -> None:
+    replica = server.start()
     now = clock.monotonic()
     assert replica.elector.check() is None
     await settle()
@@ -396,13 +364,11 @@ async def test_only_a_leader_that_missed_its_own_end_is_unhealthy() -> None:
     problem = replica.elector.check(now + 35.1)
     assert problem is not None
     assert NAME in problem
-    async with ended(replica):
-        pass
+    await ended(replica)
     assert replica.elector.check(now + 3600) is None
 
 
-async def test_never_two_leaders_in_changing_weather() -> None:
-    server = Server()
+async def test_never_two_leaders_in_changing_weather(server: Cluster) -> None:
     rng = random.Random(7)
 
     def weather(verb: str) -> Exception | float | None:
@@ -410,7 +376,7 @@ async def test_never_two_leaders_in_changing_weather() -> None:
 
     server.weather = weather
     terms = 0
-    replicas = [Replica(server, f"replica-{number}") for number in range(3)]
+    replicas = [server.start(f"replica-{number}") for number in range(3)]
     for second in range(600):
         await advance(1)
         working = [r for r in replicas if r.work.began is not None and r.work.ended is None]
@@ -418,8 +384,7 @@ async def test_never_two_leaders_in_changing_weather() -> None:
         for number, replica in enumerate(replicas):
             if replica.task.done():
                 terms += 1
-                replicas[number] = Replica(server, f"replica-{number}-{second}")
+                replicas[number] = server.start(f"replica-{number}-{second}")
         if second % 50 == 49:
             rng.choice(replicas).task.cancel()
-    async with ended(*replicas):
-        assert terms > 3
+    assert terms > 3

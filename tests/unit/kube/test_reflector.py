@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import random
 from collections.abc import AsyncIterator, Collection
+from typing import Any
 
 import pytest
 
@@ -22,12 +23,13 @@ from tests.unit.kube.scripted import (
     added,
     api_error,
     bookmark,
-    deleted,
+    first_page,
     malformed,
     modified,
     node,
     page,
     refused,
+    running,
 )
 
 pytestmark = pytest.mark.virtual_time
@@ -63,21 +65,14 @@ class Recorder:
 
 
 @contextlib.asynccontextmanager
-async def running(
+async def following(
     server: Server, settings: Settings
 ) -> AsyncIterator[tuple[Reflector[Node], Recorder]]:
     sink = Recorder()
     reflector = Reflector(server, sink, resource="nodes", settings=settings, rng=random.Random(1))
-    task = asyncio.create_task(reflector.run())
-    try:
-        await advance(0)
+    async with running(reflector.run()):
         yield reflector, sink
-        assert not task.done(), "the reflector ended by itself"
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        assert server.open_watches == 0
+    assert server.open_watches == 0
 
 
 def gaps(server: Server) -> list[float]:
@@ -91,13 +86,12 @@ def initial(*objects: Node, version: int) -> list[Step]:
 
 
 async def test_the_first_request_is_a_watch_list_and_the_same_watch_goes_on() -> None:
-    server = Server()
-    server.watches = [
-        [*initial(node("a", 3), node("b", 5), version=7), 2.0, modified(node("a", 9))]
-    ]
-    async with running(server, LISTED) as (reflector, sink):
+    server = Server(
+        watches=[[*initial(node("a", 3), node("b", 5), version=7), 2.0, modified(node("a", 9))]]
+    )
+    async with following(server, LISTED) as (reflector, sink):
         assert sink.completed == [0]
-        assert reflector.resource_version == "7"
+        assert reflector.version == "7"
         await advance(2)
         assert sink.upserts == ["a@3", "b@5", "a@9"]
         first, second = server.calls
@@ -108,14 +102,15 @@ async def test_the_first_request_is_a_watch_list_and_the_same_watch_goes_on() ->
 
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None:
-    server = Server()
-    server.watches = [api_error(status), [2.0, api_error(410)], [FOREVER]]
-    server.lists = [
-        page([node("a", 1)], 5, continue_="more"),
-        page([node("b", 2)], 5),
-        page([node("a", 1)], 9),
-    ]
-    async with running(server, LISTED) as (_, sink):
+    server = Server(
+        watches=[api_error(status), [2.0, api_error(410)], [FOREVER]],
+        lists=[
+            first_page([node("a", 1)], 5),
+            page([node("b", 2)], 5),
+            page([node("a", 1)], 9),
+        ],
+    )
+    async with following(server, LISTED) as (_, sink):
         assert sink.completed == [0]
         await advance(60)
         assert [(call.token, call.limit) for call in server.of("list")] == [
@@ -123,7 +118,7 @@ async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None
             ("more", 500),
             ("", 500),
         ]
-        assert [call.version for call in server.of("watch")] == ["", "5", "9"]
+        assert server.versions == ["", "5", "9"]
         assert [call.initial for call in server.of("watch")] == [True, False, False]
         assert sink.removed == [("b", None)]
 
@@ -139,10 +134,8 @@ CHATTER: list[Step] = [step for n in range(100) for step in (modified(node("a", 
 async def test_a_server_that_ignores_watch_list_is_listed(
     watch: list[Step], listed_at: float
 ) -> None:
-    server = Server()
-    server.watches = [watch]
-    server.lists = [page([node("a", 200)], 200)]
-    async with running(server, LISTED) as (_, sink):
+    server = Server(watches=[watch], lists=[page([node("a", 200)], 200)])
+    async with following(server, LISTED) as (_, sink):
         await advance(listed_at - 0.1)
         assert sink.completed == []
         await advance(0.2)
@@ -158,7 +151,7 @@ async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end
         [added(node("a", 1)), cut],
         initial(node("a", 1), node("c", 5), version=6),
     ]
-    async with running(server, LISTED) as (_, sink):
+    async with following(server, LISTED) as (_, sink):
         await advance(1)
         assert sink.removed == []
         await advance(5)
@@ -167,17 +160,18 @@ async def test_a_watch_list_that_is_cut_starts_again_and_deletes_only_at_its_end
 
 
 async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_included() -> None:
-    server = Server()
-    server.lists = [page([], 10)]
-    server.watches = [
-        [added(node("a", 11)), 5.0],
-        [5.0, bookmark(20)],
-        [5.0, errors.Unreachable("reset", kind="reset")],
-        [FOREVER],
-    ]
-    async with running(server, PAGES) as (_, sink):
+    server = Server(
+        lists=[page([], 10)],
+        watches=[
+            [added(node("a", 11)), 5.0],
+            [5.0, bookmark(20)],
+            [5.0, errors.Unreachable("reset", kind="reset")],
+            [FOREVER],
+        ],
+    )
+    async with following(server, PAGES) as (_, sink):
         await advance(60)
-        assert [call.version for call in server.of("watch")] == ["10", "11", "20", "20"]
+        assert server.versions == ["10", "11", "20", "20"]
         assert [call.at for call in server.of("watch")] == pytest.approx([0, 5, 10, 15.8])
         assert len(server.of("list")) == 1
         assert sink.upserts == ["a@11"]
@@ -185,55 +179,51 @@ async def test_a_watch_that_ends_is_resumed_at_the_last_version_bookmarks_includ
 
 @pytest.mark.parametrize("as_status", [True, False], ids=["at the start", "inside the watch"])
 async def test_an_expired_version_leads_to_a_new_list(as_status: bool) -> None:
-    server = Server()
-    server.lists = [
-        page([node("a", 1), node("b", 2), node("c", 3)], 10),
-        page([node("a", 1), node("b", 12), node("d", 13)], 20),
-    ]
+    server = Server(
+        lists=[
+            page([node("a", 1), node("b", 2), node("c", 3)], 10),
+            page([node("a", 1), node("b", 12), node("d", 13)], 20),
+        ]
+    )
     gone = api_error(410)
     server.watches = [gone if as_status else [3.0, gone]]
-    async with running(server, PAGES) as (reflector, sink):
+    async with following(server, PAGES) as (reflector, sink):
         await advance(10)
         assert sink.removed == [("c", None)]
         assert set(sink.objects) == {"a", "b", "d"}
-        assert reflector.resource_version == "20"
+        assert reflector.version == "20"
         assert reflector.trouble_since is None
 
 
 async def test_an_expiry_after_an_outage_is_listed_without_a_long_pause() -> None:
-    server = Server()
-    server.lists = [page([], 10), page([], 20)]
-    server.watches = [*[refused()] * 8, api_error(410)]
-    async with running(server, PAGES):
+    server = Server(lists=[page([], 10), page([], 20)], watches=[*[refused()] * 8, api_error(410)])
+    async with following(server, PAGES):
         await advance(200)
         expired = server.of("watch")[8].at
         assert server.of("list")[1].at == pytest.approx(expired + 0.8)
 
 
-async def test_failures_back_off_without_end_and_watches_resume() -> None:
-    server = Server()
-    server.lists = [page([], 10)]
-    server.watches = [refused() for _ in range(10)]
-    async with running(server, PAGES):
+@pytest.mark.parametrize(
+    ("watches", "pauses"),
+    [
+        ([refused()] * 10, [0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30]),
+        ([*[refused()] * 3, [130.0, bookmark(11), refused()]], [0.8, 1.6, 3.2, 130.8]),
+    ],
+    ids=["without end", "short again after two quiet minutes"],
+)
+async def test_failures_back_off_and_watches_resume(
+    watches: list[Any], pauses: list[float]
+) -> None:
+    server = Server(lists=[page([], 10)], watches=[*watches])
+    async with following(server, PAGES):
         await advance(200)
-        assert gaps(server) == pytest.approx([0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30, 30, 30])
-        assert {call.version for call in server.of("watch")} == {"10"}
-
-
-async def test_two_quiet_minutes_make_pauses_short_again() -> None:
-    server = Server()
-    server.lists = [page([], 10)]
-    server.watches = [refused(), refused(), refused(), [130.0, bookmark(11), refused()]]
-    async with running(server, PAGES):
-        await advance(200)
-        assert gaps(server) == pytest.approx([0.8, 1.6, 3.2, 130.8])
+        assert gaps(server) == pytest.approx(pauses)
+        assert set(server.versions[:-1]) == {"10"}
 
 
 async def test_jitter_stretches_pauses_up_to_double() -> None:
-    server = Server()
-    server.lists = [page([], 10)]
-    server.watches = [refused() for _ in range(50)]
-    async with running(server, Settings(watch_list=False)):
+    server = Server(lists=[page([], 10)], watches=[refused() for _ in range(50)])
+    async with following(server, Settings(watch_list=False)):
         await advance(1000)
         late = gaps(server)[8:]
         assert min(late) >= 30
@@ -242,19 +232,15 @@ async def test_jitter_stretches_pauses_up_to_double() -> None:
 
 
 async def test_retry_after_is_honoured() -> None:
-    server = Server()
-    server.lists = [page([], 10)]
-    server.watches = [api_error(429, retry_after=17)]
-    async with running(server, PAGES):
+    server = Server(lists=[page([], 10)], watches=[api_error(429, retry_after=17)])
+    async with following(server, PAGES):
         await advance(30)
         assert [(call.at, call.version) for call in server.of("watch")] == [(0, "10"), (17, "10")]
 
 
 async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> None:
-    server = Server()
-    server.lists = [page([], 10) for _ in range(100)]
-    server.watches = [[] for _ in range(300)]
-    async with running(server, PAGES):
+    server = Server(lists=[page([], 10) for _ in range(100)], watches=[[] for _ in range(300)])
+    async with following(server, PAGES):
         await advance(5)
         assert len(server.of("watch")) <= 4
         await advance(595)
@@ -262,12 +248,10 @@ async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> Non
 
 
 async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
-    server = Server()
-    server.lists = [page([node("a", 1)], 10), page([], 90)]
-    server.watches = [[], [], [], [FOREVER]]
-    async with running(server, PAGES) as (_, sink):
+    server = Server(lists=[page([node("a", 1)], 10), page([], 90)], watches=[[], [], [], [FOREVER]])
+    async with following(server, PAGES) as (_, sink):
         await advance(30)
-        assert [call.version for call in server.of("watch")] == ["10", "10", "10", "90"]
+        assert server.versions == ["10", "10", "10", "90"]
         assert sink.removed == [("a", None)]
 
 
@@ -277,13 +261,11 @@ async def test_a_watch_that_gets_nowhere_three_times_is_listed_anew() -> None:
     ids=["502", "garbage", "500", "401"],
 )
 async def test_a_failing_watch_delivers_nothing_and_is_repeated(failure: Exception) -> None:
-    server = Server()
-    server.lists = [page([node("a", 1)], 10)]
-    server.watches = [failure, [FOREVER]]
-    async with running(server, PAGES) as (reflector, sink):
+    server = Server(lists=[page([node("a", 1)], 10)], watches=[failure, [FOREVER]])
+    async with following(server, PAGES) as (reflector, sink):
         assert reflector.trouble_since is not None
         await advance(0.8)
-        assert [call.version for call in server.of("watch")] == ["10", "10"]
+        assert server.versions == ["10", "10"]
         assert sink.upserts == ["a@1"]
         assert sink.removed == []
         await advance(1)
@@ -291,26 +273,26 @@ async def test_a_failing_watch_delivers_nothing_and_is_repeated(failure: Excepti
 
 
 async def test_a_version_from_the_future_leads_to_a_new_list() -> None:
-    server = Server()
-    server.lists = [page([], 10), page([], 4)]
+    server = Server(lists=[page([], 10), page([], 4)])
     body = (
         b'{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version",'
         b'"details":{"causes":[{"reason":"ResourceVersionTooLarge"}]}}'
     )
     server.watches = [errors.from_response(504, {}, body), [FOREVER]]
-    async with running(server, PAGES):
+    async with following(server, PAGES):
         await advance(5)
-        assert [call.version for call in server.of("watch")] == ["10", "4"]
+        assert server.versions == ["10", "4"]
 
 
 async def test_a_failing_list_is_repeated_from_its_beginning() -> None:
-    server = Server()
-    server.lists = [
-        page([node("a", 1)], 10, continue_="more"),
-        api_error(410),
-        page([node("b", 2)], 20),
-    ]
-    async with running(server, PAGES) as (_, sink):
+    server = Server(
+        lists=[
+            first_page([node("a", 1)], 10),
+            api_error(410),
+            page([node("b", 2)], 20),
+        ]
+    )
+    async with following(server, PAGES) as (_, sink):
         await advance(2)
         assert [call.token for call in server.of("list")] == ["", "more", ""]
         assert set(sink.objects) == {"b"}
@@ -318,32 +300,39 @@ async def test_a_failing_list_is_repeated_from_its_beginning() -> None:
 
 
 async def test_malformed_objects_stop_nothing_and_are_not_taken_for_deleted() -> None:
-    server = Server()
-    server.watches = [
-        [*initial(node("a", 1), node("b", 2), version=3), malformed("a", 8), 2.0, api_error(410)],
-        [
-            malformed("a", 8, "ADDED"),
-            *initial(node("c", 9), version=10),
-            malformed("c", 11, "DELETED"),
-            2.0,
-        ],
-    ]
-    async with running(server, LISTED) as (reflector, sink):
-        assert reflector.resource_version == "8"
+    server = Server(
+        watches=[
+            [
+                *initial(node("a", 1), node("b", 2), version=3),
+                malformed("a", 8),
+                2.0,
+                api_error(410),
+            ],
+            [
+                malformed("a", 8, "ADDED"),
+                *initial(node("c", 9), version=10),
+                malformed("c", 11, "DELETED"),
+                2.0,
+            ],
+        ]
+    )
+    async with following(server, LISTED) as (reflector, sink):
+        assert reflector.version == "8"
         await advance(4)
         assert sink.removed == [("b", None), ("c", None)]
         assert set(sink.objects) == {"a"}
-        assert reflector.resource_version == "11"
+        assert reflector.version == "11"
 
 
 async def test_a_list_with_a_malformed_item_still_reports_who_else_is_gone() -> None:
-    server = Server()
-    server.lists = [
-        page([node("a", 1), node("b", 1), node("c", 1)], 10),
-        page([node("a", 1)], 20, malformed=["b"]),
-    ]
-    server.watches = [api_error(410)]
-    async with running(server, PAGES) as (_, sink):
+    server = Server(
+        lists=[
+            page([node("a", 1), node("b", 1), node("c", 1)], 10),
+            page([node("a", 1)], 20, malformed=["b"]),
+        ],
+        watches=[api_error(410)],
+    )
+    async with following(server, PAGES) as (_, sink):
         await advance(2)
         assert set(sink.objects) == {"a", "b"}
         assert sink.removed == [("c", None)]
@@ -363,36 +352,26 @@ async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
             [*initial(*both, version=10), api_error(410)],
             [malformed("", 0, "ADDED"), *initial(node("a", 1), version=20), 1e9],
         ]
-    async with running(server, settings) as (reflector, sink):
+    async with following(server, settings) as (reflector, sink):
         await advance(2)
-        assert reflector.resource_version == "20"
+        assert reflector.version == "20"
         assert set(sink.objects) == {"a", "b"}
         assert sink.removed == []
 
 
-async def test_a_deletion_carries_the_last_state() -> None:
-    server = Server()
-    server.lists, server.watches = [page([node("a", 1)], 10)], [[deleted(node("a", 12))]]
-    async with running(server, PAGES) as (reflector, sink):
-        assert sink.removed == [("a", "12")]
-        assert reflector.resource_version == "12"
-
-
 async def test_a_silent_watch_is_opened_again_and_the_limit_can_be_set() -> None:
-    server = Server()
-    server.lists = [page([], 10)]
-    server.watches = [[8.0, errors.Unreachable("nothing for 8 s", kind="silent")]]
-    async with running(server, Settings(watch_list=False, silence_s=8, backoff=STEADY)):
+    server = Server(
+        lists=[page([], 10)], watches=[[8.0, errors.Unreachable("nothing for 8 s", kind="silent")]]
+    )
+    async with following(server, Settings(watch_list=False, silence_s=8, backoff=STEADY)):
         await advance(10)
         assert [call.idle_timeout_s for call in server.of("watch")] == [8, 8]
-        assert [call.version for call in server.of("watch")] == ["10", "10"]
+        assert server.versions == ["10", "10"]
 
 
 async def test_a_watch_that_is_never_answered_is_given_up_and_resumed() -> None:
-    server = Server()
-    server.lists = [page([], 10)]
-    server.watches = [FOREVER]
-    async with running(server, PAGES) as (reflector, _):
+    server = Server(lists=[page([], 10)], watches=[FOREVER])
+    async with following(server, PAGES) as (reflector, _):
         await advance(60)
         assert reflector.trouble_since is not None
         await advance(2)
@@ -401,18 +380,18 @@ async def test_a_watch_that_is_never_answered_is_given_up_and_resumed() -> None:
 
 
 async def test_a_watch_that_the_server_never_ends_is_renewed() -> None:
-    server = Server()
-    server.lists = [page([], 10)]
+    server = Server(lists=[page([], 10)])
     settings = Settings(watch_list=False, watch_timeout_s=(60, 60), overtime_s=15)
-    async with running(server, settings):
+    async with following(server, settings):
         await advance(77)
         assert [call.at for call in server.of("watch")] == [0, 76]
 
 
 async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
-    server = Server()
-    server.lists = [page([node(f"n{n}", n + 1) for n in range(5000)], 6000)]
-    server.watches = [[modified(node(f"n{n}", 7000 + n)) for n in range(2000)]]
+    server = Server(
+        lists=[page([node(f"n{n}", n + 1) for n in range(5000)], 6000)],
+        watches=[[modified(node(f"n{n}", 7000 + n)) for n in range(2000)]],
+    )
     turns = 0
 
     async def other() -> None:
@@ -435,10 +414,10 @@ async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
 
 
 async def test_contact_and_trouble_tell_how_fresh_the_copy_is() -> None:
-    server = Server()
-    server.lists = [page([], 10)]
-    server.watches = [[4.0, bookmark(11), 1.0, refused()], refused(), [FOREVER]]
-    async with running(server, PAGES) as (reflector, _):
+    server = Server(
+        lists=[page([], 10)], watches=[[4.0, bookmark(11), 1.0, refused()], refused(), [FOREVER]]
+    )
+    async with following(server, PAGES) as (reflector, _):
         start = clock.monotonic()
         assert reflector.last_contact == start
         await advance(4)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import sys
 import tempfile
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +16,14 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from ccm.base.keypair import KeyPair
-from ccm.kube import errors, tls
+from ccm.kube import tls
 from ccm.kube.credentials import Credential
 from ccm.kube.tls import TlsSettings
 from tests.unit.kube.wire import (
     CERTS,
+    Server,
     connect,
+    no_answer,
     serve,
     server_context,
 )
@@ -35,51 +39,44 @@ def _client(name: str) -> KeyPair:
     )
 
 
-async def test_a_server_of_another_authority_is_not_trusted() -> None:
-    settings = _trusting("authority-two")
-
+@contextlib.asynccontextmanager
+async def _secured(clients: str = "", **settings: Any) -> AsyncIterator[Server]:
+    """A server that speaks TLS, and a wire to it."""
     async with (
-        serve(server_context("server-one")) as server,
-        connect(server.url, tls=settings) as wire,
+        serve(server_context("server-one", clients=clients)) as server,
+        connect(server.url, **settings) as server.wire,
     ):
-        with pytest.raises(errors.Unreachable) as caught:
-            await wire.do("GET", "/")
+        yield server
 
-    assert caught.value.kind == "tls"
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        _trusting("authority-one", server_name="apiserver.test"),
+        TlsSettings(insecure=True),
+    ],
+    ids=["by its name", "any on demand"],
+)
+async def test_a_server_may_be_trusted(settings: TlsSettings) -> None:
+    async with _secured(tls=settings) as server:
+        assert await server.wire.do("GET", "/") == b"{}"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        _trusting("authority-two"),
+        _trusting("authority-one", server_name="other.test"),
+        TlsSettings(),
+    ],
+    ids=["another authority", "another name", "none of the system's"],
+)
+async def test_a_server_of_another_authority_is_not_trusted(settings: TlsSettings) -> None:
+    async with _secured(tls=settings) as server:
+        with no_answer("tls"):
+            await server.wire.do("GET", "/")
+
     assert server.seen == []
-
-
-async def test_without_an_authority_the_systems_are_trusted() -> None:
-    async with serve(server_context("server-one")) as server, connect(server.url) as wire:
-        with pytest.raises(errors.Unreachable) as caught:
-            await wire.do("GET", "/")
-
-    assert caught.value.kind == "tls"
-
-
-async def test_any_server_is_trusted_on_demand() -> None:
-    async with (
-        serve(server_context("server-one")) as server,
-        connect(server.url, tls=TlsSettings(insecure=True)) as wire,
-    ):
-        assert await wire.do("GET", "/") == b"{}"
-
-
-@pytest.mark.parametrize(("name", "trusted"), [("apiserver.test", True), ("other.test", False)])
-async def test_the_servers_name_may_be_told(name: str, trusted: bool) -> None:
-    settings = _trusting("authority-one", server_name=name)
-    outcome = "trusted"
-
-    async with (
-        serve(server_context("server-one")) as server,
-        connect(server.url, tls=settings) as wire,
-    ):
-        try:
-            await wire.do("GET", "/")
-        except errors.Unreachable as problem:
-            outcome = problem.kind
-
-    assert outcome == ("trusted" if trusted else "tls")
 
 
 async def test_a_certificate_that_is_adopted_is_shown_and_no_stream_is_lost() -> None:
@@ -93,12 +90,9 @@ async def test_a_certificate_that_is_adopted_is_shown_and_no_stream_is_lost() ->
         await response.write(b"two\n")
         return response
 
-    async with (
-        serve(server_context("server-one", clients="authority-one")) as server,
-        connect(
-            server.url, tls=_trusting("authority-one", certificate=_client("client-a"))
-        ) as wire,
-    ):
+    settings = _trusting("authority-one", certificate=_client("client-a"))
+    async with _secured("authority-one", tls=settings) as server:
+        wire = server.wire
         server.will(two_lines)
         async with wire.stream("/watch", idle_timeout_s=10) as lines:
             first = await anext(lines)
@@ -114,10 +108,8 @@ async def test_a_certificate_that_is_adopted_is_shown_and_no_stream_is_lost() ->
 
 
 async def test_equal_settings_keep_the_session() -> None:
-    async with (
-        serve(server_context("server-one")) as server,
-        connect(server.url, tls=_trusting("authority-one")) as wire,
-    ):
+    async with _secured(tls=_trusting("authority-one")) as server:
+        wire = server.wire
         with capture_logs() as lines:
             await wire.do("GET", "/")
             wire.adopt(replace(wire.config, tls=_trusting("authority-one")))
@@ -128,10 +120,8 @@ async def test_equal_settings_keep_the_session() -> None:
 
 async def test_unusable_settings_are_an_error() -> None:
     async with connect("https://127.0.0.1:1", tls=TlsSettings(authorities=b"none")) as wire:
-        with pytest.raises(errors.Unreachable) as caught:
+        with no_answer("tls"):
             await wire.do("GET", "/")
-
-    assert caught.value.kind == "tls"
 
 
 class _Changing:
@@ -151,13 +141,10 @@ async def test_a_certificate_of_the_credential_is_shown_from_the_next_request_on
     settings = _trusting("authority-one")
     source = _Changing()
 
-    async with (
-        serve(server_context("server-one", clients="authority-one")) as server,
-        connect(server.url, tls=settings, credentials=source) as wire,
-    ):
-        await wire.do("GET", "/")
+    async with _secured("authority-one", tls=settings, credentials=source) as server:
+        await server.wire.do("GET", "/")
         source.name = "client-b"
-        await wire.do("GET", "/")
+        await server.wire.do("GET", "/")
 
     assert server.peers == ["daemon-a", "daemon-b"]
 

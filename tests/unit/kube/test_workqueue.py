@@ -15,14 +15,19 @@ from ccm.testing.clock import advance, elapsed_s, settle
 
 pytestmark = pytest.mark.virtual_time
 
-pytestmark = pytest.mark.virtual_time
+Queue = WorkQueue[str]
 
 
-def metric(suffix: str, name: str) -> float | None:
-    return REGISTRY.get_sample_value(f"workqueue_{suffix}", {"name": name})
+@pytest.fixture
+def queue() -> Queue:
+    return WorkQueue("test")
 
 
-async def take_all(queue: WorkQueue[str]) -> list[str]:
+def metric(suffix: str) -> float | None:
+    return REGISTRY.get_sample_value(f"workqueue_{suffix}", {"name": "measured"})
+
+
+async def take_all(queue: Queue) -> list[str]:
     taken = []
     while len(queue):
         key = await queue.get()
@@ -31,15 +36,13 @@ async def take_all(queue: WorkQueue[str]) -> list[str]:
     return taken
 
 
-async def test_keys_come_in_order_and_only_once() -> None:
-    queue: WorkQueue[str] = WorkQueue("order")
+async def test_keys_come_in_order_and_only_once(queue: Queue) -> None:
     for key in ("a", "b", "a", "c", "b"):
         queue.add(key)
     assert await take_all(queue) == ["a", "b", "c"]
 
 
-async def test_a_key_added_while_in_work_comes_back_when_done() -> None:
-    queue: WorkQueue[str] = WorkQueue("again")
+async def test_a_key_added_while_in_work_comes_back_when_done(queue: Queue) -> None:
     queue.add("a")
     assert await queue.get() == "a"
     queue.add("a")
@@ -50,8 +53,7 @@ async def test_a_key_added_while_in_work_comes_back_when_done() -> None:
     assert len(queue) == 0
 
 
-async def test_an_idle_worker_is_woken_by_an_addition() -> None:
-    queue: WorkQueue[str] = WorkQueue("idle")
+async def test_an_idle_worker_is_woken_by_an_addition(queue: Queue) -> None:
     workers = [asyncio.create_task(queue.get()) for _ in range(2)]
     await settle()
     queue.add("a")
@@ -61,8 +63,7 @@ async def test_an_idle_worker_is_woken_by_an_addition() -> None:
     queue.done("b")
 
 
-async def test_a_worker_cancelled_while_woken_passes_the_key_on() -> None:
-    queue: WorkQueue[str] = WorkQueue("pass")
+async def test_a_worker_cancelled_while_woken_passes_the_key_on(queue: Queue) -> None:
     first = asyncio.create_task(queue.get())
     second = asyncio.create_task(queue.get())
     await settle()
@@ -73,8 +74,7 @@ async def test_a_worker_cancelled_while_woken_passes_the_key_on() -> None:
     queue.done("a")
 
 
-async def test_a_delayed_key_comes_when_it_is_due() -> None:
-    queue: WorkQueue[str] = WorkQueue("later")
+async def test_a_delayed_key_comes_when_it_is_due(queue: Queue) -> None:
     queue.add_after("slow", 10)
     queue.add_after("fast", 1)
     queue.add_after("now", 0)
@@ -88,8 +88,9 @@ async def test_a_delayed_key_comes_when_it_is_due() -> None:
 
 
 @pytest.mark.parametrize("delays", [(5.0, 2.0), (2.0, 5.0)], ids=["shortened", "not lengthened"])
-async def test_of_several_delays_the_earliest_wins(delays: tuple[float, float]) -> None:
-    queue: WorkQueue[str] = WorkQueue("earliest")
+async def test_of_several_delays_the_earliest_wins(
+    queue: Queue, delays: tuple[float, float]
+) -> None:
     for delay in delays:
         queue.add_after("a", delay)
     await advance(2)
@@ -98,16 +99,14 @@ async def test_of_several_delays_the_earliest_wins(delays: tuple[float, float]) 
     assert await take_all(queue) == []
 
 
-async def test_a_delay_begins_again_after_all_were_due() -> None:
-    queue: WorkQueue[str] = WorkQueue("pump")
+async def test_a_delay_begins_again_after_all_were_due(queue: Queue) -> None:
     for _ in range(3):
         queue.add_after("a", 1)
         await advance(1)
         assert await take_all(queue) == ["a"]
 
 
-async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest() -> None:
-    queue: WorkQueue[str] = WorkQueue("shut")
+async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queue) -> None:
     queue.add("a")
     queue.add_after("late", 5)
     assert await queue.get() == "a"
@@ -131,8 +130,7 @@ async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest() -> None:
     assert len(queue) == 0
 
 
-async def test_shut_down_wakes_every_idle_worker() -> None:
-    queue: WorkQueue[str] = WorkQueue("wake")
+async def test_shut_down_wakes_every_idle_worker(queue: Queue) -> None:
     workers = [asyncio.create_task(queue.get()) for _ in range(3)]
     await settle()
     queue.shut_down()
@@ -140,8 +138,7 @@ async def test_shut_down_wakes_every_idle_worker() -> None:
     assert [type(result) for result in results] == [ShutDown] * 3
 
 
-async def test_drained_gives_up_on_a_worker_that_never_ends() -> None:
-    queue: WorkQueue[str] = WorkQueue("stuck")
+async def test_drained_gives_up_on_a_worker_that_never_ends(queue: Queue) -> None:
     queue.add("a")
     await queue.get()
     queue.shut_down()
@@ -151,36 +148,36 @@ async def test_drained_gives_up_on_a_worker_that_never_ends() -> None:
 
 
 async def test_metrics_count_as_in_client_go() -> None:
-    queue: WorkQueue[str] = WorkQueue("measured")
+    queue = Queue("measured")
     queue.add("a")
     queue.add("a")
     queue.add("b")
-    assert metric("depth", "measured") == 2
-    assert metric("adds_total", "measured") == 2
+    assert metric("depth") == 2
+    assert metric("adds_total") == 2
     await advance(3)
     await queue.get()
     await advance(2)
     await queue.get()
-    assert metric("depth", "measured") == 0
-    assert metric("queue_duration_seconds_sum", "measured") == 8
-    assert metric("unfinished_work_seconds", "measured") == 2
+    assert metric("depth") == 0
+    assert metric("queue_duration_seconds_sum") == 8
+    assert metric("unfinished_work_seconds") == 2
     await advance(1)
-    assert metric("unfinished_work_seconds", "measured") == 4
-    assert metric("longest_running_processor_seconds", "measured") == 3
+    assert metric("unfinished_work_seconds") == 4
+    assert metric("longest_running_processor_seconds") == 3
     queue.add("a")
-    assert metric("depth", "measured") == 1
+    assert metric("depth") == 1
     queue.done("a")
     queue.done("b")
-    assert metric("work_duration_seconds_sum", "measured") == 4
-    assert metric("longest_running_processor_seconds", "measured") == 0
+    assert metric("work_duration_seconds_sum") == 4
+    assert metric("longest_running_processor_seconds") == 0
     queue.add_after("c", 0)
     queue.add_after("d", 5)
-    assert metric("retries_total", "measured") == 2
+    assert metric("retries_total") == 2
     queue.shut_down()
 
 
 def test_histogram_borders_are_those_of_client_go() -> None:
-    WorkQueue[str]("borders")
+    Queue("borders")
     borders = [
         sample.labels["le"]
         for family in REGISTRY.collect()
@@ -245,40 +242,32 @@ async def test_no_key_is_in_two_hands_and_none_is_lost(
         assert await queue.drained(1)
 
 
-async def test_keys_in_the_background_wait_for_all_others() -> None:
-    queue: WorkQueue[str] = WorkQueue("background")
-    for key in ("old-1", "old-2", "old-3"):
-        queue.add(key, background=True)
-    queue.add("new")
-    assert len(queue) == 4
-    assert await take_all(queue) == ["new", "old-1", "old-2", "old-3"]
+BACKGROUND = {"background": True}
 
 
-async def test_a_key_in_the_background_comes_forward_when_it_is_added_again() -> None:
-    queue: WorkQueue[str] = WorkQueue("forward")
-    queue.add("a", background=True)
-    queue.add("b", background=True)
-    queue.add("b")
-    queue.add("b", background=True)
-    assert await take_all(queue) == ["b", "a"]
-
-
-async def test_a_key_in_work_that_is_added_in_the_background_stays_there() -> None:
-    queue: WorkQueue[str] = WorkQueue("in-work")
-    queue.add("a")
-    assert await queue.get() == "a"
-    queue.add("a", background=True)
-    queue.add("b")
-    queue.done("a")
-    assert await take_all(queue) == ["b", "a"]
-
-
-async def test_a_key_in_work_that_is_added_both_ways_does_not_wait() -> None:
-    queue: WorkQueue[str] = WorkQueue("both")
-    queue.add("a")
-    assert await queue.get() == "a"
-    queue.add("a", background=True)
-    queue.add("a")
-    queue.done("a")
-    queue.add("b")
-    assert await take_all(queue) == ["a", "b"]
+@pytest.mark.parametrize(
+    ("in_work", "added", "order"),
+    [
+        ("", [("a", BACKGROUND), ("b", BACKGROUND), ("c", {})], "cab"),
+        ("", [("a", BACKGROUND), ("b", BACKGROUND), ("b", {}), ("b", BACKGROUND)], "ba"),
+        ("a", [("a", BACKGROUND), ("b", {})], "ba"),
+        ("a", [("a", BACKGROUND), ("a", {}), ("done", {}), ("b", {})], "ab"),
+    ],
+    ids=["waits for others", "comes forward", "in work: waits", "in work, both ways: does not"],
+)
+async def test_a_key_in_work_that_is_added_both_ways_does_not_wait(
+    queue: Queue, in_work: str, added: list[tuple[str, dict[str, bool]]], order: str
+) -> None:
+    for key in in_work:
+        queue.add(key)
+        assert await queue.get() == key
+    for key, how in added:
+        if key == "done":
+            queue.done(in_work)
+            in_work = ""
+        else:
+            queue.add(key, **how)
+    for key in in_work:
+        queue.done(key)
+    assert len(queue) == len(order)
+    assert await take_all(queue) == list(order)

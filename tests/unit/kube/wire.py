@@ -7,13 +7,16 @@ import contextlib
 import json
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
+import pytest
 from aiohttp import web
 
+from ccm.kube import errors
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Credentials, Fixed
 from ccm.kube.tls import TlsSettings
@@ -37,6 +40,14 @@ class Seen:
     def json(self) -> Any:
         return json.loads(self.body)
 
+    @property
+    def path(self) -> str:
+        return urlsplit(self.target).path
+
+    @property
+    def query(self) -> dict[str, str]:
+        return dict(parse_qsl(urlsplit(self.target).query, keep_blank_values=True))
+
 
 @dataclass(kw_only=True)
 class Server:
@@ -47,6 +58,7 @@ class Server:
     seen: list[Seen] = field(default_factory=list)
     answers: deque[Answer] = field(default_factory=deque)
     peers: list[str] = field(default_factory=list)
+    wire: Transport = field(init=False)
 
     def will(self, *answers: Answer) -> None:
         self.answers.extend(answers)
@@ -142,6 +154,14 @@ async def serve(context: ssl.SSLContext | None = None, port: int = 0) -> AsyncIt
         yield server
     finally:
         await runner.cleanup()
+
+
+@contextlib.contextmanager
+def no_answer(kind: str) -> Iterator[None]:
+    """The block fails because there was no answer, for this reason."""
+    with pytest.raises(errors.Unreachable) as caught:
+        yield
+    assert caught.value.kind == kind
 
 
 def server_context(name: str, *, clients: str = "") -> ssl.SSLContext:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ccm.model.booleans import parse_bool
+from ccm.base.booleans import parse_bool
 from ccm.model.cidr import Network, overlap, parse_cidr, parse_cidrs
 
 

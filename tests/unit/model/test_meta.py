@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
-from ccm.model import Event, Lease, LeaseSpec, Node, ObjectMeta
+from ccm.model import Node, ObjectMeta
 from ccm.model.meta import object_key
 
 
@@ -24,38 +23,3 @@ def test_nulls_and_unknown_fields_are_read_as_nothing() -> None:
     assert (node.name, node.key, node.namespace, node.uid) == ("n", "n", "", "")
     assert dict(node.labels) == dict(node.annotations) == {}
     assert (len(node.taints), len(node.addresses)) == (0, 0)
-
-
-def test_metadata_is_read_in_full() -> None:
-    event = msgspec.json.decode(
-        b'{"metadata": {"name": "e", "namespace": "default", "uid": "u", "resourceVersion": "7",'
-        b' "labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["f"],'
-        b' "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "w",'
-        b' "controller": true}]}}',
-        type=Event,
-    )
-
-    assert (event.key, event.uid, event.resource_version) == ("default/e", "u", "7")
-    assert (event.labels["a"], event.annotations["c"]) == ("b", "d")
-    assert event.metadata.finalizers == ["f"]
-    (owner,) = event.metadata.owner_references or []
-    assert (owner.api_version, owner.kind, owner.controller) == ("v1", "Pod", True)
-
-
-def test_a_lease_is_written_with_wire_names_and_without_defaults() -> None:
-    lease = Lease(
-        metadata=ObjectMeta(name="l", namespace="kube-system", resource_version="9"),
-        spec=LeaseSpec(holder_identity="me", lease_duration_seconds=15, lease_transitions=0),
-    )
-
-    written = msgspec.to_builtins(lease)
-
-    assert written == {
-        "metadata": {"name": "l", "namespace": "kube-system", "resourceVersion": "9"},
-        "spec": {"holderIdentity": "me", "leaseDurationSeconds": 15, "leaseTransitions": 0},
-    }
-
-
-def test_objects_cannot_be_changed() -> None:
-    with pytest.raises(AttributeError):
-        Node(metadata=ObjectMeta(name="n")).metadata.name = "m"  # type: ignore[misc]

@@ -28,14 +28,6 @@ def test_promised_names_never_change() -> None:
     assert {name: getattr(names, name) for name in PROMISED} == PROMISED
 
 
-def test_each_beta_label_is_paired_with_its_successor() -> None:
-    assert [(old.split("/")[1], new.split("/")[1]) for old, new in names.LABEL_PAIRS] == [
-        ("zone", "zone"),
-        ("region", "region"),
-        ("instance-type", "instance-type"),
-    ]
-
-
 def test_no_two_constants_promise_the_same_text() -> None:
     texts = [
         value

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ccm.model import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, Taint, names
+from ccm.model import Node, NodeAddress, Taint, names
 from ccm.model.node import has_shutdown_taint, is_uninitialized
+from ccm.testing.builders import node
 
 WIRE = b"""{
   "apiVersion": "v1", "kind": "Node",
@@ -27,39 +28,18 @@ WIRE = b"""{
 }"""
 
 
-def tainted(*taints: Taint) -> Node:
-    return Node(metadata=ObjectMeta(name="n"), spec=NodeSpec(taints=list(taints)))
-
-
-def test_the_wire_names_with_capitals_are_read() -> None:
-    node = msgspec.json.decode(WIRE, type=Node)
-
-    assert node.provider_id == "sim://i-1"
-    assert (node.spec.pod_cidr, node.spec.pod_cidrs) == (
-        "10.0.0.0/24",
-        ["10.0.0.0/24", "fd00::/64"],
-    )
-    assert node.spec.unschedulable
-    assert (node.taints[0].key, node.taints[0].time_added) == ("a", "2026-01-02T03:04:05Z")
-    assert (node.addresses[0].type, node.addresses[0].address) == ("InternalIP", "10.0.0.1")
-
-
 def test_what_was_read_is_written_with_the_same_names() -> None:
-    node = msgspec.json.decode(WIRE, type=Node)
+    read = msgspec.json.decode(WIRE, type=Node)
 
-    assert msgspec.to_builtins(node)["spec"] == msgspec.json.decode(WIRE)["spec"]
+    assert msgspec.to_builtins(read)["spec"] == msgspec.json.decode(WIRE)["spec"]
+    assert (read.provider_id, read.spec.pod_cidr) == ("sim://i-1", "10.0.0.0/24")
+    assert read.addresses == [NodeAddress(type="InternalIP", address="10.0.0.1")]
 
 
 @pytest.mark.parametrize("status", ["True", "False", "Unknown"])
 def test_ready_is_the_status_of_the_ready_condition(status: str) -> None:
-    condition = NodeCondition(type="Ready", status=status)
-    node = Node(metadata=ObjectMeta(), status=NodeStatus(conditions=[condition]))
-
-    assert node.ready == status
-
-
-def test_ready_is_unknown_where_nobody_said_anything() -> None:
-    assert Node(metadata=ObjectMeta()).ready == "Unknown"
+    assert node(ready=status).ready == status
+    assert node(ready=None).ready == "Unknown"
 
 
 def test_a_reference_for_events_has_the_uid_and_no_version() -> None:
@@ -74,20 +54,18 @@ def test_a_reference_for_events_has_the_uid_and_no_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "taint",
+    ("taint", "expected"),
     [
-        Taint(key=names.TAINT_UNINITIALIZED, value="true", effect="NoSchedule"),
-        Taint(key=names.TAINT_UNINITIALIZED, value="false", effect="NoExecute"),
-        Taint(key=names.TAINT_UNINITIALIZED),
+        (Taint(key=names.TAINT_UNINITIALIZED, value="true", effect="NoSchedule"), True),
+        (Taint(key=names.TAINT_UNINITIALIZED, value="false", effect="NoExecute"), True),
+        (Taint(key=names.TAINT_UNINITIALIZED), True),
+        (Taint(key=names.TAINT_SHUTDOWN, effect="NoSchedule"), False),
     ],
 )
-def test_any_taint_with_the_key_means_that_the_node_waits_for_its_cloud(taint: Taint) -> None:
-    assert is_uninitialized(tainted(Taint(key="other"), taint))
-
-
-def test_other_taints_do_not() -> None:
-    assert not is_uninitialized(tainted(Taint(key=names.TAINT_SHUTDOWN, effect="NoSchedule")))
-    assert not is_uninitialized(tainted())
+def test_any_taint_with_the_key_means_that_the_node_waits_for_its_cloud(
+    taint: Taint, expected: bool
+) -> None:
+    assert is_uninitialized(node(taints=[Taint(key="other"), taint])) is expected
 
 
 @pytest.mark.parametrize(
@@ -100,4 +78,4 @@ def test_other_taints_do_not() -> None:
     ],
 )
 def test_the_shutdown_taint_is_known_by_key_and_effect(taint: Taint, expected: bool) -> None:
-    assert has_shutdown_taint(tainted(taint)) is expected
+    assert has_shutdown_taint(node(taints=[taint])) is expected

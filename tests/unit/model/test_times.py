@@ -28,7 +28,7 @@ def test_early_years_keep_four_digits() -> None:
     assert format_time(datetime(1, 1, 1, tzinfo=UTC)) == "0001-01-01T00:00:00Z"
 
 
-@given(st.datetimes(timezones=st.timezones(), min_value=FIRST, max_value=LAST))
+@given(st.datetimes(timezones=st.sampled_from([UTC, EAST]), min_value=FIRST, max_value=LAST))
 def test_a_micro_time_reads_back_as_the_same_moment(moment: datetime) -> None:
     assert parse_time(format_micro_time(moment)) == moment.astimezone(UTC)
 

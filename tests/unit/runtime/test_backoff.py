@@ -10,7 +10,7 @@ import pytest
 from ccm.base.backoff import Exponential
 from ccm.base.bucket import Bucket
 from ccm.cloud import errors as cloud
-from ccm.cloud.errors import InvalidArgument, Retry, RetryAfter, Unavailable
+from ccm.cloud.errors import InvalidArgument, Retry, Unavailable
 from ccm.kube import errors as kube
 from ccm.runtime.backoff import (
     LEAST_AFTER_S,
@@ -26,6 +26,13 @@ from ccm.runtime.backoff import (
 DOWN = classify(Unavailable("no"))
 WRONG = classify(InvalidArgument("no"))
 BACK_OFF = RetryDecision(retry=Retry.BACK_OFF)
+CLOUD_IS_DOWN = RetryDecision(retry=Retry.BACK_OFF, outage=True)
+SILENT = RetryDecision(retry=Retry.BACK_OFF, event=False)
+SERVER_IS_DOWN = RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True)
+
+
+def after(seconds: float) -> RetryDecision:
+    return RetryDecision(retry=Retry.AFTER, after_s=seconds, event=False)
 
 
 def api(kind: type[kube.ApiError], status: int, retry_after: float | None = None) -> kube.ApiError:
@@ -41,37 +48,22 @@ class Special(cloud.ResourceExhausted):
     [
         (cloud.Internal("x"), BACK_OFF),
         (cloud.NotFound("x"), BACK_OFF),
-        (cloud.Unavailable("x"), RetryDecision(retry=Retry.BACK_OFF, outage=True)),
-        (cloud.DeadlineExceeded("x"), RetryDecision(retry=Retry.BACK_OFF, outage=True)),
+        (cloud.Unavailable("x"), CLOUD_IS_DOWN),
+        (cloud.DeadlineExceeded("x"), CLOUD_IS_DOWN),
         (cloud.Unauthenticated("x"), RetryDecision(retry=Retry.LONG, outage=True)),
         (Special("x"), RetryDecision(retry=Retry.LONG)),
         (cloud.InvalidArgument("x"), RetryDecision(retry=Retry.SLOW)),
         (cloud.Unimplemented("x"), RetryDecision(retry=Retry.SLOW)),
         (cloud.ImplementedElsewhere("x"), RetryDecision(retry=Retry.NEVER, event=False)),
-        (
-            cloud.RetryAfter("x", seconds=7),
-            RetryDecision(retry=Retry.AFTER, after_s=7, event=False),
-        ),
+        (cloud.RetryAfter("x", seconds=7), after(7)),
         (api(kube.Invalid, 422), RetryDecision(retry=Retry.SLOW)),
         (api(kube.Forbidden, 403), BACK_OFF),
-        (api(kube.Conflict, 409), RetryDecision(retry=Retry.BACK_OFF, event=False)),
-        (api(kube.NotFound, 404), RetryDecision(retry=Retry.BACK_OFF, event=False)),
-        (
-            api(kube.ServerError, 503),
-            RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True),
-        ),
-        (
-            api(kube.TooManyRequests, 429),
-            RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True),
-        ),
-        (
-            api(kube.TooManyRequests, 429, 3),
-            RetryDecision(retry=Retry.AFTER, after_s=3, event=False),
-        ),
-        (
-            kube.Unreachable("x", kind="refused"),
-            RetryDecision(retry=Retry.BACK_OFF, event=False, outage=True),
-        ),
+        (api(kube.Conflict, 409), SILENT),
+        (api(kube.NotFound, 404), SILENT),
+        (api(kube.ServerError, 503), SERVER_IS_DOWN),
+        (api(kube.TooManyRequests, 429), SERVER_IS_DOWN),
+        (api(kube.TooManyRequests, 429, 3), after(3)),
+        (kube.Unreachable("x", kind="refused"), SERVER_IS_DOWN),
         (KeyError("x"), RetryDecision(retry=Retry.BACK_OFF, defect=True)),
     ],
     ids=lambda value: type(value).__name__,
@@ -110,22 +102,6 @@ def test_pauses_grow_and_end() -> None:
     assert not backoff.waits("b", 100.0)
     assert backoff.first_end(100.0) == 110.0
     assert backoff.first_end(110.0) == math.inf
-
-
-def test_the_error_may_say_how_long() -> None:
-    backoff = made()
-    assert backoff.failed("a", classify(RetryAfter("busy", seconds=42)), 0.0) == 42
-    assert backoff.failed("b", WRONG, 0.0) == SLOW_S
-
-
-def test_success_begins_anew() -> None:
-    backoff = made()
-    backoff.failed("a", DOWN, 0.0)
-
-    backoff.forget("a")
-
-    assert not backoff.waits("a", 0.0)
-    assert backoff.failed("a", DOWN, 0.0) == 1
 
 
 def test_what_is_no_longer_to_be_done_is_forgotten() -> None:
@@ -183,15 +159,6 @@ def test_the_default_is_the_longer_of_key_and_bucket() -> None:
     delays = [backoff.failed(f"key-{number}", BACK_OFF, 0.0) for number in range(102)]
     assert delays[:100] == pytest.approx([0.005] * 100)
     assert delays[100:] == pytest.approx([0.1, 0.2])
-
-
-def test_a_key_waits_twice_as_long_each_time_up_to_the_cap() -> None:
-    backoff: ItemBackoff[str] = ItemBackoff()
-    delays = [backoff.failed("a", BACK_OFF, 0.0) for _ in range(25)]
-    assert delays[:4] == pytest.approx([0.005, 0.01, 0.02, 0.04])
-    assert delays[17] == pytest.approx(655.36)
-    assert delays[18:] == [1000.0] * 7
-    assert backoff.failures("a") == 25
 
 
 def test_a_bucket_hands_out_tokens_to_come() -> None:

@@ -28,7 +28,7 @@ from ccm.cloud.errors import (
 from ccm.kube.informer import Informer
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node
-from ccm.runtime.backoff import WAKE_PAUSE_S, ItemBackoff, RetryDecision
+from ccm.runtime.backoff import ItemBackoff, RetryDecision
 from ccm.runtime.controller import DONE, NOT_YET, Controller, OnError, Pass, Result, Watch
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, elapsed_s, settle
@@ -122,20 +122,6 @@ async def running(
         await controller.queue.drained(0)
 
 
-async def test_one_key_is_never_in_two_hands() -> None:
-    works = Works()
-    works.took_s = 10
-    async with running(works, workers=3) as queue:
-        for _ in range(5):
-            for key in "ab":
-                queue.add(key)
-            await advance(1)
-        await advance(60)
-    # What was added while it was in work comes once more, however often it was added.
-    assert works.times("a") == works.times("b") == [0, 10]
-    assert works.peak == 2
-
-
 async def test_no_more_keys_are_in_work_than_there_are_workers() -> None:
     works = Works()
     works.took_s = 1
@@ -217,23 +203,6 @@ async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> 
         "cloud or API server unavailable, retrying",
         "cloud and API server are available again",
     ]
-
-
-async def test_what_an_outage_stopped_is_not_woken_in_a_hurry() -> None:
-    down = Unavailable("down")
-    works = Works(a=down, b=down, c=down)
-    async with running(works) as queue:
-        for key in "abc":
-            queue.add(key)
-        await advance(16)
-        works.answers["a"] = DONE
-        queue.add("a")
-        await advance(0)
-        # "b" and "c" were woken and failed; now they follow their back-off again.
-        works.answers["b"] = DONE
-        await advance(WAKE_PAUSE_S / 2)
-        assert works.times("b")[-2:] == [16, 17]
-        assert works.times("c")[-2:] == [16, 17]
 
 
 async def test_another_provider_ends_every_pause() -> None:

@@ -76,7 +76,7 @@ def test_what_they_refuse() -> None:
 @pytest.mark.row("daemon-flags-07")
 def test_what_has_no_meaning_here_is_said_once() -> None:
     for name, flag in options.FLAGS.items():
-        if flag.state == "accepted":
+        if flag.accepted:
             (said,) = options.parse([next(iter(ROWS[name].takes))]).notices()
 
             assert said.startswith(f"--{name} has no effect: ")

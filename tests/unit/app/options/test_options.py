@@ -70,7 +70,7 @@ def name_of(word: str) -> str:
 
 def test_what_is_accepted_without_effect() -> None:
     """A flag works, or says why it has no effect."""
-    idle = [name for name, flag in options.FLAGS.items() if flag.state == "accepted"]
+    idle = [name for name, flag in options.FLAGS.items() if flag.accepted]
 
     assert idle == WITHOUT_EFFECT.split()
 

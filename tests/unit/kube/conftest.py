@@ -1,0 +1,15 @@
+"""What the tests of this room share: a server that answers as told, with a wire to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from tests.unit.kube.wire import Server, connect, serve
+
+
+@pytest_asyncio.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serve() as running, connect(running.url) as running.wire:
+        yield running
