@@ -26,7 +26,7 @@ from pathlib import Path
 
 import aiohttp
 
-from ccm.sandbox import ports, process
+from ccm.sandbox import kubeconfig, ports, process
 
 BINARIES = ("etcd", "kube-apiserver")
 """The programs a folder of assets must hold."""
@@ -275,7 +275,7 @@ async def open_real_apiserver(
 
 
 def write_kubeconfig(path: Path, *, url: str, token: str, ca_file: Path | None = None) -> None:
-    """Write a kubeconfig with one context (JSON, which is YAML too).
+    """Write a kubeconfig with one context.
 
     Args:
         path: the file to write; readable by its owner only.
@@ -286,17 +286,7 @@ def write_kubeconfig(path: Path, *, url: str, token: str, ca_file: Path | None =
     cluster: dict[str, str] = {"server": url}
     if ca_file is not None:
         cluster["certificate-authority"] = str(ca_file)
-    name = "sandbox"
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": cluster}],
-        "users": [{"name": name, "user": {"token": token}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "current-context": name,
-    }
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    kubeconfig.write(path, {"sandbox": cluster}, token)
 
 
 async def _pause(child: process.Child, deadline: float) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest_asyncio
 
 from ccm.cloud import Cloud
-from ccm.testing.contract import Harness, HeldBalancer, Made, ProviderContract
+from ccm.testing.contract import Harness, HeldBalancer, ProviderContract
 from ccm.testing.memory import MemoryProvider
 from ccm.testing.memory_network import (
     MemoryNetwork,
@@ -33,9 +33,6 @@ class NetworkHarness(MemoryHarness):
     async def open(self) -> AsyncIterator[Cloud]:
         async with open_memory_network(self.api, network=self._network) as cloud:
             yield cloud
-
-    async def surprise(self, made: Made) -> None:
-        self._of(made).state = "levitating"
 
     async def writes(self) -> int:
         return self.api.writes

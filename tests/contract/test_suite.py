@@ -5,23 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from tests.contract import bad_networks, bad_providers
+from tests.contract import broken
 
-FOLDER = Path(__file__).parent
-DEFECTS: dict[str, Sequence[type[bad_providers.Bad] | type[bad_networks.Bad]]] = {
-    "bad_providers.py": bad_providers.DEFECTS,
-    "bad_networks.py": bad_networks.DEFECTS,
-}
+FILE = Path(broken.__file__)
 PLACES = {
-    (defect.__name__, case): f"{FOLDER / file}::{defect.__name__}::{case}"
-    for file, defects in DEFECTS.items()
-    for defect in defects
+    (f"Test{name}", case): f"{FILE}::Test{name}::{case}"
+    for name, defect in broken.defects.DEFECTS.items()
     for case in defect.noticed
 }
 
@@ -34,7 +28,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], 
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     subprocess.run(
         [sys.executable, "-m", "pytest", *options, *PLACES.values()],
-        cwd=FOLDER.parent.parent,
+        cwd=FILE.parents[2],
         env=environment,
         timeout=180,
         check=False,

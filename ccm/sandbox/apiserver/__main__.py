@@ -16,6 +16,7 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from ccm.sandbox import kubeconfig
 from ccm.sandbox.apiserver import allocate, journal, server, store, watch
 
 
@@ -23,6 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until a signal comes."""
     options = _parser().parse_args(arguments)
     options.data_dir.mkdir(parents=True, exist_ok=True)
+    options.data_dir = options.data_dir.resolve()
     asyncio.run(_serve(options))
 
 
@@ -64,34 +66,24 @@ async def _serve(options: argparse.Namespace) -> None:
         bookmark_interval_s=options.bookmark_interval,
         cluster_ips=options.service_cluster_ip_range,
     ) as url:
-        path = write_kubeconfig(data_dir / "kubeconfig", url=url, token=options.token)
+        path = data_dir / "kubeconfig"
+        kubeconfig.write(path, _clusters(url, options.token), options.token)
         ready = {"url": url, "kubeconfig": str(path), "token": options.token or None}
         print(json.dumps(ready), flush=True)
         await ended.wait()
 
 
-def write_kubeconfig(path: pathlib.Path, *, url: str, token: str) -> pathlib.Path:
-    """Write a kubeconfig (as JSON, which is YAML too) and return its absolute path.
+def _clusters(url: str, token: str) -> dict[str, dict[str, str]]:
+    """The ways to the server, by the name of their context.
 
-    With a token it has a second context, `kubectl`: over plain HTTP kubectl sends the
+    With a token there is a second one, `kubectl`: over plain HTTP kubectl sends the
     credentials of a proxy only, so the server is its own proxy there.
     """
-    name = "ccm-sandbox"
-    clusters = {name: {"server": url}}
+    clusters = {"ccm-sandbox": {"server": url}}
     if token:
-        proxy = url.replace("://", f"://{name}:{token}@", 1)
+        proxy = url.replace("://", f"://ccm-sandbox:{token}@", 1)
         clusters["kubectl"] = {"server": url, "proxy-url": proxy}
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": key, "cluster": cluster} for key, cluster in clusters.items()],
-        "users": [{"name": name, "user": {"token": token} if token else {}}],
-        "contexts": [{"name": key, "context": {"cluster": key, "user": name}} for key in clusters],
-        "current-context": name,
-    }
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(config, indent=2))
-    return path.resolve()
+    return clusters
 
 
 if __name__ == "__main__":

@@ -88,14 +88,6 @@ class Api:
             raise errors.not_found(target.kind, target.name)
         return scale.shown(target.kind, entry) if target.subresource == "scale" else entry
 
-    def list_page(self, target: Target, options: query.ListOptions) -> listing.Page:
-        """Objects of a kind, of one namespace if the target has one.
-
-        Raises:
-            ApiError: 410, the wanted revision has expired.
-        """
-        return listing.page(self.store, target.kind, target.namespace, options)
-
     def create(
         self, target: Target, body: bytes, content_type: str, options: query.WriteOptions
     ) -> Written:
@@ -148,7 +140,7 @@ class Api:
         """
         kind = target.kind
         if content_type not in PATCH_TYPES or (kind.is_custom and content_type == STRATEGIC_PATCH):
-            raise errors.unsupported_media_type()
+            raise errors.ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
         patch = decode.parse(body, content_type)
         is_apply = content_type == APPLY_PATCH
         if is_apply and not options.field_manager:
@@ -196,7 +188,7 @@ class Api:
         self, target: Target, selection: query.ListOptions, options: query.DeleteOptions
     ) -> listing.Page:
         """Delete every object that is selected; returns what was selected."""
-        page = self.list_page(target, selection)
+        page = listing.page(self.store, target.kind, target.namespace, selection)
         for entry in page.entries:
             namespace, _, name = entry.key.rpartition("/")
             one = dataclasses.replace(target, namespace=namespace, name=name)
@@ -214,12 +206,12 @@ class Api:
             raise errors.bad_request("resourceVersion should not be set on objects to be created")
         body = admit.create(kind, target.namespace, found, self._numbers)
         name = body["metadata"]["name"]
-        key = dataclasses.replace(target, name=name).key
-        taken = self.store.get(kind, key)
+        target = dataclasses.replace(target, name=name)
+        taken = self.store.get(kind, target.key)
         if taken is not None:
             ending = "deletionTimestamp" in taken.body()["metadata"]
             raise errors.already_exists(kind, name, ending=ending)
-        entry = self._keep(kind, key, body, is_trial=bool(options.dry_run))
+        entry = self._keep(target, body, options)
         return Written(entry=entry, created=True, warnings=(*warnings, *_warnings(target, body)))
 
     def _check_alive(self, target: Target, name: str) -> None:
@@ -240,14 +232,15 @@ class Api:
         stated = found["metadata"].get("resourceVersion")
         if stated and stated != before["metadata"]["resourceVersion"]:
             raise errors.conflict(target.kind, target.name)
-        body = admit.update(target.kind, found, before, self._numbers, status=target.is_status)
+        is_status = target.subresource == "status"
+        body = admit.update(target.kind, found, before, self._numbers, status=is_status)
         told = (*warnings, *_warnings(target, body))
         if "deletionTimestamp" in before["metadata"] and not body["metadata"].get("finalizers"):
             finish = self._delete_owner if target.kind in _OWNERS else self._remove
             return dataclasses.replace(finish(target, body), warnings=told)
         if body == before:
             return Written(entry=old, warnings=told)
-        entry = self._keep(target.kind, target.key, body, is_trial=bool(options.dry_run))
+        entry = self._keep(target, body, options)
         return Written(entry=entry, warnings=told)
 
     def _rescale(self, target: Target, wanted: Any, options: query.WriteOptions) -> Written:
@@ -257,14 +250,12 @@ class Api:
         written = self._store_update(whole, (body, []), old, options)
         return dataclasses.replace(written, entry=scale.shown(target.kind, written.entry))
 
-    def _keep(
-        self, kind: kinds.Kind, key: str, body: dict[str, Any], *, is_trial: bool
-    ) -> stores.Entry:
-        if is_trial:
-            return stores.entry_of(kind, key, body)
-        if kind is kinds.SERVICES:
-            self._numbers.hold(key, services.numbers(body["spec"]))
-        return self.store.put(kind, key, body)
+    def _keep(self, target: Target, body: Any, options: query.WriteOptions) -> stores.Entry:
+        if options.dry_run:
+            return stores.entry_of(target.kind, target.key, body)
+        if target.kind is kinds.SERVICES:
+            self._numbers.hold(target.key, services.numbers(body["spec"]))
+        return self.store.put(target.kind, target.key, body)
 
     def _remove(self, target: Target, body: dict[str, Any]) -> Written:
         entry = self.store.remove(target.kind, target.key, body)
@@ -325,12 +316,13 @@ def _patched(
             found = patches.merge(current, patch)
         else:
             found = patches.strategic(kind.shape, current, patch)
+        if not isinstance(found, dict):
+            raise patches.UnprocessablePatchError("it leaves no object")
     except patches.BadPatchError as error:
         raise errors.bad_request(f"error decoding patch: {error}") from error
     except patches.UnprocessablePatchError as error:
-        raise errors.unprocessable() from error
-    if not isinstance(found, dict):
-        raise errors.unprocessable()
+        text = "the server rejected our request due to an error in our request"
+        raise errors.ApiError(422, "Invalid", text) from error
     return found
 
 

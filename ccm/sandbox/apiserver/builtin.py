@@ -29,8 +29,7 @@ def default_node(body: dict[str, Any], _old: Body | None) -> None:
 def begin_node(body: dict[str, Any]) -> None:
     """Every new node starts unschedulable until a controller finds it ready."""
     taints = body["spec"].setdefault("taints", [])
-    present = {(taint.get("key"), taint.get("effect")) for taint in taints}
-    if (_NOT_READY["key"], _NOT_READY["effect"]) not in present:
+    if not any(_NOT_READY.items() <= taint.items() for taint in taints):
         taints.append(dict(_NOT_READY))
 
 

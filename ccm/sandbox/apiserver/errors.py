@@ -125,17 +125,6 @@ def not_found(resource: Resource, name: str) -> ApiError:
     return ApiError(404, "NotFound", text, resource.details(name))
 
 
-def no_such_resource() -> ApiError:
-    """404: a path below the API that names no resource."""
-    return ApiError(404, "NotFound", "the server could not find the requested resource")
-
-
-def method_not_allowed() -> ApiError:
-    """405: the resource does not have this verb."""
-    text = "the server does not allow this method on the requested resource"
-    return ApiError(405, "MethodNotAllowed", text)
-
-
 def already_exists(resource: Resource, name: str, *, ending: bool = False) -> ApiError:
     """409: create of a name that is taken, maybe by an object that is being deleted."""
     prefix = "object is being deleted: " if ending else ""
@@ -159,28 +148,6 @@ def conflict(
     """409: the object is not the one the client has seen."""
     text = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
     return ApiError(409, "Conflict", text, resource.details(name))
-
-
-def expired(message: str) -> ApiError:
-    """410: that resource version is no longer kept."""
-    return ApiError(410, "Expired", message)
-
-
-def too_large() -> ApiError:
-    """413: the body is bigger than the server takes."""
-    return ApiError(413, "RequestEntityTooLarge", "limit is 3145728")
-
-
-def unsupported_media_type() -> ApiError:
-    """415: a body of a kind that this request does not take."""
-    return ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
-
-
-def unprocessable() -> ApiError:
-    """422: a patch that cannot be applied to the object, with the real server's text."""
-    return ApiError(
-        422, "Invalid", "the server rejected our request due to an error in our request"
-    )
 
 
 def _invalid(what: str, details: dict[str, Any], causes: Iterable[Cause]) -> ApiError:

@@ -2,7 +2,7 @@
 
 The first line says up to which revision the file was compacted; the lines that follow,
 up to that revision, are the objects as they were then, and every later line is a change,
-in order. A change is one `write` without buffering, so it outlives a killed process (not
+in order. A change is flushed at once, so it outlives a killed process (not
 a power cut: nothing is synced). A torn last line is dropped at the next start. When
 enough changes have gathered, the file is replaced by one with the living objects only.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import msgspec
 
@@ -25,19 +26,19 @@ class Record(msgspec.Struct, frozen=True):
     revision: int
     resource: str = ""
     key: str = ""
-    change: str = ""
+    change: Literal["ADDED", "MODIFIED", "DELETED"] = "ADDED"
     raw: msgspec.Raw = msgspec.field(name="object", default=msgspec.Raw(b"null"))
 
 
 class Journal:
-    """An open journal file; one process may have it open."""
+    """A journal file; one process may use it."""
 
     def __init__(self, path: pathlib.Path, *, compact_bytes: int = COMPACT_BYTES) -> None:
         self.path = path
         self._compact_bytes = compact_bytes
         self._gathered = 0
         self._limit = compact_bytes
-        self._file: int | None = None
+        path.touch(mode=0o600)
 
     def load(self) -> Iterator[Record]:
         """Every record, the first of them the mark of the compaction (no resource).
@@ -48,8 +49,6 @@ class Journal:
             OSError: the file cannot be read.
             ValueError: a line that is not the last is damaged.
         """
-        if not self.path.exists():
-            return
         content = self.path.read_bytes()
         whole = content.rfind(b"\n") + 1
         if whole < len(content):
@@ -62,41 +61,23 @@ class Journal:
                 raise ValueError(f"{self.path}: line {number} is damaged: {error}") from error
         self._gathered = whole
 
-    def append(self, record: Record) -> None:
-        """Write one change through to the operating system."""
-        self._gathered += self._write(_line(record))
-
-    @property
-    def is_full(self) -> bool:
-        """True when the owner should call `compact`."""
+    def append(self, record: Record) -> bool:
+        """Write one change through to the operating system; true asks for a compaction."""
+        with self.path.open("ab") as file:
+            self._gathered += file.write(_line(record))
         return self._gathered > self._limit
 
     def compact(self, revision: int, living: Iterable[Record]) -> None:
         """Replace the file, atomically, by one that holds only the living objects."""
         fresh = self.path.with_suffix(".new")
+        fresh.touch(mode=0o600)
         with fresh.open("wb") as file:
             file.write(b'{"revision":%d}\n' % revision)
             file.writelines(_line(record) for record in living)
             size = file.tell()
         fresh.replace(self.path)
-        self.close()
         self._gathered = 0
         self._limit = max(self._compact_bytes, 2 * size)
-
-    def close(self) -> None:
-        """Close the file; a later `append` opens it again."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def _write(self, line: bytes) -> int:
-        if self._file is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            self._file = os.open(self.path, flags, 0o600)
-        rest = memoryview(line)
-        while rest:
-            rest = rest[os.write(self._file, rest) :]
-        return len(line)
 
 
 def _line(record: Record) -> bytes:

@@ -121,10 +121,9 @@ BUILTIN = _read_table()
 """The built-in kinds by plural."""
 
 CONFIG_MAPS, EVENTS, LEASES = (BUILTIN[plural] for plural in ("configmaps", "events", "leases"))
-NODES, NAMESPACES, PODS = (BUILTIN[plural] for plural in ("nodes", "namespaces", "pods"))
-SECRETS, SERVICES = BUILTIN["secrets"], BUILTIN["services"]
-DEPLOYMENTS, SERVICE_ACCOUNTS = BUILTIN["deployments"], BUILTIN["serviceaccounts"]
-REVIEWS, DEFINITIONS = BUILTIN["selfsubjectaccessreviews"], BUILTIN["customresourcedefinitions"]
+NODES, NAMESPACES = BUILTIN["nodes"], BUILTIN["namespaces"]
+SERVICES, REVIEWS = BUILTIN["services"], BUILTIN["selfsubjectaccessreviews"]
+DEFINITIONS = BUILTIN["customresourcedefinitions"]
 
 
 class Registry:
@@ -144,9 +143,9 @@ class Registry:
         """The kind of that plural and group, such as `leases.coordination.k8s.io`."""
         return next(one for one in self._by_path.values() if one.qualified == qualified)
 
-    def of_group(self, group: str, version: str) -> list[Kind]:
-        """The kinds of a group version."""
-        return [one for one in self if (one.group, one.version) == (group, version)]
+    def has_version(self, group: str, version: str) -> bool:
+        """Whether there are kinds of a group version."""
+        return any(key[:2] == (group, version) for key in self._by_path)
 
     def replace(self, group: str, plural: str, kind: Kind | None) -> None:
         """Serve this custom kind, and no other, as that resource; None: no longer."""

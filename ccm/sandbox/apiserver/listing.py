@@ -5,32 +5,27 @@ from __future__ import annotations
 import bisect
 import dataclasses
 
-from ccm.sandbox.apiserver import errors, kinds, query
+from ccm.sandbox.apiserver import kinds, query, render
 from ccm.sandbox.apiserver import store as stores
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A list or one page of it, as of `revision`; `remaining` None = not counted."""
+    """A list or one page of it."""
 
     entries: list[stores.Entry]
-    revision: int
-    next_token: str = ""
-    remaining: int | None = None
+    meta: render.ListMeta
 
 
 def page(store: stores.Store, kind: kinds.Kind, namespace: str, options: query.ListOptions) -> Page:
     """The selected objects of a kind, of all namespaces if none is given.
 
     Raises:
-        ApiError: 410, the wanted revision has expired.
+        HistoryExpiredError: the wanted revision has expired.
     """
     exact = options.revision if options.is_exact else None
     revision = options.page.rv if options.page else exact or store.revision
-    try:
-        entries = store.collection(kind).at(revision)
-    except stores.HistoryExpiredError as error:
-        raise errors.expired(f"this list can no longer be told: {error}") from error
+    entries = store.collection(kind).at(revision)
     if options.page is not None:
         start = bisect.bisect_left(entries, options.page.start, key=lambda entry: entry.key)
         entries = entries[start:]
@@ -42,9 +37,9 @@ def page(store: stores.Store, kind: kinds.Kind, namespace: str, options: query.L
     limit = options.limit if options.revision != 0 else 0
     is_cut = 0 < limit < len(entries)
     following = query.Continue(rv=revision, start=entries[limit - 1].key + "\0") if is_cut else None
-    return Page(
-        entries=entries[:limit] if is_cut else entries,
-        revision=revision,
+    meta = render.ListMeta(
+        resource_version=str(revision),
         next_token=following.token() if following else "",
-        remaining=len(entries) - limit if is_cut and selector.is_empty else None,
+        remaining_item_count=len(entries) - limit if is_cut and selector.is_empty else None,
     )
+    return Page(entries=entries[:limit] if is_cut else entries, meta=meta)

@@ -34,11 +34,9 @@ def decode(types: Mapping[str, schema.Type], body: bytes) -> dict[str, Any]:
     envelope = dict(_fields(body[len(_MAGIC) :]))
     names = dict(_fields(_bytes(envelope.get(1, b""))))
     version, kind = _text(names.get(1, b"")), _text(names.get(2, b""))
-    try:
-        shape = types[kind]
-    except KeyError as error:
-        raise ValueError(f"unknown kind {kind!r}") from error
-    found = _message(shape, _bytes(envelope.get(2, b"")))
+    if kind not in types:
+        raise ValueError(f"unknown kind {kind!r}")
+    found = _message(types[kind], _bytes(envelope.get(2, b"")))
     return {"kind": kind, "apiVersion": version, **found}
 
 

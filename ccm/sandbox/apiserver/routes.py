@@ -21,11 +21,6 @@ class Target:
         """The object's key in the store."""
         return f"{self.namespace}/{self.name}" if self.kind.namespaced else self.name
 
-    @property
-    def is_status(self) -> bool:
-        """True for the status sub-resource."""
-        return self.subresource == "status"
-
 
 def parse(served: kinds.Registry, path: str) -> Target | None:
     """The target of an API path; None if the path is not below a served group version.
@@ -37,17 +32,20 @@ def parse(served: kinds.Registry, path: str) -> Target | None:
     group = steps.pop(0) if root == "apis" and steps else ""
     version = steps.pop(0) if root in ("api", "apis") and steps else ""
     steps = [step for step in steps if step]
-    if not steps or len(steps) > 5 or not served.of_group(group, version):
+    if not steps or len(steps) > 5 or not served.has_version(group, version):
         return None
     namespace = ""
     if steps[0] == "namespaces" and len(steps) > 2 and steps[2] not in ("status", "finalize"):
         _, namespace, *steps = steps
     plural, name, subresource = [*steps, "", ""][:3]
     kind = served.get(group, version, plural)
-    if kind is None or len(steps) > 3 or (namespace and not kind.namespaced):
-        raise errors.no_such_resource()
-    if kind.namespaced and name and not namespace:
-        raise errors.no_such_resource()
-    if subresource and subresource not in kind.subresources:
-        raise errors.no_such_resource()
+    if (
+        kind is None
+        or len(steps) > 3
+        # An object is named within its namespace, and only there.
+        or (bool(namespace) != kind.namespaced if name else namespace and not kind.namespaced)
+        or subresource not in ("", *kind.subresources)
+    ):
+        text = "the server could not find the requested resource"
+        raise errors.ApiError(404, "NotFound", text)
     return Target(kind=kind, namespace=namespace, name=name, subresource=subresource)

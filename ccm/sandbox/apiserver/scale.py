@@ -15,7 +15,8 @@ _KEPT = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 def shown(kind: kinds.Kind, entry: stores.Entry) -> stores.Entry:
     """The Scale object of an object."""
-    body, places = entry.body(), _places(kind)
+    assert kind.scale is not None
+    body, places = entry.body(), kind.scale
     status: dict[str, Any] = {"replicas": _first(body, places.status_replicas)}
     if places.selector:
         status["selector"] = next(iter(paths.find(body, places.selector)), "")
@@ -42,13 +43,9 @@ def changed(kind: kinds.Kind, body: dict[str, Any], wanted: Any) -> dict[str, An
         raise errors.invalid(kind, body["metadata"]["name"], [cause])
     if meta.get("resourceVersion"):
         body["metadata"]["resourceVersion"] = meta["resourceVersion"]
-    paths.put(body, _places(kind).replicas, replicas)
-    return body
-
-
-def _places(kind: kinds.Kind) -> kinds.Scale:
     assert kind.scale is not None
-    return kind.scale
+    paths.put(body, kind.scale.replicas, replicas)
+    return body
 
 
 def _first(body: dict[str, Any], path: str) -> int:

@@ -106,11 +106,6 @@ class Type:
         """The fields with a default of their own."""
         return [one for one in self.fields.values() if one.default is not _MISSING]
 
-    @functools.cached_property
-    def required(self) -> list[Field]:
-        """The fields that must be given, because nothing stands for them."""
-        return [one for one in self.fields.values() if one.required and not one.always]
-
 
 def clean(
     shape: Type,
@@ -206,8 +201,9 @@ def _items(value: Any, path: str) -> list[tuple[str, Any]]:
 
 def faults(shape: Type, value: Mapping[str, Any], path: str = "") -> Iterator[errors.Cause]:
     """What is missing, or outside its choices and limits."""
-    for one in shape.required:
-        if one.name not in value:
+    for one in shape.fields.values():
+        # Where nothing was given, something stands for what is always present.
+        if one.required and not one.always and one.name not in value:
             yield errors.required(path + one.name)
     for key, found in value.items():
         if key in shape.fields and found is not None:

@@ -61,6 +61,7 @@ class _Call:
         return query.list_options(self.target.kind, self.http.query)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Server:
     """Answers API requests on one store.
 
@@ -68,11 +69,9 @@ class Server:
     basic authentication; a proxy's credentials count too (see `__main__`).
     """
 
-    def __init__(self, verbs: api.Api, *, token: str, bookmark_interval_s: float) -> None:
-        self._api = verbs
-        self._store = verbs.store
-        self._token = token
-        self._bookmark_interval_s = bookmark_interval_s
+    verbs: api.Api
+    token: str
+    bookmark_interval_s: float
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request."""
@@ -88,14 +87,15 @@ class Server:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.rstrip("/") or "/"
-        if self._token and path not in _PUBLIC_PATHS:
+        if self.token and path not in _PUBLIC_PATHS:
             self._authenticate(request)
         if path.startswith(_HEALTH_PATHS):
             return web.Response(text="ok")
-        target = routes.parse(self._store.kinds, path)
+        served = self.verbs.store.kinds
+        target = routes.parse(served, path)
         if target is not None:
             return await self._act(request, target)
-        found = discovery.answer(self._store.kinds, path) or openapi.answer(self._store.kinds, path)
+        found = discovery.answer(served, path) or openapi.answer(served, path)
         if found is None:
             return web.Response(status=404, text="404 page not found\n")
         return _send(msgspec.json.encode(found))
@@ -106,19 +106,19 @@ class Server:
             if scheme.lower() == "basic":
                 with contextlib.suppress(binascii.Error, UnicodeDecodeError):
                     value = base64.b64decode(value).decode().partition(":")[2]
-            if scheme.lower() in ("basic", "bearer") and value.strip() == self._token:
+            if scheme.lower() in ("basic", "bearer") and value.strip() == self.token:
                 return
         raise errors.ApiError(401, "Unauthorized", "Unauthorized")
 
     async def _act(self, request: web.BaseRequest, target: routes.Target) -> web.StreamResponse:
-        verbs = _OBJECT_VERBS if target.name else _COLLECTION_VERBS
-        verb = verbs.get(request.method, "")
+        verb = (_OBJECT_VERBS if target.name else _COLLECTION_VERBS).get(request.method, "")
         if verb == "list" and request.query.get("watch") in ("1", "true"):
             verb = "watch"
         allowed = kinds.PART_VERBS if target.subresource else target.kind.verbs
         everywhere = target.kind.namespaced and not target.namespace
         if verb not in allowed or (everywhere and verb not in ("list", "watch")):
-            raise errors.method_not_allowed()
+            text = "the server does not allow this method on the requested resource"
+            raise errors.ApiError(405, "MethodNotAllowed", text)
         renderer = render.choose(target.kind, request.headers.get("Accept", ""), request.query)
         body = b"" if verb in ("get", "list", "watch") else await _body(request)
         call = _Call(request, target, renderer, body, request.content_type)
@@ -129,10 +129,11 @@ class Server:
         return await act(call) if act else await self._write(call, verb)
 
     async def _get(self, call: _Call) -> web.StreamResponse:
-        return _send(call.renderer.one(self._api.get(call.target)))
+        return _send(call.renderer.one(self.verbs.get(call.target)))
 
     async def _list(self, call: _Call) -> web.StreamResponse:
-        return _send_page(call, self._api.list_page(call.target, call.selection()))
+        kind, namespace = call.target.kind, call.target.namespace
+        return _send_page(call, listing.page(self.verbs.store, kind, namespace, call.selection()))
 
     async def _watch(self, call: _Call) -> web.StreamResponse:
         options = call.selection()
@@ -143,10 +144,10 @@ class Server:
             namespace=call.target.namespace,
             options=options,
             renderer=call.renderer,
-            bookmark_interval_s=self._bookmark_interval_s,
+            bookmark_interval_s=self.bookmark_interval_s,
         )
         with contextlib.suppress(ConnectionError, TimeoutError):
-            async for chunk in watch.stream(self._store, wishes):
+            async for chunk in watch.stream(self.verbs.store, wishes):
                 async with asyncio.timeout(_STALLED_WRITE_S):
                     await response.write(chunk)
             await response.write_eof()
@@ -154,10 +155,9 @@ class Server:
 
     async def _write(self, call: _Call, verb: str) -> web.StreamResponse:
         options = query.write_options(call.http.query)
-        act = {"create": self._api.create, "update": self._api.update, "patch": self._api.patch}
+        act = {"create": self.verbs.create, "update": self.verbs.update, "patch": self.verbs.patch}
         written = act[verb](call.target, call.body, call.content_type, options)
-        response = _send(call.renderer.one(written.entry))
-        response.set_status(201 if written.created else 200)
+        response = _send(call.renderer.one(written.entry), 201 if written.created else 200)
         for text in written.warnings:
             quoted = text.replace("\\", "\\\\").replace('"', '\\"')
             response.headers.add("Warning", f'299 - "{quoted}"')
@@ -166,7 +166,7 @@ class Server:
     async def _delete(self, call: _Call) -> web.StreamResponse:
         target = call.target
         options = decode.delete_options(call.body, call.content_type, dict(call.http.query))
-        written = self._api.delete(target, options)
+        written = self.verbs.delete(target, options)
         if not written.deleted or target.kind.is_returned_when_deleted:
             return _send(call.renderer.one(written.entry))
         uid = written.entry.body()["metadata"]["uid"]
@@ -176,7 +176,7 @@ class Server:
 
     async def _delete_collection(self, call: _Call) -> web.StreamResponse:
         options = decode.delete_options(call.body, call.content_type, dict(call.http.query))
-        page = self._api.delete_collection(call.target, call.selection(), options)
+        page = self.verbs.delete_collection(call.target, call.selection(), options)
         return _send_page(call, page)
 
 
@@ -198,7 +198,7 @@ async def serve(
         OSError: the port cannot be had.
     """
     verbs = api.Api(store, cluster_ips=cluster_ips)
-    answers = Server(verbs, token=token, bookmark_interval_s=bookmark_interval_s)
+    answers = Server(verbs, token, bookmark_interval_s)
     # A watcher that left must not keep a stream open until the next change.
     http = web.Server(
         answers.handle,
@@ -226,19 +226,16 @@ async def _body(request: web.BaseRequest) -> bytes:
     try:
         return await request.read()
     except web.HTTPRequestEntityTooLarge as error:
-        raise errors.too_large() from error
+        raise errors.ApiError(413, "RequestEntityTooLarge", "limit is 3145728") from error
 
 
 def _send_page(call: _Call, page: listing.Page) -> web.StreamResponse:
-    meta = render.ListMeta(str(page.revision), page.next_token, page.remaining)
-    return _send(call.renderer.many(page.entries, meta))
+    return _send(call.renderer.many(page.entries, page.meta))
 
 
-def _send(body: bytes) -> web.Response:
-    return web.Response(body=body, headers={"Content-Type": render.JSON})
+def _send(body: bytes, status: int = 200) -> web.Response:
+    return web.Response(body=body, status=status, headers={"Content-Type": render.JSON})
 
 
 def _refusal(error: errors.ApiError) -> web.Response:
-    response = _send(msgspec.json.encode(error.status()))
-    response.set_status(error.code)
-    return response
+    return _send(msgspec.json.encode(error.status()), error.code)

@@ -163,11 +163,13 @@ def judge_service(body: validate.Body, old: validate.Body | None) -> Causes:
     if annotated and annotated.strip() and not spec.get("loadBalancerSourceRanges"):
         field = f"metadata.annotations[{names.ANNOTATION_SOURCE_RANGES}]"
         yield from validate.texts(field, annotated.split(","), limits.cidr)
-    yield from validate.forbidden(_combinations(body, before or {}))
+    for is_broken, field, text in _combinations(body, before or {}):
+        if is_broken:
+            yield errors.forbidden_field(field, text)
 
 
 def _combinations(body: validate.Body, before: Spec) -> Iterator[tuple[object, str, str]]:
-    """What does not go together; see `validate.forbidden`."""
+    """What does not go together: whether it is so, the field and what is demanded."""
     spec: Spec = body["spec"]
     points = body["status"].get("loadBalancer", {}).get("ingress") or ()
     if spec["type"] == EXTERNAL_NAME:

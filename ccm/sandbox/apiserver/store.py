@@ -17,34 +17,24 @@ from __future__ import annotations
 import asyncio
 import bisect
 import dataclasses
-import enum
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from ccm.sandbox.apiserver import extensions, kinds, selectors
+from ccm.sandbox.apiserver import errors, extensions, kinds, selectors
 from ccm.sandbox.apiserver import journal as journals
 
 HISTORY = 4096
 """How many changes of each kind are kept unless told otherwise."""
 
 
-class ChangeType(enum.Enum):
-    """What happened to an object, in the words of watch events."""
-
-    ADDED = "ADDED"
-    MODIFIED = "MODIFIED"
-    DELETED = "DELETED"
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
+"""What happened to an object, in the words of watch events."""
 
 
-class HistoryExpiredError(Exception):
+class HistoryExpiredError(errors.ApiError):
     """A revision that is older than what is kept."""
-
-    def __init__(self, *, revision: int, oldest: int) -> None:
-        super().__init__(f"too old resource version: {revision} ({oldest})")
-        self.revision = revision
-        self.oldest = oldest
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +61,6 @@ class Change:
     entry: Entry
     previous: Entry | None
 
-    @property
-    def revision(self) -> int:
-        """The revision that this change made."""
-        return self.entry.revision
-
 
 class Collection:
     """All objects of one kind, sorted by key, with their latest changes.
@@ -95,9 +80,6 @@ class Collection:
         """The object of that key, if there is one."""
         return self._entries.get(key)
 
-    def __len__(self) -> int:
-        return len(self._keys)
-
     def __iter__(self) -> Iterator[Entry]:
         return (self._entries[key] for key in self._keys)
 
@@ -105,7 +87,7 @@ class Collection:
     def oldest(self) -> int:
         """The lowest revision that changes can still be asked from."""
         excess = len(self._changes) - self._limit
-        return self._changes[excess - 1].revision if excess > 0 else self._floor
+        return self._changes[excess - 1].entry.revision if excess > 0 else self._floor
 
     def changes(self, after: int) -> list[Change]:
         """Every change above a revision.
@@ -115,8 +97,9 @@ class Collection:
         """
         oldest = self.oldest
         if after < oldest:
-            raise HistoryExpiredError(revision=after, oldest=oldest)
-        start = bisect.bisect_right(self._changes, after, key=lambda change: change.revision)
+            text = f"too old resource version: {after} ({oldest})"
+            raise HistoryExpiredError(410, "Expired", text)
+        start = bisect.bisect_right(self._changes, after, key=lambda change: change.entry.revision)
         return self._changes[start:]
 
     def at(self, revision: int) -> list[Entry]:
@@ -163,7 +146,7 @@ class Collection:
 
     def _place(self, change: Change) -> None:
         key = change.entry.key
-        if change.type is ChangeType.DELETED:
+        if change.type == "DELETED":
             del self._entries[key]
             del self._keys[bisect.bisect_left(self._keys, key)]
             return
@@ -206,19 +189,17 @@ class Store:
         Sets `metadata.resourceVersion` in `body`; the caller must not change it later.
         """
         known = self.get(kind, key) is not None
-        return self._record(kind, ChangeType.MODIFIED if known else ChangeType.ADDED, key, body)
+        return self._record(kind, "MODIFIED" if known else "ADDED", key, body)
 
     def remove(self, kind: kinds.Kind, key: str, body: dict[str, Any]) -> Entry:
         """Take an object out; `body` is the last state that watchers shall see."""
-        return self._record(kind, ChangeType.DELETED, key, body)
+        return self._record(kind, "DELETED", key, body)
 
     def close(self) -> None:
-        """Wake everyone who waits for changes, and close the journal."""
+        """Wake everyone who waits for changes."""
         self.is_closed = True
         for collection in self._collections.values():
             collection.wake()
-        if self._journal is not None:
-            self._journal.close()
 
     def _record(
         self, kind: kinds.Kind, change: ChangeType, key: str, body: dict[str, Any]
@@ -228,10 +209,10 @@ class Store:
         entry = entry_of(kind, key, body, revision)
         if self._journal is not None:
             raw = msgspec.Raw(entry.raw)
-            record = journals.Record(revision, kind.qualified, key, change.value, raw)
-            self._journal.append(record)
+            record = journals.Record(revision, kind.qualified, key, change, raw)
+            is_full = self._journal.append(record)
         self._take(kind, change, entry, body)
-        if self._journal is not None and self._journal.is_full:
+        if self._journal is not None and is_full:
             self._journal.compact(self.revision, self._living())
         return entry
 
@@ -242,7 +223,7 @@ class Store:
         self.collection(kind).record(change, entry)
         if kind is kinds.DEFINITIONS:
             group, plural = body["spec"]["group"], body["spec"]["names"]["plural"]
-            gone = change is ChangeType.DELETED
+            gone = change == "DELETED"
             self.kinds.replace(group, plural, None if gone else extensions.kind_of(body))
 
     def _living(self) -> Iterator[journals.Record]:
@@ -262,7 +243,7 @@ class Store:
             kind = self.kinds.named(record.resource)
             body = msgspec.json.decode(record.raw)
             entry = entry_of(kind, record.key, body, record.revision)
-            self._take(kind, ChangeType(record.change), entry, body)
+            self._take(kind, record.change, entry, body)
 
 
 def entry_of(kind: kinds.Kind, key: str, body: Mapping[str, Any], revision: int = 0) -> Entry:

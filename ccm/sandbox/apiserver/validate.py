@@ -29,13 +29,6 @@ def one_of_each(field: str, values: Sequence[object]) -> Causes:
             yield errors.duplicate(f"{field}[{number}]", value)
 
 
-def forbidden(rules: Iterable[tuple[object, str, str]]) -> Causes:
-    """The rules that are broken; each says whether it is, its field and what it demands."""
-    for is_broken, field, text in rules:
-        if is_broken:
-            yield errors.forbidden_field(field, text)
-
-
 def metadata(body: Body, rule: limits.Rule) -> Causes:
     """The faults of an object's metadata; `rule` is about its name."""
     meta = body["metadata"]

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 import msgspec
 
 from ccm.model import names
-from ccm.sandbox.apiserver import decode, errors, kinds, query, render
+from ccm.sandbox.apiserver import decode, kinds, query, render
 from ccm.sandbox.apiserver import store as stores
 
 BOOKMARK_INTERVAL_S = 60.0
@@ -44,22 +44,21 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
     A start in the future says nothing until the store has passed it.
     """
     loop = asyncio.get_running_loop()
-    ends = loop.time() + _timeout_s(watch.options)
     options = watch.options
+    # Spread, so that watches that began together do not end together.
+    ends = loop.time() + (options.timeout_s or _MIN_TIMEOUT_S * (1 + random.random()))
     place = options.revision or 0
-    if options.initial_events or (options.initial_events is None and not place):
+    if options.initial_events or not place:
         place = store.revision
-        for chunk in _initial(store, watch):
+        for chunk in () if options.initial_events is False else _initial(store, watch):
             yield chunk
-    elif options.initial_events is not None and not place:
-        place = store.revision
     collection = store.collection(watch.kind)
     next_bookmark = loop.time() + watch.bookmark_interval_s
     while True:
         try:
             changes = collection.changes(place)
         except stores.HistoryExpiredError as error:
-            yield _frame("ERROR", msgspec.json.encode(errors.expired(str(error)).status()))
+            yield _frame("ERROR", msgspec.json.encode(error.status()))
             return
         for chunk in _chunks(_frames(watch, changes)):
             yield chunk
@@ -68,7 +67,7 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
             return
         if changes:
             # Sending may have taken time, in which more may have come.
-            place = changes[-1].revision
+            place = changes[-1].entry.revision
             continue
         if options.bookmarks and now >= next_bookmark:
             next_bookmark = now + watch.bookmark_interval_s
@@ -80,11 +79,6 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await collection.changed()
-
-
-def _timeout_s(options: query.ListOptions) -> float:
-    # Spread, so that watches that began together do not end together.
-    return options.timeout_s or _MIN_TIMEOUT_S * (1 + random.random())
 
 
 def _initial(store: stores.Store, watch: Watch) -> list[bytes]:
@@ -108,14 +102,13 @@ def _frames(watch: Watch, changes: list[stores.Change]) -> list[bytes]:
     for change in changes:
         was = change.previous is not None and _selects(watch, change.previous)
         is_in = _selects(watch, change.entry)
-        if change.type is stores.ChangeType.DELETED:
-            if was:
-                frames.append(_frame("DELETED", watch.renderer.one(change.entry)))
-        elif is_in:
+        is_gone = change.type == "DELETED"
+        if was and (is_gone or not is_in):
+            last = change.entry if is_gone else _last_match(change)
+            frames.append(_frame("DELETED", watch.renderer.one(last)))
+        elif is_in and not is_gone:
             name = "MODIFIED" if was else "ADDED"
             frames.append(_frame(name, watch.renderer.one(change.entry)))
-        elif was:
-            frames.append(_frame("DELETED", watch.renderer.one(_last_match(change))))
     return frames
 
 
@@ -129,7 +122,7 @@ def _selects(watch: Watch, entry: stores.Entry) -> bool:
 def _last_match(change: stores.Change) -> stores.Entry:
     assert change.previous is not None
     body = change.previous.body()
-    body["metadata"]["resourceVersion"] = str(change.revision)
+    body["metadata"]["resourceVersion"] = str(change.entry.revision)
     return dataclasses.replace(change.previous, raw=msgspec.json.encode(body))
 
 

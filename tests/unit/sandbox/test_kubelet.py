@@ -22,23 +22,12 @@ NOW = "2026-01-02T03:04:05Z"
 NOT_READY = Taint(key=names.TAINT_NOT_READY, effect=names.EFFECT_NO_SCHEDULE)
 
 
-def decoded(name: str = "a") -> Node:
-    return msgspec.convert(kubelet.new_node(name, NOW), Node)
-
-
-def test_a_new_node_waits_for_its_cloud() -> None:
-    node = decoded()
+def test_a_new_node_knows_its_host_name_and_waits_for_its_cloud() -> None:
+    node = msgspec.convert(kubelet.new_node("vm-1", NOW), Node)
 
     assert is_uninitialized(node)
-    assert node.taints[0].value == "true"
-    assert node.taints[0].effect == names.EFFECT_NO_SCHEDULE
-    assert node.provider_id == ""
-    assert node.ready == names.STATUS_FALSE
-
-
-def test_a_new_node_knows_its_host_name_and_nothing_of_the_cloud() -> None:
-    node = decoded("vm-1")
-
+    assert (node.taints[0].value, node.taints[0].effect) == ("true", names.EFFECT_NO_SCHEDULE)
+    assert (node.provider_id, node.ready) == ("", names.STATUS_FALSE)
     assert node.labels[names.LABEL_HOSTNAME] == "vm-1"
     assert node.labels.keys() == {names.LABEL_HOSTNAME, names.LABEL_OS, names.LABEL_ARCH}
     assert [(one.type, one.address) for one in node.addresses] == [("Hostname", "vm-1")]
@@ -67,9 +56,6 @@ def test_lifting_the_not_ready_taint_keeps_the_others_and_is_bound_to_the_versio
     assert patch is not None
     assert patch["metadata"] == {"resourceVersion": "7"}
     assert [taint.key for taint in patch["spec"]["taints"]] == [names.TAINT_SHUTDOWN]
-
-
-def test_without_a_not_ready_taint_nothing_is_written() -> None:
     assert kubelet.not_ready_taint_patch(builders.node()) is None
 
 
@@ -80,18 +66,11 @@ def test_a_heartbeat_leaves_the_time_of_the_last_change_alone() -> None:
     assert "lastTransitionTime" not in condition
 
 
-class Nodes:
-    """A cache that a test fills."""
+class Api:
+    """Notes what is asked, and answers with what is in the cache that a test fills."""
 
     def __init__(self) -> None:
         self.store: Store[Node] = Store()
-
-
-class Api:
-    """Notes what is asked, and answers with what is in the cache."""
-
-    def __init__(self, nodes: Nodes) -> None:
-        self.nodes = nodes
         self.created: list[str] = []
         self.reports: list[tuple[str, str]] = []
         self.lifted: list[str] = []
@@ -109,9 +88,7 @@ class Api:
     ) -> Node:
         assert subresource == "status"
         self.reports.append((name, patch["status"]["conditions"][0]["status"]))
-        found = self.nodes.store.get(name)
-        assert found is not None
-        return found
+        return self._found(name)
 
     async def patch_merge(self, name: str, patch: Mapping[str, Any]) -> Node:
         if "podCIDR" in patch["spec"]:
@@ -122,68 +99,47 @@ class Api:
             self.ranges.append((name, patch["spec"]["podCIDR"]))
         else:
             self.lifted.append(name)
-        found = self.nodes.store.get(name)
+        return self._found(name)
+
+    def _found(self, name: str) -> Node:
+        found = self.store.get(name)
         assert found is not None
         return found
 
 
 @pytest.fixture
-def nodes() -> Nodes:
-    return Nodes()
+def api() -> Api:
+    return Api()
 
 
 @pytest.fixture
-def api(nodes: Nodes) -> Api:
-    return Api(nodes)
+def kubelets(api: Api) -> kubelet.Kubelets:
+    return kubelet.Kubelets(cast("Informer[Node]", api), api)
 
 
-@pytest.fixture
-def kubelets(nodes: Nodes, api: Api) -> kubelet.Kubelets:
-    return kubelet.Kubelets(cast("Informer[Node]", nodes), api)
+I1, I2, NONE = {"a": "i-1"}, {"a": "i-2"}, dict[str, str]()
 
 
-async def test_a_kubelet_registers_once(kubelets: kubelet.Kubelets, api: Api) -> None:
-    kubelets.follow({"a": "i-1"})
-
-    await kubelets.sync("a")
-    await kubelets.sync("a")
-
-    assert api.created == ["a"]
-
-
-async def test_a_node_deleted_under_a_running_kubelet_stays_deleted_until_it_boots_again(
-    kubelets: kubelet.Kubelets, api: Api
+@pytest.mark.parametrize(
+    ("running", "registered"),
+    [((I1, I1), 1), ((I1, NONE, I1), 2), ((I1, I2), 2)],
+    ids=["once, even if its node is deleted", "again when it boots", "another machine"],
+)
+async def test_a_kubelet_registers_when_its_machine_boots(
+    kubelets: kubelet.Kubelets, api: Api, running: tuple[dict[str, str], ...], registered: int
 ) -> None:
-    kubelets.follow({"a": "i-1"})
-    await kubelets.sync("a")
-    kubelets.follow({"a": "i-1"})
-    await kubelets.sync("a")
-    assert api.created == ["a"]
+    for machines in running:
+        kubelets.follow(machines)
+        await kubelets.sync("a")
 
-    kubelets.follow({})
-    await kubelets.sync("a")
-    kubelets.follow({"a": "i-1"})
-    await kubelets.sync("a")
-
-    assert api.created == ["a", "a"]
-
-
-async def test_another_machine_under_the_same_name_registers(
-    kubelets: kubelet.Kubelets, api: Api
-) -> None:
-    kubelets.follow({"a": "i-1"})
-    await kubelets.sync("a")
-    kubelets.follow({"a": "i-2"})
-    await kubelets.sync("a")
-
-    assert api.created == ["a", "a"]
+    assert api.created == ["a"] * registered
 
 
 async def test_a_node_that_is_there_already_is_taken_over(
     kubelets: kubelet.Kubelets, api: Api
 ) -> None:
     api.exists = True
-    kubelets.follow({"a": "i-1"})
+    kubelets.follow(I1)
 
     await kubelets.sync("a")
     await kubelets.sync("a")
@@ -192,10 +148,10 @@ async def test_a_node_that_is_there_already_is_taken_over(
 
 
 async def test_an_initialised_node_becomes_ready_and_loses_the_taint(
-    kubelets: kubelet.Kubelets, api: Api, nodes: Nodes
+    kubelets: kubelet.Kubelets, api: Api
 ) -> None:
-    kubelets.follow({"a": "i-1"})
-    nodes.store.put(builders.node("a", ready="False", taints=[NOT_READY]))
+    kubelets.follow(I1)
+    api.store.put(builders.node("a", ready="False", taints=[NOT_READY]))
 
     await kubelets.sync("a")
 
@@ -204,33 +160,31 @@ async def test_an_initialised_node_becomes_ready_and_loses_the_taint(
 
 
 async def test_nothing_is_written_about_a_node_that_waits_for_its_cloud(
-    kubelets: kubelet.Kubelets, api: Api, nodes: Nodes
+    kubelets: kubelet.Kubelets, api: Api
 ) -> None:
-    kubelets.follow({"a": "i-1"})
+    kubelets.follow(I1)
     taints = [builders.uninitialized_taint(), NOT_READY]
-    nodes.store.put(builders.node("a", ready="False", taints=taints))
+    api.store.put(builders.node("a", ready="False", taints=taints))
 
     await kubelets.sync("a")
 
     assert (api.created, api.reports, api.lifted) == ([], [], [])
 
 
-async def test_a_node_without_a_machine_turns_unknown(
-    kubelets: kubelet.Kubelets, api: Api, nodes: Nodes
-) -> None:
-    nodes.store.put(builders.node("a", ready="True"))
+async def test_a_node_without_a_machine_turns_unknown(kubelets: kubelet.Kubelets, api: Api) -> None:
+    api.store.put(builders.node("a", ready="True"))
 
     await kubelets.sync("a")
 
     assert api.reports == [("a", "Unknown")]
 
 
-async def test_each_node_gets_a_range_of_pod_addresses_once(api: Api, nodes: Nodes) -> None:
+async def test_each_node_gets_a_range_of_pod_addresses_once(api: Api) -> None:
     ranges = podranges.PodRanges()
-    kubelets = kubelet.Kubelets(cast("Informer[Node]", nodes), api, ranges=ranges)
+    kubelets = kubelet.Kubelets(cast("Informer[Node]", api), api, ranges=ranges)
     kubelets.follow({"a": "i-1", "b": "i-2"})
-    nodes.store.put(builders.node("a"))
-    nodes.store.put(builders.node("b", pod_cidrs=["100.64.0.0/24"]))
+    api.store.put(builders.node("a"))
+    api.store.put(builders.node("b", pod_cidrs=["100.64.0.0/24"]))
 
     await kubelets.sync("b")
     await kubelets.sync("a")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,16 +23,21 @@ def python(code: str, log: Path) -> process.Child:
     return process.Child([sys.executable, "-c", code], log=log)
 
 
-async def wait_for_text(log: Path, text: str) -> None:
+async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not log.exists() or text not in log.read_text():
+        while not condition():
             await asyncio.sleep(0.01)
 
 
-async def ended(child: process.Child) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while child.exit_code is None:
-            await asyncio.sleep(0.01)
+async def ended(child: process.Child) -> process.Child:
+    await until(lambda: child.exit_code is not None)
+    return child
+
+
+async def up(code: str, log: Path) -> process.Child:
+    child = python(code, log)
+    await until(lambda: "up" in log.read_text())
+    return child
 
 
 def is_alive(pid: int) -> bool:
@@ -46,39 +52,30 @@ def is_alive(pid: int) -> bool:
 async def test_both_outputs_go_to_the_log_and_are_appended(tmp_path: Path) -> None:
     log = tmp_path / "log"
     for word in ("first", "second"):
-        child = python(f"import sys; print('{word}'); sys.exit('{word} error')", log)
-        await ended(child)
+        await ended(python(f"import sys; print('{word}'); sys.exit('{word} error')", log))
     assert log.read_text().split("\n") == ["first", "first error", "second", "second error", ""]
 
 
 async def test_the_log_tail_is_short(tmp_path: Path) -> None:
-    child = python("print('x' * 100_000 + 'end')", tmp_path / "log")
-    await ended(child)
+    child = await ended(python("print('x' * 100_000 + 'end')", tmp_path / "log"))
     assert len(child.log_tail()) == 4000
     assert child.log_tail().endswith("xend\n")
 
 
 async def test_stop_asks_first(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    child = python("import time; print('up', flush=True); time.sleep(60)", log)
-    await wait_for_text(log, "up")
+    child = await up("import time; print('up', flush=True); time.sleep(60)", tmp_path / "log")
     assert child.exit_code is None
-    assert await child.stop(grace_s=DEADLINE_S) == -signal.SIGTERM
-    assert child.exit_code == -signal.SIGTERM
+    assert await child.stop(grace_s=DEADLINE_S) == child.exit_code == -signal.SIGTERM
 
 
 async def test_stop_kills_who_does_not_listen(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    child = python(STUBBORN + "time.sleep(60)", log)
-    await wait_for_text(log, "up")
+    child = await up(STUBBORN + "time.sleep(60)", tmp_path / "log")
     assert await child.stop(grace_s=0.1) == -signal.SIGKILL
 
 
 async def test_the_exit_code_of_its_own_end_is_kept(tmp_path: Path) -> None:
-    child = python("raise SystemExit(3)", tmp_path / "log")
-    await ended(child)
-    assert await child.stop(grace_s=1) == 3
-    assert await child.kill() == 3
+    child = await ended(python("raise SystemExit(3)", tmp_path / "log"))
+    assert [await child.stop(grace_s=1), await child.kill()] == [3, 3]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")

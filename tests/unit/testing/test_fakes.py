@@ -58,69 +58,52 @@ async def test_metadata_adds_up() -> None:
 async def test_metadata_can_be_overridden() -> None:
     fake = FakeCloud(metadata=lambda asked: InstanceMetadata(provider_id=f"x://{asked.name}"))
 
-    found = await fake.instance_metadata(NODE)
-
-    assert found == InstanceMetadata(provider_id="x://node0")
+    assert await fake.instance_metadata(NODE) == InstanceMetadata(provider_id="x://node0")
 
 
-async def test_types_of_the_old_interface_are_keyed_by_what_was_asked() -> None:
-    fake = FakeCloud(instance_types={"node0": "by name", "fake://1": "by ID"})
+async def test_the_old_interface_is_keyed_by_what_was_asked_and_empty_where_nothing_is() -> None:
+    fake = FakeCloud(
+        instance_types={"node0": "by name", "fake://1": "by ID"},
+        external_ids={"a": "1", "b": "2"},
+        external_id_errors={"b": NotFound("b")},
+        shutdown=True,
+    )
 
     assert await fake.instance_type("node0") == "by name"
     assert await fake.instance_type_by_provider_id("fake://1") == "by ID"
-    assert await fake.instance_type("other") == ""
-
-
-async def test_missing_ids_are_empty_and_errors_are_raised() -> None:
-    fake = FakeCloud(external_ids={"a": "1", "b": "2"}, external_id_errors={"b": NotFound("b")})
-
-    assert await fake.instance_id("a") == "1"
-    assert await fake.instance_id("c") == ""
+    assert [await fake.instance_id(name) for name in ("a", "c")] == ["1", ""]
     with pytest.raises(NotFound):
         await fake.instance_id("b")
-
-
-async def test_one_error_serves_addresses_and_zones() -> None:
-    fake = FakeCloud(addresses=ADDRESSES, error=Unavailable("down"))
-
-    for ask in (
-        fake.node_addresses,
-        fake.node_addresses_by_provider_id,
-        fake.get_zone_by_provider_id,
-        fake.get_zone_by_node_name,
-    ):
-        with pytest.raises(Unavailable):
-            await ask("x")
-
-
-async def test_errors_win_over_answers() -> None:
-    fake = FakeStateCloud(
-        exists=True,
-        exists_error=Unavailable("e"),
-        shutdown_error=Unavailable("s"),
-        metadata_error=Unavailable("m"),
-        listing=InstanceListing(instances=()),
-        listing_error=Unavailable("l"),
-    )
-
-    for ask in (
-        fake.instance_exists,
-        fake.instance_shutdown,
-        fake.instance_state,
-        fake.instance_metadata,
-    ):
-        with pytest.raises(Unavailable):
-            await ask(NODE)
-    with pytest.raises(Unavailable):
-        await fake.list_instances()
-
-
-async def test_the_old_shutdown_question_needs_an_id() -> None:
-    fake = FakeCloud(shutdown=True)
-
     assert await fake.instance_shutdown_by_provider_id("fake://1")
     with pytest.raises(InvalidArgument):
         await fake.instance_shutdown_by_provider_id("")
+
+
+async def test_errors_win_over_answers() -> None:
+    down = Unavailable("down")
+    fake = FakeStateCloud(
+        exists=True,
+        addresses=ADDRESSES,
+        error=down,
+        metadata_error=down,
+        exists_error=down,
+        shutdown_error=down,
+        listing_error=down,
+    )
+
+    for ask in (fake.instance_exists, fake.instance_shutdown, fake.instance_state):
+        with pytest.raises(Unavailable):
+            await ask(NODE)
+    for by_name in (
+        *(fake.node_addresses, fake.node_addresses_by_provider_id),
+        *(fake.get_zone_by_provider_id, fake.get_zone_by_node_name),
+    ):
+        with pytest.raises(Unavailable):
+            await by_name("x")
+    with pytest.raises(Unavailable):
+        await fake.instance_metadata(NODE)
+    with pytest.raises(Unavailable):
+        await fake.list_instances()
 
 
 async def test_calls_are_logged_with_their_subject_after_the_delay() -> None:
@@ -130,6 +113,7 @@ async def test_calls_are_logged_with_their_subject_after_the_delay() -> None:
     await fake.instance_exists(node("nameless"))
     await fake.get_zone()
 
-    assert fake.calls == ["instance-exists", "instance-exists", "get-zone"]
-    assert fake.asked[:2] == [("instance-exists", "fake://1"), ("instance-exists", "nameless")]
+    told = [("instance-exists", "fake://1"), ("instance-exists", "nameless"), ("get-zone", "")]
+    assert fake.asked == told
+    assert fake.calls == [entry for entry, _ in told]
     assert elapsed_s() == 30

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import msgspec
+import pytest
 import pytest_asyncio
 
-from providers.sim import server
+from ccm import cloud
+from providers import sim
+from providers.sim import server, world
 
 
 class Remote:
@@ -34,6 +38,11 @@ class Remote:
         return answer
 
 
+def refused(code: world.Code) -> Any:
+    """A context in which the world must refuse something so."""
+    return pytest.raises(world.WorldError, check=lambda error: error.code == code)
+
+
 @pytest_asyncio.fixture
 async def service() -> server.Service:
     return server.Service(token="secret", seed=1)
@@ -50,3 +59,11 @@ async def remote(url: str) -> AsyncIterator[Remote]:
     timeout = aiohttp.ClientTimeout(total=5)
     async with aiohttp.ClientSession(url, timeout=timeout) as session:
         yield Remote(session)
+
+
+@pytest_asyncio.fixture
+async def provider(url: str) -> AsyncIterator[cloud.Cloud]:
+    """The provider, opened on that cloud."""
+    context = cloud.Context(config=f"url: {url}\ntoken: secret\ntimeout: 2s".encode())
+    async with sim.open_cloud(context) as found:
+        yield found

@@ -17,9 +17,4 @@ def test_what_is_left_out_stays_and_what_is_given_replaces() -> None:
 
     assert changed == msgspec.structs.replace(route, gateway="10.0.0.2")
     assert route.gateway == "10.0.0.1"
-
-
-def test_a_change_of_nothing_changes_nothing() -> None:
-    route = world_routes.Route(id="r-1", name="", cluster="", destination="", gateway="")
-
     assert changes.applied(route, world_routes.RouteChange()) == route

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from providers.sim import __main__ as command
+
 COMMAND = [sys.executable, "-m", "providers.sim"]
 
 
@@ -65,8 +67,6 @@ def test_it_says_where_it_is_and_ends_cleanly(
 def test_bad_options_are_explained(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from providers.sim import __main__ as command
-
     with pytest.raises(SystemExit) as caught:
         command.main(arguments)
 
@@ -77,8 +77,6 @@ def test_bad_options_are_explained(
 def test_an_unreadable_state_file_ends_it_with_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from providers.sim import __main__ as command
-
     path = tmp_path / "state.json"
     path.write_text("{")
 

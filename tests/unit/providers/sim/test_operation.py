@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from providers.sim import api_routes
 from providers.sim.operation import behind_the_scenes
 
@@ -12,13 +14,7 @@ def test_the_administrators_twin_is_the_same_call_elsewhere() -> None:
     twin = behind_the_scenes(row)
 
     assert (twin.name, twin.path) == ("admin_delete_route", "/admin/routes/{id}")
-    assert twin.summary == "As delete_route, behind the scenes"
-    assert (twin.method, twin.query, twin.body, twin.answer, twin.status) == (
-        row.method,
-        row.query,
-        row.body,
-        row.answer,
-        row.status,
-    )
+    same = msgspec.structs.replace(twin, name=row.name, route=row.route, summary=row.summary)
+    assert same == row
     assert row.is_cloud_call
     assert not twin.is_cloud_call

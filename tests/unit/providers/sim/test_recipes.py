@@ -52,23 +52,16 @@ def test_everything_a_service_can_ask_for() -> None:
 
 def test_order_and_names_of_ports_do_not_matter() -> None:
     renamed = msgspec.structs.replace(HTTP, name="web")
+    one, other = (builders.service(ports=ports) for ports in ([HTTP, DNS], [DNS, renamed]))
 
-    one = recipes.wanted(builders.service(ports=[HTTP, DNS]))
-    other = recipes.wanted(builders.service(ports=[DNS, renamed]))
-
-    assert one == other
+    assert recipes.wanted(one) == recipes.wanted(other)
 
 
-def test_without_a_node_port_traffic_keeps_its_port() -> None:
-    service = builders.service(
-        ports=[ServicePort(port=80)], allocate_load_balancer_node_ports=False
-    )
+def test_without_a_node_port_traffic_keeps_its_port_and_udp_alone_has_no_check() -> None:
+    found = recipes.wanted(builders.service(ports=[ServicePort(protocol="UDP", port=80)]))
 
-    assert recipes.wanted(service).listeners == (client.Listener("TCP", 80, 80),)
-
-
-def test_udp_alone_has_no_health_check() -> None:
-    assert recipes.wanted(builders.service(ports=[DNS])).health_check is None
+    assert found.listeners == (client.Listener("UDP", 80, 80),)
+    assert found.health_check is None
 
 
 @pytest.mark.parametrize(
@@ -106,18 +99,15 @@ def test_members_are_internal_addresses_of_the_families() -> None:
 
 def test_the_digest_tells_every_difference() -> None:
     recipe = recipes.wanted(builders.service())
-    others = [
-        msgspec.structs.replace(recipe, listeners=()),
-        msgspec.structs.replace(recipe, health_check=None),
-        msgspec.structs.replace(recipe, source_ranges=("10.0.0.0/8",)),
-        msgspec.structs.replace(recipe, families=("IPv6",)),
-        msgspec.structs.replace(recipe, internal=True),
-        msgspec.structs.replace(recipe, size="large"),
-        msgspec.structs.replace(recipe, sticky_s=1),
+    changes: list[dict[str, object]] = [
+        *({"listeners": ()}, {"health_check": None}, {"source_ranges": ("10.0.0.0/8",)}),
+        *({"families": ("IPv6",)}, {"internal": True}, {"size": "large"}, {"sticky_s": 1}),
     ]
+    others = [msgspec.structs.replace(recipe, **change) for change in changes]
 
     digests = {recipes.digest(each, ["10.0.0.1"]) for each in [recipe, *others]}
 
+    assert {key for change in changes for key in change} == set(client.Recipe.__struct_fields__)
     assert len(digests) == len(others) + 1
     assert recipes.digest(recipe, ["a", "b"]) == recipes.digest(recipe, ["b", "a"])
     assert recipes.digest(recipe, []) not in digests

@@ -64,7 +64,3 @@ def test_a_file_of_something_else_is_refused_with_its_name(tmp_path: Path) -> No
 
     with pytest.raises(ValueError, match=r"state\.json is no saved state: .*name"):
         state.load(path)
-
-
-def test_a_missing_file_is_an_empty_cloud(tmp_path: Path) -> None:
-    assert state.load(tmp_path / "none") == worlds.Saved()

@@ -2,70 +2,36 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import api, decode, errors, kinds, listing, query, routes, store
+from ccm.sandbox.apiserver import api, decode, errors, kinds, listing, query, render, routes, store
+from tests.unit.sandbox.apiserver.requests import PLAIN, Requests, at, refused
 
-NODE = routes.Target(kind=kinds.NODES, name="n1")
-NODES = routes.Target(kind=kinds.NODES)
-STATUS = routes.Target(kind=kinds.NODES, name="n1", subresource="status")
-CONFIG_MAPS = routes.Target(kind=kinds.CONFIG_MAPS, namespace="default")
-CONFIG_MAP = routes.Target(kind=kinds.CONFIG_MAPS, namespace="default", name="c1")
-LEASE = routes.Target(kind=kinds.LEASES, namespace="default", name="l1")
-PLAIN = query.WriteOptions()
+NODES, NODE, STATUS = at(kinds.NODES), at(kinds.NODES, "n1"), at(kinds.NODES, "n1", "status")
 STRICT = query.WriteOptions(field_validation="Strict")
 
 
 @pytest.fixture
-def server() -> api.Api:
-    return api.Api(store.Store())
+def server() -> Requests:
+    return Requests()
 
 
-def create(
-    server: api.Api, target: routes.Target, options: query.WriteOptions = PLAIN, **body: Any
-) -> dict[str, Any]:
-    raw = json.dumps(body).encode()
-    return server.create(target, raw, "application/json", options).entry.body()
+def node(server: Requests, **body: Any) -> dict[str, Any]:
+    return server.create(kinds.NODES, "n1", **body)
 
 
-def node(server: api.Api, **body: Any) -> dict[str, Any]:
-    metadata = {"name": "n1", **body.pop("metadata", {})}
-    return create(server, NODES, metadata=metadata, **body)
-
-
-def patch(
-    server: api.Api,
-    target: routes.Target,
-    body: Any,
-    content_type: str = api.STRATEGIC_PATCH,
-    options: query.WriteOptions = PLAIN,
-) -> api.Written:
-    return server.patch(target, json.dumps(body).encode(), content_type, options)
-
-
-def update(server: api.Api, target: routes.Target, body: dict[str, Any]) -> dict[str, Any]:
-    raw = json.dumps(body).encode()
-    return server.update(target, raw, "application/json", PLAIN).entry.body()
-
-
-def refused(code: int, reason: str, text: str = "") -> Any:
-    """A context in which a request must be refused so."""
-    return pytest.raises(errors.ApiError, match=re.escape(text) or None, check=_is(code, reason))
-
-
-def _is(code: int, reason: str) -> Any:
-    return lambda error: (error.code, error.reason) == (code, reason)
+def strategic(server: Requests, target: routes.Target, body: Any, **more: Any) -> api.Written:
+    return server.patch(target, body, api.STRATEGIC_PATCH, **more)
 
 
 def names(page: listing.Page) -> list[str]:
     return [entry.key for entry in page.entries]
 
 
-def test_create_sets_what_the_server_sets(server: api.Api) -> None:
+def test_create_sets_what_the_server_sets(server: Requests) -> None:
     body = node(server, metadata={"uid": "mine", "deletionTimestamp": "2026-01-01T00:00:00Z"})
 
     metadata = body["metadata"]
@@ -76,7 +42,7 @@ def test_create_sets_what_the_server_sets(server: api.Api) -> None:
     assert "generation" not in metadata
 
 
-def test_a_new_node_keeps_its_status_and_is_tainted_not_ready(server: api.Api) -> None:
+def test_a_new_node_keeps_its_status_and_is_tainted_not_ready(server: Requests) -> None:
     body = node(server, status={"capacity": {"cpu": "2"}}, spec={"unschedulable": True})
 
     assert body["status"]["capacity"] == body["status"]["allocatable"] == {"cpu": "2"}
@@ -86,48 +52,44 @@ def test_a_new_node_keeps_its_status_and_is_tainted_not_ready(server: api.Api) -
     }
 
 
-def test_other_kinds_lose_the_status_they_were_created_with(server: api.Api) -> None:
-    target = routes.Target(kind=kinds.SERVICES, namespace="default")
-
+def test_other_kinds_lose_the_status_they_were_created_with(server: Requests) -> None:
     status = {"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}]}}
     spec = {"ports": [{"port": 80}]}
-    body = create(server, target, metadata={"name": "s"}, spec=spec, status=status)
+    body = server.create(kinds.SERVICES, "s", spec=spec, status=status)
 
     assert body["status"] == {"loadBalancer": {}}
     assert body["spec"]["ports"] == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
 
 
-def test_create_of_what_exists_is_refused(server: api.Api) -> None:
+def test_create_of_what_exists_is_refused(server: Requests) -> None:
     node(server)
 
     with refused(409, "AlreadyExists", 'nodes "n1" already exists'):
         node(server)
 
 
-def test_names_are_generated_and_lists_go_across_namespaces(server: api.Api) -> None:
-    made = create(server, CONFIG_MAPS, metadata={"generateName": "gen-"})["metadata"]
-    elsewhere = routes.Target(kind=kinds.CONFIG_MAPS, namespace="kube-system")
-    create(server, elsewhere, metadata={"name": "b"})
+def test_names_are_generated_and_lists_go_across_namespaces(server: Requests) -> None:
+    made = server.create(kinds.CONFIG_MAPS, "", metadata={"generateName": "gen-"})["metadata"]
+    server.create(kinds.CONFIG_MAPS, "b", metadata={"namespace": "kube-system"})
 
     assert re.fullmatch(r"gen-[a-z0-9]{5}", made["name"])
-    every = server.list_page(routes.Target(kind=kinds.CONFIG_MAPS), query.ListOptions())
-    assert names(every) == [f"default/{made['name']}", "kube-system/b"]
-    one = server.list_page(elsewhere, query.ListOptions())
-    assert names(one) == ["kube-system/b"]
+    every = server.keys(routes.Target(kind=kinds.CONFIG_MAPS))
+    assert every == [f"default/{made['name']}", "kube-system/b"]
+    assert server.keys(at(kinds.CONFIG_MAPS, namespace="kube-system")) == ["kube-system/b"]
 
 
-def test_the_namespace_must_exist_and_be_the_requests(server: api.Api) -> None:
-    nowhere = routes.Target(kind=kinds.CONFIG_MAPS, namespace="nope")
+def test_the_namespace_must_exist_and_be_the_requests(server: Requests) -> None:
     with refused(404, "NotFound", 'namespaces "nope" not found'):
-        create(server, nowhere, metadata={"name": "a"})
+        server.create(kinds.CONFIG_MAPS, "a", metadata={"namespace": "nope"})
+    raw = b'{"metadata":{"name":"a","namespace":"kube-system"}}'
     with refused(400, "BadRequest", "does not match the namespace sent"):
-        create(server, CONFIG_MAPS, metadata={"name": "a", "namespace": "kube-system"})
+        server.api.create(at(kinds.CONFIG_MAPS), raw, "application/json", PLAIN)
 
 
-def test_a_trial_stores_nothing(server: api.Api) -> None:
+def test_a_trial_stores_nothing(server: Requests) -> None:
     revision = server.store.revision
 
-    create(server, NODES, query.WriteOptions(dry_run="All"), metadata={"name": "n1"})
+    server.create(kinds.NODES, "n1", query.WriteOptions(dry_run="All"))
 
     assert server.store.revision == revision
     assert server.store.get(kinds.NODES, "n1") is None
@@ -143,16 +105,16 @@ def test_a_trial_stores_nothing(server: api.Api) -> None:
     ],
 )
 def test_a_body_that_is_no_such_object_is_refused(
-    server: api.Api, body: dict[str, Any], text: str
+    server: Requests, body: dict[str, Any], text: str
 ) -> None:
     with refused(400, "BadRequest", text):
         node(server, **body)
 
 
 @pytest.mark.parametrize("raw", [b"{bad", b"[]", b"\xff"])
-def test_a_body_that_is_no_object_is_refused(server: api.Api, raw: bytes) -> None:
+def test_a_body_that_is_no_object_is_refused(server: Requests, raw: bytes) -> None:
     with refused(400, "BadRequest"):
-        server.create(NODES, raw, "application/json", PLAIN)
+        server.api.create(NODES, raw, "application/json", PLAIN)
 
 
 # --- field validation ----------------------------------------------------------------
@@ -160,51 +122,48 @@ def test_a_body_that_is_no_object_is_refused(server: api.Api, raw: bytes) -> Non
 _UNKNOWN = b'{"metadata":{"name":"n1"},"spec":{"foo":1}}'
 
 
-def test_strict_validation_refuses_unknown_fields(server: api.Api) -> None:
-    with refused(400, "BadRequest", 'strict decoding error: unknown field "spec.foo"'):
-        server.create(NODES, _UNKNOWN, "application/json", STRICT)
-
-
 @pytest.mark.parametrize(
     ("validation", "warnings"), [("Warn", ('unknown field "spec.foo"',)), ("Ignore", ())]
 )
-def test_unknown_fields_are_left_out(
-    server: api.Api, validation: Any, warnings: tuple[str, ...]
+def test_unknown_fields_are_left_out_unless_validation_is_strict(
+    server: Requests, validation: Any, warnings: tuple[str, ...]
 ) -> None:
+    with refused(400, "BadRequest", 'strict decoding error: unknown field "spec.foo"'):
+        server.api.create(NODES, _UNKNOWN, "application/json", STRICT)
     options = query.WriteOptions(field_validation=validation)
 
-    written = server.create(NODES, _UNKNOWN, "application/json", options)
+    written = server.api.create(NODES, _UNKNOWN, "application/json", options)
 
     assert written.warnings == warnings
     assert "foo" not in written.entry.body()["spec"]
 
 
-def test_a_strict_patch_with_an_unknown_field_is_invalid(server: api.Api) -> None:
+def test_a_strict_patch_with_an_unknown_field_is_invalid(server: Requests) -> None:
     node(server)
 
     with refused(422, "Invalid", 'strict decoding error: unknown field "spec.foo"'):
-        patch(server, NODE, {"spec": {"foo": 1}}, options=STRICT)
+        strategic(server, NODE, {"spec": {"foo": 1}}, options=STRICT)
 
 
-def test_a_stale_version_conflicts_whatever_the_write(server: api.Api) -> None:
+def test_a_stale_version_conflicts_whatever_the_write(server: Requests) -> None:
     body = node(server)
-    patch(server, NODE, {"spec": {"unschedulable": True}})
+    strategic(server, NODE, {"spec": {"unschedulable": True}})
     stale = {"metadata": {"resourceVersion": body["metadata"]["resourceVersion"]}}
 
     for content_type in (api.STRATEGIC_PATCH, api.MERGE_PATCH):
         with refused(409, "Conflict", "the object has been modified; please apply"):
-            patch(server, NODE, stale, content_type)
+            server.patch(NODE, stale, content_type)
     with refused(409, "Conflict"):
-        update(server, NODE, body)
+        server.update(NODE, body)
 
 
-def test_an_update_without_a_version_wins_except_for_leases(server: api.Api) -> None:
+def test_an_update_without_a_version_wins_except_for_leases(server: Requests) -> None:
     node(server)
-    update(server, NODE, {"metadata": {"name": "n1", "labels": {"a": "b"}}})
-    create(server, LEASE, metadata={"name": "l1"})
+    server.update(NODE, {"metadata": {"name": "n1", "labels": {"a": "b"}}})
+    server.create(kinds.LEASES, "l1")
 
     with refused(422, "Invalid", "must be specified for an update"):
-        update(server, LEASE, {"metadata": {"name": "l1"}})
+        server.update(at(kinds.LEASES, "l1"), {"metadata": {"name": "l1"}})
 
 
 @pytest.mark.parametrize(
@@ -216,72 +175,56 @@ def test_an_update_without_a_version_wins_except_for_leases(server: api.Api) -> 
     ],
 )
 def test_a_write_that_changes_nothing_takes_no_revision(
-    server: api.Api, content_type: str, body: Any
+    server: Requests, content_type: str, body: Any
 ) -> None:
     before = node(server, metadata={"labels": {"a": "b"}}, spec={"providerID": "x"})
     revision = server.store.revision
 
-    written = patch(server, NODE, body, content_type)
+    written = server.patch(NODE, body, content_type)
 
     assert server.store.revision == revision
     assert written.entry.body() == before
 
 
-def test_a_write_to_the_object_keeps_its_status(server: api.Api) -> None:
+def test_a_write_to_the_object_keeps_its_status(server: Requests) -> None:
     before = node(server, status={"phase": "Running"})
+    change = {"spec": {"unschedulable": True}, "status": {"phase": "Pending"}}
 
-    body = patch(
-        server, NODE, {"spec": {"unschedulable": True}, "status": {"phase": "Pending"}}
-    ).entry.body()
+    body = strategic(server, NODE, change).entry.body()
 
     assert body["spec"]["unschedulable"] is True
     assert body["status"] == before["status"]
 
 
-def test_a_write_to_the_status_keeps_the_spec_but_lets_metadata_through(server: api.Api) -> None:
+def test_a_write_to_the_status_keeps_the_spec_but_lets_metadata_through(server: Requests) -> None:
     before = node(server)
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    change = {"metadata": {"labels": {"a": "b"}}, "spec": {"unschedulable": True}, "status": ready}
 
-    body = patch(
-        server,
-        STATUS,
-        {
-            "metadata": {"labels": {"a": "b"}},
-            "spec": {"unschedulable": True},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
-        },
-    ).entry.body()
+    body = strategic(server, STATUS, change).entry.body()
 
-    assert body["spec"] == before["spec"]
-    assert body["metadata"]["labels"] == {"a": "b"}
+    assert (body["spec"], body["metadata"]["labels"]) == (before["spec"], {"a": "b"})
     assert body["status"]["conditions"][0]["status"] == "True"
 
 
-def test_identity_cannot_be_patched(server: api.Api) -> None:
+def test_identity_cannot_be_patched(server: Requests) -> None:
     before = node(server)
 
     with refused(400, "BadRequest", "does not match the name on the URL"):
-        patch(server, NODE, {"metadata": {"name": "other"}})
+        strategic(server, NODE, {"metadata": {"name": "other"}})
     with refused(422, "Invalid", "field is immutable"):
-        patch(server, NODE, {"metadata": {"uid": "other"}})
-    assert patch(server, NODE, {"metadata": {"namespace": "x"}}).entry.body() == before
+        strategic(server, NODE, {"metadata": {"uid": "other"}})
+    stamps = {"creationTimestamp": "2020-01-01T00:00:00Z", "generation": 9, "namespace": "x"}
+    assert server.patch(NODE, {"metadata": stamps}).entry.body() == before
 
 
-def test_times_that_the_server_sets_cannot_be_changed(server: api.Api) -> None:
-    before = node(server)
-    stamps = {"creationTimestamp": "2020-01-01T00:00:00Z", "generation": 9}
-
-    after = patch(server, NODE, {"metadata": stamps}, api.MERGE_PATCH).entry.body()
-
-    assert after == before
-
-
-def test_a_provider_id_is_set_once(server: api.Api) -> None:
+def test_a_provider_id_is_set_once(server: Requests) -> None:
     node(server)
-    patch(server, NODE, {"spec": {"providerID": "sim://1"}})
+    strategic(server, NODE, {"spec": {"providerID": "sim://1"}})
 
     for value in ("sim://2", None):
         with refused(422, "Invalid", "node updates may not change providerID"):
-            patch(server, NODE, {"spec": {"providerID": value}})
+            strategic(server, NODE, {"spec": {"providerID": value}})
 
 
 @pytest.mark.parametrize(
@@ -298,38 +241,31 @@ def test_a_provider_id_is_set_once(server: api.Api) -> None:
         (api.APPLY_PATCH, b"{}", 422),
     ],
 )
-def test_a_bad_patch_is_refused(server: api.Api, content_type: str, raw: bytes, code: int) -> None:
+def test_a_bad_patch_is_refused(server: Requests, content_type: str, raw: bytes, code: int) -> None:
     node(server)
 
     with pytest.raises(errors.ApiError) as caught:
-        server.patch(NODE, raw, content_type, PLAIN)
+        server.api.patch(NODE, raw, content_type, PLAIN)
 
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (query.DeleteOptions(uid="other"), "its uid is"),
-        (query.DeleteOptions(resource_version="1"), "its resourceVersion is"),
-    ],
-)
-def test_a_precondition_that_does_not_hold_conflicts(
-    server: api.Api, options: query.DeleteOptions, text: str
-) -> None:
+def test_a_precondition_that_does_not_hold_conflicts(server: Requests) -> None:
     metadata = node(server)["metadata"]
-    held = query.DeleteOptions(uid=metadata["uid"], resource_version=metadata["resourceVersion"])
+    held = {"uid": metadata["uid"], "resource_version": metadata["resourceVersion"]}
     before = server.store.revision
 
-    with refused(409, "Conflict", text):
-        server.delete(NODE, options)
-    server.delete(NODE, query.DeleteOptions(uid=metadata["uid"], dry_run=True))
-    written = server.delete(NODE, held)
+    with refused(409, "Conflict", "its uid is"):
+        server.delete(NODE, uid="other")
+    with refused(409, "Conflict", "its resourceVersion is"):
+        server.delete(NODE, resource_version="1")
+    server.delete(NODE, uid=metadata["uid"], dry_run=True)
+    written = server.delete(NODE, **held)
 
     assert written.deleted
     assert written.entry.revision == before + 1
     with refused(404, "NotFound"):
-        patch(server, NODE, {})
+        strategic(server, NODE, {})
 
 
 def test_delete_options_come_from_the_body() -> None:
@@ -341,11 +277,11 @@ def test_delete_options_come_from_the_body() -> None:
         decode.delete_options(b'{"preconditions":5}', "application/json", {})
 
 
-def test_finalizers_hold_a_deletion_until_they_are_gone(server: api.Api) -> None:
+def test_finalizers_hold_a_deletion_until_they_are_gone(server: Requests) -> None:
     node(server, metadata={"finalizers": ["a.io/x", "b.io/y"]})
 
-    marked = server.delete(NODE, query.DeleteOptions())
-    again = server.delete(NODE, query.DeleteOptions())
+    marked = server.delete(NODE)
+    again = server.delete(NODE)
 
     metadata = marked.entry.body()["metadata"]
     assert metadata["deletionTimestamp"]
@@ -355,89 +291,89 @@ def test_finalizers_hold_a_deletion_until_they_are_gone(server: api.Api) -> None
     with refused(409, "AlreadyExists", "object is being deleted: "):
         node(server)
     with refused(422, "Invalid", "no new finalizers can be added"):
-        patch(server, NODE, {"metadata": {"finalizers": ["c.io/z"]}})
-    patch(server, NODE, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a.io/x"]}})
-    last = patch(server, NODE, {"metadata": {"finalizers": None}})
+        strategic(server, NODE, {"metadata": {"finalizers": ["c.io/z"]}})
+    strategic(server, NODE, {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a.io/x"]}})
+    last = strategic(server, NODE, {"metadata": {"finalizers": None}})
     assert last.deleted
     with refused(404, "NotFound"):
-        server.get(NODE)
+        server.api.get(NODE)
 
 
-def test_a_deletion_cannot_be_taken_back(server: api.Api) -> None:
+def test_a_deletion_cannot_be_taken_back(server: Requests) -> None:
     node(server, metadata={"finalizers": ["a.io/x"]})
-    marked = server.delete(NODE, query.DeleteOptions()).entry.body()
+    marked = server.delete(NODE).entry.body()
 
-    patch(server, NODE, {"metadata": {"deletionTimestamp": None}}, api.MERGE_PATCH)
+    server.patch(NODE, {"metadata": {"deletionTimestamp": None}})
 
-    assert server.get(NODE).body() == marked
+    assert server.api.get(NODE).body() == marked
 
 
-def test_a_collection_is_deleted_by_selector(server: api.Api) -> None:
+def test_a_collection_is_deleted_by_selector(server: Requests) -> None:
     for name in ("a", "b", "c"):
-        create(server, NODES, metadata={"name": name, "labels": {"x": name}})
+        server.create(kinds.NODES, name, metadata={"labels": {"x": name}})
     options = query.list_options(kinds.NODES, {"labelSelector": "x in (a,c)"})
 
-    page = server.delete_collection(NODES, options, query.DeleteOptions())
+    page = server.api.delete_collection(NODES, options, query.DeleteOptions())
 
     assert names(page) == ["a", "c"]
-    assert names(server.list_page(NODES, query.ListOptions())) == ["b"]
+    assert server.keys(NODES) == ["b"]
 
 
-def test_a_namespace_takes_its_contents_along(server: api.Api) -> None:
-    spaces = routes.Target(kind=kinds.NAMESPACES)
-    create(server, spaces, metadata={"name": "x"})
-    inside = routes.Target(kind=kinds.CONFIG_MAPS, namespace="x", name="held")
-    create(server, inside, metadata={"name": "held", "finalizers": ["a.io/x"]})
-    create(server, inside, metadata={"name": "free"})
-    space = routes.Target(kind=kinds.NAMESPACES, name="x")
+def test_a_namespace_takes_its_contents_along(server: Requests) -> None:
+    space, inside = at(kinds.NAMESPACES, "x"), at(kinds.CONFIG_MAPS, "held", namespace="x")
+    server.create(kinds.NAMESPACES, "x")
+    held = {"namespace": "x", "finalizers": ["a.io/x"]}
+    server.create(kinds.CONFIG_MAPS, "held", metadata=held)
+    server.create(kinds.CONFIG_MAPS, "free", metadata={"namespace": "x"})
 
-    server.delete(space, query.DeleteOptions())
+    server.delete(space)
 
-    assert server.get(space).body()["status"] == {"phase": "Terminating"}
-    assert names(server.list_page(inside, query.ListOptions())) == ["x/held"]
+    assert server.api.get(space).body()["status"] == {"phase": "Terminating"}
+    assert server.keys(inside) == ["x/held"]
     with refused(403, "Forbidden", "is being terminated"):
-        create(server, inside, metadata={"name": "new"})
-    patch(server, inside, {"metadata": {"finalizers": None}})
+        server.create(kinds.CONFIG_MAPS, "new", metadata={"namespace": "x"})
+    strategic(server, inside, {"metadata": {"finalizers": None}})
     with refused(404, "NotFound"):
-        server.get(space)
+        server.api.get(space)
 
 
-def test_pages_show_the_list_as_it_was_at_the_first(server: api.Api) -> None:
+def test_pages_show_the_list_as_it_was_at_the_first(server: Requests) -> None:
     for name in ("a", "b", "c", "d"):
-        create(server, NODES, metadata={"name": name})
-    first = server.list_page(NODES, query.ListOptions(limit=2))
-    server.delete(routes.Target(kind=kinds.NODES, name="c"), query.DeleteOptions())
-    create(server, NODES, metadata={"name": "e"})
+        server.create(kinds.NODES, name)
+    first = server.page(NODES, limit=2)
+    server.delete(at(kinds.NODES, "c"))
+    server.create(kinds.NODES, "e")
 
-    options = query.ListOptions(limit=5, page=query.Continue.parse(first.next_token))
-    second = server.list_page(NODES, options)
+    second = server.page(NODES, limit=5, page=query.Continue.parse(first.meta.next_token))
 
-    assert (names(first), first.remaining) == (["a", "b"], 2)
-    assert (names(second), second.next_token, second.remaining) == (["c", "d"], "", None)
-    assert second.revision == first.revision
+    assert (names(first), first.meta.remaining_item_count) == (["a", "b"], 2)
+    assert (names(second), second.meta) == (
+        ["c", "d"],
+        render.ListMeta(first.meta.resource_version),
+    )
 
 
 def test_an_expired_page_is_gone() -> None:
-    server = api.Api(store.Store(history=2))
+    server = Requests(store.Store(history=2))
     for name in ("a", "b"):
-        create(server, NODES, metadata={"name": name})
-    token = server.list_page(NODES, query.ListOptions(limit=1)).next_token
+        server.create(kinds.NODES, name)
+    token = server.page(NODES, limit=1).meta.next_token
     for name in ("c", "d", "e"):
-        create(server, NODES, metadata={"name": name})
+        server.create(kinds.NODES, name)
 
     with refused(410, "Expired"):
-        server.list_page(NODES, query.ListOptions(limit=1, page=query.Continue.parse(token)))
+        server.page(NODES, limit=1, page=query.Continue.parse(token))
     with refused(410, "Expired"):
-        server.list_page(NODES, query.ListOptions(revision=5, match=query.EXACT))
+        server.page(NODES, revision=5, match=query.EXACT)
 
 
-def test_a_list_is_exact_on_demand(server: api.Api) -> None:
+def test_a_list_is_exact_on_demand(server: Requests) -> None:
     node(server)
     revision = server.store.revision
-    create(server, NODES, metadata={"name": "n2"})
+    server.create(kinds.NODES, "n2")
 
-    exact = server.list_page(NODES, query.ListOptions(revision=revision, match=query.EXACT))
-    recent = server.list_page(NODES, query.ListOptions(revision=revision))
+    exact = server.page(NODES, revision=revision, match=query.EXACT)
+    recent = server.page(NODES, revision=revision)
 
-    assert (names(exact), exact.revision) == (["n1"], revision)
+    assert (names(exact), exact.meta.resource_version) == (["n1"], str(revision))
     assert names(recent) == ["n1", "n2"]

@@ -4,59 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import yaml
 
-from ccm.sandbox.apiserver import errors, extensions, journal, server, store
+from ccm.sandbox.apiserver import errors, extensions, journal, store
+from tests.unit.sandbox.apiserver.client import Client, serving
 
 DEFINITION: dict[str, Any] = yaml.safe_load(
     (Path(__file__).parents[3] / "machines.yaml").read_text()
 )
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 MACHINES = "/apis/example.com/v1/namespaces/default/machines"
-MERGE = "application/merge-patch+json"
-
-
-class Client:
-    """Requests to one server."""
-
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
-
-    async def __call__(
-        self, method: str, path: str, body: Any = None, code: int = 200, **headers: str
-    ) -> Any:
-        headers.setdefault("Content-Type", "application/json")
-        data = None if body is None else json.dumps(body)
-        async with self._session.request(method, path, data=data, headers=headers) as response:
-            found = await response.json()
-            assert response.status == code, found
-            return found
-
-    async def patch(self, path: str, body: Any, code: int = 200, kind: str = MERGE) -> Any:
-        return await self("PATCH", path, body, code, **{"Content-Type": kind})
-
-    async def machine(self, code: int = 201, **spec: Any) -> Any:
-        return await self("POST", MACHINES, _machine(**spec), code)
+STRATEGIC = "application/strategic-merge-patch+json"
 
 
 def _machine(name: str = "m", **spec: Any) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"class": "small", **spec}}
 
 
-@contextlib.asynccontextmanager
-async def serving(objects: store.Store | None = None) -> AsyncIterator[Client]:
-    async with (
-        server.serve(objects or store.Store()) as url,
-        aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=5)) as session,
-    ):
-        yield Client(session)
+async def machine(ask: Client, code: int = 201, **spec: Any) -> Any:
+    return await ask("POST", MACHINES, _machine(**spec), code)
 
 
 @contextlib.asynccontextmanager
@@ -86,7 +57,7 @@ async def test_a_definition_is_established_and_its_resource_found() -> None:
 
 async def test_objects_are_pruned_and_completed() -> None:
     async with defined() as ask:
-        made = await ask.machine(odd=1, raw={"any": [1]}, disks=[{}], note=None, tags={"a": "b"})
+        made = await machine(ask, odd=1, raw={"any": [1]}, disks=[{}], note=None, tags={"a": "b"})
 
         assert made["spec"] == {
             "class": "small",
@@ -115,7 +86,7 @@ async def test_objects_are_pruned_and_completed() -> None:
 )
 async def test_what_the_schema_forbids_is_refused(spec: dict[str, Any], field: str) -> None:
     async with defined() as ask:
-        refused = await ask.machine(422, **spec)
+        refused = await machine(ask, 422, **spec)
 
         assert [cause["field"] for cause in refused["details"]["causes"]] == [field]
 
@@ -123,18 +94,18 @@ async def test_what_the_schema_forbids_is_refused(spec: dict[str, Any], field: s
 @pytest.mark.parametrize("spec", [{"replicas": "1"}, {"tags": []}, {"paused": 1}, {"limit": {}}])
 async def test_a_wrong_type_is_refused_with_its_field(spec: dict[str, Any]) -> None:
     async with defined() as ask:
-        refused = await ask.machine(400, **spec)
+        refused = await machine(ask, 400, **spec)
 
         assert f"spec.{next(iter(spec))}: must be" in refused["message"]
 
 
 async def test_the_status_is_a_part_of_its_own() -> None:
     async with defined() as ask:
-        await ask.machine()
+        await machine(ask)
         one = f"{MACHINES}/m"
 
-        plain = await ask.patch(one, {"status": {"phase": "Lost"}, "spec": {"replicas": 2}})
-        status = await ask.patch(f"{one}/status", {"status": {"phase": "Running"}, "spec": {}})
+        plain = await ask("PATCH", one, {"status": {"phase": "Lost"}, "spec": {"replicas": 2}})
+        status = await ask("PATCH", f"{one}/status", {"status": {"phase": "Running"}, "spec": {}})
 
         assert "status" not in plain
         assert (plain["metadata"]["generation"], status["metadata"]["generation"]) == (2, 2)
@@ -143,11 +114,11 @@ async def test_the_status_is_a_part_of_its_own() -> None:
 
 async def test_the_scale_reads_and_writes_replicas() -> None:
     async with defined() as ask:
-        await ask.machine()
+        await machine(ask)
         one = f"{MACHINES}/m"
-        await ask.patch(f"{one}/status", {"status": {"replicas": 1, "selector": "a=b"}})
+        await ask("PATCH", f"{one}/status", {"status": {"replicas": 1, "selector": "a=b"}})
 
-        scaled = await ask.patch(f"{one}/scale", {"spec": {"replicas": 3}})
+        scaled = await ask("PATCH", f"{one}/scale", {"spec": {"replicas": 3}})
         again = await ask("PUT", f"{one}/scale", {**scaled, "spec": {"replicas": 4}})
         stale = await ask("PUT", f"{one}/scale", scaled, 409)
 
@@ -156,18 +127,19 @@ async def test_the_scale_reads_and_writes_replicas() -> None:
         assert again["status"] == {"replicas": 1, "selector": "a=b"}
         assert stale["reason"] == "Conflict"
         assert (await ask("GET", one))["spec"]["replicas"] == 4
-        await ask.patch(f"{one}/scale", {"spec": {"replicas": -1}}, 422)
+        await ask("PATCH", f"{one}/scale", {"spec": {"replicas": -1}}, 422)
 
 
 async def test_custom_objects_take_no_strategic_patch() -> None:
     async with defined() as ask:
-        await ask.machine()
+        await machine(ask)
 
-        await ask.patch(f"{MACHINES}/m", {}, 415, kind="application/strategic-merge-patch+json")
-        applied = await ask.patch(
+        await ask("PATCH", f"{MACHINES}/m", {}, 415, Content_Type=STRATEGIC)
+        applied = await ask(
+            "PATCH",
             f"{MACHINES}/m?fieldManager=me",
             {"kind": "Machine", "apiVersion": "example.com/v1", "spec": {"replicas": 7}},
-            kind="application/apply-patch+yaml",
+            Content_Type="application/apply-patch+yaml",
         )
 
         assert applied["spec"]["replicas"] == 7
@@ -175,7 +147,7 @@ async def test_custom_objects_take_no_strategic_patch() -> None:
 
 async def test_tables_and_selectors_are_the_definitions() -> None:
     async with defined() as ask:
-        await ask.machine(disks=[{"size": 5}])
+        await machine(ask, disks=[{"size": 5}])
         await ask("POST", MACHINES, _machine("other", **{"class": "large"}), 201)
 
         accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
@@ -190,12 +162,12 @@ async def test_tables_and_selectors_are_the_definitions() -> None:
 
 async def test_a_definition_goes_when_its_last_object_has_gone() -> None:
     async with defined() as ask:
-        await ask.machine()
-        await ask.patch(f"{MACHINES}/m", {"metadata": {"finalizers": ["example.com/x"]}})
+        await machine(ask)
+        await ask("PATCH", f"{MACHINES}/m", {"metadata": {"finalizers": ["example.com/x"]}})
 
         await ask("DELETE", f"{DEFINITIONS}/machines.example.com")
         assert "deletionTimestamp" in (await ask("GET", f"{MACHINES}/m"))["metadata"]
-        await ask.patch(f"{MACHINES}/m", {"metadata": {"finalizers": None}})
+        await ask("PATCH", f"{MACHINES}/m", {"metadata": {"finalizers": None}})
 
         await ask("GET", f"{DEFINITIONS}/machines.example.com", code=404)
         assert (await ask("GET", "/apis/policy/v1"))["resources"]
@@ -204,7 +176,7 @@ async def test_a_definition_goes_when_its_last_object_has_gone() -> None:
 
 async def test_a_definition_can_change() -> None:
     async with defined() as ask:
-        await ask.machine()
+        await machine(ask)
         changed = await ask("GET", f"{DEFINITIONS}/machines.example.com")
         version = changed["spec"]["versions"][0]
         version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["new"] = {
@@ -212,7 +184,7 @@ async def test_a_definition_can_change() -> None:
         }
         await ask("PUT", f"{DEFINITIONS}/machines.example.com", changed)
 
-        assert (await ask.patch(f"{MACHINES}/m", {"spec": {"new": "x"}}))["spec"]["new"] == "x"
+        assert (await ask("PATCH", f"{MACHINES}/m", {"spec": {"new": "x"}}))["spec"]["new"] == "x"
 
 
 async def test_a_restarted_server_knows_its_custom_objects(tmp_path: Path) -> None:
@@ -221,7 +193,7 @@ async def test_a_restarted_server_knows_its_custom_objects(tmp_path: Path) -> No
 
     async with serving(opened(1)) as ask:
         await ask("POST", DEFINITIONS, DEFINITION, 201)
-        made = await ask.machine()
+        made = await machine(ask)
 
     async with serving(opened(1)) as ask:
         assert await ask("GET", f"{MACHINES}/m") == made

@@ -34,7 +34,9 @@ def test_a_new_store_continues_where_the_old_one_ended(tmp_path: pathlib.Path) -
     assert new.revision == old.revision
     assert content(new) == content(old)
     before, after = (each.collection(kinds.NODES).changes(1) for each in (old, new))
-    assert [(c.type, c.revision) for c in before] == [(c.type, c.revision) for c in after]
+    assert [(c.type, c.entry.revision) for c in before] == [
+        (c.type, c.entry.revision) for c in after
+    ]
 
 
 def test_what_was_written_needs_no_clean_end(tmp_path: pathlib.Path) -> None:

@@ -7,139 +7,90 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import aiohttp
 import pytest
 
 from ccm.sandbox.apiserver import server, store
+from tests.unit.sandbox.apiserver.client import serving
 
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-MERGE = "application/merge-patch+json"
-
-
-@contextlib.asynccontextmanager
-async def client(**options: Any) -> AsyncIterator[aiohttp.ClientSession]:
-    timeout = aiohttp.ClientTimeout(total=5)
-    async with (
-        server.serve(store.Store(), **options) as url,
-        aiohttp.ClientSession(url, timeout=timeout) as session,
-    ):
-        yield session
-
-
-async def call(
-    session: aiohttp.ClientSession, method: str, path: str, body: Any = None, **headers: str
-) -> tuple[int, Any]:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    data = None if body is None else json.dumps(body)
-    if data is not None:
-        named.setdefault("Content-Type", "application/json")
-    async with session.request(method, path, data=data, headers=named) as response:
-        text = await response.text()
-        is_json = response.content_type == "application/json"
-        return response.status, json.loads(text) if is_json else text
-
-
-async def create_node(session: aiohttp.ClientSession, name: str = "n1", **more: Any) -> Any:
-    status, node = await call(
-        session, "POST", "/api/v1/nodes", {"metadata": {"name": name}, **more}
-    )
-    assert status == 201, node
-    return node
+NODES = "/api/v1/nodes"
+N1 = {"metadata": {"name": "n1"}}
 
 
 async def test_an_object_lives_through_all_verbs() -> None:
-    async with client() as session:
-        node = await create_node(session)
-        one = "/api/v1/nodes/n1"
-        assert await call(session, "GET", one) == (200, node)
-        patch = {"spec": {"providerID": "sim://1"}}
-        status, patched = await call(session, "PATCH", one, patch, Content_Type=MERGE)
-        assert (status, patched["spec"]["providerID"]) == (200, "sim://1")
-        status, listed = await call(session, "GET", "/api/v1/nodes")
-        assert (status, listed["kind"], len(listed["items"])) == (200, "NodeList", 1)
-        status, updated = await call(session, "PUT", one, {**patched, "metadata": {"name": "n1"}})
-        assert (status, updated["spec"]) == (200, patched["spec"])
-        status, gone = await call(session, "DELETE", one)
-        assert (status, gone["status"]) == (200, "Success")
-        assert gone["details"] == {
-            "name": "n1",
-            "kind": "nodes",
-            "uid": node["metadata"]["uid"],
-        }
-        status, missing = await call(session, "GET", one)
-        assert (status, missing["reason"]) == (404, "NotFound")
+    async with serving() as ask:
+        node = await ask("POST", NODES, N1, 201)
+        one = f"{NODES}/n1"
+        assert await ask("GET", one) == node
+        patched = await ask("PATCH", one, {"spec": {"providerID": "sim://1"}})
+        assert patched["spec"]["providerID"] == "sim://1"
+        listed = await ask("GET", NODES)
+        assert (listed["kind"], len(listed["items"])) == ("NodeList", 1)
+        updated = await ask("PUT", one, {**patched, **N1})
+        assert updated["spec"] == patched["spec"]
+        gone = await ask("DELETE", one)
+        uid = node["metadata"]["uid"]
+        assert gone["details"] == {"name": "n1", "kind": "nodes", "uid": uid}
+        assert (await ask("GET", one, code=404))["reason"] == "NotFound"
 
 
 async def test_some_kinds_are_returned_when_deleted() -> None:
-    async with client() as session:
+    async with serving() as ask:
         path = "/api/v1/namespaces/default/serviceaccounts"
-        _, made = await call(session, "POST", path, {"metadata": {"name": "a"}})
+        made = await ask("POST", path, N1, 201)
 
-        status, gone = await call(session, "DELETE", f"{path}/a")
-
-        assert (status, gone["metadata"]["uid"]) == (200, made["metadata"]["uid"])
+        assert (await ask("DELETE", f"{path}/n1"))["metadata"]["uid"] == made["metadata"]["uid"]
 
 
 @pytest.mark.parametrize(
     ("method", "path", "headers", "code"),
     [
-        ("PUT", "/api/v1/nodes", {}, 405),
+        ("PUT", NODES, {}, 405),
         ("POST", "/api/v1/pods", {}, 405),
         ("DELETE", "/api/v1/namespaces", {}, 405),
-        ("POST", "/api/v1/nodes/n1", {}, 405),
+        ("POST", f"{NODES}/n1", {}, 405),
         ("GET", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", {}, 405),
         ("GET", "/api/v1/nopes", {}, 404),
-        ("GET", "/api/v1/nodes", {"Accept": "application/xml"}, 406),
-        ("GET", "/api/v1/nodes", {"Accept": "application/vnd.kubernetes.protobuf"}, 406),
-        ("PATCH", "/api/v1/nodes/n1", {"Content_Type": "text/plain"}, 415),
+        ("GET", NODES, {"Accept": "application/xml"}, 406),
+        ("GET", NODES, {"Accept": "application/vnd.kubernetes.protobuf"}, 406),
+        ("PATCH", f"{NODES}/n1", {"Content_Type": "text/plain"}, 415),
     ],
 )
 async def test_a_request_that_is_not_served_is_answered_by_a_status(
     method: str, path: str, headers: dict[str, str], code: int
 ) -> None:
-    async with client() as session:
-        status, body = await call(session, method, path, {}, **headers)
+    async with serving() as ask:
+        body = await ask(method, path, {}, code, **headers)
 
-        assert (status, body["kind"], body["code"]) == (code, "Status", code)
-
-
-async def test_a_path_of_nothing_is_plain_text() -> None:
-    async with client() as session:
-        assert await call(session, "GET", "/nope") == (404, "404 page not found\n")
+        assert (body["kind"], body["code"]) == ("Status", code)
 
 
-async def test_protobuf_is_not_sent_but_alternatives_are_taken() -> None:
-    async with client() as session:
+async def test_a_path_of_nothing_is_plain_text_and_of_alternatives_one_is_sent() -> None:
+    async with serving() as ask:
+        assert await ask("GET", "/nope", code=404) == "404 page not found\n"
         accept = "application/vnd.kubernetes.protobuf,application/json"
-
-        status, body = await call(session, "GET", "/api/v1/nodes", Accept=accept)
-
-        assert (status, body["kind"]) == (200, "NodeList")
+        assert (await ask("GET", NODES, Accept=accept))["kind"] == "NodeList"
 
 
 async def test_unknown_fields_are_warned_of_in_headers() -> None:
-    async with client() as session:
-        body = json.dumps({"metadata": {"name": "n1"}, "spec": {"foo": 1}})
-        async with session.post("/api/v1/nodes", data=body) as response:
+    async with serving() as ask:
+        body = json.dumps({**N1, "spec": {"foo": 1}})
+        async with ask.session.post(NODES, data=body) as response:
             assert response.status == 201
             assert response.headers.getall("Warning") == ['299 - "unknown field \\"spec.foo\\""']
 
 
 async def test_health_and_version_need_no_token_but_all_else_does() -> None:
-    async with client(token="secret") as session:
+    async with serving(token="secret") as ask:
         for path in ("/healthz", "/readyz", "/livez"):
-            assert await call(session, "GET", path) == (200, "ok")
-        status, version = await call(session, "GET", "/version")
-        assert (status, version["minor"]) == (200, "36")
+            assert await ask("GET", path) == "ok"
+        assert (await ask("GET", "/version"))["minor"] == "36"
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic %"}):
-            status, body = await call(session, "GET", "/api/v1/nodes", **headers)
-            assert (status, body["reason"]) == (401, "Unauthorized")
+            assert (await ask("GET", NODES, code=401, **headers))["reason"] == "Unauthorized"
         basic = base64.b64encode(b"anyone:secret").decode()
         for value in ("Bearer secret", f"Basic {basic}"):
-            status, _ = await call(session, "GET", "/api/v1/nodes", Authorization=value)
-            assert status == 200
+            await ask("GET", NODES, Authorization=value)
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
@@ -152,21 +103,20 @@ async def test_a_body_beyond_the_limit_is_refused(
         for _ in range(20):
             yield b" " * 100
 
-    async with client() as session:
+    async with serving() as ask:
         data = pieces() if is_chunked else b" " * 2000
-        async with session.post("/api/v1/nodes", data=data) as response:
+        async with ask.session.post(NODES, data=data) as response:
             answer = await response.json()
 
     assert (response.status, answer["reason"]) == (413, "RequestEntityTooLarge")
 
 
 async def test_a_watch_streams_lines_until_its_time_is_over() -> None:
-    async with client() as session:
-        node = await create_node(session)
-        path = "/api/v1/nodes?watch=true&timeoutSeconds=1"
-        async with session.get(path) as response:
+    async with serving() as ask:
+        node = await ask("POST", NODES, N1, 201)
+        async with ask.session.get(f"{NODES}?watch=true&timeoutSeconds=1") as response:
             first = json.loads(await response.content.readline())
-            await create_node(session, "n2")
+            await ask("POST", NODES, {"metadata": {"name": "n2"}}, 201)
             second = json.loads(await response.content.readline())
             rest = await response.content.read()
 
@@ -180,7 +130,7 @@ async def test_stopping_ends_watches_cleanly() -> None:
         serving = await stack.enter_async_context(contextlib.AsyncExitStack())
         url = await serving.enter_async_context(server.serve(store.Store()))
         session = await stack.enter_async_context(aiohttp.ClientSession(url))
-        async with session.get("/api/v1/nodes?watch=true&resourceVersion=1") as response:
+        async with session.get(f"{NODES}?watch=true&resourceVersion=1") as response:
             reading = asyncio.create_task(response.content.read())
             await asyncio.sleep(0.05)
             await serving.aclose()
@@ -192,7 +142,7 @@ async def test_a_watcher_that_leaves_is_forgotten() -> None:
     objects = store.Store()
     async with server.serve(objects) as url, aiohttp.ClientSession(url) as session:
         before = len(asyncio.all_tasks())
-        response = await session.get("/api/v1/nodes?watch=true&resourceVersion=1")
+        response = await session.get(f"{NODES}?watch=true&resourceVersion=1")
         response.close()
         async with asyncio.timeout(2):
             while len(asyncio.all_tasks()) > before:

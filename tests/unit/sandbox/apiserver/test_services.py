@@ -6,69 +6,41 @@ That the real server does the same is checked, case by case, in `tests/kubectl`.
 from __future__ import annotations
 
 import ipaddress
-import json
 from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import allocate, api, errors, kinds, query, routes
-from ccm.sandbox.apiserver import store as stores
+from ccm.sandbox.apiserver import allocate, errors, kinds, query
+from tests.unit.sandbox.apiserver import requests
+from tests.unit.sandbox.apiserver.requests import at
 
 P80 = [{"port": 80}]
 LB: dict[str, Any] = {"type": "LoadBalancer", "ports": P80}
 NUMBERED: dict[str, Any] = {"type": "NodePort", "ports": [{"port": 80, "nodePort": 30100}]}
-TWO = (ipaddress.ip_network("10.96.0.0/16"), ipaddress.ip_network("fd00::/112"))
-PLAIN = query.WriteOptions()
 TRIAL = query.WriteOptions(dry_run="All")
 
 
-class Services:
+class Services(requests.Requests):
     """Requests about the Services of one namespace."""
 
-    def __init__(
-        self,
-        store: stores.Store | None = None,
-        ranges: tuple[allocate.Network, ...] = allocate.CLUSTER_IPS,
-    ) -> None:
-        self.store = store or stores.Store()
-        self.api = api.Api(self.store, cluster_ips=ranges)
-        self.warnings: tuple[str, ...] = ()
+    def add(
+        self, name: str = "s", options: query.WriteOptions = requests.PLAIN, **spec: Any
+    ) -> Any:
+        return self.create(kinds.SERVICES, name, options, spec=spec)["spec"]
 
-    def create(
-        self, name: str = "s", options: query.WriteOptions = PLAIN, **spec: Any
-    ) -> dict[str, Any]:
-        raw = json.dumps({"metadata": {"name": name}, "spec": spec}).encode()
-        written = self.api.create(_target(""), raw, "application/json", options)
-        self.warnings = written.warnings
-        return written.entry.body()
+    def change(self, part: str = "", **patch: Any) -> Any:
+        return self.patch(at(kinds.SERVICES, "s", part), patch).entry.body()
 
-    def change(self, name: str = "s", subresource: str = "", **patch: Any) -> dict[str, Any]:
-        raw = json.dumps(patch).encode()
-        target = _target(name, subresource)
-        return self.api.patch(target, raw, api.MERGE_PATCH, PLAIN).entry.body()
+    def spec(self, **spec: Any) -> Any:
+        return self.change(spec=spec)["spec"]
 
-    def spec(self, name: str = "s", **spec: Any) -> dict[str, Any]:
-        changed: dict[str, Any] = self.change(name, spec=spec)["spec"]
-        return changed
-
-    def delete(self, name: str = "s") -> None:
-        self.api.delete(_target(name), query.DeleteOptions())
-
-
-def _target(name: str, subresource: str = "") -> routes.Target:
-    return routes.Target(
-        kind=kinds.SERVICES, namespace="default", name=name, subresource=subresource
-    )
+    def remove(self, name: str = "s") -> None:
+        self.delete(at(kinds.SERVICES, name))
 
 
 @pytest.fixture
 def services() -> Services:
     return Services()
-
-
-@pytest.fixture
-def dual() -> Services:
-    return Services(ranges=TWO)
 
 
 def told(error: pytest.ExceptionInfo[errors.ApiError]) -> list[tuple[str, str]]:
@@ -82,7 +54,7 @@ def told(error: pytest.ExceptionInfo[errors.ApiError]) -> list[tuple[str, str]]:
 
 
 def test_a_plain_service_gets_an_address_and_its_defaults(services: Services) -> None:
-    spec = services.create(ports=P80)["spec"]
+    spec = services.add(ports=P80)
 
     address = spec.pop("clusterIP")
     assert ipaddress.ip_address(address) in allocate.CLUSTER_IPS[0]
@@ -99,7 +71,7 @@ def test_a_plain_service_gets_an_address_and_its_defaults(services: Services) ->
 
 
 def test_a_load_balancer_gets_a_node_port_too(services: Services) -> None:
-    spec = services.create(**LB)["spec"]
+    spec = services.add(**LB)
 
     assert spec["ports"][0]["nodePort"] in allocate.NODE_PORTS
     assert spec["externalTrafficPolicy"] == "Cluster"
@@ -108,7 +80,7 @@ def test_a_load_balancer_gets_a_node_port_too(services: Services) -> None:
 
 
 def test_the_policy_local_brings_a_port_for_health_checks(services: Services) -> None:
-    services.create(**LB)
+    services.add(**LB)
 
     port = services.spec(externalTrafficPolicy="Local")["healthCheckNodePort"]
 
@@ -120,7 +92,7 @@ def test_the_policy_local_brings_a_port_for_health_checks(services: Services) ->
 
 
 def test_a_session_affinity_lasts_three_hours(services: Services) -> None:
-    spec = services.create(ports=P80, sessionAffinity="ClientIP")["spec"]
+    spec = services.add(ports=P80, sessionAffinity="ClientIP")
     assert spec["sessionAffinityConfig"] == {"clientIP": {"timeoutSeconds": 10800}}
 
     assert "sessionAffinityConfig" not in services.spec(sessionAffinity="None")
@@ -129,72 +101,68 @@ def test_a_session_affinity_lasts_three_hours(services: Services) -> None:
 # --- numbers are given once ----------------------------------------------------------
 
 
-def test_a_wished_number_is_given_once(services: Services) -> None:
-    services.create(**NUMBERED, clusterIP="10.96.0.9")
+@pytest.mark.parametrize(
+    ("wish", "field"),
+    [
+        (NUMBERED, "spec.ports[0].nodePort"),
+        ({"ports": P80, "clusterIP": "10.96.0.9"}, "spec.clusterIPs"),
+    ],
+)
+def test_a_wished_number_is_given_once_and_free_after_deletion(
+    services: Services, wish: dict[str, Any], field: str
+) -> None:
+    services.add(**wish)
 
-    with pytest.raises(errors.ApiError) as port:
-        services.create("t", **NUMBERED)
-    with pytest.raises(errors.ApiError) as address:
-        services.create("t", ports=P80, clusterIP="10.96.0.9")
+    with pytest.raises(errors.ApiError) as error:
+        services.add("t", **wish)
+    services.remove()
 
-    ((port_field, port_text),) = told(port)
-    ((address_field, address_text),) = told(address)
-    assert (port_field, address_field) == ("spec.ports[0].nodePort", "spec.clusterIPs")
-    assert "already allocated" in port_text
-    assert "already allocated" in address_text
-
-
-def test_numbers_are_free_after_deletion(services: Services) -> None:
-    services.create(**NUMBERED, clusterIP="10.96.0.9")
-    services.delete()
-
-    assert services.create("t", **NUMBERED, clusterIP="10.96.0.9")
+    ((found, text),) = told(error)
+    assert (found, "already allocated" in text) == (field, True)
+    assert services.add("t", **wish)
 
 
 def test_numbers_are_held_until_the_last_finalizer_has_gone(services: Services) -> None:
-    services.create(**NUMBERED)
+    services.add(**NUMBERED)
     services.change(metadata={"finalizers": ["a.b/c"]})
-    services.delete()
+    services.remove()
     with pytest.raises(errors.ApiError, match="already allocated"):
-        services.create("t", **NUMBERED)
+        services.add("t", **NUMBERED)
 
     services.change(metadata={"finalizers": None})
 
-    assert services.create("t", **NUMBERED)
+    assert services.add("t", **NUMBERED)
 
 
 def test_numbers_are_free_when_the_namespace_has_gone(services: Services) -> None:
-    space = json.dumps({"metadata": {"name": "x"}}).encode()
-    services.api.create(routes.Target(kind=kinds.NAMESPACES), space, "application/json", PLAIN)
-    inside = routes.Target(kind=kinds.SERVICES, namespace="x")
-    raw = json.dumps({"metadata": {"name": "s"}, "spec": NUMBERED}).encode()
-    services.api.create(inside, raw, "application/json", PLAIN)
+    services.create(kinds.NAMESPACES, "x")
+    services.create(kinds.SERVICES, "s", metadata={"namespace": "x"}, spec=NUMBERED)
 
-    services.api.delete(routes.Target(kind=kinds.NAMESPACES, name="x"), query.DeleteOptions())
+    services.delete(at(kinds.NAMESPACES, "x"))
 
-    assert services.create(**NUMBERED)
+    assert services.add(**NUMBERED)
 
 
 def test_a_trial_run_holds_nothing(services: Services) -> None:
-    assert services.create(options=TRIAL, **NUMBERED)["spec"]["ports"][0]["nodePort"] == 30100
+    assert services.add(options=TRIAL, **NUMBERED)["ports"][0]["nodePort"] == 30100
 
-    assert services.create(**NUMBERED)
+    assert services.add(**NUMBERED)
 
 
 def test_a_refused_service_holds_nothing(services: Services) -> None:
     with pytest.raises(errors.ApiError, match="sessionAffinity"):
-        services.create(**NUMBERED, sessionAffinity="Maybe")
+        services.add(**NUMBERED, sessionAffinity="Maybe")
 
-    assert services.create(**NUMBERED)
+    assert services.add(**NUMBERED)
 
 
 def test_a_restarted_server_knows_what_is_held(services: Services) -> None:
-    services.create(**NUMBERED)
+    services.add(**NUMBERED)
 
     again = Services(services.store)
 
     with pytest.raises(errors.ApiError, match="already allocated"):
-        again.create("t", **NUMBERED)
+        again.add("t", **NUMBERED)
 
 
 # --- what is refused -----------------------------------------------------------------
@@ -225,7 +193,7 @@ def test_a_wrong_service_is_refused(
     services: Services, spec: dict[str, Any], field: str, text: str
 ) -> None:
     with pytest.raises(errors.ApiError) as error:
-        services.create(**spec)
+        services.add(**spec)
 
     faults = told(error)
     assert faults[0][0] == field
@@ -244,7 +212,7 @@ def test_a_wrong_service_is_refused(
 def test_some_fields_never_change(
     services: Services, spec: dict[str, Any], change: dict[str, Any], field: str
 ) -> None:
-    services.create(**spec)
+    services.add(**spec)
 
     with pytest.raises(errors.ApiError) as error:
         services.spec(**change)
@@ -256,10 +224,10 @@ def test_some_fields_never_change(
 
 
 def test_an_address_of_a_balancer_is_a_vip_unless_told_otherwise(services: Services) -> None:
-    services.create(**LB)
+    services.add(**LB)
     points = [{"ip": "192.0.2.1"}, {"ip": "192.0.2.2", "ipMode": "Proxy"}, {"hostname": "a.b"}]
 
-    body = services.change(status={"loadBalancer": {"ingress": points}}, subresource="status")
+    body = services.change(status={"loadBalancer": {"ingress": points}}, part="status")
 
     assert body["status"]["loadBalancer"]["ingress"] == [
         {**points[0], "ipMode": "VIP"},
@@ -280,10 +248,10 @@ def test_an_address_of_a_balancer_is_a_vip_unless_told_otherwise(services: Servi
 def test_a_wrong_status_is_refused(
     services: Services, spec: dict[str, Any], point: dict[str, Any], field: str
 ) -> None:
-    services.create(**spec)
+    services.add(**spec)
 
     with pytest.raises(errors.ApiError) as error:
-        services.change(status={"loadBalancer": {"ingress": [point]}}, subresource="status")
+        services.change(status={"loadBalancer": {"ingress": [point]}}, part="status")
 
     assert [one for one, _ in told(error)] == [field]
 
@@ -301,32 +269,32 @@ def test_a_wrong_status_is_refused(
 def test_what_has_no_effect_is_accepted_with_a_warning(
     services: Services, spec: dict[str, Any], text: str
 ) -> None:
-    services.create(**spec)
+    services.add(**spec)
 
     assert any(text in warning for warning in services.warnings)
 
 
 def test_the_api_server_is_a_service_itself(services: Services) -> None:
     services.api.publish(6443)
-    own = services.api.get(_target("kubernetes")).body()
+    own = services.api.get(at(kinds.SERVICES, "kubernetes")).body()
 
     assert own["spec"]["clusterIP"] == "10.96.0.1"
     assert own["spec"]["ports"][0]["targetPort"] == 6443
     assert own["metadata"]["labels"] == {"component": "apiserver", "provider": "kubernetes"}
 
-    services.delete("kubernetes")
-    again = services.api.get(_target("kubernetes")).body()
+    services.remove("kubernetes")
+    again = services.api.get(at(kinds.SERVICES, "kubernetes")).body()
     assert again["metadata"]["uid"] != own["metadata"]["uid"]
     assert again["spec"] == own["spec"]
 
 
 def test_a_restart_at_another_port_is_told_by_its_service(services: Services) -> None:
     services.api.publish(6443)
-    before = services.api.get(_target("kubernetes")).body()["metadata"]["uid"]
+    before = services.api.get(at(kinds.SERVICES, "kubernetes")).body()["metadata"]["uid"]
 
     again = Services(services.store)
     again.api.publish(6444)
 
-    own = again.api.get(_target("kubernetes")).body()
+    own = again.api.get(at(kinds.SERVICES, "kubernetes")).body()
     assert own["metadata"]["uid"] == before
     assert own["spec"]["ports"][0]["targetPort"] == 6444

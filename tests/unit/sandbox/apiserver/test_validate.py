@@ -56,31 +56,29 @@ def test_annotations_have_a_limit_together() -> None:
     assert [one.field for one in admit.faults(kinds.NODES, large)] == ["metadata.annotations"]
 
 
+SOUND: dict[str, Any] = {
+    "metadata": {
+        "name": "ip-10-0-0-1.example.com",
+        "labels": {"node-role.kubernetes.io/worker": "", "A.b_c": "1"},
+        "annotations": {"Example.com/X": "{}"},
+        "finalizers": ["example.com/x"],
+    },
+    "spec": {
+        "taints": [TAINT, {"key": "a", "effect": "NoExecute"}],
+        "podCIDRs": ["10.0.0.0/24", "fd00::/64"],
+    },
+}
+
+
 @pytest.mark.parametrize(
     ("kind", "content"),
     [
-        (
-            kinds.NODES,
-            {
-                "metadata": {
-                    "name": "ip-10-0-0-1.example.com",
-                    "labels": {"node-role.kubernetes.io/worker": "", "A.b_c": "1"},
-                    "annotations": {"Example.com/X": "{}"},
-                    "finalizers": ["example.com/x"],
-                },
-                "spec": {
-                    "taints": [TAINT, {"key": "a", "effect": "NoExecute"}],
-                    "podCIDRs": ["10.0.0.0/24", "fd00::/64"],
-                },
-            },
-        ),
+        (kinds.NODES, SOUND),
         (kinds.EVENTS, {"metadata": {"namespace": "default"}}),
-        (
-            kinds.EVENTS,
-            {"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}},
-        ),
+        (kinds.EVENTS, {"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}}),
         (kinds.LEASES, {"spec": {"leaseDurationSeconds": 1}}),
     ],
+    ids=lambda value: getattr(value, "kind", ""),
 )
 def test_a_sound_object_has_no_faults(kind: kinds.Kind, content: dict[str, Any]) -> None:
     assert admit.faults(kind, body(kind, **content)) == []
@@ -113,11 +111,8 @@ def test_parts_of_a_nodes_spec_never_change(
 
 
 def test_an_address_cannot_be_listed_twice() -> None:
-    address = {"type": "InternalIP", "address": "10.0.0.1"}
-    other = {"type": "InternalIP", "address": "10.0.0.2"}
-    changed = node(status={"addresses": [address, other, address]})
+    one, other = ({"type": "InternalIP", "address": f"10.0.0.{last}"} for last in (1, 2))
 
-    (cause,) = admit.faults(kinds.NODES, changed, node())
+    (cause,) = admit.faults(kinds.NODES, node(status={"addresses": [one, other, one]}), node())
 
-    assert cause.field == "status.addresses[2]"
-    assert cause.reason == "FieldValueDuplicate"
+    assert (cause.field, cause.reason) == ("status.addresses[2]", "FieldValueDuplicate")

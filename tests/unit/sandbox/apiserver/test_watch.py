@@ -7,44 +7,36 @@ from typing import Any
 
 import pytest
 
-from ccm.sandbox.apiserver import api, kinds, query, render, routes, store, watch
+from ccm.sandbox.apiserver import kinds, query, render, store, watch
+from tests.unit.sandbox.apiserver import requests
+from tests.unit.sandbox.apiserver.requests import at
 
 
-class World:
-    """A store with shorthands for writing nodes."""
+class World(requests.Requests):
+    """Shorthands for writing nodes; each tells the revision."""
 
-    def __init__(self, **options: Any) -> None:
-        self.store = store.Store(**options)
-        self.api = api.Api(self.store)
-
-    def create(self, name: str, **labels: str) -> int:
-        body = {"metadata": {"name": name, "labels": labels}}
-        target = routes.Target(kind=kinds.NODES)
-        raw = json.dumps(body).encode()
-        return self.api.create(target, raw, "", query.WriteOptions()).entry.revision
+    def add(self, name: str, **labels: str) -> int:
+        self.create(kinds.NODES, name, metadata={"labels": labels})
+        return self.store.revision
 
     def label(self, name: str, **labels: str | None) -> int:
-        raw = json.dumps({"metadata": {"labels": labels}}).encode()
-        target = routes.Target(kind=kinds.NODES, name=name)
-        written = self.api.patch(target, raw, api.MERGE_PATCH, query.WriteOptions())
-        return written.entry.revision
+        return self.patch(at(kinds.NODES, name), {"metadata": {"labels": labels}}).entry.revision
 
-    def delete(self, name: str) -> int:
-        target = routes.Target(kind=kinds.NODES, name=name)
-        return self.api.delete(target, query.DeleteOptions()).entry.revision
+    def remove(self, name: str) -> int:
+        return self.delete(at(kinds.NODES, name)).entry.revision
 
-    def watch(
-        self, *, bookmark_interval_s: float = 60, namespace: str = "", **parameters: str
-    ) -> AsyncIterator[dict[str, Any]]:
-        options = query.list_options(kinds.NODES, {"watch": "1", **parameters})
+    def chunks(self, interval_s: float = 60, /, **parameters: str) -> AsyncIterator[bytes]:
         wishes = watch.Watch(
             kind=kinds.NODES,
-            namespace=namespace,
-            options=options,
+            namespace="",
+            options=query.list_options(kinds.NODES, {"watch": "1", **parameters}),
             renderer=render.Whole("Node", "v1"),
-            bookmark_interval_s=bookmark_interval_s,
+            bookmark_interval_s=interval_s,
         )
-        return _events(watch.stream(self.store, wishes))
+        return watch.stream(self.store, wishes)
+
+    def watch(self, *interval: float, **parameters: str) -> AsyncIterator[dict[str, Any]]:
+        return _events(self.chunks(*interval, **parameters))
 
 
 async def _events(chunks: AsyncIterator[bytes]) -> AsyncIterator[dict[str, Any]]:
@@ -66,14 +58,14 @@ async def take(events: AsyncIterator[dict[str, Any]], count: int) -> list[tuple[
 
 async def test_a_watch_from_a_revision_tells_every_later_change() -> None:
     world = World()
-    start = world.create("a")
-    changed, gone = world.label("a", x="1"), world.delete("a")
+    start = world.add("a")
+    changed, gone = world.label("a", x="1"), world.remove("a")
     events = world.watch(resourceVersion=str(start))
 
     told = await take(events, 2)
     waiting = asyncio.create_task(take(events, 1))
     await asyncio.sleep(0)
-    new = world.create("b")
+    new = world.add("b")
 
     assert told == [("MODIFIED", "a", changed), ("DELETED", "a", gone)]
     assert await waiting == [("ADDED", "b", new)]
@@ -82,7 +74,7 @@ async def test_a_watch_from_a_revision_tells_every_later_change() -> None:
 @pytest.mark.parametrize("revision", ["", "0"])
 async def test_a_watch_from_anywhere_begins_with_what_there_is(revision: str) -> None:
     world = World()
-    first, second = world.create("b"), world.create("a")
+    first, second = world.add("b"), world.add("a")
 
     events = world.watch(resourceVersion=revision)
 
@@ -91,7 +83,7 @@ async def test_a_watch_from_anywhere_begins_with_what_there_is(revision: str) ->
 
 async def test_a_watch_list_ends_its_beginning_with_a_marked_bookmark() -> None:
     world = World()
-    revision = world.create("a")
+    revision = world.add("a")
     events = world.watch(
         sendInitialEvents="true", resourceVersionMatch="NotOlderThan", allowWatchBookmarks="1"
     )
@@ -109,19 +101,19 @@ async def test_a_watch_list_ends_its_beginning_with_a_marked_bookmark() -> None:
 
 async def test_a_watch_list_may_do_without_the_beginning() -> None:
     world = World()
-    world.create("a")
+    world.add("a")
     events = world.watch(sendInitialEvents="false", resourceVersionMatch="NotOlderThan")
     waiting = asyncio.create_task(take(events, 1))
     await asyncio.sleep(0)
 
-    revision = world.create("b")
+    revision = world.add("b")
 
     assert await waiting == [("ADDED", "b", revision)]
 
 
 async def test_too_old_a_revision_is_an_error_event_and_the_end() -> None:
-    world = World(history=2)
-    start = world.create("a")
+    world = World(store.Store(history=2))
+    start = world.add("a")
     for number in range(4):
         world.label("a", x=str(number))
     events = world.watch(resourceVersion=str(start))
@@ -136,8 +128,8 @@ async def test_too_old_a_revision_is_an_error_event_and_the_end() -> None:
 
 
 async def test_a_reader_that_falls_behind_is_cut_off_and_delays_nobody() -> None:
-    world = World(history=3)
-    events = world.watch(resourceVersion=str(world.create("a")))
+    world = World(store.Store(history=3))
+    events = world.watch(resourceVersion=str(world.add("a")))
     world.label("a", x="0")
     assert (await take(events, 1))[0][0] == "MODIFIED"
 
@@ -149,15 +141,12 @@ async def test_a_reader_that_falls_behind_is_cut_off_and_delays_nobody() -> None
 
 async def test_bookmarks_come_regularly_and_carry_the_latest_revision() -> None:
     world = World()
-    start = world.create("a")
-    events = world.watch(
-        bookmark_interval_s=0.02, resourceVersion=str(start), allowWatchBookmarks="true"
-    )
+    start = world.add("a")
+    events = world.watch(0.02, resourceVersion=str(start), allowWatchBookmarks="true")
 
     first = await take(events, 1)
-    elsewhere = world.api.create(
-        routes.Target(kind=kinds.NAMESPACES), b'{"metadata":{"name":"x"}}', "", query.WriteOptions()
-    ).entry.revision
+    world.create(kinds.NAMESPACES, "x")
+    elsewhere = world.store.revision
     second = await take(events, 1)
 
     assert first == [("BOOKMARK", "", start)]
@@ -166,7 +155,7 @@ async def test_bookmarks_come_regularly_and_carry_the_latest_revision() -> None:
 
 async def test_a_watch_ends_after_its_time() -> None:
     world = World()
-    revision = world.create("a")
+    revision = world.add("a")
 
     async with asyncio.timeout(3):
         told = [brief(event) async for event in world.watch(timeoutSeconds="1")]
@@ -188,27 +177,27 @@ async def test_a_watch_ends_when_the_store_is_closed() -> None:
 
 async def test_a_future_revision_says_nothing_until_it_has_passed() -> None:
     world = World()
-    start = world.create("a")
+    start = world.add("a")
     events = world.watch(resourceVersion=str(start + 1))
     waiting = asyncio.create_task(take(events, 1))
     await asyncio.sleep(0)
 
-    world.create("b")
+    world.add("b")
     await asyncio.sleep(0)
-    third = world.create("c")
+    third = world.add("c")
 
     assert await waiting == [("ADDED", "c", third)]
 
 
 async def test_objects_enter_and_leave_a_selector() -> None:
     world = World()
-    start = world.create("a", x="no")
+    start = world.add("a", x="no")
     came = world.label("a", x="yes", y="1")
     changed = world.label("a", y="2")
     left = world.label("a", x="no", y="3")
     world.label("a", y="4")
     again = world.label("a", x="yes")
-    gone = world.delete("a")
+    gone = world.remove("a")
     events = world.watch(resourceVersion=str(start), labelSelector="x=yes")
 
     told = [await anext(events) for _ in range(5)]
@@ -227,15 +216,9 @@ async def test_objects_enter_and_leave_a_selector() -> None:
 async def test_many_events_come_in_few_chunks() -> None:
     world = World()
     for number in range(300):
-        world.create(f"n{number:03}")
-    wishes = watch.Watch(
-        kind=kinds.NODES,
-        namespace="",
-        options=query.list_options(kinds.NODES, {"watch": "1", "timeoutSeconds": "1"}),
-        renderer=render.Whole("Node", "v1"),
-    )
+        world.add(f"n{number:03}")
 
-    chunks = [chunk async for chunk in watch.stream(world.store, wishes)]
+    chunks = [chunk async for chunk in world.chunks(timeoutSeconds="1")]
 
     assert b"".join(chunks).count(b"\n") == 300
     assert len(chunks) < 4

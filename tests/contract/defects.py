@@ -1,0 +1,37 @@
+"""Defects of providers, each with the cases of the contract that must notice it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from ccm.testing.contract import Harness
+from ccm.testing.memory_network import MemoryNetwork
+from tests.contract.test_fake import MemoryHarness
+from tests.contract.test_memory_network import NetworkHarness
+
+T = TypeVar("T", bound=type)
+
+
+class Defect(NamedTuple):
+    """How a cloud with the defect is made, and the cases that must fail."""
+
+    harness: Callable[[], Harness]
+    noticed: tuple[str, ...]
+
+
+DEFECTS: dict[str, Defect] = {}
+
+
+def noticed_by(*cases: str, harness: Callable[[Any], Harness] | None = None) -> Callable[[T], T]:
+    """Marks a provider with a defect; unless told otherwise it offers the new interface only."""
+
+    def register(kind: T) -> T:
+        new = partial(MemoryHarness, without=("instances_v1", "zones"))
+        make = harness or (NetworkHarness if issubclass(kind, MemoryNetwork) else new)
+        assert kind.__name__ not in DEFECTS
+        DEFECTS[kind.__name__] = Defect(partial(make, kind), cases)
+        return kind
+
+    return register
