@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from typing import Self
 
 import ccm
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
@@ -39,25 +38,17 @@ def platform_name() -> str:
     return f"{platform.system().lower()}/{machine}"
 
 
-class Accounts:
-    """A wire of its own for each service account that somebody acts as.
-
-    An async context manager that closes them.
+class Accounts(AsyncExitStack):
+    """A wire of its own for each service account that somebody acts as; leaving closes them.
 
     Args:
         own: the wire with our own credentials, which may ask for tokens.
     """
 
     def __init__(self, own: Transport) -> None:
+        super().__init__()
         self._own = own
         self._wires: dict[str, tuple[Transport, ServiceAccount]] = {}
-        self._exits = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._exits.aclose()
 
     def of(self, name: str) -> tuple[Transport, str]:
         """The wire of an account, and the name it goes by in user agents."""
@@ -65,7 +56,7 @@ class Accounts:
             asking = Client(self._own, name=name, limiter=Unlimited())
             account = ServiceAccount(asking, namespace=ACCOUNTS_NAMESPACE, name=name)
             wire = Transport(acting_as(self._own.config, account), user_agent=self._own.user_agent)
-            self._exits.push_async_exit(wire)
+            self.push_async_exit(wire)
             self._wires[name] = wire, account
         wire, account = self._wires[name]
         return wire, account.user

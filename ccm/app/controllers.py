@@ -78,7 +78,7 @@ class Controllers:
         self._clients = clients
         self._events = events
         self._vitals = vitals
-        self._plan = plan
+        self._plan = plan or NO_MIGRATION
         self._nodes: Informer[Node] | None = None
         self._running: list[Controller] = []
 
@@ -104,50 +104,7 @@ class Controllers:
         self._nodes = informers.of(NODES)
         self._introduce(handle.cloud)
         inventory = self._inventory(handle, self._nodes)
-        context = self._context(handle, informers, inventory)
-        self._vitals.informers = informers
-        try:
-            async with Group() as group:
-                group.start(informers.run(), name="informers")
-                group.start(_settle(informers), name="settle")
-                if self._plan is not None:
-                    shared = election.hold(
-                        self._plan.leader_name, lambda: self._run_migrated(context)
-                    )
-                    group.start(shared, name="migration")
-                await self._start(group, context, migration.Runs.MAIN)
-        finally:
-            self._running.clear()
-            self._vitals.stand_by()
-            if inventory is not None:
-                await inventory.close()
-
-    async def _run_migrated(self, context: ControllerContext) -> None:
-        """Run what two managers share, while the second lease is ours too."""
-        async with Group() as group:
-            await self._start(group, context, migration.Runs.MIGRATED)
-
-    async def _start(self, group: Group, context: ControllerContext, runs: migration.Runs) -> None:
-        plan, options = self._plan or NO_MIGRATION, self._options
-        among = [manifest for manifest in MANIFESTS if plan.of(manifest.name) is runs]
-        interval_s = options.controller_start_interval.total_seconds()
-        for manifest, controller in enabled(options, context, among, self._vitals.left_out):
-            self._running.append(controller)
-            group.start(self._run(manifest, controller), name=manifest.name)
-            await asyncio.sleep(jittered(interval_s, 1.0, random.Random()))
-
-    async def _run(self, manifest: Manifest[Any], controller: Controller) -> None:
-        with metrics.running(manifest.metric), self._vitals.running(manifest.name):
-            await controller.run()
-
-    def _introduce(self, cloud: Cloud) -> None:
-        if cloud.set_informers is not None and self._nodes is not None:
-            cloud.set_informers(NodeCache(self._nodes))
-
-    def _context(
-        self, handle: Handle, informers: Informers, inventory: SharedInventory | None
-    ) -> ControllerContext:
-        return ControllerContext(
+        context = ControllerContext(
             client=self._clients.named,
             recorder=self._events.recorder,
             informers=informers,
@@ -156,6 +113,42 @@ class Controllers:
             cluster_name=self._options.cluster_name,
             gates=gates.build(self._options.feature_gates),
         )
+        self._vitals.informers = informers
+        try:
+            async with Group() as group:
+                group.start(informers.run(), name="informers")
+                group.start(_settle(informers), name="settle")
+                if self._plan is not NO_MIGRATION:
+                    shared = election.hold(
+                        self._plan.leader_name,
+                        lambda: self._run_those(context, migration.Runs.MIGRATED),
+                    )
+                    group.start(shared, name="migration")
+                await self._run_those(context, migration.Runs.MAIN)
+        finally:
+            self._running.clear()
+            self._vitals.stand_by()
+            if inventory is not None:
+                await inventory.close()
+
+    async def _run_those(self, context: ControllerContext, runs: migration.Runs) -> None:
+        """Run what belongs to our own lease, or what two managers share."""
+        options = self._options
+        among = [manifest for manifest in MANIFESTS if self._plan.of(manifest.name) is runs]
+        interval_s = options.controller_start_interval.total_seconds()
+        async with Group() as group:
+            for manifest, controller in enabled(options, context, among, self._vitals.left_out):
+                self._running.append(controller)
+                group.start(self._run(manifest, controller), name=manifest.name)
+                await asyncio.sleep(jittered(interval_s, 1.0, random.Random()))
+
+    async def _run(self, manifest: Manifest[Any], controller: Controller) -> None:
+        with metrics.running(manifest.metric), self._vitals.running(manifest.name):
+            await controller.run()
+
+    def _introduce(self, cloud: Cloud) -> None:
+        if cloud.set_informers is not None and self._nodes is not None:
+            cloud.set_informers(NodeCache(self._nodes))
 
     def _inventory(self, handle: Handle, nodes: Informer[Node]) -> SharedInventory | None:
         if handle.cloud.inventory is None:

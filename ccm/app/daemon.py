@@ -87,7 +87,8 @@ async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) ->
     with stopping.signals() as stop:
         work = spawn(daemon.run(), name="daemon")
         told = spawn(stop.wait(), name="stop-signal")
-        flushing = spawn(_keep_flushing(options), name="log-flush")
+        period_s = options.log_flush_frequency.total_seconds()
+        flushing = spawn(log.flush_every(period_s), name="log-flush") if period_s > 0 else None
         try:
             await asyncio.wait({work, told, served}, return_when=asyncio.FIRST_COMPLETED)
             if served.done() and not work.done():
@@ -108,12 +109,6 @@ async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) ->
             if stop.is_set() and not work.cancelled() and work.exception() is not None:
                 logger.error("stopping did not go well", exc_info=work.exception())
             logger.info("stopped", **metrics.summary())
-
-
-async def _keep_flushing(options: Options) -> None:
-    period_s = options.log_flush_frequency.total_seconds()
-    if period_s > 0:
-        await log.flush_every(period_s)
 
 
 class Daemon:

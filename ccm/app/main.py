@@ -18,9 +18,8 @@ from typing import cast
 from ccm.app import daemon, options, stopping
 from ccm.app.options import Options, checks, config
 from ccm.app.options.argv import UsageError
-from ccm.app.provider import Misconfigured
+from ccm.app.provider import misconfigured
 from ccm.base import log, redact
-from ccm.base.tasks import leaves
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,9 +89,8 @@ def _run(chosen: Options) -> int:
         with stopping.at_once(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(daemon.run(chosen, os.environ))
     except (Exception, BaseExceptionGroup) as error:
-        for fault in leaves(error):
-            if isinstance(fault, Misconfigured):
-                return _refuse(fault)
+        if mistake := misconfigured(error):
+            return _refuse(mistake)
         logger.error("the daemon failed unexpectedly", exc_info=error)
         return stopping.EXIT_DEFECT
     finally:

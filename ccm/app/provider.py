@@ -25,7 +25,7 @@ from ccm.base.backoff import Exponential, Streak
 from ccm.base.clock import monotonic
 from ccm.base.files import Signature
 from ccm.base.outage import Outage
-from ccm.base.tasks import cancel_and_join, spawn
+from ccm.base.tasks import cancel_and_join, leaves, spawn
 from ccm.base.throttle import TokenBucket
 from ccm.cloud import registry
 from ccm.cloud.calls.handle import Handle
@@ -54,6 +54,11 @@ Opening = Callable[[], AbstractAsyncContextManager[Cloud]]
 
 class Misconfigured(Exception):
     """A person has to correct something; the message says what. The process ends with 1."""
+
+
+def misconfigured(error: BaseException) -> Misconfigured | None:
+    """The mistake of a person in it, if there is one; a provider's task group may wrap it."""
+    return next((leaf for leaf in leaves(error) if isinstance(leaf, Misconfigured)), None)
 
 
 class Crashed(Exception):
@@ -162,9 +167,9 @@ class ConfiguredProvider:
                 try:
                     cloud = await stack.enter_async_context(self.opened_once())
                     break
-                except Misconfigured:
-                    raise
-                except Exception as error:  # noqa: BLE001 - a provider may fail in any way
+                except Exception as error:
+                    if refusal := misconfigured(error):
+                        raise refusal from error
                     delay, fault = streak.next(monotonic()), normalized(error)
                     outage.goes_on(error=str(fault))
                     told(fault)

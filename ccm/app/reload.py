@@ -18,7 +18,7 @@ from typing import Protocol
 
 from ccm.app.options import FLAGS, Options, checks, config
 from ccm.app.options.argv import UsageError
-from ccm.app.provider import ConfiguredProvider, Misconfigured, ProviderHolder
+from ccm.app.provider import ConfiguredProvider, ProviderHolder, misconfigured
 from ccm.base import clock, log, metrics, redact
 from ccm.base.files import Signature, signature
 from ccm.base.tasks import Group
@@ -106,7 +106,7 @@ class Reloader:
     def __init__(
         self,
         sources: Sequence[Source],
-        tell: Tell,
+        tell: Tell = lambda *_: None,
         *,
         since: Signatures = NO_FILES,
     ) -> None:
@@ -176,7 +176,7 @@ class Reloader:
 
 def signatures(*files: str) -> Signatures:
     """The signature of each file that is named."""
-    return {Path(file): signature(Path(file)) for file in files if file}
+    return _look(Path(file) for file in files if file)
 
 
 def _look(paths: Iterable[Path]) -> dict[Path, Signature]:
@@ -217,8 +217,8 @@ class CloudConfig:
         except Exception as error:
             # The old provider stays, and what the new one lacks may come.
             self.more.update({**before, **self.more})
-            final = isinstance(error, Misconfigured)
-            raise Refused(str(error if final else normalized(error)), final=final) from error
+            mistake = misconfigured(error)
+            raise Refused(str(mistake or normalized(error)), final=mistake is not None) from error
         return "the provider was opened anew"
 
 

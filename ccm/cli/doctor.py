@@ -164,11 +164,12 @@ def read(words: Sequence[str]) -> Wanted:
 
 
 def _help() -> str:
-    from ccm.app.options import FLAGS, SECTIONS, usage
+    from ccm.app.options import FLAGS, SECTIONS
+    from ccm.app.options.command import explain
 
     own = own_flags()
     every = {**own, **FLAGS}
-    return _INTRODUCTION + usage.explain(every, (own["output"].section, *SECTIONS))
+    return _INTRODUCTION + explain(every, (own["output"].section, *SECTIONS))
 
 
 async def answer(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import ccm
-from ccm.app.options import argv, usage
+from ccm.app.options import argv
 from ccm.app.options.table import FLAGS, SECTIONS, Options
+from ccm.base.flags import Flag, Section
 
 PROGRAM = "cloud-controller-manager"
+
+_WIDTH = 100
+_INDENT = " " * 10
 
 _INTRODUCTION = f"""\
 Joins a Kubernetes cluster to the cloud it runs on: gives new nodes their provider ID,
@@ -36,7 +41,7 @@ def parse(words: Sequence[str]) -> Options:
 def answer(options: Options) -> str | None:
     """The text to print before exiting with 0, if help or the version was asked for."""
     if options.help:
-        return f"{_INTRODUCTION}\n{usage.explain(FLAGS, SECTIONS)}"
+        return f"{_INTRODUCTION}\n{explain(FLAGS, SECTIONS)}"
     if options.version == "true":
         return f"{PROGRAM} {ccm.__version__}\n"
     if options.version == "raw":
@@ -46,3 +51,51 @@ def answer(options: Options) -> str | None:
             f"platform={platform.system().lower()}/{platform.machine()}\n"
         )
     return None
+
+
+def explain(flags: Mapping[str, Flag], sections: Iterable[Section]) -> str:
+    """The help of every flag that is not deprecated, by section, within 100 columns."""
+    shown = [flag for flag in flags.values() if not flag.deprecated]
+    return "\n".join(
+        _explain_section(section, [flag for flag in shown if flag.section == section])
+        for section in sections
+    )
+
+
+def _explain_section(section: Section, shown: Iterable[Flag]) -> str:
+    rows = [f"{section.title[0].upper()}{section.title[1:]} flags:", ""]
+    for flag in shown:
+        rows += _explain_flag(flag)
+    return "\n".join(rows) + "\n"
+
+
+def _explain_flag(flag: Flag) -> list[str]:
+    short = f"-{flag.short}, " if flag.short else "    "
+    word = f" {flag.kind.word}" if flag.kind.bare is None else ""
+    notes = ", ".join(_notes(flag))
+    idle = f" Accepted without effect: {flag.accepted}." if flag.accepted else ""
+    return [
+        f"  {short}--{flag.name}{word}" + (f"  ({notes})" if notes else ""),
+        *_wrap(flag.text + idle),
+    ]
+
+
+def _notes(flag: Flag) -> Iterator[str]:
+    if flag.kind.bare is not None:
+        yield flag.kind.word
+    if flag.unit:
+        yield flag.unit
+    text = flag.kind.write(flag.default)
+    if text not in ("", "[]"):
+        yield f"default {text}"
+
+
+def _wrap(text: str) -> list[str]:
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -8,7 +8,6 @@ names of flags with their values.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -76,15 +75,7 @@ def load(file: str) -> dict[str, Any]:
     Raises:
         DocumentError: every fault of the file, with its place.
     """
-    return parse(documents.load(file, "--config"), f"--config={file}")
-
-
-def parse(document: Mapping[Any, Any], source: str) -> dict[str, Any]:
-    """What a document sets, as `load`. Raises DocumentError."""
-    found: dict[str, Any] = documents.read(
-        document, source, _take, kind=KIND, versions=(GROUP_VERSION,)
-    )
-    return found
+    return documents.load(file, "--config", _take, kind=KIND, versions=(GROUP_VERSION,))
 
 
 def write(options: Options) -> str:
@@ -190,27 +181,21 @@ def _joined(kind: values.Kind[Any], entries: list[Any]) -> Any:
     return reduce(kind.join, parsed, ())
 
 
+_TYPES: Mapping[values.Kind[Any], tuple[type, ...]] = {
+    values.BOOL: (bool,),
+    values.FLOAT: (int, float),
+    **dict.fromkeys(
+        (values.INT, values.INT32, values.LEVEL, values.QUANTITY, values.NUMBERS), (int,)
+    ),
+}
+"""What YAML has for a kind of value; text for all others."""
+
+
 def _text(kind: values.Kind[Any], value: Any) -> str:
     """What would stand on a command line; TypeError for a value of a wrong type."""
-    if isinstance(value, bool) and kind is values.BOOL:
-        return values.write_bool(value)
-    if isinstance(value, int) and not isinstance(value, bool) and kind in _NUMBERS:
-        return str(value)
-    if isinstance(value, float) and kind is values.FLOAT and math.isfinite(value):
-        return repr(value)
-    if isinstance(value, str) and kind is not values.BOOL and kind not in _NUMBERS:
-        return value
-    raise TypeError
-
-
-_NUMBERS = (
-    values.INT,
-    values.INT32,
-    values.LEVEL,
-    values.FLOAT,
-    values.QUANTITY,
-    values.NUMBERS,
-)
+    if type(value) not in _TYPES.get(kind, (str,)):
+        raise TypeError
+    return value if isinstance(value, str) else str(value).lower()
 
 
 def _plain(flag: Flag, value: Any) -> Any:

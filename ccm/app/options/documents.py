@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 _LARGEST = 1 << 20
 """Bytes of a configuration file; a larger one is no configuration."""
@@ -57,7 +57,7 @@ class Section:
         """A field that is a mapping; an empty one if it is missing."""
         value = self.take(name)
         if value is not None and not isinstance(value, dict):
-            self.fault(name, f"must be a mapping, not {kind_of(value)}")
+            self.fault(name, f"must be a mapping, not {_kind_of(value)}")
         found = value if isinstance(value, dict) else {}
         return Section(found, self.where(name), self.faults)
 
@@ -65,19 +65,19 @@ class Section:
         """A field that is a list of mappings."""
         value = self.take(name)
         if value is not None and not isinstance(value, list):
-            self.fault(name, f"must be a list, not {kind_of(value)}")
+            self.fault(name, f"must be a list, not {_kind_of(value)}")
             return
         for number, entry in enumerate(value or ()):
             if isinstance(entry, dict):
                 yield Section(entry, f"{self.where(name)}[{number}]", self.faults)
             else:
-                self.fault(f"{name}[{number}]", f"must be a mapping, not {kind_of(entry)}")
+                self.fault(f"{name}[{number}]", f"must be a mapping, not {_kind_of(entry)}")
 
     def text(self, name: str) -> str:
         """A field that is text; empty if it is missing."""
         value = self.take(name)
         if value is not None and not isinstance(value, str):
-            self.fault(name, f"must be text, not {kind_of(value)}")
+            self.fault(name, f"must be text, not {_kind_of(value)}")
         return value if isinstance(value, str) else ""
 
     def rest(self) -> Mapping[str, Any]:
@@ -92,33 +92,54 @@ class Section:
                 self.fault(name, f"is unknown{_hint(key, self._taken)}")
 
 
-def load(file: str, what: str) -> dict[Any, Any]:
-    """The mapping in a file.
+T = TypeVar("T")
+
+
+def load(
+    file: str, what: str, take: Callable[[Section], T], *, kind: str, versions: Collection[str]
+) -> T:
+    """What `take` makes of a document of one kind.
 
     Args:
         file: its path.
         what: the flag that names it, for messages.
+        take: reads its top section.
+        kind: of the document.
+        versions: those that are read.
 
     Raises:
-        DocumentError: it cannot be read, or is no mapping.
+        DocumentError: it cannot be read, is no mapping or of another kind or version, or
+            whatever `take` complained about.
     """
+    source = f"{what}={file}"
+    faults: list[str] = []
+    top = Section(_parse(_content(file, source), source), "", faults)
+    for name, known in (("apiVersion", versions), ("kind", (kind,))):
+        value = top.take(name)
+        if value not in known:
+            given = f"is {value!r}" if isinstance(value, str) else "is missing"
+            top.fault(name, f"{given}; it must be {' or '.join(known)}")
+    if not faults:
+        result = take(top)
+        top.done()
+    if faults:
+        raise DocumentError(*(f"{source}: {fault}" for fault in faults))
+    return result
+
+
+def _content(file: str, source: str) -> bytes:
     try:
-        with Path(file).open("rb") as source:
-            data = source.read(_LARGEST + 1)
+        with Path(file).open("rb") as opened:
+            data = opened.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise DocumentError(f"{what}={file} cannot be read: {reason}") from error
+        raise DocumentError(f"{source} cannot be read: {reason}") from error
     if len(data) > _LARGEST:
-        raise DocumentError(f"{what}={file} is larger than {_LARGEST} bytes")
-    return parse(data, f"{what}={file}")
+        raise DocumentError(f"{source} is larger than {_LARGEST} bytes")
+    return data
 
 
-def parse(data: bytes, source: str) -> dict[Any, Any]:
-    """The mapping in a document.
-
-    Raises:
-        DocumentError: it is no YAML, or no mapping, or names a field twice.
-    """
+def _parse(data: bytes, source: str) -> dict[Any, Any]:
     # A daemon that is started by flags alone needs no reader of YAML.
     from ccm.app.options import strict_yaml
 
@@ -129,40 +150,11 @@ def parse(data: bytes, source: str) -> dict[Any, Any]:
     except (strict_yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise DocumentError(f"{source} is not valid YAML: {_place(error)}") from error
     if not isinstance(found, dict):
-        raise DocumentError(f"{source} must be a mapping of names to values, not {kind_of(found)}")
+        raise DocumentError(f"{source} must be a mapping of names to values, not {_kind_of(found)}")
     return found
 
 
-def read(
-    values: Mapping[Any, Any],
-    source: str,
-    take: Callable[[Section], Any],
-    *,
-    kind: str,
-    versions: Collection[str],
-) -> Any:
-    """What `take` makes of a document of one kind.
-
-    Raises:
-        DocumentError: another kind or version, or whatever `take` complained about.
-    """
-    faults: list[str] = []
-    top = Section(values, "", faults)
-    for name, known in (("apiVersion", versions), ("kind", (kind,))):
-        value = top.take(name)
-        if value not in known:
-            given = f"is {value!r}" if isinstance(value, str) else "is missing"
-            top.fault(name, f"{given}; it must be {' or '.join(known)}")
-    if faults:
-        raise DocumentError(*(f"{source}: {fault}" for fault in faults))
-    result = take(top)
-    top.done()
-    if faults:
-        raise DocumentError(*(f"{source}: {fault}" for fault in faults))
-    return result
-
-
-def kind_of(value: object) -> str:
+def _kind_of(value: object) -> str:
     """What a value of a document is, in words."""
     words = {dict: "a mapping", list: "a list", str: "text", bool: "true or false"}
     if value is None:

@@ -221,10 +221,8 @@ class GenericFlags:
         """Requests per second and burst of one API client; None = no limit."""
         if self.kube_api_qps < 0:
             return None
-        return (
-            self.kube_api_qps or _CLIENT_GO_RATE[0],
-            self.kube_api_burst or _CLIENT_GO_RATE[1],
-        )
+        qps, burst = _CLIENT_GO_RATE
+        return self.kube_api_qps or qps, self.kube_api_burst or burst
 
     @property
     def cloud_rate(self) -> tuple[float, int] | None:

@@ -9,14 +9,10 @@ not run here. The names of before the split, such as `route-controller`, are und
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ccm.app.options import names
-
-if TYPE_CHECKING:
-    from ccm.app.options import documents
+from ccm.app.options import documents, names
 
 COMPONENT = "cloud-controller-manager"
 """How a plan names this program."""
@@ -81,32 +77,18 @@ DEFAULT = Plan(
 
 
 def load(file: str) -> Plan:
-    """The plan in a file.
+    """The plan in a file of any of the three versions.
 
     Raises:
         DocumentError: every fault of the file, with its place.
     """
-    from ccm.app.options import documents
-
-    flag = "--leader-migration-config"
-    values = documents.load(file, flag)
-    return parse(values, f"{flag}={file}")
-
-
-def parse(values: Mapping[Any, Any], source: str) -> Plan:
-    """The plan in a document of any of the three versions. Raises DocumentError."""
-    from ccm.app.options import documents
-
-    version = {str(key).lower(): value for key, value in values.items()}.get("apiversion")
-    with_lock = version != _V1
-    plan: Plan = documents.read(
-        values,
-        source,
-        lambda top: take(top, with_lock=with_lock),
+    return documents.load(
+        file,
+        "--leader-migration-config",
+        lambda top: take(top, with_lock=top.take("apiVersion") != _V1),
         kind=KIND,
         versions=(*_OLDER, _V1),
     )
-    return plan
 
 
 def take(section: documents.Section, *, with_lock: bool = True) -> Plan:

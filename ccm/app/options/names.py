@@ -6,17 +6,13 @@ is the service account that the API server's built-in roles know, and it is no a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from ccm.app.options.controllers import ALIASES, MANIFESTS
 from ccm.runtime.manifest import Manifest
 
 ALL = "*"
-
-OFF_BY_DEFAULT: frozenset[str] = frozenset()
-"""Controllers that `*` does not start. There are none."""
-
 
 SERVICE_ANNOTATIONS = "service-annotations"
 """The webhook that checks the annotations of Services."""
@@ -30,23 +26,21 @@ def canonical(name: str) -> str:
     return ALIASES.get(name, name)
 
 
-def resolve(requested: Iterable[str], *, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:
+def resolve(requested: Iterable[str]) -> tuple[str, ...]:
     """The list with every alias, also one after `-`, replaced by its canonical name."""
     return tuple(
-        f"-{aliases.get(entry[1:], entry[1:])}"
-        if entry.startswith("-")
-        else aliases.get(entry, entry)
+        f"-{canonical(entry[1:])}" if entry.startswith("-") else canonical(entry)
         for entry in requested
     )
 
 
 def is_enabled(
-    name: str, requested: Iterable[str], *, off_by_default: Collection[str] = OFF_BY_DEFAULT
+    name: str, requested: Iterable[str], *, off_by_default: Collection[str] = ()
 ) -> bool:
     """Whether a resolved list turns a controller on.
 
     The first entry that names it decides; if none does, `*` anywhere in the list turns
-    it on unless it is off by default. So a list without `*` turns off all it leaves out.
+    it on unless it is off by default; none is. So a list without `*` turns off all it leaves out.
     """
     entries = list(requested)
     for entry in entries:

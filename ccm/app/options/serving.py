@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from ipaddress import IPv4Address
 
-from ccm.app.options import names, tls
+from ccm.app.options import names
 from ccm.base import flag_checks as checks
 from ccm.base import flag_values as values
 from ccm.base.flags import Fault, Section
+from ccm.serving import policy
 
 _NO_HTTP2 = "this server speaks HTTP/1.1 only"
 
@@ -26,6 +28,30 @@ PREFIXES = ("", "webhook-")
 
 _ANY = IPv4Address("0.0.0.0")  # noqa: S104 - the reference's default
 _CACHE = timedelta(seconds=10)
+
+
+def _version(value: str) -> str:
+    """A name of a version, or nothing."""
+    known = value in ("", *policy.VERSIONS)
+    return "" if known else f"must be one of {', '.join(policy.VERSIONS)}"
+
+
+def _suites(value: Sequence[str]) -> str:
+    """Names of cipher suites."""
+    return _unknown(lambda: policy.policy("", value))
+
+
+def _groups(value: Sequence[int]) -> str:
+    """Numbers of key exchange groups."""
+    return _unknown(lambda: policy.policy("", (), value))
+
+
+def _unknown(read: Callable[[], object]) -> str:
+    try:
+        read()
+    except policy.TlsError as error:
+        return str(error)
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,15 +96,15 @@ class ServingFlags:
     webhook_tls_min_version: str = WEBHOOK_SERVING.flag(
         "",
         "Lowest TLS version for webhooks: VersionTLS10 to VersionTLS13. Empty means TLS 1.2.",
-        check=tls.version,
+        check=_version,
     )
     webhook_tls_cipher_suites: tuple[str, ...] = WEBHOOK_SERVING.flag(
-        (), "Cipher suites for webhooks up to TLS 1.2. Empty means the safe ones.", check=tls.suites
+        (), "Cipher suites for webhooks up to TLS 1.2. Empty means the safe ones.", check=_suites
     )
     webhook_tls_curve_preferences: tuple[int, ...] = WEBHOOK_SERVING.flag(
         (),
         "Key exchange groups for webhooks by their TLS numbers. Empty means the usual ones.",
-        check=tls.groups,
+        check=_groups,
         kind=values.NUMBERS,
     )
     webhook_tls_sni_cert_key: tuple[values.NamedCertificate, ...] = WEBHOOK_SERVING.flag(
@@ -114,19 +140,19 @@ class ServingFlags:
     )
     tls_private_key_file: str = SECURE_SERVING.flag("", "PEM file with the key of --tls-cert-file.")
     tls_cipher_suites: tuple[str, ...] = SECURE_SERVING.flag(
-        (), "Cipher suites up to TLS 1.2. Empty means the safe ones.", check=tls.suites
+        (), "Cipher suites up to TLS 1.2. Empty means the safe ones.", check=_suites
     )
     tls_curve_preferences: tuple[int, ...] = SECURE_SERVING.flag(
         (),
         "Key exchange groups by their TLS numbers: 23, 24, 25 or 29. Empty means the usual ones. "
         "Before Python 3.15 the first counts and the others are left out.",
-        check=tls.groups,
+        check=_groups,
         kind=values.NUMBERS,
     )
     tls_min_version: str = SECURE_SERVING.flag(
         "",
         "Lowest TLS version: VersionTLS10 to VersionTLS13. Empty means TLS 1.2.",
-        check=tls.version,
+        check=_version,
     )
     tls_sni_cert_key: tuple[values.NamedCertificate, ...] = SECURE_SERVING.flag(
         (),
@@ -237,7 +263,17 @@ def faults(flags: ServingFlags, *, uid_headers: bool) -> Iterator[Fault]:
 
 def notices(flags: ServingFlags) -> Iterator[str]:
     """What to say once at start about what is asked for and does not happen."""
-    yield from tls.notices("", flags.tls_cipher_suites, flags.tls_curve_preferences)
-    yield from tls.notices(
-        "webhook-", flags.webhook_tls_cipher_suites, flags.webhook_tls_curve_preferences
-    )
+    for prefix in PREFIXES:
+        name = f"{prefix}tls".replace("-", "_")
+        suites = getattr(flags, f"{name}_cipher_suites")
+        if any(suite in policy.SUITES_TLS13 for suite in suites):
+            yield (
+                f"--{prefix}tls-cipher-suites cannot choose among the suites of TLS 1.3: "
+                "Python leaves all of them on, as Go does"
+            )
+        groups = getattr(flags, f"{name}_curve_preferences")
+        if len(groups) > 1 and not hasattr(ssl.SSLContext, "set_groups"):
+            yield (
+                f"--{prefix}tls-curve-preferences: only the first, {groups[0]}, has an effect, "
+                "because this Python can set one group and no list"
+            )

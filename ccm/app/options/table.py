@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 import ccm
-from ccm.app.options import gates, generic, migration, serving, usage
+from ccm.app.options import gates, generic, migration, serving
+from ccm.app.options.argv import quote
 from ccm.app.options.controllers import ControllerFlags
 from ccm.app.options.election import ElectionFlags
 from ccm.app.options.generic import GenericFlags
@@ -84,7 +85,10 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
 
     def flag_lines(self) -> list[str]:
         """`FLAG: --name="value"` for every flag, for the log at verbosity 1."""
-        return usage.lines(FLAGS, {name: self.get(name) for name in FLAGS})
+        return [
+            f"FLAG: --{name}={quote(flag.kind.write(self.get(name)))}"
+            for name, flag in FLAGS.items()
+        ]
 
     def get(self, name: str) -> object:
         """The value of a flag by its name with dashes."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ccm.app.options import PROGRAM, Options
 from ccm.app.provider import Misconfigured
-from ccm.base.flag_values import NamedCertificate
 from ccm.serving import certs, tls
 from ccm.serving.policy import TlsError, policy
 
@@ -36,21 +35,21 @@ def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
         )
     except TlsError as error:
         raise Misconfigured(f"--{prefix}tls-...: {error}") from error
-    named = list(_named(get("tls-sni-cert-key")))
+    named = [
+        certs.Named(source=_files(entry.cert_file, entry.key_file), names=entry.names)
+        for entry in get("tls-sni-cert-key")
+    ]
     return tls.CertReloader(rules, certs.Certificates(_main(get, prefix), named))
 
 
 def _main(get: Callable[[str], Any], prefix: str) -> certs.Source:
     if get("tls-cert-file"):
-        return certs.Files(Path(get("tls-cert-file")), Path(get("tls-private-key-file")))
+        return _files(get("tls-cert-file"), get("tls-private-key-file"))
     subject = certs.Subject.serving(get("bind-address"))
     if get("cert-dir"):
-        name = PAIR_NAMES[prefix]
-        return certs.Directory(Path(get("cert-dir")), name, subject)
+        return certs.Directory(Path(get("cert-dir")), PAIR_NAMES[prefix], subject)
     return certs.Memory(subject)
 
 
-def _named(entries: Iterable[NamedCertificate]) -> Iterable[certs.Named]:
-    for entry in entries:
-        source = certs.Files(Path(entry.cert_file), Path(entry.key_file))
-        yield certs.Named(source=source, names=entry.names)
+def _files(chain: str, key: str) -> certs.Files:
+    return certs.Files(Path(chain), Path(key))

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ccm.app.serving.reviews import Raw
-from ccm.app.serving.vitals import LATE_S, Controller, Vitals
+from ccm.app.serving.vitals import LATE_S, Vitals
 from ccm.base import clock
 from ccm.kube import errors, queue_metrics
 from ccm.kube.informer import Informer
@@ -90,8 +90,8 @@ class Checks:
 
     def _controllers(self) -> Sequence[Check]:
         return [
-            Check(name=name, look=_now(partial(_controller, controller)))
-            for name, controller in self._vitals.controllers.items()
+            Check(name=name, look=_now(partial(self._vitals.controllers.get, name, WELL)))
+            for name in self._vitals.controllers
         ]
 
     def _loop(self) -> Finding:
@@ -163,9 +163,3 @@ def _now(look: Callable[[], Finding]) -> Callable[[], Awaitable[Finding]]:
 def _together(troubles: Iterable[str]) -> Finding:
     found = [trouble for trouble in troubles if trouble]
     return wrong("; ".join(found)) if found else WELL
-
-
-def _controller(controller: Controller) -> Finding:
-    if controller.ended:
-        return wrong("it ended although nobody told it to")
-    return Finding(detail=controller.note)

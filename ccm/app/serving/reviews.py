@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 import msgspec
 
@@ -40,17 +40,20 @@ _PAUSES = Exponential(base_s=0.5, factor=1.5, cap_s=5.0, jitter=0.2)
 _SECONDS = (0.25, 0.5, 0.7, 1, 1.5, 3, 5, 10)
 
 
-class _Counted:
-    """The metrics of one kind of question."""
+class _Kind:
+    """One kind of question, and its metrics."""
 
-    def __init__(self, name: str, words: str) -> None:
+    def __init__(self, name: str, path: str, metric: str, words: str) -> None:
+        self.name = name
+        self.path = path
+        self.api_version = path.removeprefix("/apis/").rpartition("/")[0]
         self._total = metrics.counter(
-            f"apiserver_delegated_{name}_request_total",
+            f"apiserver_delegated_{metric}_request_total",
             f"[ALPHA] Number of HTTP requests for {words} partitioned by status code.",
             ["code"],
         )
         self._seconds = metrics.histogram(
-            f"apiserver_delegated_{name}_request_duration_seconds",
+            f"apiserver_delegated_{metric}_request_duration_seconds",
             f"[ALPHA] Latency of HTTP requests for {words} in seconds. Broken down by status code.",
             ["code"],
             buckets=_SECONDS,
@@ -61,8 +64,8 @@ class _Counted:
         self._seconds.labels(code).observe(seconds)
 
 
-_AUTHN = _Counted("authn", "delegated authentication")
-_AUTHZ = _Counted("authz", "delegated authorization")
+_AUTHN = _Kind("TokenReview", TOKEN_REVIEWS, "authn", "delegated authentication")
+_AUTHZ = _Kind("SubjectAccessReview", ACCESS_REVIEWS, "authz", "delegated authorization")
 
 
 class _Owner(msgspec.Struct):
@@ -72,26 +75,18 @@ class _Owner(msgspec.Struct):
     extra: dict[str, list[str]] | None = None
 
 
-class _TokenStatus(msgspec.Struct):
+class _Status(msgspec.Struct):
+    """Of either review: the first two of a token's, the others of an access's."""
+
     authenticated: bool = False
     user: _Owner | None = None
-
-
-class _TokenReview(msgspec.Struct):
-    status: _TokenStatus
-
-
-class _AccessStatus(msgspec.Struct):
     allowed: bool = False
     denied: bool = False
     reason: str = ""
 
 
-class _AccessReview(msgspec.Struct):
-    status: _AccessStatus
-
-
-_R = TypeVar("_R", _TokenReview, _AccessReview)
+class _Review(msgspec.Struct):
+    status: _Status
 
 
 class Raw(Protocol):
@@ -109,23 +104,17 @@ class Reviews:
 
     Args:
         client: sends the questions.
-        rng: where jitter comes from.
     """
 
-    def __init__(self, client: Raw, *, rng: random.Random | None = None) -> None:
+    def __init__(self, client: Raw) -> None:
         self._client = client
-        self._rng = rng or random.Random()
+        self._rng = random.Random()
 
     async def review_token(self, token: str) -> User | None:
         """The owner of a token; None if it is wrong. Raises ReviewFailed."""
-        review = {
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenReview",
-            "spec": {"token": token},
-        }
-        answer = await self._ask(TOKEN_REVIEWS, review, _TokenReview, _AUTHN)
-        user = answer.status.user
-        if not answer.status.authenticated or user is None:
+        status = await self._ask(_AUTHN, {"token": token})
+        user = status.user
+        if not status.authenticated or user is None:
             return None
         return User(
             name=user.username,
@@ -145,20 +134,16 @@ class Reviews:
         }
         if user.uid:
             spec["uid"] = user.uid
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "spec": spec,
-        }
-        status = (await self._ask(ACCESS_REVIEWS, review, _AccessReview, _AUTHZ)).status
+        status = await self._ask(_AUTHZ, spec)
         return Decision(allowed=status.allowed and not status.denied, reason=status.reason)
 
-    async def _ask(self, path: str, review: Any, kind: type[_R], counted: _Counted) -> _R:
+    async def _ask(self, kind: _Kind, spec: Mapping[str, Any]) -> _Status:
+        review = {"apiVersion": kind.api_version, "kind": kind.name, "spec": spec}
         body = msgspec.json.encode(review)
         try:
             async with asyncio.timeout(LIMIT_S):
-                answer = await self._repeated(lambda: self._once(path, body, counted))
-            return msgspec.json.decode(answer, type=kind)
+                answer = await self._repeated(lambda: self._once(kind, body))
+            return msgspec.json.decode(answer, type=_Review).status
         except errors.KubeError as error:
             raise ReviewFailed(str(error)) from error
         except TimeoutError as error:
@@ -174,17 +159,17 @@ class Reviews:
                 await asyncio.sleep(_PAUSES.delay(number, self._rng))
         return await attempt()
 
-    async def _once(self, path: str, body: bytes, counted: _Counted) -> bytes:
+    async def _once(self, kind: _Kind, body: bytes) -> bytes:
         started = clock.monotonic()
         code = "<error>"
         try:
-            answer = await self._client.raw("POST", path, body=body, retry=False)
+            answer = await self._client.raw("POST", kind.path, body=body, retry=False)
             code = "201"
         except errors.ApiError as error:
             code = str(error.status)
             raise
         finally:
-            counted.observe(code, clock.monotonic() - started)
+            kind.observe(code, clock.monotonic() - started)
         return answer
 
 

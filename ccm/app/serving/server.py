@@ -103,7 +103,10 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
             token_ttl_s=options.authentication_token_webhook_cache_ttl.total_seconds(),
         )
         client_ca = await _client_ca(context, tokens, authenticator, reloader)
-        checks = Checks(vitals, _health_client(context.transport))
+        api = Client(
+            context.transport, name=HEALTH, limiter=Unlimited(), timeout_s=HEALTH_TIMEOUT_S
+        )
+        checks = Checks(vitals, api)
         stack.push_async_callback(checks.close)
         chain = HandlerChain(
             pages(options, checks),
@@ -197,15 +200,12 @@ async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -
     except kube_config.ConfigError as error:
         given = f"{kubeconfig}: " if kubeconfig else ""
         raise Misconfigured(f"authentication and authorization: {given}{error}") from error
+    # Who leads, and may record events, is not known here: the log alone tells of a change.
     wire = await stack.enter_async_context(Transport(cluster, user_agent=user_agent(PROGRAM)))
     source = reload.Kubeconfig(kubeconfig, wire, environ=environ, name=flag)
-    follower = reload.Reloader([source], _untold, since=since)
+    follower = reload.Reloader([source], since=since)
     stack.push_async_callback(cancel_and_join, spawn(follower.run(), name=f"reload-{flag}"))
     return wire
-
-
-def _untold(_kind: str, _reason: str, _message: str) -> None:
-    """The log says it; who leads, and may record events, is not known here."""
 
 
 def _authorizer(options: Options, client: Client | None) -> Authorizer:
@@ -215,7 +215,3 @@ def _authorizer(options: Options, client: Client | None) -> Authorizer:
         allowed_ttl_s=options.authorization_webhook_cache_authorized_ttl.total_seconds(),
         denied_ttl_s=options.authorization_webhook_cache_unauthorized_ttl.total_seconds(),
     )
-
-
-def _health_client(transport: Transport) -> Client:
-    return Client(transport, name=HEALTH, limiter=Unlimited(), timeout_s=HEALTH_TIMEOUT_S)

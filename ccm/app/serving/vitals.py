@@ -1,6 +1,6 @@
 """The daemon's vital signs: it writes them down here while it runs, and `health` reads them.
 
-Nothing here decides what is healthy, and nothing waits.
+Nothing here looks for anything, and nothing waits.
 """
 
 from __future__ import annotations
@@ -8,29 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from ccm.base import clock
 from ccm.cloud.calls.handle import Handle
 from ccm.kube.informer import Informers
 from ccm.kube.leader import LeaderElector
+from ccm.serving.health import WELL, Finding, wrong
 
 BEAT_S = 1.0
 LATE_S = 2.0
 """An event loop that comes so much later than it was asked to is late."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Controller:
-    """A controller since we lead.
-
-    Attributes:
-        ended: it returned although nobody told it to.
-        note: why it does not run, if that is in order.
-    """
-
-    ended: bool = False
-    note: str = ""
 
 
 class Vitals:
@@ -43,7 +30,8 @@ class Vitals:
         waiting: what the HTTPS server still waits for, in words.
         late_beats: how often in a row the event loop was late.
         electors: who competes, by the name of the lease.
-        controllers: those that were started, or left out, since we lead.
+        controllers: those that were started, or left out, since we lead, and what is to be
+            said of them.
     """
 
     def __init__(self) -> None:
@@ -53,7 +41,7 @@ class Vitals:
         self.waiting: Callable[[], str] = str
         self.late_beats = 0
         self.electors: dict[str, LeaderElector] = {}
-        self.controllers: dict[str, Controller] = {}
+        self.controllers: dict[str, Finding] = {}
 
     async def beat(self) -> None:
         """Measure how late the event loop is, until cancelled."""
@@ -80,10 +68,10 @@ class Vitals:
     @contextmanager
     def running(self, name: str) -> Iterator[None]:
         """A controller runs inside the block; it is cancelled, or something is wrong."""
-        controller = self.controllers[name] = Controller()
+        self.controllers[name] = WELL
         yield
-        controller.ended = True
+        self.controllers[name] = wrong("it ended although nobody told it to")
 
     def left_out(self, name: str, why: str) -> None:
         """A controller does not run, and that is in order."""
-        self.controllers[name] = Controller(note=f"not running: {why}")
+        self.controllers[name] = Finding(detail=f"not running: {why}")

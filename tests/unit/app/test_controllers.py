@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock, Mock, patch
@@ -31,52 +30,40 @@ from ccm.testing.fakes import FakeCloud
 POLLING = "--feature-gates=CloudControllerManagerWatchBasedRoutesReconciliation=false"
 
 
-@dataclass(frozen=True)
-class Given:
-    """Flags and parts that make controllers nobody runs."""
-
-    options: options.Options
-    context: ControllerContext
+def cloud(**fields: Any) -> Cloud:
+    return Cloud(name="fake", instances=FakeCloud(), **{"routes": object(), **fields})
 
 
-def parts(*flags: str, cloud: Cloud) -> Given:
+def started(*flags: str, of: Cloud | None = None) -> list[str]:
+    """The controllers that flags make for a cloud, which nobody runs; those of routes and nodes."""
     chosen = options.parse(["--controllers=route,cloud-node", *flags])
     unused: Any = SimpleNamespace(of=lambda kind: SimpleNamespace(store=None))
     context = ControllerContext(
         client=Mock(),
         recorder=Mock(),
         informers=unused,
-        handle=Handle(cloud),
+        handle=Handle(of or cloud()),
         inventory=None,
         cluster_name=chosen.cluster_name,
         gates=gates.build(chosen.feature_gates),
     )
-    return Given(chosen, context)
+    return [manifest.alias for manifest, _ in controllers.enabled(chosen, context)]
 
 
-def cloud(**fields: Any) -> Cloud:
-    return Cloud(name="fake", instances=FakeCloud(), **{"routes": object(), **fields})
-
-
-def started(given: Given) -> dict[str, Any]:
-    made = controllers.enabled(given.options, given.context)
-    return {manifest.alias: work for manifest, work in made}
-
-
-def of(given: Given) -> Settings:
-    """The settings that the route controller is made with."""
+def settings(*flags: str, of: Cloud | None = None) -> Settings:
+    """What the route controller is made with."""
     with patch("ccm.controllers.route.controller.RouteController") as made:
-        assert "route" in started(given)
-    settings = made.call_args.kwargs["settings"]
-    assert isinstance(settings, Settings)
-    return settings
+        assert "route" in started("--cluster-cidr=10.0.0.0/8", *flags, of=of)
+    found = made.call_args.kwargs["settings"]
+    assert isinstance(found, Settings)
+    return found
 
 
 @pytest.mark.row("route-range-03")
 @pytest.mark.parametrize("flag", ["", "10.0.0.0", "10.0.0.0/8,11.0.0.0/8"])
 def test_a_wrong_range_stops_this_controller_alone_and_is_told_once(flag: str) -> None:
     with capture_logs() as lines:
-        names = list(started(parts(f"--cluster-cidr={flag}", cloud=cloud())))
+        names = started(f"--cluster-cidr={flag}")
 
     assert names == ["cloud-node"]
     (told,) = (line for line in lines if "--cluster-cidr" in line.get("error", ""))
@@ -93,58 +80,37 @@ def test_a_wrong_range_stops_this_controller_alone_and_is_told_once(flag: str) -
     ids=["turned_off", "not_offered", "not_offered_without_range"],
 )
 def test_it_is_left_out(flags: list[str], offered: object) -> None:
-    assert list(started(parts(*flags, cloud=cloud(routes=offered)))) == ["cloud-node"]
+    assert started(*flags, of=cloud(routes=offered)) == ["cloud-node"]
 
 
 def test_it_watches_unless_the_gate_is_off() -> None:
-    flags = ["--cluster-cidr=10.0.0.0/8", "--route-reconciliation-period=7s"]
+    period = "--route-reconciliation-period=7s"
 
-    watching = of(parts(*flags, cloud=cloud(limits=Limits(concurrent_routes=3))))
-    polling = of(parts(*flags, POLLING, cloud=cloud()))
+    watching = settings(period, of=cloud(limits=Limits(concurrent_routes=3)))
+    polling = settings(period, POLLING)
 
     assert (watching.times.period_s, watching.concurrency) == (None, 3)
     assert (polling.times.period_s, polling.concurrency) == (7.0, 200)
 
 
 def test_its_own_flags_reach_it() -> None:
-    settings = of(
-        parts(
-            "--cluster-cidr=10.0.0.0/8",
-            "--route-shortest-interval=3s",
-            "--route-safety-period=4m",
-            "--route-grace-period=0",
-            "--route-keep-foreign-conditions",
-            cloud=cloud(),
-        )
+    found = settings(
+        "--route-shortest-interval=3s",
+        "--route-safety-period=4m",
+        "--route-grace-period=0",
+        "--route-keep-foreign-conditions",
     )
 
-    times = settings.times
-    assert (times.interval_s, times.safety_s, settings.grace_s) == (3.0, 240.0, 0.0)
-    assert settings.keep_foreign_reason
+    times = found.times
+    assert (times.interval_s, times.safety_s, found.grace_s) == (3.0, 240.0, 0.0)
+    assert found.keep_foreign_reason
 
 
 def test_its_own_flags_have_its_own_defaults() -> None:
-    given = of(parts("--cluster-cidr=10.0.0.0/8", cloud=cloud()))
-    own = Settings()
+    given, own = settings(), Settings()
 
     assert given.times == own.times
     assert (given.grace_s, given.keep_foreign_reason) == (own.grace_s, own.keep_foreign_reason)
-
-
-class NoCaches:
-    """Caches that never hear of anything."""
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def of(self, _kind: object) -> Any:
-        return MagicMock()
-
-    async def run(self) -> None:
-        await asyncio.Event().wait()
-
-    async def wait_synced(self, _timeout_s: float) -> None:
-        await asyncio.Event().wait()
 
 
 @pytest.mark.virtual_time
@@ -161,7 +127,9 @@ async def test_what_was_refused_is_tried_at_once_with_another_provider(
 
     controller = Controller("paper", queue="paper", reconcile=reconcile)
     monkeypatch.setattr(controllers, "enabled", lambda *_: [(MANIFESTS[0], controller)])
-    monkeypatch.setattr(controllers, "Informers", NoCaches)
+    forever = asyncio.Event().wait
+    no_caches = MagicMock(run=forever, wait_synced=lambda _limit_s: forever())
+    monkeypatch.setattr(controllers, "Informers", Mock(return_value=no_caches))
     work = controllers.Controllers(options.parse([]), Mock(), Mock(), Vitals())
     holder = ProviderHolder(exchanged=work.retry_now)
     handle = await holder.open(lambda: nullcontext(Cloud(name="old")))

@@ -122,18 +122,11 @@ def test_people_are_told_of_it(told: dict[str, Any]) -> None:
     assert "Machines flags:\n\n      --machine-syncs int32  (default 3)" in told["help"]
     assert "machine-controller (machine)" in " ".join(told["help"].split())
     assert told["faults"] == ["--machine-syncs=0: machine-syncs must be a positive number"]
-
-
-def test_the_configuration_file_has_its_flag(told: dict[str, Any]) -> None:
-    assert (told["sound"], told["notices"]) == ([], [])
     assert "MachineController:\n  Syncs: 7\n" in told["written"]
 
 
 def test_it_starts_with_its_flag_and_is_not_imported_before(told: dict[str, Any]) -> None:
+    assert (told["sound"], told["notices"], told["early"]) == ([], [], [])
     assert told["started"] == [["machine", 7]]
-    assert told["early"] == []
     assert told["metrics"] == ["ccm_machine_syncs"]
-
-
-def test_doctor_asks_for_its_rights(told: dict[str, Any]) -> None:
     assert told["needs"] == ["list machines", "watch machines", "patch machines/status"]

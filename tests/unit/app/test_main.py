@@ -22,32 +22,29 @@ def ends_with(error: BaseException) -> Callable[..., object]:
 
 
 @pytest.mark.row("daemon-exit-03")
+@pytest.mark.parametrize("together", [False, True], ids=["alone", "in a group"])
 @pytest.mark.parametrize(
-    "defect", [ZeroDivisionError("by us"), ExceptionGroup("many", [KeyError("by us")])]
+    ("error", "code", "words"),
+    [
+        (ZeroDivisionError("by us"), 255, ("the daemon failed unexpectedly", "by us", "Traceback")),
+        (Misconfigured("x is wrong"), 1, ("cloud-controller-manager: x is wrong\n",)),
+    ],
+    ids=["a defect", "what a person has to correct"],
 )
-def test_a_defect_ends_with_255_and_its_traceback(
-    defect: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_how_it_ends(
+    error: Exception,
+    code: int,
+    words: tuple[str, ...],
+    together: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(daemon, "run", ends_with(defect))
-
-    assert main.main(ARGV) == 255
-
-    said = capfd.readouterr().err
-    assert "the daemon failed unexpectedly" in said
-    assert "by us" in said
-    assert "Traceback" in said
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [Misconfigured("x is wrong"), ExceptionGroup("many", [Misconfigured("x is wrong")])],
-)
-def test_what_a_person_has_to_correct_ends_with_1_and_one_message(
-    fault: Exception, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+    """A defect with its traceback, a person's mistake with one message."""
+    fault = ExceptionGroup("many", [error]) if together else error
     monkeypatch.setattr(daemon, "run", ends_with(fault))
 
-    assert main.main(ARGV) == 1
+    assert main.main(ARGV) == code
 
     said = capfd.readouterr().err
-    assert said == "cloud-controller-manager: x is wrong\n"
+    assert all(word in said for word in words)
+    assert code == 255 or said == words[0]

@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from ccm.app import stopping
+
 _DRIVER = """
-import asyncio, contextlib, sys
+import asyncio, contextlib, sys, time
 from ccm.app import main
 from ccm.cloud import registry
 from ccm.cloud.interface import Cloud
@@ -38,10 +40,21 @@ async def open_cloud(context):
         if mood == "never closes":
             await asyncio.Event().wait()
 
-registry.load = lambda name: open_cloud
+def load(name):
+    if mood == "is imported slowly":
+        print('{"msg": "importing"}', file=sys.stderr, flush=True)
+        time.sleep(60)
+    return open_cloud
+
+registry.load = load
 main.leave(main.main())
 """
 
+_HELD_BACK = (
+    "--feature-gates=LoggingAlphaOptions=true",
+    "--log-json-split-stream=true",
+    "--log-json-info-buffer-size=1Mi",
+)
 _STANDBY = "cannot take or renew the lease"
 _LEADING = "cannot follow the API server"
 _DEADLINE_S = 50.0
@@ -87,7 +100,28 @@ def running(tmp_path: Path, mood: str, *flags: str) -> Iterator[Daemon]:
     assert "destroyed but" not in log.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_handlers_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in stopping.SIGNALS]
+
+    with stopping.at_once():
+        assert signal.getsignal(signal.SIGTERM) not in before
+
+    assert [signal.getsignal(number) for number in stopping.SIGNALS] == before
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
+def test_a_signal_while_the_provider_is_imported_ends_the_process(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with running(tmp_path, "is imported slowly") as daemon:
+        daemon.says("importing")
+        daemon.signal(number)
+
+        assert daemon.ended() == 0
+    assert "Traceback" not in daemon.log.read_text()
+
+
+@pytest.mark.parametrize("number", stopping.SIGNALS)
 @pytest.mark.parametrize(
     ("mood", "moment", "flag"),
     [
@@ -121,7 +155,9 @@ def test_a_provider_that_fails_to_close_is_told_about(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_ends_what_hangs(tmp_path: Path) -> None:
-    with running(tmp_path, "never closes") as daemon:
+    """Lines that are held back do not keep it, and those before it are written."""
+    flags = (*_HELD_BACK, "--log-flush-frequency=100ms")
+    with running(tmp_path, "never closes", *flags) as daemon:
         daemon.says(_STANDBY)
         daemon.signal()
         daemon.says("stopping")
@@ -130,18 +166,6 @@ def test_a_second_signal_ends_what_hangs(tmp_path: Path) -> None:
         daemon.signal()
 
         assert daemon.ended() == 1
-
-
-_HELD_BACK = (
-    "--feature-gates=LoggingAlphaOptions=true",
-    "--log-json-split-stream=true",
-    "--log-json-info-buffer-size=1Mi",
-)
-
-
-def test_lines_that_are_held_back_are_written_now_and_then(tmp_path: Path) -> None:
-    with running(tmp_path, "well", *_HELD_BACK, "--log-flush-frequency=100ms") as daemon:
-        daemon.says(_STANDBY)
 
 
 def test_lines_that_are_held_back_are_written_at_the_end(tmp_path: Path) -> None:
@@ -153,14 +177,3 @@ def test_lines_that_are_held_back_are_written_at_the_end(tmp_path: Path) -> None
 
         assert daemon.ended() == 0
         daemon.says("stopped")
-
-
-def test_lines_that_are_held_back_are_written_at_a_second_signal(tmp_path: Path) -> None:
-    flags = (*_HELD_BACK, "--log-flush-frequency=100ms")
-    with running(tmp_path, "never closes", *flags) as daemon:
-        daemon.says(_STANDBY)
-        daemon.signal()
-        daemon.says("stopping")
-        daemon.signal()
-
-        assert daemon.ended() == 1

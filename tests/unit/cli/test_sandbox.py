@@ -78,12 +78,9 @@ def test_paths_hold_when_a_process_starts_elsewhere(
     [
         (["--nodes", "0"], "argument --nodes: '0' is not a number from 1 to 10000"),
         (["--nodes", "many"], "argument --nodes: 'many' is not a number from 1 to 10000"),
-        (["--nodes", "10001"], "argument --nodes: '10001' is not a number from 1 to 10000"),
         (["--services", "1001"], "argument --services: '1001' is not a number from 0 to 1000"),
-        (["--services=-1"], "argument --services: '-1' is not a number from 0 to 1000"),
         (["--latency", "50"], "argument --latency: '50' is not a duration"),
         (["--latency=-1s"], "argument --latency: -1s is negative"),
-        (["--node-names", "A"], "argument --node-names: 'A' is no node name"),
         (["--node-names", "a,,b"], "argument --node-names: '' is no node name"),
         (["--node-names", "a,a"], "argument --node-names: a comes twice"),
         (["--node-names", "a", "--nodes", "1"], "--nodes and --node-names exclude each other"),
@@ -108,13 +105,3 @@ def test_a_mistake_gets_one_clear_message(
     said = capsys.readouterr().err
     assert message in said.splitlines()[-1]
     assert said.count("error:") == 1
-
-
-def test_help_says_what_will_happen(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["sandbox", "--help"])
-
-    assert ended.value.code == 0
-    said = capsys.readouterr().out
-    assert "Ctrl-C ends everything" in said
-    assert "KUBEBUILDER_ASSETS" in said

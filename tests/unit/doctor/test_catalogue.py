@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ccm import cloud
-from ccm.app.provider import Misconfigured
 from ccm.cloud import registry
 from ccm.doctor import catalogue
 from ccm.testing.memory import MemoryApi, MemoryProvider
@@ -55,16 +54,6 @@ def test_a_broken_provider_is_listed_with_the_reason(entries: None) -> None:
     assert catalogue.plain(broken)["usable"] is False
 
 
-def test_ours_is_listed_with_its_distribution() -> None:
-    (sim,) = (one for one in catalogue.installed() if one.name == "sim")
-
-    assert (sim.package.partition(" ")[0], sim.target, sim.fault) == (
-        "kube-ccm",
-        "providers.sim:open_cloud",
-        "",
-    )
-
-
 async def test_without_a_configuration_it_is_not_opened(entries: None) -> None:
     told = await catalogue.describe("plain")
 
@@ -83,17 +72,6 @@ async def test_an_open_provider_says_what_it_offers(entries: None, tmp_path: Pat
     assert catalogue.document(told)["offers"] == list(told.offers)
 
 
-async def test_the_simulated_cloud_describes_itself() -> None:
-    told = await catalogue.describe("sim")
-
-    assert told.about.startswith("The simulated cloud")
-    assert told.offers is not None
-    assert set(told.offers) == {"instances", "bulk listing", "load balancers", "routes"}
-    assert told.form == "YAML"
-    assert "url" in [one.name for one in told.settings if one.required]
-    assert [one.shown for one in told.annotations] == ["false", "small", "10s"]
-
-
 async def test_what_the_simulated_cloud_declares_is_what_it_has(tmp_path: Path) -> None:
     file = tmp_path / "cloud.yaml"
     file.write_text("url: http://127.0.0.1:1\ntoken: t\n")
@@ -107,13 +85,3 @@ async def test_what_the_simulated_cloud_declares_is_what_it_has(tmp_path: Path) 
         "load balancers compared by digest",
     }
     assert (declared.prefixes, declared.annotations) == (opened.prefixes, opened.annotations)
-
-
-async def test_what_cannot_be_described_is_an_error(tmp_path: Path) -> None:
-    wrong = tmp_path / "cloud.yaml"
-    wrong.write_text("url: nowhere")
-
-    with pytest.raises(registry.ProviderError, match="did you mean 'sim'"):
-        await catalogue.describe("sin")
-    with pytest.raises(Misconfigured, match="url is 'nowhere'"):
-        await catalogue.describe("sim", cloud_config=str(wrong))

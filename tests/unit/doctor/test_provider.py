@@ -19,6 +19,8 @@ from ccm.kube.client import Client
 from ccm.testing import builders
 from ccm.testing.memory import MemoryApi, MemoryProvider
 
+CLOSED = "the provider cannot be opened"
+
 Make = Callable[..., Awaitable[Case]]
 
 
@@ -96,17 +98,11 @@ async def test_credentials_of_such_a_provider_are_tried_too(make: Make) -> None:
 @pytest.mark.parametrize(
     ("fault", "found"),
     [
-        (
-            cloud.Unavailable("no route"),
-            "the provider cannot be opened: the cloud does not answer: no route",
-        ),
-        (
-            cloud.DeadlineExceeded("late"),
-            "the provider cannot be opened: the cloud does not answer: late",
-        ),
+        (cloud.Unavailable("no route"), f"{CLOSED}: the cloud does not answer: no route"),
+        (cloud.DeadlineExceeded("late"), f"{CLOSED}: the cloud does not answer: late"),
         (
             ZeroDivisionError("x"),
-            "the provider cannot be opened: the cloud answers with a fault: ZeroDivisionError: x",
+            f"{CLOSED}: the cloud answers with a fault: ZeroDivisionError: x",
         ),
         (cloud.ConfigError("one is wrong", "two too"), "no --cloud-config: one is wrong"),
     ],

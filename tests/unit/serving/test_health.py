@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -28,65 +29,45 @@ def health(*checks: Check, slis: Slis | None = None) -> Health:
     return Health("readyz", lambda: checks, slis=slis or Slis())
 
 
-async def answer(checks: Sequence[Check], *query: tuple[str, str]) -> tuple[int, list[str]]:
-    response = await health(*checks).all(request("/readyz", query=query))
+async def answer(checks: Sequence[Check], query: str = "") -> tuple[int, list[str]]:
+    asked = request("/readyz", query=parse_qsl(query, keep_blank_values=True))
+    response = await health(*checks).all(asked)
     assert ("X-Content-Type-Options", "nosniff") in response.headers
     assert response.content_type == "text/plain; charset=utf-8"
-    return response.status, response.body.decode().split("\n")
+    return response.status, response.body.decode().splitlines()
 
 
-async def test_all_is_well_in_two_letters() -> None:
-    assert await answer(GOOD) == (200, ["ok"])
+PING, CLOUD, PASSED = "[+]ping ok", "[+]cloud ok: as far as we know", "readyz check passed"
+UNMATCHED = 'warn: some health checks cannot be excluded: no matches for "a", "b"'
 
 
-@pytest.mark.row("serving-health-02")
-async def test_verbose_shows_each_check() -> None:
-    assert await answer(GOOD, ("verbose", "")) == (
-        200,
-        ["[+]ping ok", "[+]cloud ok: as far as we know", "readyz check passed", ""],
-    )
-
-
-@pytest.mark.row("serving-health-01")
-async def test_a_failure_shows_each_check_and_the_cause_on_one_line() -> None:
-    assert await answer(BAD) == (
-        500,
-        [
-            "[+]ping ok",
-            "[+]cloud ok: as far as we know",
-            "[-]api-server failed: connection refused",
-            "readyz check failed",
+@pytest.mark.row("serving-health-01", "serving-health-02")
+@pytest.mark.parametrize(
+    ("checks", "query", "status", "lines"),
+    [
+        (GOOD, "", 200, ["ok"]),
+        (GOOD, "verbose", 200, [PING, CLOUD, PASSED]),
+        (GOOD, "verbose&exclude=b&exclude=a", 200, [PING, CLOUD, UNMATCHED, PASSED]),
+        ((), "verbose", 200, [PING, PASSED]),
+        (
+            BAD,
+            "verbose=true&exclude=api-server&exclude=cloud",
+            200,
+            [PING, "[+]cloud excluded: ok", "[+]api-server excluded: ok", PASSED],
+        ),
+        (
+            BAD,
             "",
-        ],
-    )
-
-
-@pytest.mark.row("serving-health-02")
-async def test_what_is_excluded_counts_as_well() -> None:
-    query = (("verbose", "true"), ("exclude", "api-server"), ("exclude", "cloud"))
-
-    assert await answer(BAD, *query) == (
-        200,
-        [
-            "[+]ping ok",
-            "[+]cloud excluded: ok",
-            "[+]api-server excluded: ok",
-            "readyz check passed",
-            "",
-        ],
-    )
-
-
-@pytest.mark.row("serving-health-02")
-async def test_a_name_that_there_is_not_earns_a_warning() -> None:
-    status, lines = await answer(GOOD, ("verbose", ""), ("exclude", "b"), ("exclude", "a"))
-
-    assert status == 200
-    assert lines[2] == 'warn: some health checks cannot be excluded: no matches for "a", "b"'
-
-
-async def test_without_checks_there_is_a_ping() -> None:
-    assert (await answer((), ("verbose", "")))[1][0] == "[+]ping ok"
+            500,
+            [PING, CLOUD, "[-]api-server failed: connection refused", "readyz check failed"],
+        ),
+    ],
+    ids=["well", "verbose", "a name that there is not", "no checks", "excluded", "a failure"],
+)
+async def test_what_is_answered_about_all_checks(
+    checks: Sequence[Check], query: str, status: int, lines: list[str]
+) -> None:
+    assert await answer(checks, query) == (status, lines)
 
 
 @pytest.mark.row("serving-health-01")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from ccm.base import log
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving import verbosity
 from ccm.serving.profiling import Profiling
 from tests.unit.serving.callers import request
@@ -75,17 +76,11 @@ async def test_the_heap_is_summed_up_by_type_frozen_objects_included() -> None:
 
 
 async def test_tasks_and_threads_are_listed_with_their_stacks() -> None:
-    async def a_task_of_ours() -> None:
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(a_task_of_ours(), name="somebody")
+    task = spawn(asyncio.Event().wait(), name="somebody")
     await asyncio.sleep(0)
-    try:
-        _, tasks = await page("/goroutine")
-        _, threads = await page("/threadcreate")
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    _, tasks = await page("/goroutine")
+    _, threads = await page("/threadcreate")
+    await cancel_and_join(task)
 
     assert "name='somebody'" in tasks
     assert "MainThread" in threads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import ssl
 from collections.abc import AsyncIterator
@@ -13,11 +14,13 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving import policy, tls
 from ccm.serving.certs import CertificateError, Certificates, Files, Named
 from ccm.testing.clock import advance
 from tests import pki
 
+AES_256 = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
 REFUSED = (ssl.SSLError, ConnectionError)
 """How a client learns that TLS did not come about."""
 
@@ -73,22 +76,20 @@ async def presented(port: int, context: ssl.SSLContext, name: str = "localhost")
     return str(facts["commonName"])
 
 
-def test_nothing_set_means_tls_12_and_what_openssl_thinks_safe() -> None:
+def test_nothing_set_means_tls_12_and_only_suites_of_tls_13_no_other_version() -> None:
     rules = policy.policy("", (), ())
 
     assert rules == policy.Policy(minimum=ssl.TLSVersion.TLSv1_2, suites=(), groups=())
+    assert policy.policy("", ["TLS_AES_128_GCM_SHA256"]).minimum is ssl.TLSVersion.TLSv1_3
 
 
-def test_each_suite_that_can_be_named_is_known_to_openssl() -> None:
+def test_each_name_is_known_to_openssl() -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for name in set(policy.SUITES.values()):
         context.set_ciphers(f"{name}:@SECLEVEL=0")
         assert name in {cipher["name"] for cipher in context.get_ciphers()}
-
-
-def test_each_group_that_can_be_named_is_known_to_openssl() -> None:
     for name in policy.GROUPS.values():
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ecdh_curve(name)
+        context.set_ecdh_curve(name)
 
 
 @pytest.mark.row("serving-tls-04")
@@ -107,43 +108,41 @@ def test_an_unknown_name_is_an_error_that_lists_the_known_ones(
         policy.policy(minimum, suites, groups)
 
 
-def test_only_suites_of_tls_13_leave_no_other_version() -> None:
-    assert policy.policy("", ["TLS_AES_128_GCM_SHA256"]).minimum is ssl.TLSVersion.TLSv1_3
+def of_tls_12(context: ssl.SSLContext, suites: str = "") -> ssl.SSLContext:
+    """A client that knows nothing newer; there a refusal comes with the handshake."""
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if suites:
+        context.set_ciphers(suites)
+    return context
 
 
-async def test_suites_and_lowest_version_are_kept_to(authority: pki.Authority) -> None:
-    suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
-    kept = keeper(authority.server("localhost"), rules=policy.policy("VersionTLS12", [suite], [24]))
-    old = pki.client_context(authority.file)
-    old.maximum_version = ssl.TLSVersion.TLSv1_2
-    other = pki.client_context(authority.file)
-    other.maximum_version = ssl.TLSVersion.TLSv1_2
-    other.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
-
-    async with serving(kept) as port:
-        secured, _ = await call(port, old)
-        with pytest.raises(REFUSED):
-            await call(port, other)
-
-    assert secured.cipher()[0] == "ECDHE-ECDSA-AES256-GCM-SHA384"
-
-
-@pytest.mark.parametrize(("minimum", "works"), [("VersionTLS13", False), ("VersionTLS12", True)])
-async def test_a_version_below_the_lowest_is_refused(
-    authority: pki.Authority, minimum: str, works: bool
+@pytest.mark.parametrize(
+    ("minimum", "suites", "offered", "agreed"),
+    [
+        ("VersionTLS12", (AES_256,), "", "ECDHE-ECDSA-AES256-GCM-SHA384"),
+        ("VersionTLS12", (AES_256,), "ECDHE-ECDSA-AES128-GCM-SHA256", None),
+        ("VersionTLS12", (), "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"),
+        ("VersionTLS13", (), "", None),
+    ],
+    ids=["its suite", "another suite", "any suite", "an older version"],
+)
+async def test_suites_and_lowest_version_are_kept_to(
+    authority: pki.Authority,
+    minimum: str,
+    suites: tuple[str, ...],
+    offered: str,
+    agreed: str | None,
 ) -> None:
-    kept = keeper(authority.server("localhost"), rules=policy.policy(minimum, ()))
-    old = pki.client_context(authority.file)
-    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    kept = keeper(authority.server("localhost"), rules=policy.policy(minimum, suites, [24]))
+    client = of_tls_12(pki.client_context(authority.file), offered)
+    found = None
 
     async with serving(kept) as port:
-        try:
-            secured, _ = await call(port, old)
-            agreed = secured.version()
-        except REFUSED:
-            agreed = None
+        with contextlib.suppress(*REFUSED):
+            secured, _ = await call(port, client)
+            found = secured.cipher()[0]
 
-    assert agreed == ("TLSv1.2" if works else None)
+    assert found == agreed
 
 
 async def test_an_outdated_version_works_if_it_is_asked_for(authority: pki.Authority) -> None:
@@ -151,9 +150,7 @@ async def test_an_outdated_version_works_if_it_is_asked_for(authority: pki.Autho
     ancient = pki.client_context(authority.file)
     ancient.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1 is deprecated"):
-        ancient.minimum_version = ssl.TLSVersion.TLSv1
-    with pytest.warns(DeprecationWarning, match="TLSv1 is deprecated"):
-        ancient.maximum_version = ssl.TLSVersion.TLSv1
+        ancient.minimum_version = ancient.maximum_version = ssl.TLSVersion.TLSv1
 
     async with serving(kept) as port:
         secured, _ = await call(port, ancient)
@@ -211,10 +208,10 @@ async def test_new_connections_get_a_changed_certificate(
 @pytest.mark.virtual_time
 async def test_files_are_looked_at_again_and_again(authority: pki.Authority) -> None:
     used = authority.server("localhost", file="used")
-    kept = tls.CertReloader(policy.policy("", ()), Certificates(files(used)))
+    kept = keeper(used)
     await kept.start()
     before = kept._newest
-    task = asyncio.create_task(kept.run())
+    task = spawn(kept.run(), name="reloader")
     try:
         fresh = authority.server("fresh.example", file="fresh")
         shutil.copy(fresh.chain, used.chain)
@@ -222,14 +219,17 @@ async def test_files_are_looked_at_again_and_again(authority: pki.Authority) -> 
         while kept._newest is before:
             await advance(tls.CHECK_S)
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel_and_join(task)
 
 
-async def test_callers_may_show_a_certificate_and_need_not(authority: pki.Authority) -> None:
+async def test_callers_may_show_a_certificate_and_need_not(
+    authority: pki.Authority, tmp_path: Path
+) -> None:
+    """An intermediate authority may be trusted alone."""
+    middle = pki.Authority(tmp_path, "middle", signed_by=authority)
     kept = keeper(authority.server("localhost"))
-    kept.trust(authority.own)
-    someone = authority.client("someone", ["group"]).context(trusts=authority.file)
+    kept.trust(middle.own)
+    someone = middle.client("someone", ["group"]).context(trusts=authority.file)
 
     async with serving(kept) as port:
         _, known = await call(port, someone)
@@ -239,28 +239,13 @@ async def test_callers_may_show_a_certificate_and_need_not(authority: pki.Author
     assert unknown == "{}"
 
 
-async def test_an_intermediate_authority_may_be_trusted_alone(
-    authority: pki.Authority, tmp_path: Path
-) -> None:
-    middle = pki.Authority(tmp_path, "middle", signed_by=authority)
-    kept = keeper(authority.server("localhost"))
-    kept.trust(middle.own)
-
-    async with serving(kept) as port:
-        _, known = await call(port, middle.client("someone").context(trusts=authority.file))
-
-    assert "someone" in known
-
-
 @pytest.mark.row("serving-lookup-04")
 async def test_authorities_that_change_count_from_the_next_connection_on(
     authority: pki.Authority, tmp_path: Path
 ) -> None:
     kept = keeper(authority.server("localhost"))
     kept.trust(authority.own)
-    someone = authority.client("someone").context(trusts=authority.file)
-    # With TLS 1.2 a refusal comes with the handshake.
-    someone.maximum_version = ssl.TLSVersion.TLSv1_2
+    someone = of_tls_12(authority.client("someone").context(trusts=authority.file))
 
     async with serving(kept) as port:
         _, known = await call(port, someone)

@@ -6,14 +6,16 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from ipaddress import IPv4Address
 from typing import Any
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
 
 from ccm.base import metrics
-from ccm.serving import admission, http, listener, webhook
+from ccm.base.tasks import spawn
+from ccm.serving import admission, webhook
+from tests.unit.serving import test_http
 
 JSON = {"Content-Type": "application/json"}
 REVIEW = {
@@ -24,23 +26,10 @@ REVIEW = {
 BODY = json.dumps(REVIEW).encode()
 MALFORMED = json.dumps({**REVIEW, "request": None}).encode()
 
+allow = AsyncMock(return_value=admission.ALLOWED)
+deny = AsyncMock(return_value=admission.Answer(allowed=False, message="no"))
+
 Ask = Callable[..., Coroutine[Any, Any, tuple[int, str]]]
-
-
-async def allow(request: admission.Request) -> admission.Answer:
-    return admission.ALLOWED
-
-
-async def deny(request: admission.Request) -> admission.Answer:
-    return admission.Answer(allowed=False, message="no")
-
-
-async def fail(request: admission.Request) -> admission.Answer:
-    raise RuntimeError("stumbled")
-
-
-async def no_answer(request: admission.Request) -> Any:
-    return None
 
 
 class Gate:
@@ -58,6 +47,11 @@ class Gate:
         self.inside -= 1
         return admission.ALLOWED
 
+    async def holds(self, number: int) -> None:
+        """Wait until so many are inside."""
+        while self.inside < number:
+            await asyncio.sleep(0.01)
+
 
 @asynccontextmanager
 async def serving(
@@ -71,11 +65,11 @@ async def serving(
         admission.Webhook(name=name if not number else f"{name}-{number}", handle=handler)
         for number, handler in enumerate(handlers)
     ]
-    opened = listener.bind(listener.Endpoint(address=IPv4Address("127.0.0.1"), port=0))
-    url = f"http://127.0.0.1:{opened.getsockname()[1]}"
-    server = http.Server(webhook.Webhooks(hooks, limits=limits).handle, max_body=max_body)
-    await server.start(opened)
-    async with aiohttp.ClientSession(url) as session:
+    handle = webhook.Webhooks(hooks, limits=limits).handle
+    async with (
+        test_http.serving(handle, max_body=max_body) as port,
+        aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
+    ):
 
         async def ask(
             body: Any = BODY, path: str = f"/{name}", method: str = "POST", **how: Any
@@ -84,10 +78,7 @@ async def serving(
             async with session.request(method, path, data=body, **how) as response:
                 return response.status, await response.text()
 
-        try:
-            yield ask
-        finally:
-            await server.close()
+        yield ask
 
 
 def counted(name: str, code: str, *, metric: str = "request_total") -> float:
@@ -144,8 +135,9 @@ async def test_what_is_not_understood_is_the_callers_fault(
 
 
 @pytest.mark.row("webhook-serve-03")
-@pytest.mark.parametrize("handler", [fail, no_answer])
+@pytest.mark.parametrize("handler", [AsyncMock(side_effect=RuntimeError), AsyncMock()])
 async def test_a_webhook_that_fails_is_our_fault(handler: admission.Handler) -> None:
+    """Also by giving no answer at all."""
     async with serving(handler) as ask:
         status, text = await ask()
 
@@ -209,29 +201,26 @@ async def test_a_caller_may_not_send_for_ever() -> None:
 
 
 @pytest.mark.row("webhook-limits-01")
-async def test_a_webhook_may_not_think_for_longer_than_the_caller_waits() -> None:
-    gate = Gate()
-    async with serving(gate) as ask:
-        status, text = await ask(path="/test-hook?timeout=50ms")
+@pytest.mark.parametrize(
+    ("asked", "limit_s"), [("50ms", 10.0), *((text, 0.05) for text in ("1h", "-1s", "soon", ""))]
+)
+async def test_a_webhook_may_not_think_for_longer_than_the_caller_waits(
+    asked: str, limit_s: float
+) -> None:
+    """And a caller cannot buy more time."""
+    async with serving(Gate(), limits=webhook.Limits(timeout_s=limit_s)) as ask:
+        status, text = await ask(path=f"/test-hook?timeout={asked}")
 
     assert status == 500
     assert "did not decide in time" in text
-
-
-@pytest.mark.parametrize("asked", ["1h", "-1s", "0s", "soon", ""])
-async def test_a_caller_cannot_buy_more_time(asked: str) -> None:
-    gate = Gate()
-    async with serving(gate, limits=webhook.Limits(timeout_s=0.05)) as ask:
-        assert (await ask(path=f"/test-hook?timeout={asked}"))[0] == 500
 
 
 @pytest.mark.row("webhook-limits-01")
 async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
     gate = Gate()
     async with serving(gate, limits=webhook.Limits(at_once=2)) as ask:
-        asked = [asyncio.get_running_loop().create_task(ask()) for _ in range(6)]
-        while gate.inside < 2:
-            await asyncio.sleep(0.01)
+        asked = [spawn(ask(), name="ask") for _ in range(6)]
+        await gate.holds(2)
         gate.open.set()
         answers = await asyncio.gather(*asked)
 
@@ -243,9 +232,8 @@ async def test_only_so_many_are_decided_at_once_and_others_wait() -> None:
 async def test_who_waits_for_too_long_is_told() -> None:
     gate = Gate()
     async with serving(gate, limits=webhook.Limits(at_once=1)) as ask:
-        first = asyncio.get_running_loop().create_task(ask())
-        while not gate.inside:
-            await asyncio.sleep(0.01)
+        first = spawn(ask(), name="ask")
+        await gate.holds(1)
         status, text = await ask(path="/test-hook?timeout=50ms")
         gate.open.set()
 
@@ -256,9 +244,8 @@ async def test_who_waits_for_too_long_is_told() -> None:
 async def test_a_lost_caller_leaves_no_place_taken() -> None:
     gate = Gate()
     async with serving(gate, limits=webhook.Limits(at_once=1)) as ask:
-        lost = asyncio.get_running_loop().create_task(ask())
-        while not gate.inside:
-            await asyncio.sleep(0.01)
+        lost = spawn(ask(), name="ask")
+        await gate.holds(1)
         lost.cancel()
         gate.open.set()
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import pytest
 
-from ccm.app.options import argv, usage
+from ccm.app.options import argv, command
 from ccm.base import flag_values as values
 from ccm.base.flags import Section, table
 
@@ -31,18 +30,6 @@ class Settings:
 
 
 TABLE = table(Settings)
-
-
-def parse(*words: str) -> Mapping[str, Any]:
-    parsed = argv.parse(TABLE, words)
-    assert parsed.arguments == ()
-    return parsed.values
-
-
-def refusal(*words: str) -> tuple[str, ...]:
-    with pytest.raises(argv.UsageError) as caught:
-        argv.parse(TABLE, words)
-    return caught.value.faults
 
 
 @pytest.mark.parametrize(
@@ -80,23 +67,24 @@ def refusal(*words: str) -> tuple[str, ...]:
 )
 def test_syntax(words: list[str], expected: dict[str, object]) -> None:
     """Every form that the reference's flag library reads is read the same way."""
-    assert parse(*words) == expected
+    parsed = argv.parse(TABLE, words)
+
+    assert (parsed.values, parsed.arguments) == (expected, ())
 
 
-def test_a_boolean_never_takes_the_next_word() -> None:
-    """`--leader-elect false` is true and a stray word, as in the reference."""
-    parsed = argv.parse(TABLE, ["--leader-elect", "false"])
+@pytest.mark.parametrize(
+    ("words", "values", "arguments"),
+    [
+        ("--leader-elect false", {"leader-elect": True}, "false"),
+        ("a -v1  - -- --v=2 -x", {"v": 1}, "a - --v=2 -x"),
+    ],
+    ids=["a boolean never takes the next word", "a dash, words between flags, all after --"],
+)
+def test_words_that_belong_to_no_flag(words: str, values: object, arguments: str) -> None:
+    """They are arguments, as in the reference; empty ones vanish."""
+    parsed = argv.parse(TABLE, words.split(" "))
 
-    assert parsed.values == {"leader-elect": True}
-    assert parsed.arguments == ("false",)
-
-
-def test_words_that_belong_to_no_flag() -> None:
-    """A lone dash, words between flags and all after `--` are arguments; empty ones vanish."""
-    parsed = argv.parse(TABLE, ["a", "-v1", "", "-", "--", "--v=2", "-x"])
-
-    assert parsed.values == {"v": 1}
-    assert parsed.arguments == ("a", "-", "--v=2", "-x")
+    assert (parsed.values, parsed.arguments) == (values, tuple(arguments.split()))
 
 
 @pytest.mark.parametrize(
@@ -129,8 +117,10 @@ def test_words_that_belong_to_no_flag() -> None:
 )
 def test_refusals(words: list[str], fault: str) -> None:
     """A fault names the flag, what was given and what would be right."""
-    (found,) = refusal(*words)
+    with pytest.raises(argv.UsageError) as caught:
+        argv.parse(TABLE, words)
 
+    (found,) = caught.value.faults
     assert found.startswith(fault)
 
 
@@ -143,19 +133,9 @@ def test_all_faults_are_reported_at_once() -> None:
     assert all(fault in str(caught.value) for fault in caught.value.faults)
 
 
-def test_table_columns() -> None:
-    """A field becomes a flag with its section's facts; other fields do not."""
-    assert list(TABLE) == [
-        "burst", "cluster-name", "controllers", "feature-gates", "help", "leader-elect", "old", "v",
-    ]  # fmt: skip
-    assert TABLE["leader-elect"].state == "works"
-    assert (TABLE["burst"].state, TABLE["burst"].accepted) == ("accepted", "never")
-    assert Settings() == Settings(v=0, leader_elect=True, cluster_name="kubernetes")
-
-
 def test_help() -> None:
     """Help goes by section, shows type, unit, default and state, and hides the deprecated."""
-    text = usage.explain(TABLE, [BETA, ALPHA])
+    text = command.explain(TABLE, [BETA, ALPHA])
 
     assert text.startswith("Beta flags:\n\n      --burst")
     assert text.index("Beta flags:") < text.index("Alpha flags:")
@@ -166,14 +146,3 @@ def test_help() -> None:
     assert "  -v, --v level  (default 0)" in text
     assert "--old" not in text
     assert max(map(len, text.splitlines())) <= 100
-
-
-def test_lines() -> None:
-    """Every flag is logged with its value in quotes, by name."""
-    current = {name: flag.default for name, flag in TABLE.items()} | {"cluster-name": 'a"b\\c\n'}
-
-    found = usage.lines(TABLE, current)
-
-    assert found == sorted(found)
-    assert 'FLAG: --controllers="[*]"' in found
-    assert 'FLAG: --cluster-name="a\\"b\\\\c\\n"' in found

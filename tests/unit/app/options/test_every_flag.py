@@ -1,14 +1,85 @@
-"""Every flag: its default, what it takes, and what it says of a wrong value."""
+"""Every flag: its default, what it takes, and what it says of a wrong value.
+
+A line of the table `flag_rows.txt` holds the flag, its default, texts it takes, and texts it
+refuses, each part between bars and texts between spaces. `''` is the empty text, `-` none at
+all: the flag alone. What is taken comes back as `written` where a text stands as
+`text->written`. Where a flag takes any text there is nothing to refuse.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from ccm.app import options
 from ccm.app.options import argv, checks
-from tests.unit.app.options.flag_rows import WITH, Row, rows
+
+_TABLE = Path(__file__).with_name("flag_rows.txt")
+
+
+WITH: Mapping[str, tuple[str, ...]] = {
+    "cloud-api-burst": ("--cloud-api-qps=1",),
+    "requestheader-uid-headers": ("--feature-gates=RemoteRequestHeaderUID=true",),
+    "webhook-tls-cert-file": ("--webhook-tls-private-key-file=/a/key",),
+    "webhook-tls-private-key-file": ("--webhook-tls-cert-file=/a/cert",),
+    "tls-cert-file": ("--tls-private-key-file=/a/key",),
+    "tls-private-key-file": ("--tls-cert-file=/a/cert",),
+    **{
+        f"log-{form}-{what}": ("--feature-gates=LoggingAlphaOptions=true",)
+        for form in ("text", "json")
+        for what in ("split-stream", "info-buffer-size")
+    },
+}
+"""Flags that make sense together with others only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One flag.
+
+    Attributes:
+        name: of the flag.
+        default: as written.
+        takes: words of the command line, and what comes back as written.
+        refuses: texts.
+    """
+
+    name: str
+    default: str
+    takes: Mapping[str, str]
+    refuses: tuple[str, ...]
+
+
+def rows() -> Mapping[str, Row]:
+    """All rows by the name of their flag."""
+    found = {}
+    for line in _TABLE.read_text().splitlines():
+        name, default, takes, refuses = (part.strip() for part in line.split("|"))
+        found[name] = Row(
+            name=name,
+            default=default,
+            takes=dict(_taken(name, takes)),
+            refuses=tuple(map(_text, refuses.split())),
+        )
+    return found
+
+
+def _taken(name: str, texts: str) -> Iterator[tuple[str, str]]:
+    for entry in texts.replace("'' ->", "''->").split():
+        text, arrow, written = entry.partition("->")
+        if entry in ("-", "->true"):
+            yield f"--{name}", "true"
+        else:
+            yield f"--{name}={_text(text)}", written if arrow else _text(text)
+
+
+def _text(text: str) -> str:
+    return "" if text == "''" else text
+
 
 ROWS = rows()
 GUIDANCE = re.compile(
@@ -59,6 +130,18 @@ def test_what_they_take() -> None:
             assert options.FLAGS[name].kind.write(read.get(name)) == written, word
             assert name in read.explicit, word
             assert complaints(argv) == [], word
+
+
+@pytest.mark.row("daemon-flags-02")
+def test_all_are_taken_together() -> None:
+    """One long command line arrives unchanged, and each of its flags counts as given."""
+    words = {name: next(iter(row.takes)) for name, row in ROWS.items()}
+
+    read = options.parse(list(words.values()))
+
+    written = {name: flag.kind.write(read.get(name)) for name, flag in options.FLAGS.items()}
+    assert written == {name: row.takes[words[name]] for name, row in ROWS.items()}
+    assert read.explicit == set(ROWS)
 
 
 @pytest.mark.row("daemon-flags-03")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 
 class Api:
@@ -28,11 +25,3 @@ class Api:
         if isinstance(answer, Exception):
             raise answer
         return answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-
-
-def write_kubeconfig(file: Path, server: str, token: str) -> None:
-    """Say where the API server is, and with which token it is asked."""
-    one = {"cluster": {"server": server}, "user": {"token": token}}
-    named = {kind: [{"name": "x", **one}] for kind in ("clusters", "users")}
-    contexts = [{"name": "x", "context": {"cluster": "x", "user": "x"}}]
-    file.write_text(yaml.safe_dump({"current-context": "x", "contexts": contexts, **named}))

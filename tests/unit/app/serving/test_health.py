@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +13,7 @@ from ccm.app.serving import health
 from ccm.app.serving.health import Checks
 from ccm.app.serving.vitals import Vitals
 from ccm.base import clock
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import errors as cloud_errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, InstancesV2
@@ -63,24 +63,6 @@ class World:
         return (await found.look()).detail
 
 
-def informers(*found: Any) -> Any:
-    return SimpleNamespace(all=found)
-
-
-def informer(
-    *, synced: bool = True, contact: float | None = 0.0, trouble: float | None = None
-) -> Any:
-    return SimpleNamespace(
-        resource="nodes", has_synced=synced, last_contact=contact, trouble_since=trouble
-    )
-
-
-async def test_a_daemon_that_runs_well_is_well() -> None:
-    world = World()
-
-    assert (await world.live(), await world.ready()) == ({}, {})
-
-
 @pytest.mark.row("serving-health-06")
 async def test_an_event_loop_that_is_late_again_and_again_is_ill() -> None:
     world = World()
@@ -95,18 +77,15 @@ async def test_an_event_loop_that_is_late_again_and_again_is_ill() -> None:
 @pytest.mark.row("serving-health-06")
 async def test_beats_that_come_late_in_a_row_are_counted() -> None:
     vitals = Vitals()
-    beating = asyncio.create_task(vitals.beat())
-    try:
-        await asyncio.sleep(0)
-        for late_s in (10.0, 10.0):
-            jump(late_s)  # nobody woke up meanwhile
-            await advance(0.5)
-        assert vitals.late_beats == 2
-        await advance(1.0)
-        assert vitals.late_beats == 0
-    finally:
-        beating.cancel()
-        await asyncio.gather(beating, return_exceptions=True)
+    beating = spawn(vitals.beat(), name="beat")
+    await asyncio.sleep(0)
+    for late_s in (10.0, 10.0):
+        jump(late_s)  # nobody woke up meanwhile
+        await advance(0.5)
+    assert vitals.late_beats == 2
+    await advance(1.0)
+    assert vitals.late_beats == 0
+    await cancel_and_join(beating)
 
 
 @pytest.mark.row("serving-health-06")
@@ -117,11 +96,10 @@ async def test_a_controller_that_ended_is_ill_and_one_that_was_cancelled_is_not(
         with world.vitals.running("cloud-node-controller"):
             await asyncio.Event().wait()
 
-    task = asyncio.create_task(work())
+    task = spawn(work(), name="work")
     await asyncio.sleep(0)
     assert await world.live() == {}
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    await cancel_and_join(task)
     assert await world.live() == {}
 
     with world.vitals.running("service-lb-controller"):
@@ -151,8 +129,7 @@ async def test_a_worker_that_does_not_come_back_is_ill() -> None:
 @pytest.mark.row("serving-health-06")
 async def test_a_lost_lease_that_goes_unnoticed_is_ill() -> None:
     world = World()
-    elector: Any = SimpleNamespace(check=lambda: "failed election")
-    world.vitals.electors["lease"] = elector
+    world.vitals.electors["lease"] = Mock(check=lambda: "failed election")
 
     assert await world.live() == {"leaderElection": "failed election"}
     assert world.checks.healthz()[0].name == "leaderElection"
@@ -224,47 +201,38 @@ async def test_calls_that_the_cloud_does_not_answer_count_when_they_are_several(
 @pytest.mark.parametrize(
     ("cache", "cause"),
     [
-        pytest.param(informer(), None, id="well"),
-        pytest.param(informer(synced=False), "nodes are not complete yet", id="incomplete"),
-        pytest.param(informer(trouble=-5.0), None, id="lost a moment ago"),
-        pytest.param(informer(trouble=-42.0), "nodes cannot be followed for 42s", id="lost"),
-        pytest.param(informer(contact=-800.0), None, id="quiet"),
-        pytest.param(informer(contact=-901.0), "nothing is heard of nodes for 901s", id="silent"),
+        pytest.param({}, None, id="well"),
+        pytest.param({"has_synced": False}, "nodes are not complete yet", id="incomplete"),
+        pytest.param({"trouble_since": -5.0}, None, id="lost a moment ago"),
+        pytest.param({"trouble_since": -42.0}, "nodes cannot be followed for 42s", id="lost"),
+        pytest.param({"last_contact": -800.0}, None, id="quiet"),
+        pytest.param({"last_contact": -901.0}, "nothing is heard of nodes for 901s", id="silent"),
     ],
 )
-async def test_caches_have_to_be_complete_and_followed(cache: Any, cause: str | None) -> None:
+async def test_caches_have_to_be_complete_and_followed(
+    cache: dict[str, float], cause: str | None
+) -> None:
+    """Times count from now."""
     world = World()
     now = clock.monotonic()
-    for name in ("last_contact", "trouble_since"):
-        if getattr(cache, name) is not None:
-            setattr(cache, name, now + getattr(cache, name))
-    world.vitals.informers = informers(cache)
+    times = {name: now + value for name, value in cache.items() if name != "has_synced"}
+    facts = {"has_synced": True, "last_contact": now, "trouble_since": None, **cache, **times}
+    world.vitals.informers = Mock(all=[Mock(resource="nodes", **facts)])
 
     assert await world.ready() == ({} if cause is None else {"caches": cause})
     assert await world.live() == {}
 
 
-@pytest.mark.row("serving-health-05")
-async def test_a_standby_needs_no_caches() -> None:
-    world = World()
-
-    assert await world.detail("caches") == "none, standing by"
-
-
-@pytest.mark.row("serving-health-04")
-async def test_a_controller_that_is_left_out_is_told_and_fails_nothing() -> None:
+@pytest.mark.row("serving-health-04", "serving-health-05")
+async def test_what_is_in_order_is_told_and_fails_nothing() -> None:
+    """A standby without caches, a controller that is left out, a server that waits."""
     world = World()
     world.vitals.left_out("node-route-controller", "--cluster-cidr names no range")
+    world.vitals.waiting = lambda: "config map was not read yet"
 
     assert (await world.live(), await world.ready()) == ({}, {})
+    assert await world.detail("caches") == "none, standing by"
+    assert await world.detail("authentication") == "config map was not read yet"
     assert await world.detail("node-route-controller") == (
         "not running: --cluster-cidr names no range"
     )
-
-
-async def test_what_the_server_waits_for_is_told_and_fails_nothing() -> None:
-    world = World()
-    world.vitals.waiting = lambda: "config map was not read yet"
-
-    assert await world.ready() == {}
-    assert await world.detail("authentication") == "config map was not read yet"

@@ -23,8 +23,9 @@ from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.sandbox import ports
+from ccm.sandbox.realserver import write_kubeconfig
 from tests import pki
-from tests.unit.app.serving.api import Api, write_kubeconfig
+from tests.unit.app.serving.api import Api
 from tests.unit.kube.wire import connect, serve
 
 NOWHERE = "http://127.0.0.1:1"
@@ -50,10 +51,10 @@ async def running(*flags: str) -> AsyncIterator[tuple[asyncio.Task[None], str]]:
         yield task, f"https://127.0.0.1:{port}"
 
 
-async def get(url: str, **headers: str) -> tuple[int, str]:
+async def get(url: str, *, trusts: Path | None = None, **headers: str) -> tuple[int, str]:
     async with (
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=pki.client_context())) as session,
-        session.get(url, headers=headers) as response,
+        aiohttp.ClientSession() as session,
+        session.get(url, headers=headers, ssl=pki.client_context(trusts)) as response,
     ):
         return response.status, await response.text()
 
@@ -147,14 +148,9 @@ async def test_given_files_are_presented(tmp_path: Path) -> None:
     authority = pki.Authority(tmp_path, "authority")
     pair = authority.server("127.0.0.1")
     flags = (f"--tls-cert-file={pair.chain}", f"--tls-private-key-file={pair.key}")
-    context = pki.client_context(authority.file)
 
-    async with (
-        running(*flags) as (_, url),
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as session,
-        session.get(f"{url}/livez") as response,
-    ):
-        assert response.status == 200
+    async with running(*flags) as (_, url):
+        assert await get(f"{url}/livez", trusts=authority.file) == (200, "ok")
 
 
 async def test_what_says_how_to_ask_about_callers_is_followed(
@@ -163,11 +159,11 @@ async def test_what_says_how_to_ask_about_callers_is_followed(
     monkeypatch.setattr(reload, "CHECK_S", 0.01)
     file = tmp_path / "kubeconfig"
     async with serve() as api, contextlib.AsyncExitStack() as stack:
-        write_kubeconfig(file, api.url, "first-token")
+        write_kubeconfig(file, url=api.url, token="first-token")
         flag = f"--authentication-kubeconfig={file}"
         wire = await _transport(stack, "authentication-kubeconfig", context(connect(api.url), flag))
         assert wire is not None
-        write_kubeconfig(file, api.url, "another-token")
+        write_kubeconfig(file, url=api.url, token="another-token")
         async with asyncio.timeout(10):
             while await wire.config.credentials.current() != bearer("another-token"):
                 await asyncio.sleep(0.01)

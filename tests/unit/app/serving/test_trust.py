@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from ccm.app import options
 from ccm.app.provider import Misconfigured
 from ccm.app.serving.trust import CHECK_S, RETRY_S, DynamicClientCA
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
 from ccm.serving.authentication import Trust
 from ccm.serving.certs import CertificateError
@@ -68,14 +69,9 @@ def cluster(tmp_path: Path) -> Cluster:
 
 async def run_for(kept: DynamicClientCA, seconds: float = 0.0) -> None:
     """Let it follow for so long; what it raises is raised."""
-    task = asyncio.create_task(kept.run())
-    try:
-        await advance(seconds)
-        if task.done():
-            task.result()
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    task = spawn(kept.run(), name="follow")
+    await advance(seconds)
+    await (task if task.done() else cancel_and_join(task))
 
 
 async def test_the_clusters_own_settings_stand_in_for_flags(cluster: Cluster) -> None:
@@ -215,11 +211,8 @@ async def test_a_file_that_cannot_be_used_ends_the_start(cluster: Cluster, tmp_p
             await cluster.started(f"--client-ca-file={file}", asked=False)
 
 
-async def test_what_tls_cannot_use_ends_the_start_too(cluster: Cluster) -> None:
-    def refuse(_trust: Trust) -> None:
-        raise CertificateError("no")
-
-    chosen = options.parse(["--cloud-provider=sim", f"--client-ca-file={cluster.clients.file}"])
-
-    with pytest.raises(Misconfigured, match="no"):
-        await DynamicClientCA(chosen, None, refuse).start()
+async def test_what_tls_cannot_use_ends_the_start_too() -> None:
+    with pytest.raises(Misconfigured, match="no TLS"):
+        await DynamicClientCA(
+            options.Options(), None, Mock(side_effect=CertificateError("no TLS"))
+        ).start()
