@@ -110,7 +110,6 @@ class Controllers:
             informers=informers,
             handle=handle,
             inventory=inventory,
-            cluster_name=self._options.cluster_name,
             gates=gates.build(self._options.feature_gates),
         )
         self._vitals.informers = informers

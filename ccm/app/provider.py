@@ -195,6 +195,7 @@ class ConfiguredProvider:
         rate = self._options.cloud_rate
         return Handle(
             cloud,
+            cluster_name=self._options.cluster_name,
             deadline_s=self._options.cloud_call_timeout.total_seconds() or None,
             limiter=TokenBucket(qps=rate[0], burst=rate[1]) if rate else None,
         )

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 
@@ -134,7 +133,7 @@ class Unknown(CloudError):
 
 
 class Retry(Enum):
-    """When the daemon tries again."""
+    """When the daemon tries again, and whether people get a Warning event with the message."""
 
     BACK_OFF = "back off"
     """Exponential back-off from milliseconds to the queue's cap."""
@@ -143,54 +142,43 @@ class Retry(Enum):
     SLOW = "slow"
     """Every ten minutes, and at once when the object changes."""
     AFTER = "after"
-    """When the error says."""
+    """When the error says, without an event."""
     NEVER = "never"
-    """Not at all: the error is an answer."""
+    """Not at all and without an event: the error is an answer."""
+
+    @property
+    def event(self) -> bool:
+        """Whether people hear of it."""
+        return self not in (Retry.AFTER, Retry.NEVER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """What the daemon does on one class of error.
-
-    Attributes:
-        retry: when it tries again.
-        event: whether people get a Warning event with the message.
-    """
-
-    retry: Retry
-    event: bool
-
-
-POLICY: dict[type[CloudError], RetryPolicy] = {
-    NotFound: RetryPolicy(retry=Retry.BACK_OFF, event=True),
-    AlreadyExists: RetryPolicy(retry=Retry.BACK_OFF, event=True),
-    InvalidArgument: RetryPolicy(retry=Retry.SLOW, event=True),
-    OutOfRange: RetryPolicy(retry=Retry.SLOW, event=True),
-    FailedPrecondition: RetryPolicy(retry=Retry.SLOW, event=True),
-    Unauthenticated: RetryPolicy(retry=Retry.LONG, event=True),
-    PermissionDenied: RetryPolicy(retry=Retry.LONG, event=True),
-    ResourceExhausted: RetryPolicy(retry=Retry.LONG, event=True),
-    Unavailable: RetryPolicy(retry=Retry.BACK_OFF, event=True),
-    DeadlineExceeded: RetryPolicy(retry=Retry.BACK_OFF, event=True),
-    Aborted: RetryPolicy(retry=Retry.BACK_OFF, event=True),
-    Uninitialized: RetryPolicy(retry=Retry.BACK_OFF, event=True),
-    Unimplemented: RetryPolicy(retry=Retry.SLOW, event=True),
-    ImplementedElsewhere: RetryPolicy(retry=Retry.NEVER, event=False),
-    RetryAfter: RetryPolicy(retry=Retry.AFTER, event=False),
-    Internal: RetryPolicy(retry=Retry.BACK_OFF, event=True),
-    DataLoss: RetryPolicy(retry=Retry.BACK_OFF, event=True),
-    Canceled: RetryPolicy(retry=Retry.BACK_OFF, event=True),
-    Unknown: RetryPolicy(retry=Retry.BACK_OFF, event=True),
+POLICY: dict[type[CloudError], Retry] = {
+    NotFound: Retry.BACK_OFF,
+    AlreadyExists: Retry.BACK_OFF,
+    InvalidArgument: Retry.SLOW,
+    OutOfRange: Retry.SLOW,
+    FailedPrecondition: Retry.SLOW,
+    Unauthenticated: Retry.LONG,
+    PermissionDenied: Retry.LONG,
+    ResourceExhausted: Retry.LONG,
+    Unavailable: Retry.BACK_OFF,
+    DeadlineExceeded: Retry.BACK_OFF,
+    Aborted: Retry.BACK_OFF,
+    Uninitialized: Retry.BACK_OFF,
+    Unimplemented: Retry.SLOW,
+    ImplementedElsewhere: Retry.NEVER,
+    RetryAfter: Retry.AFTER,
+    Internal: Retry.BACK_OFF,
+    DataLoss: Retry.BACK_OFF,
+    Canceled: Retry.BACK_OFF,
+    Unknown: Retry.BACK_OFF,
 }
-"""Class -> policy where nothing more special applies; subclasses inherit their base's."""
+"""Class -> retry where nothing more special applies; subclasses inherit their base's."""
 
 
-def policy_for(error: CloudError) -> RetryPolicy:
-    """The policy for an error: of its class, or of the nearest base that has one."""
-    for base in type(error).__mro__:
-        if base in POLICY:
-            return POLICY[base]
-    return POLICY[Unknown]
+def policy_for(error: CloudError) -> Retry:
+    """When to try again after an error: as its class says, or the nearest base that does."""
+    return next((POLICY[base] for base in type(error).__mro__ if base in POLICY), Retry.BACK_OFF)
 
 
 def normalized(error: BaseException) -> CloudError:

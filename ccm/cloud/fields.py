@@ -104,12 +104,10 @@ class Fields:
         Raises:
             ConfigError: there was any fault, or the Struct's `__post_init__` found one.
         """
-        kind = inspect.type_info(declared)
-        assert isinstance(kind, inspect.StructType)
         absent: Any = None
         values = {
             one.name: self._field(one.encode_name, one.type, absent, required=one.required)
-            for one in kind.fields
+            for one in fields_of(declared)
         }
         self.done()
         try:
@@ -184,6 +182,13 @@ class Fields:
         except ConfigError as error:
             self.faults.extend(error.faults)
             return None
+
+
+def fields_of(declared: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
+    """The settings that a Struct declares."""
+    kind = inspect.type_info(declared)
+    assert isinstance(kind, inspect.StructType)
+    return kind.fields
 
 
 def unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Mapping[str, Any]]:

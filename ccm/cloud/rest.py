@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
@@ -77,6 +78,7 @@ class QuotaLimiter:
             return
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RestClient:
     """Requests to one cloud; use `open_client`.
 
@@ -85,24 +87,13 @@ class RestClient:
     reached, `Unknown` when its answer makes no sense.
     """
 
-    def __init__(
-        self,
-        session: aiohttp.ClientSession,
-        url: str,
-        *,
-        secret: str,
-        refusal: Callable[[bytes], Refusal],
-        codes: Mapping[str, type[errors.CloudError]],
-        success: Mapping[str, int],
-        quota: QuotaLimiter | None,
-    ) -> None:
-        self._session = session
-        self._url = url
-        self._secret = secret
-        self._refusal = refusal
-        self._codes = codes
-        self._success = success
-        self._quota = quota
+    session: aiohttp.ClientSession
+    url: str
+    secret: str
+    refusal: Callable[[bytes], Refusal]
+    codes: Mapping[str, type[errors.CloudError]]
+    success: Mapping[str, int]
+    quota: QuotaLimiter | None
 
     async def get(self, path: str, answer: type[T], query: Mapping[str, str] | None = None) -> T:
         """Ask, and read the answer as that type."""
@@ -152,11 +143,11 @@ class RestClient:
     ) -> bytes:
         """The body of the one answer that means success; `path` is quoted already."""
         what = f"{method} {path}"
-        if self._quota is not None:
-            await self._quota.acquire()
+        if self.quota is not None:
+            await self.quota.acquire()
         try:
-            async with self._session.request(
-                method, self._url + path, params=query, data=data, allow_redirects=False
+            async with self.session.request(
+                method, self.url + path, params=query, data=data, allow_redirects=False
             ) as response:
                 body = await response.read()
         except TimeoutError as error:
@@ -164,7 +155,7 @@ class RestClient:
         except aiohttp.ClientError as error:
             said = self._masked(str(error)) or type(error).__name__
             raise errors.Unavailable(f"{what}: {said}") from error
-        if response.status != self._success[method]:
+        if response.status != self.success[method]:
             raise self._failure(what, response, body)
         return body
 
@@ -180,7 +171,7 @@ class RestClient:
         """The error for an answer that is none of success."""
         status = response.status
         try:
-            said = self._refusal(body)
+            said = self.refusal(body)
         except msgspec.MsgspecError:
             said = Refusal()
         told = f" {said.code}: {said.message}" if said.code else ""
@@ -188,7 +179,7 @@ class RestClient:
         otherwise = errors.Unavailable if status >= 500 else errors.Unknown
         kind = STATUSES.get(status, otherwise)
         if kind is not errors.RetryAfter:
-            named = self._codes.get(said.code, kind)
+            named = self.codes.get(said.code, kind)
             kind = kind if named is errors.NotFound and status != 404 else named
         if issubclass(kind, errors.RetryAfter):
             return kind(text, seconds=_retry_after_s(response.headers.get("Retry-After", "")))
@@ -196,8 +187,8 @@ class RestClient:
 
     def _masked(self, text: str) -> str:
         """What a cloud or a proxy quotes may hold our credentials, and errors reach events."""
-        if self._secret:
-            text = text.replace(self._secret, redact.MASK)
+        if self.secret:
+            text = text.replace(self.secret, redact.MASK)
         return redact.words(text)
 
 
@@ -239,8 +230,8 @@ async def open_client(
         connector=aiohttp.TCPConnector(limit=connections),
     ) as session:
         yield RestClient(
-            session,
-            url,
+            session=session,
+            url=url,
             secret=authorization.rpartition(" ")[2],
             refusal=refusal,
             codes=codes,

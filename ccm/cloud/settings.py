@@ -36,7 +36,7 @@ class Settings(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         shown = (
             f"{one.name}={redact.MASK if _is_secret(one) else repr(getattr(self, one.name))}"
-            for one in _fields(type(self))
+            for one in fields.fields_of(type(self))
         )
         return f"{type(self).__name__}({', '.join(shown)})"
 
@@ -90,14 +90,8 @@ def table(declared: type[msgspec.Struct]) -> list[Setting]:
     return list(_rows(declared, ""))
 
 
-def _fields(declared: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
-    kind = inspect.type_info(declared)
-    assert isinstance(kind, inspect.StructType)
-    return kind.fields
-
-
 def _rows(declared: type[msgspec.Struct], where: str) -> Iterator[Setting]:
-    for one in _fields(declared):
+    for one in fields.fields_of(declared):
         name = f"{where}{one.encode_name}"
         section, suffix = _section(one.type)
         if section is not None:

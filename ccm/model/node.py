@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from ccm.model import names
 from ccm.model.meta import KubeObject, ObjectMeta, ObjectReference, Wire
+from ccm.model.times import parse_time
 
 
 class Taint(Wire, frozen=True, kw_only=True):
@@ -93,6 +95,12 @@ class Node(KubeObject, frozen=True, kw_only=True):
     def reference(self) -> ObjectReference:
         """A reference for events, without a resourceVersion."""
         return ObjectReference(kind="Node", api_version="v1", name=self.name, uid=self.uid)
+
+
+def age_s(node: Node, now: datetime) -> float | None:
+    """Seconds since the node was created; None where nobody says when that was."""
+    created = node.metadata.creation_timestamp
+    return (now - parse_time(created)).total_seconds() if created else None
 
 
 def taints_value(taints: Sequence[Taint]) -> list[Any] | None:

@@ -195,11 +195,11 @@ def default_backoff(
 
 
 def _of_cloud(error: cloud.CloudError) -> RetryDecision:
-    policy = cloud.policy_for(error)
+    retry = cloud.policy_for(error)
     after_s = error.seconds if isinstance(error, cloud.RetryAfter) else None
     # Refused credentials stop every key alike, and one success means all may go on.
     outage = isinstance(error, cloud.Unavailable | cloud.DeadlineExceeded | cloud.Unauthenticated)
-    return RetryDecision(retry=policy.retry, after_s=after_s, event=policy.event, outage=outage)
+    return RetryDecision(retry=retry, after_s=after_s, event=retry.event, outage=outage)
 
 
 def _of_api_server(error: kube.KubeError) -> RetryDecision:

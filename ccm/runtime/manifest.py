@@ -39,7 +39,6 @@ class ControllerContext:
         informers: the shared caches.
         handle: the handle to the cloud.
         inventory: the shared listing of instances; None where the provider has none.
-        cluster_name: towards the cloud.
         gates: the feature gates.
     """
 
@@ -48,7 +47,6 @@ class ControllerContext:
     informers: Informers
     handle: Handle
     inventory: SharedInventory | None
-    cluster_name: str
     gates: Gates
 
 

@@ -93,13 +93,20 @@ class Handle:
 
     Args:
         cloud: what the provider yielded.
+        cluster_name: of the cluster in whose name it is called, see `LoadBalancer` and `Routes`.
         deadline_s: of every call, in place of the provider's own and of the declared ones.
         limiter: overrides the rate that the provider declares.
     """
 
     def __init__(
-        self, cloud: Cloud, *, deadline_s: float | None = None, limiter: Limiter | None = None
+        self,
+        cloud: Cloud,
+        *,
+        cluster_name: str = "kubernetes",
+        deadline_s: float | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
+        self.cluster_name = cluster_name
         self._forced_deadline_s = deadline_s
         self._forced_limiter = limiter
         self._provider = _Provider(cloud=cloud, limiter=self._limiter_for(cloud))
@@ -159,10 +166,9 @@ class Handle:
         """The answer of a method that asks nobody; whatever goes wrong is a CloudError."""
         try:
             return cast("T", bound(self.cloud, method)(*args))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a provider may raise anything
             found = errors.normalized(error)
-            if found is error:
-                raise
+            # An error found among the causes must not become the cause of its own cause.
             raise found from found.__cause__
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:

@@ -25,9 +25,8 @@ from ccm.controllers.node import metrics, plan
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, names
-from ccm.model.node import is_uninitialized
+from ccm.model.node import age_s, is_uninitialized
 from ccm.model.patches import Patch, StaleObject
-from ccm.model.times import parse_time
 from ccm.runtime.backoff import RetryDecision, default_backoff
 from ccm.runtime.controller import DONE, NOT_YET, Controller, Pass, Result, Watch
 from ccm.runtime.recorder import Recorder
@@ -195,9 +194,9 @@ class NodeController:
     def _initialized(self, before: Node, after: Node) -> None:
         name = before.name
         self._told.pop(name, None)
-        age_s = self._age_s(before)
-        metrics.TAINT_REMOVAL_DELAY.observe(age_s)
-        metrics.INITIAL_SYNC_DELAY.observe(age_s)
+        delay_s = max(0.0, age_s(before, clock.now()) or 0.0)
+        metrics.TAINT_REMOVAL_DELAY.observe(delay_s)
+        metrics.INITIAL_SYNC_DELAY.observe(delay_s)
         self._log.info("node initialised", node=name, provider_id=after.provider_id)
         self._events.event(
             _reference(before), names.NORMAL, names.REASON_SYNCED, "Node synced successfully"
@@ -226,12 +225,6 @@ class NodeController:
             self._events.event(
                 _reference(node), names.WARNING, names.REASON_INITIALIZATION_FAILED, message
             )
-
-    def _age_s(self, node: Node) -> float:
-        created = node.metadata.creation_timestamp
-        if not created:
-            return 0.0
-        return max(0.0, (clock.now() - parse_time(created)).total_seconds())
 
     # --- labels and addresses ---------------------------------------------------------------
 

@@ -27,8 +27,8 @@ from ccm.controllers.nodelifecycle import metrics, plan
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer
 from ccm.model import Node, names
+from ccm.model.node import age_s
 from ccm.model.patches import StaleObject
-from ccm.model.times import parse_time
 from ccm.runtime.backoff import ItemBackoff, RetryDecision
 from ccm.runtime.controller import DONE, Controller, Pass, Result, Watch
 from ccm.runtime.passtimer import PassTimer
@@ -162,8 +162,9 @@ class NodeLifecycleController:
     def _judge(
         self, asked: Node, state: InstanceState, *, confirmed_gone: bool | None
     ) -> plan.Verdict:
+        age = age_s(asked, clock.now())
         forbidden = self._settings.protection.forbids(
-            age_s=self._age_s(asked),
+            age_s=math.inf if age is None else age,
             deleted_lately=self._deletions.count(clock.monotonic()),
         )
         return plan.judge(
@@ -175,19 +176,9 @@ class NodeLifecycleController:
             forbidden=forbidden,
         )
 
-    def _age_s(self, node: Node) -> float:
-        created = node.metadata.creation_timestamp
-        if not created:
-            return math.inf
-        return (clock.now() - parse_time(created)).total_seconds()
-
     async def _delete(self, node: Node) -> None:
-        self._event(
-            node,
-            names.NORMAL,
-            names.REASON_DELETING_NODE,
-            f"Deleting node {node.name} because it does not exist in the cloud provider",
-        )
+        message = f"Deleting node {node.name} because it does not exist in the cloud provider"
+        self._events.event(node.reference, names.NORMAL, names.REASON_DELETING_NODE, message)
         try:
             if await delete(self._api, node):
                 self._log.info("node deleted, its instance is gone", node=node.name)
@@ -196,7 +187,8 @@ class NodeLifecycleController:
             self._log.info("node was re-created, not deleted", node=node.name)
         except KubeError as error:
             message = f"Deleting node {node.name} failed: {error}"
-            self._event(node, names.WARNING, names.REASON_DELETING_NODE_FAILED, message)
+            reason = names.REASON_DELETING_NODE_FAILED
+            self._events.event(node.reference, names.WARNING, reason, message)
             raise
 
     async def _put_taint(self, node: Node, state: InstanceState | None) -> None:
@@ -236,6 +228,3 @@ class NodeLifecycleController:
     def _note_end_of_trouble(self) -> None:
         if not self._backoff:
             self._unknown.is_over()
-
-    def _event(self, node: Node, kind: str, reason: str, message: str) -> None:
-        self._events.event(node.reference, kind, reason, message)

@@ -9,15 +9,17 @@ asked for when the call has ended.
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.base.tasks import Group
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.interface import Routes
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
 from ccm.controllers.route.conditions import Conditions
@@ -31,22 +33,6 @@ BACKOFF = Exponential(base_s=1.0, cap_s=300.0, jitter=0.1)
 """Pauses of one route that failed."""
 
 
-class RouteCloud(Protocol):
-    """The questions and orders to the cloud; see `ccm.cloud.calls.routes`."""
-
-    async def list(self) -> Sequence[Route]:
-        """All routes of the cluster."""
-        ...
-
-    async def create(self, name_hint: str, route: Route) -> None:
-        """Create a route."""
-        ...
-
-    async def delete(self, route: Route) -> None:
-        """Delete a listed route."""
-        ...
-
-
 class Change(NamedTuple):
     """A call under way: whether it creates the route of a node's range, or deletes it."""
 
@@ -55,44 +41,33 @@ class Change(NamedTuple):
     creates: bool
 
 
+@dataclass(slots=True, kw_only=True)
 class RouteChanges:
     """The calls under way.
 
-    Args:
-        cloud: carries them out.
+    Attributes:
+        handle: carries them out.
         nodes: the cached nodes; a call looks at them once more at the last moment.
         conditions: told of routes that are created.
         events: where events go.
-        concurrency: calls at once.
+        slots: calls at once.
         retry: asks for a comparison after so many seconds, because a call failed.
         soon: asks for a comparison, because a call ended that something waited for.
-        rng: jitter.
+        backoff: how long each route is left alone.
     """
 
-    def __init__(
-        self,
-        *,
-        cloud: RouteCloud,
-        nodes: View[Node],
-        conditions: Conditions,
-        events: Recorder,
-        concurrency: int,
-        retry: Callable[[float], None],
-        soon: Callable[[], None],
-        rng: random.Random,
-    ) -> None:
-        self._cloud = cloud
-        self._nodes = nodes
-        self._conditions = conditions
-        self._events = events
-        self._retry = retry
-        self._soon = soon
-        self._log = log.logger(names.COMPONENT_ROUTE)
-        self._slots = asyncio.Semaphore(concurrency)
-        self._group: Group | None = None
-        self._under_way: Counter[Change] = Counter()
-        self._retry_blocked = False
-        self.backoff: ItemBackoff[plan.Key] = ItemBackoff(BACKOFF, rng=rng)
+    handle: Handle
+    nodes: View[Node]
+    conditions: Conditions
+    events: Recorder
+    slots: asyncio.Semaphore
+    retry: Callable[[float], None]
+    soon: Callable[[], None]
+    backoff: ItemBackoff[plan.Key]
+    _log: log.Logger = field(default_factory=lambda: log.logger(names.COMPONENT_ROUTE))
+    _group: Group | None = None
+    _under_way: Counter[Change] = field(default_factory=Counter)
+    _retry_blocked: bool = False
 
     async def run(self) -> None:
         """Let calls run until cancelled."""
@@ -118,7 +93,7 @@ class RouteChanges:
                 position in removals for position in creation.after
             ):
                 change = Change(creation.node.name, creation.network, creates=True)
-                self._conditions.begin(change.node)
+                self.conditions.begin(change.node)
                 obstacles = [removals[position] for position in creation.after]
                 self._begin(change, self._create(creation, change, obstacles))
         self.backoff.keep(
@@ -128,17 +103,17 @@ class RouteChanges:
     def distrust(self, before: Sequence[Change]) -> None:
         """Believe no listing about what was under way, if by now its opposite is wanted."""
         for change in before:
-            node = self._nodes.get(change.node)
+            node = self.nodes.get(change.node)
             is_wanted = node is not None and change.network in plan.pod_networks(node)
             if is_wanted != change.creates:
                 self._retry_blocked = True
             if is_wanted and not change.creates:
                 # Nothing is said about the node until it is known whether the route is there.
-                self._conditions.forget(change.node)
+                self.conditions.forget(change.node)
         still = {change.network for change in self._under_way}
         if self._retry_blocked and any(change.network not in still for change in before):
             # Its call ended during the listing: nobody else asks for what waited for it.
-            self._soon()
+            self.soon()
 
     def _may_start(self, key: plan.Key, network: Network, busy: plan.Overlaps, now: float) -> bool:
         if busy.with_(network):
@@ -162,21 +137,21 @@ class RouteChanges:
             if not self._under_way[change]:
                 del self._under_way[change]
             if self._retry_blocked:
-                self._soon()
+                self.soon()
             if change.creates:
-                self._conditions.end(change.node)
+                self.conditions.end(change.node)
 
     async def _delete(self, deletion: plan.Deletion, change: Change) -> bool:
         """Delete a route; whether it is gone."""
-        route = deletion.route
+        route, cluster = deletion.route, self.handle.cluster_name
         facts = {"node": change.node, "cidr": route.destination_cidr, "route": route.name}
         with self._ending(change):
             try:
-                async with self._slots:
-                    node = self._nodes.get(change.node)
+                async with self.slots:
+                    node = self.nodes.get(change.node)
                     if deletion.reason is plan.DeletionReason.STRAY and plan.is_wanted(route, node):
                         return False
-                    await self._cloud.delete(route)
+                    await self.handle.call(Routes.delete_route, cluster, route)
             except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
                 self._failed(deletion.key, error, facts)
                 return False
@@ -195,7 +170,7 @@ class RouteChanges:
                 for obstacle in obstacles:
                     if not await obstacle:
                         return False
-                async with self._slots:
+                async with self.slots:
                     started = clock.monotonic()
                     if not await self._create_now(creation):
                         return False
@@ -205,13 +180,13 @@ class RouteChanges:
                     self._tell(creation, error, clock.monotonic() - started)
                 return False
             self._log.info("route created", node=change.node, cidr=creation.cidr)
-            self._conditions.created(change.node, creation.network)
+            self.conditions.created(change.node, creation.network)
             self._succeeded(creation.key)
             return True
 
     async def _create_now(self, creation: plan.Creation) -> bool:
         """Create the route unless the node changed while the call waited for its turn."""
-        node = self._nodes.get(creation.node.name)
+        node = self.nodes.get(creation.node.name)
         if node is None or node.uid != creation.node.uid:
             return False
         if creation.network not in plan.pod_networks(node):
@@ -221,7 +196,7 @@ class RouteChanges:
             target_node=node.name,
             target_addresses=tuple(node.addresses),
         )
-        await self._cloud.create(node.uid, route)
+        await self.handle.call(Routes.create_route, self.handle.cluster_name, node.uid, route)
         return True
 
     def _failed(self, key: plan.Key, error: Exception, facts: Mapping[str, str]) -> RetryDecision:
@@ -233,13 +208,13 @@ class RouteChanges:
             level = self._log.warning if decision.event else self._log.info
             said = {"call": key[0], "error": str(error), "after_s": round(seconds, 3)}
             level("route call failed", **facts, **said)
-        self._retry(seconds)
+        self.retry(seconds)
         return decision
 
     def _succeeded(self, key: plan.Key) -> None:
         self.backoff.forget(key)
         if self.backoff.end_outage(clock.monotonic()):
-            self._soon()
+            self.soon()
 
     def _tell(self, creation: plan.Creation, error: Exception, took_s: float) -> None:
         node = creation.node
@@ -247,4 +222,4 @@ class RouteChanges:
             f"Could not create route {node.uid} {creation.cidr} for node {node.name} "
             f"after {took_s:.3f}s: {error}"
         )
-        self._events.event(node.reference, names.WARNING, names.REASON_ROUTE_FAILED, message)
+        self.events.event(node.reference, names.WARNING, names.REASON_ROUTE_FAILED, message)

@@ -14,6 +14,7 @@ Go reference does it by default.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from collections.abc import Collection, Sequence
@@ -22,10 +23,12 @@ from dataclasses import dataclass, field
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential, jittered
 from ccm.base.outage import Outage
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
+from ccm.cloud.interface import Routes
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
-from ccm.controllers.route.calls import Change, RouteChanges, RouteCloud
+from ccm.controllers.route.calls import BACKOFF, Change, RouteChanges
 from ccm.controllers.route.conditions import Conditions
 from ccm.controllers.route.schedule import Schedule, Times
 from ccm.kube.informer import Informer
@@ -75,7 +78,7 @@ class RouteController:
     Args:
         nodes: the shared cache of nodes.
         api: requests in this controller's name.
-        cloud: the routes.
+        handle: the way to the cloud.
         ranges: the cluster's Pod ranges, see `plan.parse_ranges`.
         events: where events go.
         settings: numbers and periods.
@@ -87,7 +90,7 @@ class RouteController:
         *,
         nodes: Informer[Node],
         api: Writes[Node],
-        cloud: RouteCloud,
+        handle: Handle,
         ranges: Sequence[Network],
         events: Recorder,
         settings: Settings,
@@ -96,7 +99,7 @@ class RouteController:
         self._rng = rng = rng or random.Random()
         self._safety_s = settings.times.safety_s
         self._nodes = nodes
-        self._cloud = cloud
+        self._handle = handle
         self._ranges = ranges
         self._grace_s = settings.grace_s
         self._schedule = Schedule(settings.times)
@@ -113,14 +116,14 @@ class RouteController:
             keep_foreign_reason=settings.keep_foreign_reason,
         )
         self._calls = RouteChanges(
-            cloud=cloud,
+            handle=handle,
             nodes=nodes.store,
             conditions=self._conditions,
             events=events,
-            concurrency=settings.concurrency,
+            slots=asyncio.Semaphore(settings.concurrency),
             retry=self._retry,
             soon=self._compare_soon,
-            rng=rng,
+            backoff=ItemBackoff(BACKOFF, rng=rng),
         )
         self.controller = Controller(
             names.COMPONENT_ROUTE,
@@ -155,7 +158,7 @@ class RouteController:
         self._conditions.listing()
         before = self._calls.listing()
         try:
-            routes = await self._cloud.list()
+            routes = await self._handle.call(Routes.list_routes, self._handle.cluster_name)
         except CloudError as error:
             pause_s = self._listing.failed(COMPARISON, classify(error), clock.monotonic())
             self._unlisted.goes_on(error=str(error), after_s=round(pause_s, 3))

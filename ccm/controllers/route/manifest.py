@@ -98,7 +98,6 @@ def _wrong(flags: RouteFlags) -> str:
 
 
 def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
-    from ccm.cloud.calls.routes import RouteCalls
     from ccm.controllers.route.controller import RouteController, Settings
     from ccm.controllers.route.metrics import observe_call
     from ccm.controllers.route.plan import parse_ranges
@@ -111,7 +110,7 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
     return RouteController(
         nodes=context.informers.of(NODES),
         api=context.client(MANIFEST.client).resource(NODES),
-        cloud=RouteCalls(context.handle.observe(observe_call), cluster_name=context.cluster_name),
+        handle=context.handle.observe(observe_call),
         ranges=parse_ranges(flags.cluster_cidr),
         events=context.recorder(COMPONENT_ROUTE),
         settings=Settings(

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from ccm.base import clock, log
-from ccm.cloud.calls.services import ServiceCalls
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
+from ccm.cloud.interface import LoadBalancer
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.nodes import Members, shown
 from ccm.controllers.service.record import Record, State
@@ -31,32 +33,28 @@ UPDATES_BEFORE_ENSURE = 3
 ENSURE, UPDATE, DELETE = "ensure", "update", "delete"
 """Operations, as metrics name them."""
 
+_OUTCOMES = ((RetryAfter, "retry_after"), (ImplementedElsewhere, "implemented_elsewhere"))
+"""Class of error -> value of the metric label `outcome`; any other error is `error`."""
+
 _SYNC = "Error syncing load balancer: failed to"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Balancers:
     """Does the work.
 
-    Args:
-        calls: the guarded calls to the cloud.
+    Attributes:
+        handle: the way to the cloud.
         writer: changes Services.
         events: where events go.
         members: who may be a member, as known at the moment of a call.
     """
 
-    def __init__(
-        self,
-        *,
-        calls: ServiceCalls,
-        writer: Writer[Service],
-        events: Recorder,
-        members: Members,
-    ) -> None:
-        self._calls = calls
-        self._writer = writer
-        self._events = events
-        self._members = members
-        self._log = log.logger(names.COMPONENT_SERVICE)
+    handle: Handle
+    writer: Writer[Service]
+    events: Recorder
+    members: Members
+    _log: log.Logger = field(default_factory=lambda: log.logger(names.COMPONENT_SERVICE))
 
     async def ensure(self, service: Service, record: Record) -> None:
         """Bring the load balancer in step; `record.status` then says what to show.
@@ -71,15 +69,15 @@ class Balancers:
         with self._reporting(
             service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} add the cleanup finalizer"
         ):
-            held = await self._writer.change(service, Step(plan.finalizer_patch, "status"))
+            held = await self.writer.change(service, Step(plan.finalizer_patch, "status"))
         if held.obj is None:
             raise StaleObject
         service = held.obj
-        members, fingerprint = self._members.all, self._members.fingerprint
+        members, fingerprint = self.members.all, self.members.fingerprint
         if not (members or resumed):
             self._warn_of_no_members(service)
         record.applied = service
-        record.burst = self._members.bursts
+        record.burst = self.members.bursts
         record.invalidate()
         try:
             with (
@@ -88,7 +86,8 @@ class Balancers:
                 ),
                 self._operation(ENSURE, record),
             ):
-                status = await self._calls.ensure(service, members)
+                change = LoadBalancer.ensure_load_balancer
+                status = await self.handle.call(change, self.handle.cluster_name, service, members)
         except ImplementedElsewhere:
             record.confirm(service, fingerprint, None)
             return
@@ -106,14 +105,15 @@ class Balancers:
         Raises:
             CloudError: the provider failed; tried again, in the end by `ensure`.
         """
-        members, fingerprint = self._members.all, self._members.fingerprint
+        members, fingerprint = self.members.all, self.members.fingerprint
         record.applied = service
-        record.members, record.burst = "", self._members.bursts
+        record.members, record.burst = "", self.members.bursts
         metrics.HOST_UPDATES.inc()
         started = clock.monotonic()
         try:
             with self._operation(UPDATE, record):
-                await self._calls.update(service, members)
+                change = LoadBalancer.update_load_balancer
+                await self.handle.call(change, self.handle.cluster_name, service, members)
         except ImplementedElsewhere:
             pass
         except RetryAfter:
@@ -152,7 +152,7 @@ class Balancers:
                 with self._reporting(service, reason, f"{_SYNC} delete load balancer"):
                     await self._delete(service, record)
             with self._reporting(service, reason, f"{_SYNC} remove the cleanup finalizer"):
-                await self._writer.change(service, Step(plan.removal_patch, "status"))
+                await self.writer.change(service, Step(plan.removal_patch, "status"))
         record.state = State.REMOVED
         self._deleted(service)
 
@@ -188,7 +188,7 @@ class Balancers:
         with self._reporting(
             service, names.REASON_SYNC_BALANCER_FAILED, f"{_SYNC} update load balancer status"
         ):
-            written = await self._writer.change(
+            written = await self.writer.change(
                 service, Step(plan.finalizer_patch, "status"), Step(status_patch, "status")
             )
         return written.changed
@@ -196,10 +196,10 @@ class Balancers:
     # --- steps ------------------------------------------------------------------------------
 
     async def _must_be_deleted(self, service: Service) -> bool:
-        if self._calls.cloud.always_ensure_deleted:
+        if self.handle.cloud.always_ensure_deleted:
             return True
         try:
-            return await self._calls.get(service) is not None
+            return await self._exists(service)
         except ImplementedElsewhere:
             # Nothing of ours; as an error it would keep our finalizer there for ever.
             return False
@@ -208,17 +208,22 @@ class Balancers:
         # If the Service wants one again before all is done, it is made anew.
         record.invalidate()
         try:
-            await self._calls.ensure_deleted(service)
+            change = LoadBalancer.ensure_load_balancer_deleted
+            await self.handle.call(change, self.handle.cluster_name, service)
         except ImplementedElsewhere:
             self._log.info("load balancer is deleted elsewhere", service=service.key)
         except RetryAfter:
             record.waiting = DELETE
             raise
 
+    async def _exists(self, service: Service) -> bool:
+        ask = LoadBalancer.get_load_balancer
+        return await self.handle.call(ask, self.handle.cluster_name, service) is not None
+
     async def _exists_for_all_we_know(self, service: Service) -> bool:
         """Whether a failed update is a failure: without a load balancer there is none."""
         try:
-            return await self._calls.get(service) is not None
+            return await self._exists(service)
         except CloudError as error:
             self._log.info(
                 "load balancer could not be looked up", service=service.key, error=str(error)
@@ -237,7 +242,7 @@ class Balancers:
                 f"({len(members)} nodes in total): {error}"
             )
             reason = names.REASON_UPDATE_BALANCER_FAILED
-            self._events.event(service.reference, names.WARNING, reason, message)
+            self.events.event(service.reference, names.WARNING, reason, message)
 
     # --- events and metrics -----------------------------------------------------------------
 
@@ -251,10 +256,10 @@ class Balancers:
 
     def _warn_of_no_members(self, service: Service) -> None:
         text = "There are no available nodes for LoadBalancer"
-        self._events.event(service.reference, names.WARNING, names.REASON_NO_NODES, text)
+        self.events.event(service.reference, names.WARNING, names.REASON_NO_NODES, text)
 
     def _tell(self, service: Service, reason: str, text: str) -> None:
-        self._events.event(service.reference, names.NORMAL, reason, text)
+        self.events.event(service.reference, names.NORMAL, reason, text)
 
     @contextmanager
     def _reporting(self, service: Service, reason: str, text: str) -> Iterator[None]:
@@ -264,7 +269,7 @@ class Balancers:
         except (CloudError, KubeError) as error:
             if classify(error).event:
                 message = f"{text}: {error}"
-                self._events.event(service.reference, names.WARNING, reason, message)
+                self.events.event(service.reference, names.WARNING, reason, message)
             raise
 
     @contextmanager
@@ -274,14 +279,8 @@ class Balancers:
         try:
             yield
             outcome = "success"
-        except RetryAfter:
-            outcome = "retry_after"
-            raise
-        except ImplementedElsewhere:
-            outcome = "implemented_elsewhere"
-            raise
-        except Exception:
-            outcome = "error"
+        except Exception as error:
+            outcome = next((text for kind, text in _OUTCOMES if isinstance(error, kind)), "error")
             raise
         finally:
             record.touched_at = clock.monotonic()

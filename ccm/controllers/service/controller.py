@@ -19,8 +19,9 @@ from dataclasses import dataclass
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
-from ccm.cloud.calls.services import ServiceCalls
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import RetryAfter
+from ccm.cloud.interface import LoadBalancerDigests
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.balancer import Balancers
 from ccm.controllers.service.listing import ATTEMPTS, Listing, Verdict, listed
@@ -81,7 +82,7 @@ class ServiceController:
         services: the shared cache of Services.
         nodes: the shared cache of nodes.
         api: requests in this controller's name.
-        calls: the guarded calls to the cloud.
+        handle: the way to the cloud.
         events: where events go.
         settings: numbers and periods.
         rng: jitter.
@@ -93,19 +94,19 @@ class ServiceController:
         services: Informer[Service],
         nodes: Informer[Node],
         api: Writes[Service],
-        calls: ServiceCalls,
+        handle: Handle,
         events: Recorder,
         settings: Settings,
         rng: random.Random | None = None,
     ) -> None:
         self._services = services
-        self._calls = calls
+        self._handle = handle
         self._settings = settings
         self._log = log.logger(names.COMPONENT_SERVICE)
         self._members = Members()
         self._writer = Writer(api, cache=services.store)
         self._balancers = Balancers(
-            calls=calls, writer=self._writer, events=events, members=self._members
+            handle=handle, writer=self._writer, events=events, members=self._members
         )
         self._records: dict[str, Record] = {}
         self._foreign: set[str] = set()
@@ -141,7 +142,7 @@ class ServiceController:
     @property
     def _rules(self) -> plan.Rules:
         # Asked each time: another configuration of the provider may claim other annotations.
-        prefixes = self._calls.cloud.service_annotations
+        prefixes = self._handle.cloud.service_annotations
         return plan.Rules(classes=self._settings.classes, prefixes=prefixes)
 
     async def sync_service(self, key: str) -> Result:
@@ -230,8 +231,8 @@ class ServiceController:
 
     async def _verify_all(self) -> None:
         """Queue what was there at the start, with a listing at hand if there can be one."""
-        if self._to_verify and self._calls.has_digests:
-            self._listing = await listed(self._calls, attempts=ATTEMPTS)
+        if self._to_verify and self._handle.offers(LoadBalancerDigests):
+            self._listing = await listed(self._handle, attempts=ATTEMPTS)
         for key in self._to_verify:
             self.controller.queue.add(key, background=True)
         self._to_verify = []
@@ -265,11 +266,11 @@ class ServiceController:
             for key, record in self._records.items()
             if self._is_at_rest(key, record) and record.status is not None
         }
-        blind = not self._calls.has_digests
+        blind = not self._handle.offers(LoadBalancerDigests)
         if blind:
             due = sorted(at_rest, key=lambda key: at_rest[key].touched_at)
         else:
-            listing = await listed(self._calls, attempts=1)
+            listing = await listed(self._handle, attempts=1)
             if listing is None:
                 return
             due = [

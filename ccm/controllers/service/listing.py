@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from ccm.base import log
 from ccm.base.backoff import Exponential
-from ccm.cloud.calls.services import ServiceCalls
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
+from ccm.cloud.interface import LoadBalancer, LoadBalancerDigests
 from ccm.cloud.types import LoadBalancerRecord, Status
 from ccm.model import Node, Service, names
 
@@ -29,27 +31,27 @@ class Verdict(Enum):
     """The provider leaves the Service to another controller."""
 
 
+@dataclass(frozen=True, slots=True)
 class Listing:
     """All load balancers of the cluster at one moment.
 
-    Args:
-        calls: computes names and digests.
-        records: what the cloud holds.
+    Attributes:
+        handle: computes names and digests.
+        records: what the cloud holds, by name.
     """
 
-    def __init__(self, calls: ServiceCalls, records: Sequence[LoadBalancerRecord]) -> None:
-        self._calls = calls
-        self._records: Mapping[str, LoadBalancerRecord] = {
-            record.name: record for record in records
-        }
+    handle: Handle
+    records: Mapping[str, LoadBalancerRecord]
 
     def compare(self, service: Service, members: Sequence[Node]) -> tuple[Verdict, Status | None]:
         """Whether the cloud holds what the Service asks for, and the status if it does."""
+        compute, cluster = self.handle.compute, self.handle.cluster_name
         try:
-            record = self._records.get(self._calls.name(service))
+            name = compute(LoadBalancer.get_load_balancer_name, cluster, service)
+            record = self.records.get(name)
             if record is None:
                 return Verdict.MISSING, None
-            wanted = self._calls.digest(service, members)
+            wanted = compute(LoadBalancerDigests.load_balancer_digest, cluster, service, members)
         except ImplementedElsewhere:
             return Verdict.ELSEWHERE, None
         except CloudError:
@@ -60,12 +62,14 @@ class Listing:
         return Verdict.EQUAL, record.status
 
 
-async def listed(calls: ServiceCalls, *, attempts: int) -> Listing | None:
+async def listed(handle: Handle, *, attempts: int) -> Listing | None:
     """A listing; None when the cloud gave none in so many attempts."""
     logger = log.logger(names.COMPONENT_SERVICE)
     for attempt in range(attempts):
         try:
-            return Listing(calls, await calls.list())
+            ask = LoadBalancerDigests.list_load_balancers
+            records = await handle.call(ask, handle.cluster_name)
+            return Listing(handle, {record.name: record for record in records})
         except CloudError as error:
             logger.warning("load balancers cannot be listed", error=str(error), attempt=attempt + 1)
             if attempt + 1 < attempts:

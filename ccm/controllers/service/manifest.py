@@ -79,7 +79,6 @@ def _lacks(cloud: Cloud) -> str:
 
 
 def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
-    from ccm.cloud.calls.services import ServiceCalls
     from ccm.controllers.service.controller import ServiceController, Settings
     from ccm.kube.resources import NODES, SERVICES
     from ccm.model.names import COMPONENT_SERVICE
@@ -88,7 +87,7 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
         services=context.informers.of(SERVICES),
         nodes=context.informers.of(NODES),
         api=context.client(MANIFEST.client).resource(SERVICES),
-        calls=ServiceCalls(context.handle, cluster_name=context.cluster_name),
+        handle=context.handle,
         events=context.recorder(COMPONENT_SERVICE),
         settings=Settings(
             workers=flags.concurrent_service_syncs,

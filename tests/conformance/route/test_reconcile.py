@@ -14,7 +14,6 @@ import msgspec
 import pytest
 
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.calls.routes import RouteCalls
 from ccm.cloud.errors import AlreadyExists, Unavailable
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Route, address
@@ -93,11 +92,10 @@ async def placed(env: NodeEnvironment, name: str, cidrs: Sequence[str], ip: str)
 async def running(
     env: NodeEnvironment, cloud: FakeRoutes, ranges: str = ONE, **settings: Any
 ) -> AsyncIterator[None]:
-    calls = RouteCalls(Handle(Cloud(name="fake", routes=cloud)), cluster_name="kubernetes")
     controller = RouteController(
         nodes=env.informer,
         api=env.client("route-controller").resource(NODES),
-        cloud=calls,
+        handle=Handle(Cloud(name="fake", routes=cloud)),
         ranges=plan.parse_ranges(ranges),
         events=env.recorder(names.COMPONENT_ROUTE),
         settings=route_controller.Settings(**timed({**QUICK, **settings})),

@@ -11,7 +11,6 @@ from typing import Any
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.calls.services import ServiceCalls
 from ccm.controllers.service.controller import ServiceController, Settings
 from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES, SERVICES
@@ -114,12 +113,11 @@ class ServiceEnvironment(Environment):
     async def running(self, **settings: Any) -> AsyncIterator[None]:
         """The controller at work on caches of its own, as after a start."""
         informers = Informers(self.client("shared-informers"))
-        handle = Handle(Cloud(name="fake", load_balancer=self.balancers))
         controller = ServiceController(
             services=informers.of(SERVICES),
             nodes=informers.of(NODES),
             api=self.client("service-controller").resource(SERVICES),
-            calls=ServiceCalls(handle, cluster_name="kubernetes"),
+            handle=Handle(Cloud(name="fake", load_balancer=self.balancers)),
             events=self.recorder(names.COMPONENT_SERVICE),
             settings=Settings(**{"quiet_s": 0.1, **settings}),
         )

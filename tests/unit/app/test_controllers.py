@@ -44,7 +44,6 @@ def started(*flags: str, of: Cloud | None = None) -> list[str]:
         informers=unused,
         handle=Handle(of or cloud()),
         inventory=None,
-        cluster_name=chosen.cluster_name,
         gates=gates.build(chosen.feature_gates),
     )
     return [manifest.alias for manifest, _ in controllers.enabled(chosen, context)]

@@ -17,6 +17,11 @@ from tests.unit.cloud.calls.provider import cloud, ensure
 WHO = contextvars.ContextVar("WHO", default="nobody")
 
 
+async def until(happened: threading.Event) -> None:
+    while not happened.is_set():
+        await asyncio.sleep(0.001)
+
+
 async def test_result_and_arguments_pass() -> None:
     assert await blocking(divmod, 7, 2) == (3, 1)
     assert await blocking(int, "11", base=2) == 3
@@ -69,8 +74,7 @@ async def test_a_cancelled_caller_does_not_wait_for_the_thread() -> None:
         ended.set()
 
     call = asyncio.ensure_future(blocking(work))
-    while not started.is_set():
-        await asyncio.sleep(0.001)
+    await until(started)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -91,8 +95,7 @@ async def test_in_a_call_of_the_daemon_the_thread_is_outlasted() -> None:
 
     OUTLASTED.set(True)
     call = asyncio.ensure_future(blocking(work))
-    while not started.is_set():
-        await asyncio.sleep(0.001)
+    await until(started)
     for _ in range(3):
         call.cancel()
         await asyncio.sleep(0.01)

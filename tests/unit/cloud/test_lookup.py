@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,8 @@ from ccm.cloud import (
 )
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import GONE, RUNNING, SHUTDOWN, InstanceLookup
+from ccm.cloud.types import InstanceState
+from ccm.model import Node
 from ccm.testing.builders import node
 from ccm.testing.fakes import FakeCloud, FakeStateCloud
 
@@ -48,6 +51,20 @@ def wrapped(cause: CloudError) -> Exception:
     error = Unavailable("the proxy failed")
     error.__cause__ = cause
     return error
+
+
+IN_ORDER = [
+    ("instance-id", "node0"),
+    ("instance-exists-by-provider-id", "fake://12345"),
+    ("instance-shutdown-by-provider-id", "fake://12345"),
+]
+UNCLEAR = [
+    wrapped(NotFound("gone")),
+    Unavailable("down"),
+    Unimplemented("cannot"),
+    ValueError("odd"),
+]
+"""Errors that are no absence, whatever they are about."""
 
 
 class Stubborn(FakeCloud):
@@ -114,11 +131,10 @@ async def test_old_interface_without_ids_initialises_without_one(error: Exceptio
     ("error", "kind"),
     [
         (NotFound("gone"), NotFound),
-        pytest.param(wrapped(NotFound("gone")), Unavailable),
+        (wrapped(NotFound("gone")), Unavailable),
         (ResourceExhausted("quota"), ResourceExhausted),
         (ValueError("odd"), Internal),
     ],
-    ids=["not found", "wrapped not found", "other", "foreign"],
 )
 async def test_old_interface_needs_the_id_to_initialise(
     error: Exception, kind: type[CloudError]
@@ -173,24 +189,6 @@ async def test_old_interface_asks_one_question_for_addresses() -> None:
     assert fake.calls == ["node-addresses-by-provider-id"]
 
 
-async def test_the_new_interface_wins() -> None:
-    fake = FakeCloud(exists=True, shutdown=True, addresses=A3, provider_ids={"node0": "fake://1"})
-    asking = lookup(fake)
-
-    await asking.metadata(WITHOUT_ID)
-    await asking.addresses(WITH_ID)
-    await asking.state(WITH_ID)
-    await asking.confirmed_gone(WITH_ID)
-
-    assert fake.calls == [
-        "instance-metadata-by-provider-id",
-        "instance-metadata-by-provider-id",
-        "instance-exists",
-        "instance-shutdown",
-        "instance-exists",
-    ]
-
-
 async def test_new_interface_may_have_nothing_to_say() -> None:
     fake = FakeCloud(metadata=lambda _: None)
 
@@ -219,47 +217,42 @@ async def test_state_through_the_new_interface(
     assert combined.calls == ["instance-state"]
 
 
-async def test_old_interface_looks_the_id_up_once_per_state() -> None:
-    fake = old(external_ids={"node0": "12345"}, exists=True)
+@pytest.mark.parametrize(
+    ("node", "script", "state", "asked"),
+    [
+        (WITHOUT_ID, {"external_ids": {"node0": "12345"}, "exists": True}, RUNNING, IN_ORDER),
+        (WITH_ID, {"exists": True, "shutdown": True}, SHUTDOWN, IN_ORDER[1:]),
+        (
+            WITHOUT_ID,
+            {"shutdown_error": Unavailable("not asked")},
+            GONE,
+            [IN_ORDER[0], ("instance-exists-by-provider-id", "fake://")],
+        ),
+    ],
+    ids=["looks the ID up once", "knows the ID", "asks about an empty ID"],
+)
+async def test_state_through_the_old_interface(
+    node: Node, script: dict[str, Any], state: InstanceState, asked: list[tuple[str, str]]
+) -> None:
+    fake = old(**script)
 
-    assert await lookup(fake).state(WITHOUT_ID) == RUNNING
-    assert fake.asked == [
-        ("instance-id", "node0"),
-        ("instance-exists-by-provider-id", "fake://12345"),
-        ("instance-shutdown-by-provider-id", "fake://12345"),
-    ]
-
-
-async def test_old_interface_with_a_known_id_asks_two_questions() -> None:
-    fake = old(exists=True, shutdown=True)
-
-    assert await lookup(fake).state(WITH_ID) == SHUTDOWN
-    assert fake.calls == ["instance-exists-by-provider-id", "instance-shutdown-by-provider-id"]
+    assert await lookup(fake).state(node) == state
+    assert fake.asked == asked
 
 
 @pytest.mark.parametrize("ask", [InstanceLookup.state, InstanceLookup.confirmed_gone])
-@pytest.mark.parametrize(
-    "error",
-    [
-        NotFound("gone"),
-        wrapped(NotFound("gone")),
-        Unavailable("down"),
-        Unimplemented("cannot"),
-        ValueError("odd"),
-        TimeoutError(),
-    ],
-    ids=["not found", "wrapped", "unavailable", "unimplemented", "foreign", "timeout"],
-)
+@pytest.mark.parametrize("error", [*UNCLEAR, NotFound("gone"), TimeoutError()], ids=repr)
 async def test_an_error_about_existence_is_never_an_absence(
-    ask: Callable[..., object], error: Exception
+    ask: Callable[..., Awaitable[object]], error: Exception
 ) -> None:
     """Nor does it reach the caller as NotFound through the old interface."""
-    fake = old(exists=False, exists_error=error)
-
     with pytest.raises(CloudError) as caught:
-        await ask(lookup(fake), WITH_ID)  # type: ignore[misc]
+        await ask(lookup(old(exists_error=error)), WITH_ID)
 
     assert not isinstance(caught.value, NotFound)
+    if isinstance(error, NotFound):
+        assert isinstance(caught.value, FailedPrecondition)
+        assert str(caught.value) == "existence of fake://12345 is unclear: gone"
 
 
 @pytest.mark.parametrize("error", [NotFound("gone"), Unavailable("down"), ValueError("odd")])
@@ -271,13 +264,6 @@ async def test_an_error_of_the_new_interface_is_passed_on(error: Exception) -> N
             await lookup(fake).confirmed_gone(WITH_ID)
 
 
-async def test_not_found_instead_of_false_is_explained() -> None:
-    fake = old(exists_error=NotFound("no such server"))
-
-    with pytest.raises(FailedPrecondition, match=r"fake://12345 is unclear: no such server"):
-        await lookup(fake).state(WITH_ID)
-
-
 async def test_old_interface_an_id_that_is_not_found_is_an_absence() -> None:
     fake = old(external_id_errors={"node0": NotFound("gone")}, exists=True)
 
@@ -286,34 +272,18 @@ async def test_old_interface_an_id_that_is_not_found_is_an_absence() -> None:
     assert fake.calls == ["instance-id", "instance-id"]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        wrapped(NotFound("gone")),
-        Unavailable("down"),
-        Unimplemented("cannot"),
-        ValueError("odd"),
-    ],
-    ids=["wrapped not found", "unavailable", "unimplemented", "foreign"],
-)
-async def test_old_interface_any_other_error_of_the_id_keeps_the_node(error: Exception) -> None:
+@pytest.mark.parametrize("ask", [InstanceLookup.state, InstanceLookup.confirmed_gone])
+@pytest.mark.parametrize("error", UNCLEAR, ids=repr)
+async def test_old_interface_any_other_error_of_the_id_keeps_the_node(
+    ask: Callable[..., Awaitable[object]], error: Exception
+) -> None:
     fake = old(external_id_errors={"node0": error}, exists=False)
 
-    with pytest.raises(CloudError) as state:
-        await lookup(fake).state(WITHOUT_ID)
-    with pytest.raises(CloudError) as gone:
-        await lookup(fake).confirmed_gone(WITHOUT_ID)
+    with pytest.raises(CloudError) as caught:
+        await ask(lookup(fake), WITHOUT_ID)
 
-    assert not isinstance(state.value, NotFound)
-    assert not isinstance(gone.value, NotFound)
-    assert fake.calls == ["instance-id", "instance-id"]
-
-
-async def test_old_interface_an_empty_id_is_asked_about() -> None:
-    fake = old(exists=False, shutdown_error=Unavailable("not asked"))
-
-    assert await lookup(fake).state(WITHOUT_ID) == GONE
-    assert fake.asked[1:] == [("instance-exists-by-provider-id", "fake://")]
+    assert not isinstance(caught.value, NotFound)
+    assert fake.calls == ["instance-id"]
 
 
 @pytest.mark.parametrize("error", [Unimplemented("x"), wrapped(Unimplemented("x"))])
@@ -343,15 +313,12 @@ async def test_the_last_question_is_about_existence_alone(v2: bool, exists: bool
     assert fake.calls == ["instance-exists" if v2 else "instance-exists-by-provider-id"]
 
 
-async def test_a_cloud_without_instances_says_so() -> None:
-    asking = InstanceLookup(Handle(Cloud(name="bare")))
-
+@pytest.mark.parametrize(
+    "ask", [InstanceLookup.addresses, InstanceLookup.state, InstanceLookup.metadata]
+)
+async def test_a_cloud_without_instances_says_so(ask: Callable[..., Awaitable[object]]) -> None:
     with pytest.raises(Unimplemented):
-        await asking.addresses(WITH_ID)
-    with pytest.raises(Unimplemented):
-        await asking.state(WITH_ID)
-    with pytest.raises(Unimplemented):
-        await asking.metadata(WITH_ID)
+        await ask(InstanceLookup(Handle(Cloud(name="bare"))), WITH_ID)
 
 
 async def test_cancellation_is_no_reason_to_fall_back() -> None:

@@ -49,43 +49,29 @@ async def test_an_installed_provider_is_loaded_and_opens(site: Site) -> None:
         assert cloud == Cloud(name="acme")
 
 
-def test_listing_imports_nothing(site: Site) -> None:
+def test_only_the_chosen_provider_is_imported(site: Site) -> None:
     site.install("ccm-bomb", "bomb", "acme_bomb:x", "raise SystemExit('imported')")
+    site.install("ccm-acme", "acme", "acme_chosen:open_cloud", GOOD)
 
     assert "bomb" in registry.available()
+    registry.load("acme")
+
     assert "acme_bomb" not in sys.modules
 
 
-def test_loading_imports_only_the_chosen(site: Site) -> None:
-    site.install("ccm-bomb", "bomb", "acme_bomb2:x", "raise SystemExit('imported')")
-    site.install("ccm-acme", "acme", "acme_chosen:open_cloud", GOOD)
-
-    registry.load("acme")
-
-    assert "acme_bomb2" not in sys.modules
-
-
-def test_an_unknown_name_gets_a_hint_and_the_list(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("name", "hint"), [("acme-clod", "; did you mean 'acme-cloud'?"), ("qqq", ".")]
+)
+def test_an_unknown_name_gets_the_list_and_maybe_a_hint(site: Site, name: str, hint: str) -> None:
     site.install("ccm-acme", "acme-cloud", "acme_a:x")
     site.install("ccm-zeta", "zeta", "acme_z:x")
 
     with pytest.raises(ProviderError) as caught:
-        registry.load("acme-clod")
+        registry.load(name)
 
-    text = str(caught.value)
-    assert "unknown cloud provider 'acme-clod'" in text
-    assert "did you mean 'acme-cloud'?" in text
-    assert "acme-cloud" in text.partition("Installed providers: ")[2]
-    assert "zeta" in text.partition("Installed providers: ")[2]
-
-
-def test_an_unknown_name_unlike_any_gets_the_list(site: Site) -> None:
-    site.install("ccm-zeta", "zeta", "acme_z:x")
-
-    with pytest.raises(ProviderError, match=r"unknown cloud provider 'qqq'.*zeta") as caught:
-        registry.load("qqq")
-
-    assert "did you mean" not in str(caught.value)
+    told, _, known = str(caught.value).partition(" Installed providers: ")
+    assert told == f"unknown cloud provider {name!r}{hint}"
+    assert {"acme-cloud", "zeta"} <= set(known.split(", "))
 
 
 def test_without_any_provider_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,12 +85,9 @@ def test_one_name_from_two_distributions_is_fatal_and_names_both(site: Site) -> 
     site.install("ccm-acme", "acme", "acme_one:x")
     site.install("other-acme", "acme", "acme_two:x", v="2.5")
 
-    with pytest.raises(ProviderError) as caught:
+    both = "'acme' is offered twice, by (ccm-acme 1.0|other-acme 2.5) and by (?!\\1)"
+    with pytest.raises(ProviderError, match=both):
         registry.available()
-
-    assert "'acme' is offered twice" in str(caught.value)
-    assert "ccm-acme 1.0" in str(caught.value)
-    assert "other-acme 2.5" in str(caught.value)
 
 
 def test_one_distribution_found_twice_is_no_conflict(
@@ -119,54 +102,38 @@ def test_one_distribution_found_twice_is_no_conflict(
     assert registry.available()["acme"].value == "acme_one:x"
 
 
-@pytest.mark.parametrize(
-    ("code", "cause"),
-    [
-        ("import nonexistent_vendor_sdk", "No module named 'nonexistent_vendor_sdk'"),
-        ("def broken(:", "SyntaxError"),
-        ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
-        ("", "AttributeError"),
-    ],
-    ids=["missing library", "syntax", "own error", "missing function"],
-)
-def test_a_broken_import_names_its_cause(
-    site: Site, code: str, cause: str, request: pytest.FixtureRequest
-) -> None:
-    module = f"acme_broken_{abs(hash(request.node.name))}"
-    site.install("ccm-acme", "acme", f"{module}:open_cloud", code)
-
-    with pytest.raises(ProviderError, match=r"of ccm-acme 1\.0 cannot be imported") as caught:
-        registry.load("acme")
-
-    assert cause in str(caught.value)
-    assert caught.value.__cause__ is not None
+UNUSABLE = {
+    "import nonexistent_vendor_sdk": "No module named 'nonexistent_vendor_sdk'",
+    "def broken(:": "SyntaxError",
+    "raise RuntimeError('no licence')": "RuntimeError: no licence",
+    "": "AttributeError",
+    "open_cloud = 3": "unusable4:open_cloud is not callable",
+    "async def open_cloud(ctx):\n    yield\n": 'decorated with @cloud.provider(sdk="1.0")',
+    "async def open_cloud(ctx):\n    return\n": 'decorated with @cloud.provider(sdk="1.0")',
+}
 
 
-def test_what_is_not_callable_is_refused(site: Site) -> None:
-    site.install("ccm-acme", "acme", "acme_number:open_cloud", "open_cloud = 3")
-
-    with pytest.raises(ProviderError, match="acme_number:open_cloud is not callable"):
-        registry.load("acme")
-
-
-@pytest.mark.parametrize("sdk", ["2.0", "1.1", "0.9"])
-def test_another_sdk_version_is_refused_by_name(site: Site, sdk: str) -> None:
-    module = f"acme_sdk_{sdk.replace('.', '_')}"
-    site.install("ccm-acme", "acme", f"{module}:open_cloud", GOOD.replace('"1.0"', f'"{sdk}"'))
+@pytest.mark.parametrize("code", UNUSABLE)
+def test_what_is_no_provider_is_refused_with_the_cause(site: Site, code: str) -> None:
+    site.install("ccm-acme", "acme", f"unusable{list(UNUSABLE).index(code)}:open_cloud", code)
 
     with pytest.raises(ProviderError) as caught:
         registry.load("acme")
 
-    assert f"'acme' of ccm-acme 1.0 needs SDK {sdk}" in str(caught.value)
-    assert registry.SDK_VERSION in str(caught.value)
+    imported = "cannot be imported" not in str(caught.value)
+    assert UNUSABLE[code] in str(caught.value)
+    assert (caught.value.__cause__ is None) is imported
+    assert imported or "of ccm-acme 1.0 cannot" in str(caught.value)
 
 
-@pytest.mark.parametrize(("number", "sdk"), [(0, "one"), (1, "1"), (2, "1.0.0"), (3, "")])
-def test_a_version_that_is_none_is_refused(site: Site, number: int, sdk: str) -> None:
-    module = f"acme_version_{number}"
+@pytest.mark.parametrize("sdk", ["2.0", "1.1", "0.9", "one", "1", "1.0.0", ""])
+def test_another_sdk_version_is_refused_by_name(site: Site, sdk: str) -> None:
+    module = f"acme_sdk_{sdk.replace('.', '_')}"
     site.install("ccm-acme", "acme", f"{module}:open_cloud", GOOD.replace('"1.0"', f'"{sdk}"'))
+    is_version = sdk in ("2.0", "1.1", "0.9")
+    said = f"needs SDK {sdk}, this is 1.0;" if is_version else "it must look like '1.0'"
 
-    with pytest.raises(ProviderError, match=r"it must look like '1\.0'"):
+    with pytest.raises(ProviderError, match=f"'acme' of ccm-acme 1.0 .*{said}"):
         registry.load("acme")
 
 
@@ -194,12 +161,3 @@ async def test_the_decorator_makes_a_context_manager() -> None:
         assert cloud.name == "c"
         assert not closed
     assert closed
-
-
-@pytest.mark.parametrize("line", ["yield", "return"])
-def test_a_forgotten_decorator_is_told(site: Site, line: str) -> None:
-    code = f"async def open_cloud(ctx):\n    {line}\n"
-    site.install("ccm-bare", "bare", f"acme_bare_{line}:open_cloud", code)
-
-    with pytest.raises(ProviderError, match=r'decorated with @cloud\.provider\(sdk="1\.0"\)'):
-        registry.load("bare")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from ccm.cloud import (
@@ -23,27 +24,11 @@ from ccm.cloud import (
     needs_health_check,
     requests_only_local_traffic,
 )
-from ccm.model import ObjectMeta, ServiceSpec, names
-from ccm.model.service import (
-    LoadBalancerIngress,
-    LoadBalancerStatus,
-    ServiceStatus,
-)
-from ccm.model.service import PortStatus as WirePort
+from ccm.model import names
+from ccm.model.service import ServiceStatus
+from ccm.testing.builders import service
 
 F = names.FINALIZER_LOAD_BALANCER
-
-
-def service(
-    *,
-    annotations: dict[str, str] | None = None,
-    finalizers: list[str] | None = None,
-    **spec: Any,
-) -> Service:
-    return Service(
-        metadata=ObjectMeta(name="web", annotations=annotations, finalizers=finalizers),
-        spec=ServiceSpec(**spec),
-    )
 
 
 def annotated(text: str) -> Service:
@@ -156,7 +141,7 @@ def test_a_health_check_without_a_port_is_none() -> None:
     [(None, False), ([], False), (["foo"], False), ([F], True), (["foo", F, "bar"], True)],
 )
 def test_the_finalizer(finalizers: list[str] | None, found: bool) -> None:
-    assert has_load_balancer_finalizer(service(finalizers=finalizers)) is found
+    assert has_load_balancer_finalizer(service(finalizers=finalizers or ())) is found
 
 
 def of(**fields: Any) -> Status:
@@ -191,32 +176,25 @@ def test_equality_of_statuses(one: Status, other: Status, equal: bool) -> None:
 
 
 def test_the_status_in_the_words_of_the_sdk() -> None:
-    ingress = [
-        LoadBalancerIngress(ip="1.2.3.4", ip_mode="Proxy"),
-        LoadBalancerIngress(ip="1.2.3.5", ip_mode="VIP"),
-        LoadBalancerIngress(
-            hostname="lb.example", ports=[WirePort(port=80, protocol="TCP", error="Busy")]
-        ),
+    port = {"port": 80, "protocol": "TCP", "error": "Busy"}
+    given = [
+        {"ip": "1.2.3.4", "ipMode": "Proxy"},
+        {"ip": "1.2.3.5", "ipMode": "VIP"},
+        {"hostname": "lb.example", "ports": [port]},
     ]
-    given = Service(
-        metadata=ObjectMeta(name="web"),
-        status=ServiceStatus(load_balancer=LoadBalancerStatus(ingress=ingress)),
-    )
+    status = msgspec.convert({"loadBalancer": {"ingress": given}}, ServiceStatus)
 
-    assert load_balancer_status(given) == Status(
+    assert load_balancer_status(msgspec.structs.replace(service(), status=status)) == Status(
         ingress=(
             Ingress(ip="1.2.3.4", ip_mode="Proxy"),
             Ingress(ip="1.2.3.5", ip_mode="VIP"),
-            Ingress(
-                hostname="lb.example", ports=(PortStatus(port=80, protocol="TCP", error="Busy"),)
-            ),
+            Ingress(hostname="lb.example", ports=(PortStatus(port=80, error="Busy"),)),
         )
     )
 
 
 def test_the_default_name() -> None:
-    uid = "0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"
-    given = Service(metadata=ObjectMeta(name="web", uid=uid))
+    given = service(uid="0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9")
 
     assert default_load_balancer_name(given) == "a0a1b2c3d4e5f60718293a4b5c6d7e8f"
     assert len(default_load_balancer_name(given)) == 32

@@ -44,6 +44,11 @@ def even(text: str) -> int:
     return number
 
 
+NO_PINS: Any = msgspec.field(default_factory=list)
+NO_IMAGES: Any = msgspec.field(default_factory=dict)
+EVEN = cloud.setting("Two.", parse=even, expects="be an even number")
+
+
 class Config(cloud.Settings, frozen=True, kw_only=True, rename="camel"):
     url: Annotated[str, cloud.setting("Where the API is.")]
     api_token: Annotated[str, cloud.setting("For the API.", file="tokenFile")]
@@ -53,14 +58,10 @@ class Config(cloud.Settings, frozen=True, kw_only=True, rename="camel"):
     timeout: timedelta = timedelta(minutes=1)
     zone: Zone = Zone.NORTH
     cache: Path | None = None
-    pins: Annotated[list[str], cloud.setting("For nothing.", secret=True)] = msgspec.field(
-        default_factory=list
-    )
-    ports: Annotated[int, cloud.setting("Two.", parse=even, expects="be an even number")] | None = (
-        None
-    )
+    pins: Annotated[list[str], cloud.setting("For nothing.", secret=True)] = NO_PINS
+    ports: Annotated[int, EVEN] | None = None
     balancers: Balancers = Balancers()
-    images: dict[str, Image] = msgspec.field(default_factory=dict)
+    images: dict[str, Image] = NO_IMAGES
     extra: Any = None
 
     def __post_init__(self) -> None:

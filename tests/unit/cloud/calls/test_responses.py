@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -41,9 +42,7 @@ GOOD: list[tuple[Callable[..., object], object]] = [
     (Zones.get_zone_by_node_name, Zone(failure_domain="z", region="r")),
     (Instances.node_addresses, ()),
     (Instances.node_addresses, FULL.addresses),
-    (InstancesV2.instance_metadata, None),
-    (InstancesV2.instance_metadata, InstanceMetadata()),
-    (InstancesV2.instance_metadata, FULL),
+    *((InstancesV2.instance_metadata, answer) for answer in (None, InstanceMetadata(), FULL)),
     (InstanceStates.instance_state, InstanceState(exists=False)),
     (InstanceStates.instance_state, InstanceState(exists=True, power=Power.SHUTDOWN)),
     (Inventory.list_instances, InstanceListing(instances=[RECORD], requests=3)),
@@ -54,77 +53,48 @@ GOOD: list[tuple[Callable[..., object], object]] = [
     (Routes.list_routes, [Route(destination_cidr="10.0.0.0/24", target_node="n")]),
 ]
 
-NO_TEXT = ipaddress.ip_address("10.0.0.1")
+METADATA, LISTING = InstancesV2.instance_metadata, Inventory.list_instances
+metadata: Any = InstanceMetadata  # with any fields, as a provider without type checks gives them
+listing: Any = InstanceListing
+record: Any = InstanceRecord
+state: Any = InstanceState
+zone: Any = Zone
+ingress: Any = Ingress
+NO_TEXT: Any = ipaddress.ip_address("10.0.0.1")
+WITHOUT_METADATA = record(name="n", power=Power.RUNNING, metadata=None)
+BAD_MODE = Status(ingress=[ingress(ip_mode="vip")])
 BAD: list[tuple[Callable[..., object], object, str]] = [
     (InstancesV2.instance_exists, None, "None, not True or False"),
     (Instances.instance_id, None, "None, not text"),
     (Zones.get_zone_by_node_name, None, "None, not a Zone"),
-    (Zones.get_zone_by_node_name, Zone(region=7), "7 as region, not text"),  # type: ignore[arg-type]
+    (Zones.get_zone_by_node_name, zone(region=7), "7 as region, not text"),
     (Instances.node_addresses, None, "None, not a sequence of NodeAddress"),
     (Instances.node_addresses, "10.0.0.1", "'10.0.0.1', not a sequence of NodeAddress"),
     (Instances.node_addresses, ["10.0.0.1"], "'10.0.0.1', not a NodeAddress"),
+    (Instances.node_addresses, [address("InternalIP", NO_TEXT)], "as address, not text"),
+    (METADATA, {}, "{}, not an InstanceMetadata"),
+    (METADATA, metadata(provider_id=7), "7 as provider_id, not text"),
+    (METADATA, metadata(addresses=None), "None as addresses, not a sequence of NodeAddress"),
+    (METADATA, metadata(additional_labels=()), "() as additional_labels, not a mapping"),
     (
-        Instances.node_addresses,
-        [address("InternalIP", NO_TEXT)],  # type: ignore[arg-type]
-        "as address, not text",
-    ),
-    (InstancesV2.instance_metadata, {}, "{}, not an InstanceMetadata"),
-    (
-        InstancesV2.instance_metadata,
-        InstanceMetadata(provider_id=7),  # type: ignore[arg-type]
-        "7 as provider_id, not text",
-    ),
-    (
-        InstancesV2.instance_metadata,
-        InstanceMetadata(addresses=None),  # type: ignore[arg-type]
-        "None as addresses, not a sequence of NodeAddress",
-    ),
-    (
-        InstancesV2.instance_metadata,
-        InstanceMetadata(additional_labels=()),  # type: ignore[arg-type]
-        "() as additional_labels, not a mapping",
-    ),
-    (
-        InstancesV2.instance_metadata,
-        InstanceMetadata(additional_labels={"cores": 4}),  # type: ignore[dict-item]
+        METADATA,
+        metadata(additional_labels={"cores": 4}),
         "4 as additional_labels['cores'], not text",
     ),
     (InstanceStates.instance_state, None, "None, not an InstanceState"),
-    (InstanceStates.instance_state, InstanceState(exists=0), "0 as exists, not True or False"),  # type: ignore[arg-type]
-    (InstanceStates.instance_state, InstanceState(exists=True), "None as power, not a Power"),
-    (Inventory.list_instances, [RECORD], "not an InstanceListing"),
-    (
-        Inventory.list_instances,
-        InstanceListing(instances=[RECORD], requests="1"),  # type: ignore[arg-type]
-        "'1' as requests, not a number",
-    ),
-    (
-        Inventory.list_instances,
-        InstanceListing(instances={}),  # type: ignore[arg-type]
-        "{} as instances, not a sequence of InstanceRecord",
-    ),
-    (
-        Inventory.list_instances,
-        InstanceListing(instances=[FULL]),  # type: ignore[list-item]
-        "not an InstanceRecord",
-    ),
-    (
-        Inventory.list_instances,
-        InstanceListing(
-            instances=[InstanceRecord(name="n", power=Power.RUNNING, metadata=None)]  # type: ignore[arg-type]
-        ),
-        "None as metadata, not an InstanceMetadata",
-    ),
+    (InstanceStates.instance_state, state(exists=0), "0 as exists, not True or False"),
+    (InstanceStates.instance_state, state(exists=True), "None as power, not a Power"),
+    (LISTING, [RECORD], "not an InstanceListing"),
+    (LISTING, listing(instances=[RECORD], requests="1"), "'1' as requests, not a number"),
+    (LISTING, listing(instances={}), "{} as instances, not a sequence of InstanceRecord"),
+    (LISTING, listing(instances=[FULL]), "not an InstanceRecord"),
+    (LISTING, listing(instances=[WITHOUT_METADATA]), "None as metadata, not an InstanceMetadata"),
     # Above all no absence: that would end a deletion with the load balancer still there.
     (LoadBalancer.get_load_balancer, False, "False, not a Status"),
     (LoadBalancer.get_load_balancer, "", "'', not a Status"),
     (LoadBalancer.get_load_balancer, [], "[], not a Status"),
     (LoadBalancer.ensure_load_balancer, None, "None, not a Status"),
-    (
-        LoadBalancer.ensure_load_balancer,
-        Status(ingress=[Ingress(ip_mode="vip")]),  # type: ignore[arg-type]
-        "'vip' as ip_mode, not 'VIP' or 'Proxy'",
-    ),
+    (LoadBalancer.ensure_load_balancer, BAD_MODE, "'vip' as ip_mode, not 'VIP' or 'Proxy'"),
     (LoadBalancerDigests.list_load_balancers, ["x"], "'x', not a LoadBalancerRecord"),
     (Routes.list_routes, None, "None, not a sequence of Route"),
 ]

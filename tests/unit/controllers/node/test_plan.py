@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from typing import Any
-
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +9,8 @@ from hypothesis import strategies as st
 from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node import plan
 from ccm.model import Node, NodeAddress, Taint, names
-from ccm.model.patches import Patch
 from ccm.testing.builders import node, uninitialized_taint
+from tests.unit.controllers.cluster import patched
 
 U = uninitialized_taint()
 OURS = ("fake",)
@@ -68,61 +64,11 @@ answers = st.builds(
 )
 
 
-def merged(before: Node, patch: Patch) -> Node:
-    """The node after a patch of the shapes that the plan makes."""
-    plain = msgspec.to_builtins(before)
-    for part in ("metadata", "spec", "status"):
-        for key, value in patch.get(part, {}).items():
-            if key in ("uid", "resourceVersion"):
-                assert plain["metadata"][key] == value
-            elif key == "labels":
-                plain["metadata"]["labels"] = {**before.labels, **value}
-            elif key == "addresses":
-                assert value[-1] == {"$patch": "replace"}
-                plain["status"]["addresses"] = value[:-1]
-            elif value is None:
-                plain[part].pop(key, None)
-            else:
-                plain[part][key] = value
-    return msgspec.convert(plain, Node)
-
-
-def shuffled(mapping: Any, seed: int) -> dict[str, str]:
-    entries = list(mapping.items())
-    random.Random(seed).shuffle(entries)
-    return dict(entries)
-
-
-@given(nodes, answers, st.integers())
-def test_planning_is_repeatable(before: Node, answer: InstanceMetadata, seed: int) -> None:
-    metadata = msgspec.structs.replace(
-        before.metadata, labels=shuffled(before.labels, seed) or None
-    )
-    same_node = msgspec.structs.replace(before, metadata=metadata)
-    same_answer = InstanceMetadata(
-        provider_id=answer.provider_id,
-        instance_type=answer.instance_type,
-        zone=answer.zone,
-        region=answer.region,
-        addresses=tuple(answer.addresses),
-        additional_labels=shuffled(answer.additional_labels, seed),
-    )
-
-    first, second = plan.initialization(before, answer), plan.initialization(same_node, same_answer)
-
-    assert first.patch == second.patch
-    assert sorted(first.warnings) == sorted(second.warnings)
-    assert plan.label_patch(before) == plan.label_patch(same_node)
-    assert plan.address_patch(before, answer.addresses) == plan.address_patch(
-        same_node, same_answer.addresses
-    )
-
-
 @given(nodes, answers)
 def test_what_was_initialised_needs_nothing_more(before: Node, answer: InstanceMetadata) -> None:
     patch = plan.address_patch(before, answer.addresses)
-    addressed = before if patch is None else merged(before, patch)
-    after = merged(addressed, plan.initialization(addressed, answer).patch)
+    addressed = before if patch is None else patched(before, patch)
+    after = patched(addressed, plan.initialization(addressed, answer).patch)
 
     assert not any(taint.key == names.TAINT_UNINITIALIZED for taint in after.taints)
     assert [taint for taint in before.taints if taint.key != names.TAINT_UNINITIALIZED] == list(
@@ -143,7 +89,7 @@ def test_what_was_initialised_needs_nothing_more(before: Node, answer: InstanceM
 def test_labels_in_step_stay_so(before: Node) -> None:
     patch = plan.label_patch(before)
 
-    assert patch is None or plan.label_patch(merged(before, patch)) is None
+    assert patch is None or plan.label_patch(patched(before, patch)) is None
 
 
 @given(addresses, addresses)
@@ -155,15 +101,6 @@ def test_lists_differ_exactly_if_the_order_within_a_type_does(
 
     assert plan.addresses_differ(old, new) is (sorted_by_type(old) != sorted_by_type(new))
     assert plan.addresses_differ(old, new) is plan.addresses_differ(new, old)
-
-
-def test_inputs_are_left_alone() -> None:
-    given_addresses = [NodeAddress(type="InternalIP", address="10.0.0.1")]
-    before = node(taints=[U], addresses=[NodeAddress(type="Hostname", address="n")])
-
-    plan.desired_addresses(before, given_addresses)
-
-    assert given_addresses == [NodeAddress(type="InternalIP", address="10.0.0.1")]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,17 +10,17 @@ import pytest
 from structlog.testing import capture_logs
 
 from ccm.base import clock
-from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, Unauthenticated, Unavailable
 from ccm.cloud.lookup import InstanceLookup
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
 from ccm.controllers.nodelifecycle.plan import BRAKE_WINDOW_S, Protection
-from ccm.model import Node, ObjectReference
+from ccm.model import Node
 from ccm.model.times import format_time
 from ccm.testing.builders import node as build
 from ccm.testing.clock import advance
 from ccm.testing.fakes import FakeCloud
+from tests.unit.controllers.cluster import Cluster
 
 pytestmark = pytest.mark.virtual_time
 
@@ -34,53 +34,6 @@ def silent(name: str) -> Node:
 
 def ready(name: str) -> Node:
     return build(name, provider_id=f"fake://{name}", uid=f"uid-{name}", ready="True")
-
-
-class Cache:
-    """A cache of nodes that the test fills; also the API, which refuses nothing."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
-        self.deleted: list[str] = []
-        self.store = self
-
-    def get(self, name: str) -> Node | None:
-        return self.nodes.get(name)
-
-    def add_handler(
-        self, *, name: str, on_add: Any, on_update: Any, on_delete: Callable[[Node], None]
-    ) -> None:
-        del name
-        self._added, self._updated, self._gone = on_add, on_update, on_delete
-
-    async def wait_synced(self, timeout_s: float) -> None:
-        del timeout_s
-
-    def put(self, new: Node) -> None:
-        old = self.nodes.get(new.name)
-        self.nodes[new.name] = new
-        if old is None:
-            self._added(new, False)
-        else:
-            self._updated(old, new)
-
-    def drop(self, name: str) -> None:
-        self._gone(self.nodes.pop(name))
-
-    async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
-        del uid
-        self.deleted.append(name)
-
-    async def patch_strategic(self, name: str, patch: Mapping[str, Any], **_: str) -> Node:
-        return self.nodes[name]
-
-    patch_merge = patch_strategic
-
-    def remove_handler(self, handler: object) -> None:
-        """The test ends anyway."""
-
-    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
-        """Events are dropped."""
 
 
 class Cloudy(FakeCloud):
@@ -101,22 +54,18 @@ class Cloudy(FakeCloud):
 
 
 @asynccontextmanager
-async def running(fake: FakeCloud, protection: Protection | None = None) -> AsyncIterator[Cache]:
-    cache: Any = Cache()
-    controller = NodeLifecycleController(
-        nodes=cache,
-        api=cache,
+async def running(fake: FakeCloud, protection: Protection | None = None) -> AsyncIterator[Cluster]:
+    cluster = Cluster()
+    made = NodeLifecycleController(
+        nodes=cluster.informer,
+        api=cluster,
         lookup=InstanceLookup(Handle(fake.cloud())),
         schemes=("fake",),
-        events=cache,
+        events=cluster,
         settings=Settings(workers=4, period_s=5.0, protection=protection or Protection()),
     )
-    task = spawn(controller.controller.run(), name="controller")
-    await advance(0)
-    try:
-        yield cache
-    finally:
-        await cancel_and_join(task)
+    async with cluster.running(made.controller):
+        yield cluster
 
 
 def said(lines: list[Any], text: str, level: str | None = None) -> int:
@@ -126,20 +75,20 @@ def said(lines: list[Any], text: str, level: str | None = None) -> int:
 @pytest.mark.parametrize("end", ["ready", "gone", "answered"])
 async def test_a_trouble_ends_however_its_last_node_leaves_it(end: str) -> None:
     fake = Cloudy(a=Unavailable("down"))
-    async with running(fake) as cache:
+    async with running(fake) as cluster:
         with capture_logs() as lines:
             for _ in range(2):
-                cache.put(silent("a"))
+                cluster.put(silent("a"))
                 await advance(6)
                 if end == "ready":
-                    cache.put(ready("a"))
+                    cluster.put(ready("a"))
                 elif end == "gone":
-                    cache.drop("a")
+                    cluster.drop("a")
                 else:
                     trouble, fake.errors = fake.errors, {}
                     await advance(60)
                     fake.errors = trouble
-                    cache.put(ready("a"))
+                    cluster.put(ready("a"))
 
     assert said(lines, TROUBLE, "warning") == 2
     assert said(lines, OVER) == 2
@@ -148,11 +97,11 @@ async def test_a_trouble_ends_however_its_last_node_leaves_it(end: str) -> None:
 async def test_an_error_about_a_node_that_went_away_is_no_trouble() -> None:
     fake = Cloudy(a=Unavailable("down"))
     fake.delay_s = 1.0
-    async with running(fake) as cache:
+    async with running(fake) as cluster:
         with capture_logs() as lines:
-            cache.put(silent("a"))
+            cluster.put(silent("a"))
             await advance(0.5)
-            cache.drop("a")
+            cluster.drop("a")
             await advance(2)
 
     assert fake.questions("a") == 1
@@ -161,11 +110,11 @@ async def test_an_error_about_a_node_that_went_away_is_no_trouble() -> None:
 
 async def test_when_an_outage_ends_for_one_node_the_others_are_asked_about_at_once() -> None:
     fake = Cloudy(a=Unavailable("down"), b=Unavailable("down"))
-    async with running(fake) as cache:
-        cache.put(silent("a"))
+    async with running(fake) as cluster:
+        cluster.put(silent("a"))
         await advance(60)  # by now a is left alone for minutes
         before = fake.questions("a")
-        cache.put(silent("b"))
+        cluster.put(silent("b"))
         await advance(1)
         fake.errors.clear()
         await advance(11)
@@ -175,8 +124,8 @@ async def test_when_an_outage_ends_for_one_node_the_others_are_asked_about_at_on
 
 async def test_refused_credentials_are_not_tried_every_few_seconds() -> None:
     fake = Cloudy(a=Unauthenticated("no"))
-    async with running(fake) as cache:
-        cache.put(silent("a"))
+    async with running(fake) as cluster:
+        cluster.put(silent("a"))
         await advance(29)
         assert fake.questions("a") == 1
         await advance(10)
@@ -188,34 +137,34 @@ async def test_a_hold_is_said_once() -> None:
     fake = FakeCloud()
     answers = iter([False, True] * 100)
     fake._exists = lambda: next(answers)  # type: ignore[method-assign]
-    async with running(fake) as cache:
+    async with running(fake) as cluster:
         with capture_logs() as lines:
-            cache.put(silent("a"))
+            cluster.put(silent("a"))
             await advance(21)
 
-        assert cache.deleted == []
+        assert cluster.deleted == []
     assert said(lines, "node held") == 1
     assert fake.calls.count("instance-exists") >= 8
 
 
 async def test_a_brake_lets_so_many_nodes_be_deleted_in_a_while() -> None:
     """On the day when the cloud denies every instance, most of the cluster survives."""
-    async with running(FakeCloud(exists=False), Protection(most_deletions=3)) as cache:
-        deleted: list[str] = cache.deleted
+    async with running(FakeCloud(exists=False), Protection(most_deletions=3)) as cluster:
+        deleted: list[str] = cluster.deleted
         with capture_logs() as lines:
             for number in range(10):
-                cache.put(silent(f"n{number}"))
+                cluster.put(silent(f"n{number}"))
             await advance(BRAKE_WINDOW_S / 2)
             for name in set(deleted):
-                cache.drop(name)
+                cluster.drop(name)
             assert len(deleted) == 3
 
             await advance(BRAKE_WINDOW_S / 2 + 10)
-            for name in set(deleted) & cache.nodes.keys():
-                cache.drop(name)
+            for name in set(deleted) & set(cluster.informer.store.keys()):
+                cluster.drop(name)
             assert len(set(deleted)) == 6
 
-            kept = cache.nodes.keys() - set(deleted)
+            kept = set(cluster.informer.store.keys()) - set(deleted)
     warned = [line["node"] for line in lines if line["event"] == "node held"]
     assert len(kept) == 4
     assert all(warned.count(name) == 1 for name in kept)
@@ -224,13 +173,13 @@ async def test_a_brake_lets_so_many_nodes_be_deleted_in_a_while() -> None:
 async def test_a_young_node_is_not_deleted_before_its_time() -> None:
     fake = FakeCloud(exists=False)
     young = build("a", provider_id="fake://a", ready="False", created=format_time(clock.now()))
-    async with running(fake, Protection(least_age_s=60)) as cache:
+    async with running(fake, Protection(least_age_s=60)) as cluster:
         with capture_logs() as lines:
-            cache.put(young)
-            cache.put(silent("old"))
+            cluster.put(young)
+            cluster.put(silent("old"))
             await advance(58)
-            assert set(cache.deleted) == {"old"}
+            assert set(cluster.deleted) == {"old"}
             await advance(8)
-            assert "a" in cache.deleted
+            assert "a" in cluster.deleted
 
     assert said(lines, "node held", "info") == 1

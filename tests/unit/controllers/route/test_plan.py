@@ -10,8 +10,9 @@ import pytest
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import plan
 from ccm.controllers.route.plan import DeletionReason
-from ccm.model import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, names
+from ccm.model import Node
 from ccm.model.cidr import Network, overlap, parse_cidr
+from ccm.testing.builders import node as build
 
 RANGES = plan.parse_ranges("10.120.0.0/16,a000::/8")
 
@@ -23,12 +24,7 @@ def network(text: str) -> Network:
 
 
 def node(name: str, *cidrs: str, ip: str = "") -> Node:
-    addresses = [address("InternalIP", ip)] if ip else None
-    return Node(
-        metadata=ObjectMeta(name=name, uid=f"uid-{name}"),
-        spec=NodeSpec(pod_cidrs=list(cidrs) or None),
-        status=NodeStatus(addresses=addresses),
-    )
+    return build(name, pod_cidrs=cidrs, addresses=[address("InternalIP", ip)] if ip else ())
 
 
 def route(target: str, cidr: str, name: str = "", *, ip: str = "", **fields: bool) -> Route:
@@ -246,37 +242,6 @@ def test_overlaps_are_those_a_look_at_each_would_find() -> None:
         assert list(index.with_(one)) == expected
 
 
-@pytest.mark.parametrize(
-    ("status", "reason", "routed", "keep", "expected"),
-    [
-        (None, "", True, False, ("False", "RouteCreated")),
-        (None, "", False, False, ("True", "NoRouteCreated")),
-        ("False", "RouteCreated", True, False, None),
-        ("False", "CalicoIsUp", True, False, ("False", "RouteCreated")),
-        ("False", "CalicoIsUp", True, True, None),
-        ("False", "CalicoIsUp", False, True, ("True", "NoRouteCreated")),
-        ("True", "SomeOtherReason", False, False, ("True", "NoRouteCreated")),
-        ("False", "RouteCreated", False, False, ("True", "NoRouteCreated")),
-        ("True", "NoRouteCreated", False, False, None),
-        ("Unknown", "RouteCreated", True, False, ("False", "RouteCreated")),
-    ],
-)
-def test_condition(
-    status: str | None, reason: str, routed: bool, keep: bool, expected: tuple[str, str] | None
-) -> None:
-    conditions = (
-        [NodeCondition(type=names.CONDITION_NETWORK_UNAVAILABLE, status=status, reason=reason)]
-        if status
-        else None
-    )
-    subject = Node(metadata=ObjectMeta(name="a"), status=NodeStatus(conditions=conditions))
-
-    patch = plan.condition_patch(subject, created=routed, now="then", keep_foreign_reason=keep)
-
-    found = patch and patch["status"]["conditions"][0]
-    assert (found and (found["status"], found["reason"])) == expected
-
-
 def test_the_condition_as_it_is_written() -> None:
     patch = plan.condition_patch(node("a"), created=True, now="2026-01-01T00:00:00Z")
 
@@ -295,20 +260,6 @@ def test_the_condition_as_it_is_written() -> None:
             ]
         },
     }
-
-
-@pytest.mark.parametrize(
-    ("new", "counts"),
-    [
-        (node("a", "10.120.0.0/24", ip="10.0.0.1"), False),
-        (node("a", "10.120.1.0/24", ip="10.0.0.1"), True),
-        (node("a", "10.120.0.0/24", ip="10.0.0.2"), True),
-        (node("a", ip="10.0.0.1"), True),
-    ],
-)
-def test_which_changes_matter(new: Node, counts: bool) -> None:
-    old = node("a", "10.120.0.0/24", ip="10.0.0.1")
-    assert plan.concerns_routes(old, new, targets=()) is counts
 
 
 @pytest.mark.parametrize(

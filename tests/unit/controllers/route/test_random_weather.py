@@ -7,13 +7,11 @@ import random
 import pytest
 
 from ccm.testing.clock import advance, elapsed_s
-from tests.unit.controllers.route.world import Stage
+from tests.unit.controllers.route.world import A, B, running
 
 pytestmark = pytest.mark.virtual_time
 
-pytestmark = pytest.mark.virtual_time
-
-CIDRS = ("10.120.0.0/24", "10.120.1.0/24", "10.120.2.0/24")
+CIDRS = (A, B, "10.120.2.0/24")
 NODES = ("a", "b", "c")
 LATENCIES_S = (0, 0.5, 3, 9)
 PAUSES_S = (0, 0.1, 1, 5, 11, 30)
@@ -24,16 +22,15 @@ SOON_S = 90.0
 @pytest.mark.parametrize("seed", range(60))
 async def test_routes_are_right_soon_after(seed: int) -> None:
     rng = random.Random(seed)
-    stage = Stage(concurrency=rng.choice((1, 2, 200)))
     log = []
-    async with stage.running():
+    async with running(concurrency=rng.choice((1, 2, 200))) as stage:
         for _ in range(rng.randint(5, 40)):
             name, cidrs = rng.choice(NODES), rng.sample(CIDRS, rng.choice((0, 1, 1, 1, 1, 2)))
             log.append(f"{elapsed_s():.1f} {name} {cidrs}")
             if cidrs:
                 stage.node(name, *cidrs, ip=f"10.0.0.{rng.randint(1, 3)}")
             else:
-                stage.remove(name)
+                stage.drop(name)
             stage.cloud.latency_s = rng.choice(LATENCIES_S)
             await advance(rng.choice(PAUSES_S))
         stage.cloud.latency_s = 0

@@ -17,22 +17,6 @@ def compared(now: float, times: Times = TIMES) -> Schedule:
     return schedule
 
 
-def test_nothing_is_due_until_something_asks() -> None:
-    schedule = Schedule(TIMES)
-    assert schedule.due == math.inf
-    assert not schedule.begin(1e9)
-
-
-def test_changes_wait_for_others_and_for_the_interval() -> None:
-    schedule = compared(100.0)
-    schedule.soon(104.0)
-    assert schedule.due == 110.0
-    assert not schedule.begin(109.9)
-    assert schedule.begin(110.0)
-    schedule.soon(200.0)
-    assert schedule.due == 200.5
-
-
 def test_reasons_only_bring_a_comparison_forward() -> None:
     schedule = compared(100.0)
     schedule.finished([300.0, 400.0, 50.0], safety_s=600.0)

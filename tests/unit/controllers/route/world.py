@@ -1,27 +1,27 @@
-"""A small world for the route controller: a cache, an API server and a cloud in memory."""
+"""A small world for the route controller: nodes and a cloud in memory."""
 
 from __future__ import annotations
 
 import asyncio
-import builtins
 import contextlib
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from ccm.base import clock
-from ccm.base.tasks import cancel_and_join, spawn
-from ccm.cloud.errors import CloudError
-from ccm.cloud.types import Route, address
+from ccm.cloud import Cloud, Route, address
+from ccm.cloud.calls.handle import Handle
 from ccm.controllers.route import plan
 from ccm.controllers.route.controller import RouteController, Settings
 from ccm.controllers.route.schedule import Times
-from ccm.kube.errors import NotFound
-from ccm.kube.informer import Informer
-from ccm.model import Node, NodeSpec, NodeStatus, ObjectMeta, ObjectReference
-from ccm.testing.clock import settle
+from ccm.model import ObjectReference
+from ccm.testing import builders
+from tests.unit.controllers.cluster import Cluster
 
+A, B = "10.120.0.0/24", "10.120.1.0/24"
 RANGES = plan.parse_ranges("10.120.0.0/16")
 
 
@@ -32,30 +32,31 @@ class FakeRoutes:
         self.routes: list[Route] = []
         self.log: list[str] = []
         self.at: list[float] = []
-        self.faults: dict[str, CloudError] = {}
+        self.faults: dict[str, Exception] = {}
         self.slow: set[str] = set()
         self.open: dict[str, asyncio.Event] = {}
         self.latency_s = 0.0
         self.under_way = 0
         self.most = 0
 
-    async def list(self) -> Sequence[Route]:
+    async def list_routes(self, cluster_name: str) -> Sequence[Route]:
         self.at.append(clock.monotonic())
         listed = tuple(self.routes)
-        await self.handle("list")
+        await self.handle("list", cluster_name)
         return listed
 
-    async def create(self, name_hint: str, route: Route) -> None:
-        await self.handle(f"create {route.target_node} {route.destination_cidr}")
+    async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
+        await self.handle(f"create {route.target_node} {route.destination_cidr}", cluster_name)
         name = f"{name_hint}-{route.destination_cidr}"
         self.routes.append(dataclasses.replace(route, name=name))
 
-    async def delete(self, route: Route) -> None:
-        await self.handle(f"delete {route.target_node} {route.destination_cidr}")
+    async def delete_route(self, cluster_name: str, route: Route) -> None:
+        await self.handle(f"delete {route.target_node} {route.destination_cidr}", cluster_name)
         if route in self.routes:
             self.routes.remove(route)
 
-    async def handle(self, what: str) -> None:
+    async def handle(self, what: str, cluster_name: str) -> None:
+        assert cluster_name == "c1"
         self.log.append(what)
         self.under_way += 1
         self.most = max(self.most, self.under_way)
@@ -70,109 +71,78 @@ class FakeRoutes:
         finally:
             self.under_way -= 1
 
-    def changes(self) -> builtins.list[str]:
+    def changes(self) -> list[str]:
         return [entry for entry in self.log if entry != "list"]
 
     def present(self) -> set[tuple[str, str]]:
         return {(route.target_node, route.destination_cidr) for route in self.routes}
 
 
-class FakeApi:
-    patch_merge: Any = None
-    get: Any = None
+class Stage(Cluster):
+    """A cluster whose nodes have Pod ranges, and its cloud."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.conditions: list[tuple[str, str, str]] = []
-        self.error: Exception | None = None
-
-    async def patch_strategic(
-        self, name: str, patch: Mapping[str, Any], *, namespace: str = "", subresource: str = ""
-    ) -> Node:
-        assert subresource == "status"
-        if self.error is not None:
-            raise self.error
-        (condition,) = patch["status"]["conditions"]
-        self.conditions.append((name, condition["status"], condition["reason"]))
-        return self.stage.conditioned(name, condition)
-
-
-class Stage:
-    """A controller over a cache that the test fills."""
-
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self.cloud = FakeRoutes()
-        self.api = FakeApi(self)
-        self.events: list[tuple[str, str, str]] = []
-        self.informer: Informer[Node] = Informer(None, resource="nodes")  # type: ignore[arg-type]
-        self.version = 0
-        self.controller = RouteController(
-            nodes=self.informer,
-            api=self.api,
-            cloud=self.cloud,
-            ranges=RANGES,
-            events=self,
-            settings=Settings(**timed(settings)),
-            rng=random.Random(1),
-        )
+        self.told: list[tuple[str, str, str]] = []
 
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
-        assert reference.api_version == "v1"
-        self.events.append((reference.name, kind, reason))
+        super().event(reference, kind, reason, message)
+        self.told.append((reference.name, kind, reason))
 
-    def node(self, name: str, *cidrs: str, ip: str = "10.0.0.1", uid: str = "") -> None:
-        self.version += 1
+    @property
+    def conditions(self) -> list[tuple[str, str, str]]:
+        """Every condition that was written: node, status, reason."""
+        written = [(name, patch["status"]["conditions"]) for name, patch in self.patches]
+        return [(name, one["status"], one["reason"]) for name, (one,) in written]
+
+    def node(self, name: str, *cidrs: str, ip: str = "10.0.0.1", uid: str | None = None) -> None:
+        addresses = [address("InternalIP", ip)]
+        made = builders.node(name, pod_cidrs=cidrs, addresses=addresses, uid=uid, ready=None)
         old = self.informer.store.get(name)
-        self.informer._content.upsert(
-            Node(
-                metadata=ObjectMeta(
-                    name=name, uid=uid or f"uid-{name}", resource_version=str(self.version)
-                ),
-                spec=NodeSpec(pod_cidrs=list(cidrs) or None),
-                status=NodeStatus(
-                    addresses=[address("InternalIP", ip)],
-                    conditions=old.status.conditions if old else None,
-                ),
-            )
-        )
+        if old is not None:
+            conditions = old.status.conditions
+            status = msgspec.structs.replace(made.status, conditions=conditions)
+            made = msgspec.structs.replace(made, status=status)
+        self.put(made)
 
-    def conditioned(self, name: str, condition: Mapping[str, Any]) -> Node:
-        from ccm.model import NodeCondition
 
-        old = self.informer.store.get(name)
-        if old is None:
-            raise NotFound(status=404, reason="NotFound", message="gone")
-        self.version += 1
-        changed = Node(
-            metadata=ObjectMeta(name=name, uid=old.uid, resource_version=str(self.version)),
-            spec=old.spec,
-            status=NodeStatus(
-                addresses=list(old.addresses),
-                conditions=[
-                    NodeCondition(
-                        type=condition["type"],
-                        status=condition["status"],
-                        reason=condition["reason"],
-                    )
-                ],
-            ),
-        )
-        self.informer._content.upsert(changed)
-        return changed
+def made(target: str, cidr: str, name: str = "r0", **fields: Any) -> Route:
+    return Route(destination_cidr=cidr, target_node=target, name=name, **fields)
 
-    def remove(self, name: str) -> None:
-        self.informer._content.remove(name)
 
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        self.informer._content.complete()
-        task = spawn(self.controller.controller.run(), name="controller")
-        try:
-            await settle()
-            yield
-            assert not task.done()
-        finally:
-            await cancel_and_join(task)
+def spread(nodes: int) -> dict[str, str]:
+    """That many nodes, each with a range of its own."""
+    return {f"n{number}": f"10.120.{number}.0/24" for number in range(nodes)}
+
+
+@contextlib.asynccontextmanager
+async def running(
+    nodes: Mapping[str, str] | None = None,
+    *,
+    routes: Sequence[Route] = (),
+    slow: Collection[str] = (),
+    faults: Mapping[str, Exception] | None = None,
+    latency_s: float = 0.0,
+    **settings: Any,
+) -> AsyncIterator[Stage]:
+    """The controller at work, over nodes with one range each and routes that were there."""
+    stage = Stage()
+    for name, cidr in (nodes or {}).items():
+        stage.node(name, cidr)
+    stage.cloud.routes, stage.cloud.slow = list(routes), set(slow)
+    stage.cloud.faults, stage.cloud.latency_s = dict(faults or {}), latency_s
+    controller = RouteController(
+        nodes=stage.informer,
+        api=stage,
+        handle=Handle(Cloud(name="fake", routes=stage.cloud), cluster_name="c1"),
+        ranges=RANGES,
+        events=stage,
+        settings=Settings(**timed(settings)),
+        rng=random.Random(1),
+    )
+    async with stage.running(controller.controller):
+        yield stage
 
 
 def timed(settings: Mapping[str, Any]) -> dict[str, Any]:

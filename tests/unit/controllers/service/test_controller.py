@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
 from ccm.kube.errors import Conflict, ServerError
-from tests.unit.controllers.service.world import KEY, F, World
+from tests.unit.controllers.service.world import KEY, F, World, served, started
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.row("service-sync-02", "service-idle-01")
 async def test_a_new_service_gets_finalizer_balancer_and_address() -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
+    async with started("n1") as world:
         world.service()
         await world.pass_time(1)
 
@@ -36,13 +35,8 @@ async def test_a_new_service_gets_finalizer_balancer_and_address() -> None:
 @pytest.mark.parametrize("damage", ["finalizer", "status", "both"])
 @pytest.mark.row("service-repair-01")
 async def test_what_somebody_took_away_comes_back(damage: str) -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
+    async with served() as world:
         address = world.address()
-        world.forget()
-
         if damage != "status":
             world.meta(finalizers=None)
         if damage != "finalizer":
@@ -59,8 +53,7 @@ async def test_what_somebody_took_away_comes_back(damage: str) -> None:
 @pytest.mark.row("service-repair-01")
 @pytest.mark.parametrize("damage", ["finalizer", "status"])
 async def test_what_somebody_took_away_during_a_call_comes_back_after_it(damage: str) -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service()
         await world.pass_time(1)
         address = world.address()
@@ -81,8 +74,7 @@ async def test_what_somebody_took_away_during_a_call_comes_back_after_it(damage:
 
 
 async def test_a_service_made_anew_during_a_call_gets_nothing_of_the_old_one() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.balancers.slow.add("ensure")
         world.service()
         await world.pass_time(1)
@@ -115,12 +107,7 @@ async def test_a_service_made_anew_before_a_write_gets_nothing_of_the_old_one() 
 
 @pytest.mark.row("service-repair-01")
 async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.forget()
-
+    async with served() as world:
         for _ in range(100):
             world.wipe_status()
             await world.pass_time(0.1)
@@ -132,10 +119,7 @@ async def test_somebody_who_insists_does_not_keep_us_busy() -> None:
 
 @pytest.mark.row("service-retry-01")
 async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
-    world = World()
-    world.node("n1")
-    world.balancers.faults["ensure"] = Internal("boom")
-    async with world.running():
+    async with started("n1", faults={"ensure": Internal("boom")}) as world:
         world.service()
         await world.pass_time(2000)
 
@@ -151,12 +135,7 @@ async def test_failures_come_back_after_5_10_20_to_300_seconds() -> None:
 @pytest.mark.parametrize("operation", ["ensure", "get", "delete", "update"])
 @pytest.mark.row("service-retry-02")
 async def test_come_back_later_is_obeyed_from_every_call_and_told_nobody(operation: str) -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.forget()
+    async with served("n1") as world:
         world.balancers.faults[operation] = RetryAfter("not yet", seconds=42)
         if operation == "update":
             world.node("n2")
@@ -183,17 +162,11 @@ async def test_come_back_later_is_obeyed_from_every_call_and_told_nobody(operati
 
 @pytest.mark.row("service-elsewhere-01")
 async def test_a_service_served_elsewhere_is_left_alone() -> None:
-    world = World()
-    world.balancers.faults["ensure"] = ImplementedElsewhere("not ours")
-    async with world.running():
+    async with started(faults={"ensure": ImplementedElsewhere("not ours")}) as world:
         world.service()
         await world.pass_time(1000)
 
-        assert world.balancers.calls == ["ensure"]
-        assert world.finalizers() == [F]
-        assert world.address() == ""
-        assert world.reasons()[0] == "EnsuringLoadBalancer"
-        assert "EnsuredLoadBalancer" not in world.reasons()
+        assert (world.balancers.calls, world.finalizers(), world.address()) == (["ensure"], [F], "")
 
 
 @pytest.mark.row("service-order-02")
@@ -211,8 +184,7 @@ async def test_without_the_finalizer_the_provider_is_not_called() -> None:
 
 @pytest.mark.row("service-wire-02")
 async def test_a_write_that_meets_another_keeps_both() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.before_write = lambda: world.meta(finalizers=["late"])
         world.service()
         await world.pass_time(1)
@@ -226,8 +198,7 @@ async def test_a_write_that_meets_another_keeps_both() -> None:
 
 @pytest.mark.row("service-deleting-01")
 async def test_a_service_deleted_before_its_finalizer_was_written_is_not_served() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.before_write = world.delete
         world.service()
         await world.pass_time(10)
@@ -237,9 +208,7 @@ async def test_a_service_deleted_before_its_finalizer_was_written_is_not_served(
 
 
 async def test_a_lagging_cache_does_not_repeat_work() -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
+    async with started("n1") as world:
         world.service()
         world.cache_lags = True
         await world.pass_time(1)
@@ -251,31 +220,20 @@ async def test_a_lagging_cache_does_not_repeat_work() -> None:
         assert len(world.patches) == writes == 2
 
 
-@pytest.mark.row("service-label-01")
-async def test_a_label_costs_nothing_and_an_annotation_one_ensure() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.forget()
-
-        world.meta(labels={"a": "b"})
-        await world.pass_time(1)
-        assert world.balancers.log == []
-        world.meta(annotations={"a": "b"})
-        await world.pass_time(1)
-        assert world.balancers.calls == ["ensure"]
-
-
-@pytest.mark.row("service-annotations-01")
-async def test_only_annotations_with_the_providers_prefixes_count() -> None:
-    world = World(cloud={"service_annotations": ("lb.fake.io/",)})
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.forget()
-
-        world.meta(annotations={"kubectl.kubernetes.io/last-applied": "x"})
+@pytest.mark.row("service-label-01", "service-annotations-01")
+@pytest.mark.parametrize(
+    ("prefixes", "nothing"),
+    [
+        (None, {"labels": {"a": "b"}}),
+        (("lb.fake.io/",), {"annotations": {"kubectl.kubernetes.io/last-applied": "x"}}),
+    ],
+    ids=["a label", "an annotation without the provider's prefix"],
+)
+async def test_some_metadata_costs_nothing_and_an_annotation_one_ensure(
+    prefixes: tuple[str, ...] | None, nothing: dict[str, Any]
+) -> None:
+    async with served(cloud={"service_annotations": prefixes}) as world:
+        world.meta(**nothing)
         await world.pass_time(1)
         assert world.balancers.log == []
         world.meta(annotations={"lb.fake.io/size": "2"})
@@ -285,8 +243,7 @@ async def test_only_annotations_with_the_providers_prefixes_count() -> None:
 
 @pytest.mark.row("service-class-01", "service-sync-07")
 async def test_a_class_that_is_not_claimed_is_never_touched() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service(load_balancer_class=None, loadBalancerClass="theirs", finalizers=[F])
         await world.pass_time(1)
         world.change(type="ClusterIP", loadBalancerClass=None)
@@ -296,19 +253,6 @@ async def test_a_class_that_is_not_claimed_is_never_touched() -> None:
 
         assert (world.balancers.log, world.patches, world.events) == ([], [], [])
         assert world.finalizers() == [F]
-
-
-@pytest.mark.row("service-class-02")
-async def test_a_claimed_class_is_served() -> None:
-    world = World()
-    async with world.running(classes=("mine",)):
-        world.service(loadBalancerClass="mine")
-        await world.pass_time(1)
-        world.delete()
-        await world.pass_time(1)
-
-        assert world.balancers.calls == ["ensure", "get", "delete"]
-        assert KEY not in world.objects
 
 
 @pytest.mark.row("service-priority-01")
@@ -345,8 +289,7 @@ async def test_other_services_are_never_touched(type_: str) -> None:
 
 @pytest.mark.row("service-sync-03")
 async def test_a_finalizer_that_is_there_saves_a_write() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service(finalizers=[F])
         await world.pass_time(1)
 
@@ -355,8 +298,7 @@ async def test_a_finalizer_that_is_there_saves_a_write() -> None:
 
 @pytest.mark.row("service-write-01")
 async def test_a_status_that_always_conflicts_is_written_later_without_a_second_ensure() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service(finalizers=[F])
         conflict = Conflict(status=409, reason="Conflict", message="modified")
         world.write_faults = [conflict] * 5
@@ -374,9 +316,7 @@ async def test_a_status_that_always_conflicts_is_written_later_without_a_second_
 
 @pytest.mark.row("service-write-02")
 async def test_a_service_that_vanishes_before_its_status_is_no_failure() -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
+    async with started("n1") as world:
         world.service(finalizers=[F])
         world.before_write = world.vanish
         await world.pass_time(1)
@@ -387,12 +327,7 @@ async def test_a_service_that_vanishes_before_its_status_is_no_failure() -> None
 
 @pytest.mark.row("service-write-03")
 async def test_the_newest_service_is_given_to_the_provider() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.forget()
-
+    async with served() as world:
         world.change(loadBalancerIP="192.0.2.9")
         world.node("n1")
         await world.pass_time(10)
@@ -401,9 +336,7 @@ async def test_the_newest_service_is_given_to_the_provider() -> None:
 
 
 async def test_a_provider_that_never_returns_holds_up_its_own_service_only() -> None:
-    world = World()
-    world.balancers.slow.add("ensure")
-    async with world.running(workers=2):
+    async with started(slow="ensure", workers=2) as world:
         world.service("stuck")
         await world.pass_time(1)
         world.balancers.slow.clear()
@@ -415,9 +348,7 @@ async def test_a_provider_that_never_returns_holds_up_its_own_service_only() -> 
 
 
 async def test_a_service_changed_while_it_is_ensured_is_ensured_again() -> None:
-    world = World()
-    world.balancers.slow.add("ensure")
-    async with world.running():
+    async with started(slow="ensure") as world:
         world.service()
         await world.pass_time(1)
         world.change(loadBalancerIP="192.0.2.9")

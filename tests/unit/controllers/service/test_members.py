@@ -7,7 +7,7 @@ import pytest
 from ccm.base import clock, metrics
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter
 from ccm.model import names
-from tests.unit.controllers.service.world import World, autoscaler_taint
+from tests.unit.controllers.service.world import World, autoscaler_taint, served, started
 
 pytestmark = pytest.mark.virtual_time
 
@@ -18,9 +18,7 @@ def sample(name: str) -> float:
 
 @pytest.mark.row("service-burst-01")
 async def test_one_node_added_to_a_quiet_cluster_is_a_member_within_two_seconds() -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
+    async with started("n1") as world:
         world.service("a")
         world.service("b")
         await world.pass_time(60)
@@ -40,12 +38,7 @@ async def test_one_node_added_to_a_quiet_cluster_is_a_member_within_two_seconds(
 
 @pytest.mark.row("service-burst-01")
 async def test_a_crowd_of_nodes_costs_one_update() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
-
+    async with served() as world:
         for number in range(100):
             world.node(f"n{number:03}")
             await world.pass_time(0.05)
@@ -56,27 +49,21 @@ async def test_a_crowd_of_nodes_costs_one_update() -> None:
 
 @pytest.mark.row("service-burst-01")
 async def test_nodes_that_never_pause_are_members_after_ten_seconds() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service()
         await world.pass_time(60)
         world.balancers.at.clear()
-        started = clock.monotonic()
+        began = clock.monotonic()
 
         for number in range(50):
             world.node(f"n{number:03}")
             await world.pass_time(0.5)
 
-        assert [round(at - started, 1) for at in world.balancers.at] == [10, 20]
+        assert [round(at - began, 1) for at in world.balancers.at] == [10, 20]
 
 
 async def test_the_burst_window_can_be_set() -> None:
-    world = World()
-    async with world.running(quiet_s=0.2, longest_wait_s=1):
-        world.service()
-        await world.pass_time(60)
-        world.forget()
-
+    async with served(quiet_s=0.2, longest_wait_s=1) as world:
         world.node("n1")
         await world.pass_time(0.25)
 
@@ -96,13 +83,7 @@ async def test_the_burst_window_can_be_set() -> None:
 )
 @pytest.mark.row("service-nodes-05")
 async def test_changes_that_cost_no_call(change: dict[str, object]) -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
-
+    async with served("n1") as world:
         world.node("n1", **change)
         await world.pass_time(60)
 
@@ -122,14 +103,7 @@ async def test_changes_that_cost_no_call(change: dict[str, object]) -> None:
 async def test_changes_that_cost_one_update(
     change: dict[str, object], members: tuple[str, ...]
 ) -> None:
-    world = World()
-    world.node("n1")
-    world.node("n2")
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
-
+    async with served("n1", "n2") as world:
         world.node("n2", **change)
         await world.pass_time(60)
 
@@ -138,14 +112,7 @@ async def test_changes_that_cost_one_update(
 
 @pytest.mark.row("service-nodes-06")
 async def test_a_tainted_or_deleting_node_leaves_with_the_next_change() -> None:
-    world = World()
-    for name in ("n1", "n2", "n3"):
-        world.node(name)
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
-
+    async with served("n1", "n2", "n3") as world:
         world.node("n2", taints=[autoscaler_taint()])
         world.node("n3", deleting=True)
         await world.pass_time(60)
@@ -157,8 +124,7 @@ async def test_a_tainted_or_deleting_node_leaves_with_the_next_change() -> None:
 
 @pytest.mark.row("service-nodes-07")
 async def test_without_nodes_the_balancer_is_made_and_people_are_warned() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service()
         await world.pass_time(1)
 
@@ -175,12 +141,7 @@ async def test_without_nodes_the_balancer_is_made_and_people_are_warned() -> Non
 
 @pytest.mark.row("service-update-01")
 async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
+    async with served("n1") as world:
         errors = sample("service_controller_nodesync_error_total")
         world.balancers.faults["update"] = Internal("boom")
 
@@ -198,12 +159,7 @@ async def test_a_failed_update_is_tried_again_as_an_update_then_as_an_ensure() -
 
 
 async def test_a_provider_that_asked_to_wait_is_not_called_because_of_another_node() -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
+    async with served("n1") as world:
         world.balancers.faults["update"] = RetryAfter("not yet", seconds=60)
 
         for name in ("n2", "n3"):
@@ -213,31 +169,29 @@ async def test_a_provider_that_asked_to_wait_is_not_called_because_of_another_no
         assert world.balancers.calls == ["update"]
 
 
-@pytest.mark.row("service-update-02")
-async def test_a_failed_update_of_a_balancer_that_is_gone_is_no_failure() -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
-        world.balancers.faults["update"] = Internal("boom")
+@pytest.mark.row("service-update-02", "service-update-04")
+@pytest.mark.parametrize(
+    ("error", "calls"),
+    [(Internal("boom"), ["update", "get"]), (ImplementedElsewhere("not ours"), ["update"])],
+    ids=["the balancer is gone", "changed elsewhere"],
+)
+async def test_an_update_that_is_not_needed_is_no_failure(
+    error: Exception, calls: list[str]
+) -> None:
+    async with served("n1") as world:
+        world.balancers.faults["update"] = error
         world.balancers.held.clear()
 
         world.node("n2")
         await world.pass_time(1000)
 
-        assert world.balancers.calls == ["update", "get"]
+        assert world.balancers.calls == calls
         assert world.events == []
 
 
 @pytest.mark.row("service-update-03")
 async def test_a_failed_question_after_a_failed_update_changes_nothing() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
+    async with served() as world:
         world.balancers.faults = {"update": Internal("boom"), "get": Internal("bang")}
 
         world.node("n1")
@@ -247,52 +201,9 @@ async def test_a_failed_question_after_a_failed_update_changes_nothing() -> None
         assert world.messages[0].endswith("boom")
 
 
-@pytest.mark.row("service-update-04")
-async def test_members_changed_elsewhere_are_no_failure() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
-        world.balancers.faults["update"] = ImplementedElsewhere("not ours")
-
-        world.node("n1")
-        await world.pass_time(1000)
-
-        assert world.balancers.calls == ["update"]
-        assert world.events == []
-
-
-async def test_flapping_nodes_during_a_slow_ensure_cost_one_update_after_it() -> None:
-    world = World()
-    world.node("n1")
-    world.balancers.slow.add("ensure")
-    async with world.running():
-        world.service()
-        for _ in range(20):
-            world.node("n2")
-            await world.pass_time(1.5)
-            world.remove_node("n2")
-            await world.pass_time(1.5)
-        world.node("n2")
-        await world.pass_time(5)
-        assert world.balancers.calls == ["ensure"]
-
-        world.balancers.release.set()
-        await world.pass_time(5)
-        world.node("n3")
-        await world.pass_time(5)
-
-        assert world.balancers.of("update")[-1] == ("web", ("n1", "n2", "n3"))
-        assert len(world.balancers.of("update")) <= 2
-
-
 async def test_a_node_that_comes_during_a_slow_ensure_is_a_member_after_it() -> None:
     """Its burst ended during the call, and nothing else may happen for a long time."""
-    world = World()
-    world.node("n1")
-    world.balancers.slow.add("ensure")
-    async with world.running():
+    async with started("n1", slow="ensure") as world:
         world.service()
         await world.pass_time(1)
         world.node("n2")
@@ -306,10 +217,7 @@ async def test_a_node_that_comes_during_a_slow_ensure_is_a_member_after_it() -> 
 
 
 async def test_a_burst_that_outlasts_an_ensure_costs_one_update_at_its_end() -> None:
-    world = World()
-    world.node("n1")
-    world.balancers.slow.add("ensure")
-    async with world.running():
+    async with started("n1", slow="ensure") as world:
         world.service()
         await world.pass_time(5)
         world.node("n2")
@@ -325,13 +233,7 @@ async def test_a_burst_that_outlasts_an_ensure_costs_one_update_at_its_end() -> 
 
 @pytest.mark.row("service-burst-01")
 async def test_a_look_at_a_service_during_a_burst_changes_no_members() -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
-
+    async with served("n1") as world:
         world.node("n2")
         await world.pass_time(0.5)
         world.wipe_status()
@@ -344,12 +246,7 @@ async def test_a_look_at_a_service_during_a_burst_changes_no_members() -> None:
 
 
 async def test_members_that_could_not_be_given_are_given_during_the_next_burst() -> None:
-    world = World()
-    world.node("n1")
-    async with world.running():
-        world.service()
-        await world.pass_time(60)
-        world.forget()
+    async with served("n1") as world:
         world.balancers.faults["update"] = Internal("boom")
         world.node("n2")
         await world.pass_time(2)
@@ -393,8 +290,7 @@ async def test_a_slow_update_never_takes_a_newer_node_away() -> None:
 
 @pytest.mark.row("service-metrics-01")
 async def test_metrics_of_a_change_of_nodes() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service()
         await world.pass_time(60)
         updates = sample("service_controller_loadbalancer_sync_total")

@@ -89,31 +89,17 @@ def test_who_needs_cleanup(given: Service, needs: bool) -> None:
     assert plan.needs_cleanup(given, {"mine"}) is needs
 
 
+def record(state: State, applied: Service | None = None) -> Record:
+    return Record(applied=applied or service(finalizers=[F]), state=state)
+
+
+MARKED, CLUSTER_IP = service(finalizers=[F]), service("ClusterIP")
+DYING, OTHERS = service(finalizers=[F], deleting=True), service(finalizers=["foo"], deleting=True)
+THEIRS = service(loadBalancerClass="theirs", finalizers=[F])
+THEIRS_DYING = service(loadBalancerClass="theirs", finalizers=[F], deleting=True)
+
+
 @pytest.mark.row("service-deleting-01")
-@pytest.mark.parametrize(
-    ("given", "served", "action"),
-    [
-        (service(), False, Action.ENSURE),
-        (service(finalizers=[F]), True, Action.ENSURE),
-        (service("ClusterIP"), False, Action.NOTHING),
-        (service("ClusterIP"), True, Action.REMOVE),
-        (service("ClusterIP", finalizers=[F]), False, Action.REMOVE),
-        (service(finalizers=[F], deleting=True), False, Action.REMOVE),
-        (service(finalizers=["foo"], deleting=True), False, Action.NOTHING),
-        (service(finalizers=["foo"], deleting=True), True, Action.REMOVE),
-        (service(loadBalancerClass="theirs", finalizers=[F]), False, Action.NOTHING),
-        (service(loadBalancerClass="theirs", finalizers=[F], deleting=True), False, Action.NOTHING),
-    ],
-)
-def test_what_is_done(given: Service, served: bool, action: Action) -> None:
-    record = Record(applied=given) if served else None
-    assert plan.decide(given, record, Rules(), members_due=False) is action
-
-
-def record(state: State, **fields: Any) -> Record:
-    return Record(applied=service(finalizers=[F]), state=state, **fields)
-
-
 @pytest.mark.parametrize(
     ("now", "known", "members_due", "action"),
     [
@@ -121,14 +107,23 @@ def record(state: State, **fields: Any) -> Record:
         (None, record(State.PENDING), False, Action.REMOVE_VANISHED),
         (None, record(State.REMOVED), False, Action.FORGET),
         (service(uid="other"), record(State.APPLIED), False, Action.REMOVE_VANISHED),
-        (service(finalizers=[F]), record(State.UNVERIFIED), True, Action.VERIFY),
-        (service(finalizers=[F]), record(State.PENDING), True, Action.ENSURE),
-        (service(finalizers=[F]), record(State.REMOVED), False, Action.ENSURE),
-        (service(finalizers=[F]), record(State.APPLIED), True, Action.UPDATE),
-        (service(finalizers=[F]), record(State.APPLIED), False, Action.NOTHING),
+        (service(), None, False, Action.ENSURE),
+        (MARKED, record(State.UNVERIFIED), True, Action.VERIFY),
+        (MARKED, record(State.PENDING), True, Action.ENSURE),
+        (MARKED, record(State.REMOVED), False, Action.ENSURE),
+        (MARKED, record(State.APPLIED), True, Action.UPDATE),
+        (MARKED, record(State.APPLIED), False, Action.NOTHING),
         (service(), record(State.APPLIED), False, Action.REPAIR),
         (service(loadBalancerIP="192.0.2.9"), record(State.APPLIED), True, Action.ENSURE),
-        (service(finalizers=[F], deleting=True), record(State.APPLIED), True, Action.REMOVE),
+        (CLUSTER_IP, None, False, Action.NOTHING),
+        (CLUSTER_IP, record(State.PENDING, CLUSTER_IP), False, Action.REMOVE),
+        (service("ClusterIP", finalizers=[F]), None, False, Action.REMOVE),
+        (DYING, None, False, Action.REMOVE),
+        (DYING, record(State.APPLIED), True, Action.REMOVE),
+        (OTHERS, None, False, Action.NOTHING),
+        (OTHERS, record(State.PENDING, OTHERS), False, Action.REMOVE),
+        (THEIRS, None, False, Action.NOTHING),
+        (THEIRS_DYING, None, False, Action.NOTHING),
     ],
     ids=lambda value: value.name.lower() if isinstance(value, Action) else "",
 )
@@ -192,34 +187,23 @@ def test_which_changes_need_an_ensure(changed: Service, needs: bool) -> None:
 
 @pytest.mark.row("service-change-01")
 @pytest.mark.parametrize(
-    ("old", "new", "needs"),
+    ("field", "old", "new", "needs"),
     [
-        (service(ports=[port(targetPort=20)]), service(ports=[port(targetPort=21)]), True),
-        (service(ports=[port(targetPort=22)]), service(ports=[port(targetPort="dns")]), True),
-        (
-            service(ports=[port(appProtocol="http")]),
-            service(ports=[port(appProtocol="tcp")]),
-            True,
-        ),
-        (
-            service(ports=[port(appProtocol="http")]),
-            service(ports=[port(appProtocol="http")]),
-            False,
-        ),
-        (service(externalIPs=["a"]), service(externalIPs=["b"]), True),
-        (service(externalIPs=["a", "b"]), service(externalIPs=["b", "a"]), True),
-        (
-            service(ports=[port(), port(port=81)]),
-            service(ports=[port(port=81), port()]),
-            True,
-        ),
-        (service(ipFamilies=["IPv4"]), service(ipFamilies=["IPv4", "IPv6"]), True),
-        (service(ipFamilies=["IPv4"]), service(ipFamilies=["IPv4"]), False),
-        (service(ipFamilies=["IPv4", "IPv6"]), service(ipFamilies=["IPv6", "IPv4"]), False),
+        ("ports", [port(targetPort=20)], [port(targetPort=21)], True),
+        ("ports", [port(targetPort=22)], [port(targetPort="dns")], True),
+        ("ports", [port(appProtocol="http")], [port(appProtocol="tcp")], True),
+        ("ports", [port(appProtocol="http")], [port(appProtocol="http")], False),
+        ("ports", [port(), port(port=81)], [port(port=81), port()], True),
+        ("externalIPs", ["a"], ["b"], True),
+        ("externalIPs", ["a", "b"], ["b", "a"], True),
+        ("ipFamilies", ["IPv4"], ["IPv4", "IPv6"], True),
+        ("ipFamilies", ["IPv4"], ["IPv4"], False),
+        ("ipFamilies", ["IPv4", "IPv6"], ["IPv6", "IPv4"], False),
     ],
 )
-def test_changes_inside_lists(old: Service, new: Service, needs: bool) -> None:
-    assert plan.needs_ensure(old, new, None) is needs
+def test_changes_inside_lists(field: str, old: Any, new: Any, needs: bool) -> None:
+    before, after = (service(**spec) for spec in ({field: old}, {field: new}))
+    assert plan.needs_ensure(before, after, None) is needs
 
 
 @pytest.mark.row("service-annotations-01")
@@ -262,58 +246,36 @@ def test_a_finalizer_is_never_added_in_vain(given: Service) -> None:
         plan.finalizer_patch(given)
 
 
+IP, VIP = {"ip": "192.0.2.1"}, {"ip": "192.0.2.1", "ipMode": "VIP"}
+PROXY = {"ip": "192.0.2.1", "ipMode": "Proxy"}
+NAMED: Any = {"hostname": "lb.example"}
+BROKEN = [PortStatus(port=80), PortStatus(port=53, protocol="UDP", error="Busy")]
+BROKEN_WIRE = [
+    {"port": 80, "protocol": "TCP"},
+    {"port": 53, "protocol": "UDP", "error": "Busy"},
+]
+
+
 @pytest.mark.row("service-status-01")
 @pytest.mark.parametrize(
-    ("ingress", "wanted", "written"),
+    ("present", "wanted", "written"),
     [
-        (None, Status(), None),
-        ([], Status(), None),
-        (
-            None,
-            Status(ingress=[Ingress(ip="192.0.2.1")]),
-            [{"ip": "192.0.2.1"}],
-        ),
-        ([{"ip": "192.0.2.1"}], Status(ingress=[Ingress(ip="192.0.2.1")]), None),
-        ([{"ip": "192.0.2.1", "ipMode": "VIP"}], Status(ingress=[Ingress(ip="192.0.2.1")]), None),
-        (
-            [{"ip": "192.0.2.1", "ipMode": "VIP"}],
-            Status(ingress=[Ingress(ip="192.0.2.1", ip_mode="Proxy")]),
-            [{"ip": "192.0.2.1", "ipMode": "Proxy"}],
-        ),
-        (
-            [{"ip": "192.0.2.1"}],
-            Status(
-                ingress=[
-                    Ingress(
-                        hostname="lb.example",
-                        ports=[
-                            PortStatus(port=80),
-                            PortStatus(port=53, protocol="UDP", error="Busy"),
-                        ],
-                    )
-                ]
-            ),
-            [
-                {
-                    "hostname": "lb.example",
-                    "ports": [
-                        {"port": 80, "protocol": "TCP"},
-                        {"port": 53, "protocol": "UDP", "error": "Busy"},
-                    ],
-                }
-            ],
-        ),
+        (None, None, None),
+        ([], None, None),
+        (None, Ingress(ip="192.0.2.1"), IP),
+        ([IP], Ingress(ip="192.0.2.1"), None),
+        ([VIP], Ingress(ip="192.0.2.1"), None),
+        ([VIP], Ingress(ip="192.0.2.1", ip_mode="Proxy"), PROXY),
+        ([IP], Ingress(**NAMED, ports=BROKEN), {**NAMED, "ports": BROKEN_WIRE}),
     ],
 )
 def test_patches_of_the_status(
-    ingress: list[dict[str, Any]] | None, wanted: Status, written: list[dict[str, Any]] | None
+    present: list[dict[str, Any]] | None, wanted: Ingress | None, written: dict[str, Any] | None
 ) -> None:
-    patch = plan.status_patch(service(ingress=ingress), wanted)
+    patch = plan.status_patch(service(ingress=present), Status(ingress=[wanted] if wanted else ()))
 
-    expected = {
-        "metadata": {"resourceVersion": "7"},
-        "status": {"loadBalancer": {"ingress": written}},
-    }
+    bound = {"metadata": {"resourceVersion": "7"}}
+    expected = {**bound, "status": {"loadBalancer": {"ingress": [written]}}}
     assert patch == (expected if written else None)
 
 

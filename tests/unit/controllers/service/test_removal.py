@@ -6,56 +6,14 @@ import pytest
 
 from ccm.cloud.errors import ImplementedElsewhere, Internal
 from ccm.kube.errors import ServerError
-from tests.unit.controllers.service.world import KEY, F, World
+from tests.unit.controllers.service.world import KEY, F, World, served, started
 
 pytestmark = pytest.mark.virtual_time
 
 
-@pytest.mark.row("service-sync-05")
-async def test_a_deleted_service_loses_balancer_then_finalizer() -> None:
-    world = World()
-    async with world.running():
-        world.service(finalizers=["foo"])
-        await world.pass_time(1)
-        world.forget()
-
-        world.delete()
-        await world.pass_time(1)
-
-        assert world.balancers.calls == ["get", "delete"]
-        assert world.balancers.held == {}
-        assert world.finalizers() == ["foo"]
-        assert world.reasons() == ["DeletingLoadBalancer", "DeletedLoadBalancer"]
-        assert len(world.patches) == 1
-        world.meta(labels={"a": "b"})
-        await world.pass_time(1000)
-        assert world.balancers.calls == ["get", "delete"]
-        assert len(world.patches) == 1
-
-
-@pytest.mark.row("service-sync-04")
-async def test_a_service_of_another_type_loses_its_balancer_and_status() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.forget()
-
-        world.change(type="ClusterIP")
-        await world.pass_time(1)
-
-        assert world.balancers.held == {}
-        assert (world.finalizers(), world.address()) == ([], "")
-        world.change(type="LoadBalancer")
-        await world.pass_time(1)
-        assert world.finalizers() == [F]
-        assert len(world.balancers.held) == 1
-
-
 @pytest.mark.row("service-cleanup-01")
 async def test_our_finalizer_never_holds_a_service_for_ever_whoever_put_it_there() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service()
         await world.pass_time(1)
         world.change(type="ClusterIP")
@@ -73,8 +31,7 @@ async def test_our_finalizer_never_holds_a_service_for_ever_whoever_put_it_there
 @pytest.mark.row("service-sync-04")
 async def test_a_service_that_wants_a_balancer_again_in_the_middle_of_a_removal_gets_one() -> None:
     """The load balancer is gone, but the finalizer could not be taken away yet."""
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service()
         await world.pass_time(1)
         world.write_faults = [ServerError(status=500, reason="Boom", message="no")]
@@ -91,12 +48,7 @@ async def test_a_service_that_wants_a_balancer_again_in_the_middle_of_a_removal_
 
 @pytest.mark.row("service-delete-01")
 async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.forget()
-
+    async with served() as world:
         world.vanish()
         await world.pass_time(1)
 
@@ -107,8 +59,7 @@ async def test_a_service_that_vanished_without_our_finalizer_loses_its_balancer(
 
 @pytest.mark.row("service-delete-02")
 async def test_a_service_deleted_without_our_finalizer_but_with_another_loses_it_too() -> None:
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service(finalizers=["foo"])
         await world.pass_time(1)
         world.forget()
@@ -147,8 +98,7 @@ async def test_a_service_that_loses_its_finalizer_while_it_waits_for_its_cleanup
 @pytest.mark.row("service-elsewhere-01")
 async def test_a_service_served_elsewhere_loses_our_finalizer_all_the_same() -> None:
     """Whichever of the provider's calls says so."""
-    world = World()
-    async with world.running():
+    async with started() as world:
         world.service()
         await world.pass_time(1)
         world.balancers.faults["get"] = ImplementedElsewhere("not ours")
@@ -161,12 +111,7 @@ async def test_a_service_served_elsewhere_loses_our_finalizer_all_the_same() -> 
 
 @pytest.mark.row("service-uid-01")
 async def test_a_service_made_anew_under_its_name_has_the_old_balancer_removed_first() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.forget()
-
+    async with served() as world:
         world.service(uid="other")
         await world.pass_time(1)
 
@@ -200,11 +145,7 @@ async def test_a_provider_may_ask_for_every_deletion() -> None:
 
 @pytest.mark.row("service-sync-09")
 async def test_a_failed_removal_keeps_the_finalizer() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.forget()
+    async with served() as world:
         world.balancers.faults["delete"] = Internal("boom")
 
         world.delete()
@@ -217,11 +158,7 @@ async def test_a_failed_removal_keeps_the_finalizer() -> None:
 
 @pytest.mark.row("service-delete-03")
 async def test_the_deletion_path_reports_its_own_error_and_tries_again() -> None:
-    world = World()
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.forget()
+    async with served() as world:
         world.balancers.faults["delete"] = Internal("boom")
 
         world.vanish()
@@ -237,9 +174,7 @@ async def test_the_deletion_path_reports_its_own_error_and_tries_again() -> None
 
 @pytest.mark.row("service-delete-04")
 async def test_a_service_that_was_never_served_vanishes_unnoticed() -> None:
-    world = World()
-    world.balancers.slow.add("ensure")
-    async with world.running():
+    async with started(slow="ensure") as world:
         world.service("first")
         world.service("second")
         await world.pass_time(1)
@@ -248,19 +183,3 @@ async def test_a_service_that_was_never_served_vanishes_unnoticed() -> None:
         await world.pass_time(60)
 
         assert world.balancers.log == [("ensure", "first", ())]
-
-
-async def test_a_service_deleted_while_it_is_ensured_is_removed_afterwards() -> None:
-    world = World()
-    world.balancers.slow.add("ensure")
-    async with world.running():
-        world.service()
-        await world.pass_time(1)
-        world.delete()
-        await world.pass_time(1)
-        world.balancers.release.set()
-        await world.pass_time(5)
-
-        assert world.balancers.calls == ["ensure", "get", "delete"]
-        assert world.balancers.held == {}
-        assert KEY not in world.objects

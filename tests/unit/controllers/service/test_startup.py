@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 
 from ccm.cloud.errors import ImplementedElsewhere, Internal, RetryAfter, Unavailable
-from tests.unit.controllers.service.world import FakeDigests, World
+from tests.unit.controllers.service.world import FakeDigests, World, started
 
 pytestmark = pytest.mark.virtual_time
 
@@ -26,15 +30,21 @@ async def settled(services: int, *, digests: bool = True) -> World:
     return world
 
 
-@pytest.mark.row("service-restart-02")
-async def test_a_restart_on_a_settled_cluster_is_one_listing_and_no_write() -> None:
-    world = await settled(20)
-
-    async with world.running():
-        await world.pass_time(600)
-
-        assert world.balancers.calls == ["list"]
-        assert (world.patches, world.events) == ([], [])
+@asynccontextmanager
+async def restarted(
+    services: int,
+    *,
+    digests: bool = True,
+    faults: Mapping[str, Exception] | None = None,
+    slow: str = "",
+    **settings: Any,
+) -> AsyncIterator[World]:
+    """That world, and a second daemon in it."""
+    world = await settled(services, digests=digests)
+    world.balancers.faults |= faults or {}
+    world.balancers.slow |= {slow}
+    async with world.running(**settings):
+        yield world
 
 
 @pytest.mark.row("service-restart-02")
@@ -72,9 +82,7 @@ async def test_a_restart_puts_back_what_was_taken_away_meanwhile() -> None:
 
 @pytest.mark.row("service-restart-01")
 async def test_without_a_listing_every_service_is_ensured_once() -> None:
-    world = await settled(3, digests=False)
-
-    async with world.running():
+    async with restarted(3, digests=False) as world:
         await world.pass_time(600)
 
         assert world.balancers.calls == ["ensure"] * 3
@@ -83,20 +91,14 @@ async def test_without_a_listing_every_service_is_ensured_once() -> None:
 
 @pytest.mark.row("service-restart-03")
 async def test_a_listing_that_fails_is_tried_again_then_given_up() -> None:
-    world = await settled(3)
-    world.balancers.faults["list"] = Unavailable("down")
-
-    async with world.running():
+    async with restarted(3, faults={"list": Unavailable("down")}) as world:
         await world.pass_time(600)
 
         assert world.balancers.calls == ["list"] * 4 + ["ensure"] * 3
 
 
 async def test_a_listing_that_asks_to_wait_is_waited_for() -> None:
-    world = await settled(3)
-    world.balancers.faults["list"] = RetryAfter("busy", seconds=20)
-
-    async with world.running():
+    async with restarted(3, faults={"list": RetryAfter("busy", seconds=20)}) as world:
         await world.pass_time(19)
         world.balancers.faults.clear()
         await world.pass_time(600)
@@ -105,10 +107,7 @@ async def test_a_listing_that_asks_to_wait_is_waited_for() -> None:
 
 
 async def test_people_do_not_wait_for_the_listing() -> None:
-    world = await settled(3)
-    world.balancers.slow.add("list")
-
-    async with world.running():
+    async with restarted(3, slow="list") as world:
         world.service("new")
         world.change("s1", ports=OTHER_PORT)
         await world.pass_time(10)
@@ -120,11 +119,9 @@ async def test_people_do_not_wait_for_the_listing() -> None:
 
 
 async def test_a_digest_that_cannot_be_computed_means_ensure_or_elsewhere() -> None:
-    world = await settled(3)
-    world.balancers.faults["digest s0"] = Internal("boom")
-    world.balancers.faults["digest s1"] = ImplementedElsewhere("not ours")
-
-    async with world.running():
+    elsewhere = ImplementedElsewhere("not ours")
+    faults = {"digest s0": Internal("boom"), "digest s1": elsewhere}
+    async with restarted(3, faults=faults) as world:
         await world.pass_time(600)
 
         assert world.balancers.log == [("list", "", ()), ("ensure", "s0", ("n1", "n2"))]
@@ -143,10 +140,7 @@ async def test_a_provider_without_a_digest_is_asked_to_ensure(
 
 
 async def test_a_service_that_vanishes_before_the_start_is_over_loses_its_balancer() -> None:
-    world = await settled(2)
-    world.balancers.slow.add("list")
-
-    async with world.running():
+    async with restarted(2, slow="list") as world:
         world.vanish("default/s1")
         await world.pass_time(10)
 
@@ -168,9 +162,7 @@ async def test_a_service_being_deleted_without_our_finalizer_is_cleaned_up_after
 
 @pytest.mark.row("service-drift-01")
 async def test_drift_is_not_looked_for_unless_asked() -> None:
-    world = await settled(2)
-
-    async with world.running():
+    async with restarted(2) as world:
         await world.pass_time(100_000)
 
         assert world.balancers.calls == ["list"]
@@ -178,9 +170,7 @@ async def test_drift_is_not_looked_for_unless_asked() -> None:
 
 @pytest.mark.row("service-drift-01")
 async def test_drift_is_found_and_set_right_within_the_budget() -> None:
-    world = await settled(6)
-
-    async with world.running(drift_period_s=100, drift_budget=2):
+    async with restarted(6, drift_period_s=100, drift_budget=2) as world:
         await world.pass_time(60)
         for name in list(world.balancers.held)[:3]:
             world.balancers.held[name] = ("altered", ())
@@ -194,9 +184,7 @@ async def test_drift_is_found_and_set_right_within_the_budget() -> None:
 
 
 async def test_a_balancer_with_another_address_has_drifted() -> None:
-    world = await settled(1)
-
-    async with world.running(drift_period_s=100):
+    async with restarted(1, drift_period_s=100) as world:
         await world.pass_time(60)
         world.balancers.address = "1.2.3.4"
         await world.pass_time(61)
@@ -206,9 +194,7 @@ async def test_a_balancer_with_another_address_has_drifted() -> None:
 
 @pytest.mark.row("service-drift-02")
 async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -> None:
-    world = await settled(4, digests=False)
-
-    async with world.running(drift_period_s=100, drift_budget=2):
+    async with restarted(4, digests=False, drift_period_s=100, drift_budget=2) as world:
         await world.pass_time(60)
         world.forget()
         await world.pass_time(240)
@@ -218,9 +204,7 @@ async def test_without_a_listing_some_are_ensured_in_turn_and_nobody_is_told() -
 
 
 async def test_a_change_after_a_blind_look_that_failed_is_announced() -> None:
-    world = World()
-    world.node("n1")
-    async with world.running(drift_period_s=100):
+    async with started("n1", drift_period_s=100) as world:
         world.service()
         await world.pass_time(1)
         world.balancers.faults["ensure"] = Internal("boom")
@@ -235,9 +219,7 @@ async def test_a_change_after_a_blind_look_that_failed_is_announced() -> None:
 
 
 async def test_a_drift_check_whose_listing_fails_changes_nothing() -> None:
-    world = await settled(2)
-
-    async with world.running(drift_period_s=100):
+    async with restarted(2, drift_period_s=100) as world:
         await world.pass_time(60)
         world.balancers.faults["list"] = Unavailable("down")
         world.forget()

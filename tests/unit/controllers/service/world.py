@@ -15,7 +15,6 @@ from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, Ingress, LoadBalancerRecord, Status, default_load_balancer_name
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.calls.services import ServiceCalls
 from ccm.controllers.service.controller import ServiceController, Settings
 from ccm.kube.errors import Conflict, Invalid, NotFound
 from ccm.kube.informer import Informer
@@ -94,27 +93,24 @@ class FakeBalancers:
         try:
             if self.seconds:
                 await asyncio.sleep(self.seconds)
-            if operation in self.slow:
-                await self.release.wait()
-            fault = self.faults.get(f"{operation} {service.name}") or self.faults.get(operation)
-            if fault is not None:
-                raise fault.with_traceback(None)
+            await self._answer(operation, service.name)
         finally:
             self.under_way[service.key] -= 1
+
+    async def _answer(self, operation: str, name: str) -> None:
+        if operation in self.slow:
+            await self.release.wait()
+        fault = self.faults.get(f"{operation} {name}") or self.faults.get(operation)
+        if fault is not None:
+            raise fault.with_traceback(None)
 
 
 class FakeDigests(FakeBalancers):
     """The same with a listing."""
 
-    digests = 0
-
     async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
         self.log.append(("list", "", ()))
-        if "list" in self.slow:
-            await self.release.wait()
-        fault = self.faults.get("list")
-        if fault is not None:
-            raise fault.with_traceback(None)
+        await self._answer("list", "")
         return [
             LoadBalancerRecord(name=name, digest=repr(held), status=self._status(name))
             for name, held in self.held.items()
@@ -123,9 +119,7 @@ class FakeDigests(FakeBalancers):
     def load_balancer_digest(
         self, cluster_name: str, service: Service, nodes: Sequence[Node]
     ) -> str:
-        self.digests += 1
-        fault = self.faults.get(f"digest {service.name}")
-        if fault is not None:
+        if fault := self.faults.get(f"digest {service.name}"):
             raise fault.with_traceback(None)
         return repr((_wanted(service), _names(nodes)))
 
@@ -205,14 +199,11 @@ class World:
         *,
         type_: str = "LoadBalancer",
         finalizers: Sequence[str] = (),
-        ip: str = "",
-        annotations: Mapping[str, str] | None = None,
-        labels: Mapping[str, str] | None = None,
         deleting: bool = False,
         uid: str = "",
         **spec: Any,
-    ) -> str:
-        """Create or replace a Service; returns its key."""
+    ) -> None:
+        """Create or replace a Service."""
         key = f"default/{name}"
         old = self.objects.get(key)
         if not uid:
@@ -220,14 +211,10 @@ class World:
             uid = old["metadata"]["uid"] if old else f"uid-{name}-{self.made}"
         metadata: dict[str, Any] = {"name": name, "namespace": "default", "uid": uid}
         metadata |= {"finalizers": list(finalizers)} if finalizers else {}
-        metadata |= {"annotations": dict(annotations)} if annotations else {}
-        metadata |= {"labels": dict(labels)} if labels else {}
         metadata |= {"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleting else {}
-        status = {"loadBalancer": {"ingress": [{"ip": ip, "ipMode": "VIP"}]} if ip else {}}
         ports = [{"port": 80, "protocol": "TCP", "targetPort": 80}]
         spec = {"type": type_, "ports": ports, **spec}
-        self.put({"metadata": metadata, "spec": spec, "status": status})
-        return key
+        self.put({"metadata": metadata, "spec": spec, "status": {"loadBalancer": {}}})
 
     def change(self, name: str = "web", **spec: Any) -> None:
         """Change fields of a Service's spec; None removes one."""
@@ -310,7 +297,7 @@ class World:
             services=self.services,
             nodes=self.nodes,
             api=self,
-            calls=ServiceCalls(Handle(self.cloud), cluster_name="kubernetes"),
+            handle=Handle(self.cloud),
             events=self,
             settings=Settings(**settings),
             rng=random.Random(1),
@@ -342,6 +329,30 @@ class World:
     def address(self, name: str = "web") -> str:
         ingress = self.objects[f"default/{name}"]["status"]["loadBalancer"].get("ingress")
         return str(ingress[0]["ip"]) if ingress else ""
+
+
+@contextlib.asynccontextmanager
+async def started(
+    *nodes: str, faults: Mapping[str, Exception] | None = None, slow: str = "", **settings: Any
+) -> AsyncIterator[World]:
+    """A world with these nodes, whose controller is at work and has no Services."""
+    world = World(cloud=settings.pop("cloud", None))
+    world.balancers.faults |= faults or {}
+    world.balancers.slow |= {slow}
+    for name in nodes:
+        world.node(name)
+    async with world.running(**settings):
+        yield world
+
+
+@contextlib.asynccontextmanager
+async def served(*nodes: str, **settings: Any) -> AsyncIterator[World]:
+    """The same with one Service that was served a while ago, and nothing seen since."""
+    async with started(*nodes, **settings) as world:
+        world.service()
+        await world.pass_time(60)
+        world.forget()
+        yield world
 
 
 def autoscaler_taint() -> Taint:
