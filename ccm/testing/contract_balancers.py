@@ -19,6 +19,7 @@ from ccm.cloud.types import Status
 from ccm.model import Node, Service, ServicePort
 from ccm.testing import network_probes, probes
 from ccm.testing.builders import DEFAULT_PORT
+from ccm.testing.builders import node as build_node
 from ccm.testing.builders import service as build_service
 from ccm.testing.harness import PROMISED, Harness
 from ccm.testing.network_probes import CLUSTER, patiently
@@ -121,9 +122,8 @@ class BalancerCases:
         """A node that its cloud has not initialised yet is left out, or found some other way."""
         balancer = network_probes.balancer_of(cloud)
         service, nodes = build_service(), await network_probes.nodes(cloud, harness, 1)
-        bare = network_probes.bare_node("contract-bare")
 
-        await ensured(balancer, service, [*nodes, bare])
+        await ensured(balancer, service, [*nodes, build_node("contract-bare")])
 
         held = await network_probes.held(harness, balancer, service)
         assert nodes[0].name in held.members, f"{nodes[0].name} is no member: {held}"

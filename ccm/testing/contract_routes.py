@@ -17,7 +17,6 @@ from ccm.cloud.types import Route
 from ccm.model import Node
 from ccm.model.cidr import parse_cidr
 from ccm.testing import network_probes, probes
-from ccm.testing.builders import node as build_node
 from ccm.testing.harness import PROMISED, Harness
 from ccm.testing.network_probes import CLUSTER, patiently
 from ccm.testing.probes import outcome, same
@@ -132,12 +131,7 @@ class RouteCases:
         """It is listed as a blackhole, or without its node, or not at all; it can be deleted."""
         routes = network_probes.routes_of(cloud)
         made = await harness.create()
-        face = probes.Face(cloud, old=cloud.instances is None)
-        metadata = await face.metadata(probes.by_id(made))
-        node = build_node(
-            made.name, provider_id=made.provider_id, addresses=list(metadata.addresses)
-        )
-        await created(routes, node, CIDR)
+        await created(routes, await network_probes.node_of(cloud, made), CIDR)
 
         await harness.delete(made)
 

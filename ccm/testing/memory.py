@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from ccm.cloud import errors
 from ccm.cloud.interface import Cloud
@@ -28,6 +28,8 @@ from ccm.cloud.types import (
     address,
 )
 from ccm.model import Node, NodeAddress
+
+T = TypeVar("T")
 
 SCHEME = "memory"
 """The provider's name and the scheme of its IDs."""
@@ -141,11 +143,7 @@ class MemoryProvider:
 
     async def instance_exists(self, node: Node) -> bool:
         """Whether it exists."""
-        try:
-            await self._of(node)
-        except errors.NotFound:
-            return False
-        return True
+        return await _exists(self._of(node))
 
     async def instance_shutdown(self, node: Node) -> bool:
         """Whether it is stopped."""
@@ -160,8 +158,7 @@ class MemoryProvider:
         found: list[MemoryInstance] = []
         requests, more = 0, True
         while more:
-            with translated():
-                page = await self.api.page(self._token, len(found))
+            page = await translated(self.api.page(self._token, len(found)))
             found += page
             requests += 1
             more = len(page) == self.api.page_size
@@ -201,11 +198,7 @@ class MemoryProvider:
 
     async def instance_exists_by_provider_id(self, provider_id: str) -> bool:
         """Whether it exists."""
-        try:
-            await self._get(provider_id)
-        except errors.NotFound:
-            return False
-        return True
+        return await _exists(self._get(provider_id))
 
     async def instance_shutdown_by_provider_id(self, provider_id: str) -> bool:
         """Whether it is stopped."""
@@ -230,12 +223,10 @@ class MemoryProvider:
 
     async def _get(self, provider_id: str) -> MemoryInstance:
         instance_id = parse_provider_id(provider_id, SCHEME)
-        with translated():
-            return await self.api.get(self._token, instance_id)
+        return await translated(self.api.get(self._token, instance_id))
 
     async def _named(self, name: str) -> MemoryInstance:
-        with translated():
-            return await self.api.find(self._token, name)
+        return await translated(self.api.find(self._token, name))
 
 
 class MemoryStateProvider(MemoryProvider):
@@ -261,13 +252,20 @@ async def open_memory(
     )
 
 
-@contextmanager
-def translated() -> Iterator[None]:
-    """Turn the client's errors into those of the SDK."""
+async def translated(answer: Awaitable[T]) -> T:
+    """The client's answer; its errors become those of the SDK."""
     try:
-        yield
+        return await answer
     except MemoryApiError as error:
         raise ERRORS.get(error.status, errors.Internal)(str(error)) from error
+
+
+async def _exists(found: Awaitable[MemoryInstance]) -> bool:
+    try:
+        await found
+    except errors.NotFound:
+        return False
+    return True
 
 
 def _power(instance: MemoryInstance) -> Power:

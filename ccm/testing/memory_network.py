@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from ccm.cloud import errors
@@ -167,11 +167,10 @@ class MemoryNetwork:
         """Ports first, then members; each only if it differs."""
         name, ports = self.get_load_balancer_name(cluster_name, service), _ports(service)
         found = await self._find(cluster_name, service)
+        if found is not None and found.ports != ports:
+            _check(found)
         if found is None or found.ports != ports:
-            if found is not None:
-                _check(found)
-            with translated():
-                await self.api.put_balancer(self._token, name, cluster_name, ports)
+            await translated(self.api.put_balancer(self._token, name, cluster_name, ports))
         await self.update_load_balancer(cluster_name, service, nodes)
         found = await self._find(cluster_name, service)
         if found is None:
@@ -188,24 +187,18 @@ class MemoryNetwork:
         _check(found)
         members = _members(nodes)
         if found.members != members:
-            with translated():
-                await self.api.put_members(self._token, found.name, members)
+            await translated(self.api.put_members(self._token, found.name, members))
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: Service) -> None:
         """Delete what is there."""
         found = await self._find(cluster_name, service)
-        if found is None:
-            return
-        try:
-            with translated():
-                await self.api.delete_balancer(self._token, found.name)
-        except errors.NotFound:
-            return
+        if found is not None:
+            with suppress(errors.NotFound):
+                await translated(self.api.delete_balancer(self._token, found.name))
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
         """All of the cluster."""
-        with translated():
-            found = await self.api.all_balancers(self._token)
+        found = await translated(self.api.all_balancers(self._token))
         return [
             LoadBalancerRecord(
                 name=one.name, digest=_digest(one.ports, one.members), status=_status(one)
@@ -225,8 +218,7 @@ class MemoryNetwork:
 
     async def list_routes(self, cluster_name: str) -> Sequence[Route]:
         """All of the cluster; without an instance a route leads nowhere."""
-        with translated():
-            found = await self.api.all_routes(self._token)
+        found = await translated(self.api.all_routes(self._token))
         living = {one.name for one in self.api.instances.values()}
         return [
             Route(
@@ -241,23 +233,17 @@ class MemoryNetwork:
 
     async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:  # noqa: ARG002 - routes have no names
         """Make it."""
-        with translated():
-            await self.api.put_route(
-                self._token, cluster_name, route.destination_cidr, route.target_node
-            )
+        cidr, target = route.destination_cidr, route.target_node
+        await translated(self.api.put_route(self._token, cluster_name, cidr, target))
 
     async def delete_route(self, cluster_name: str, route: Route) -> None:  # noqa: ARG002 - IDs are unique
         """Delete it."""
-        try:
-            with translated():
-                await self.api.delete_route(self._token, route.name)
-        except errors.NotFound:
-            return
+        with suppress(errors.NotFound):
+            await translated(self.api.delete_route(self._token, route.name))
 
     async def _find(self, cluster_name: str, service: Service) -> MemoryBalancer | None:
         name = self.get_load_balancer_name(cluster_name, service)
-        with translated():
-            found = await self.api.balancer(self._token, name)
+        found = await translated(self.api.balancer(self._token, name))
         return found if found is not None and found.cluster == cluster_name else None
 
 

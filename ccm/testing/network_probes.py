@@ -13,7 +13,7 @@ from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests, Routes
 from ccm.model import Node, Service
 from ccm.testing import probes
 from ccm.testing.builders import node as build_node
-from ccm.testing.harness import Harness, HeldBalancer
+from ccm.testing.harness import Harness, HeldBalancer, Made
 from ccm.testing.probes import Face, by_id
 
 T = TypeVar("T")
@@ -36,9 +36,7 @@ class DigestingBalancer(LoadBalancer, LoadBalancerDigests, Protocol):
 
 def balancer_of(cloud: Cloud) -> LoadBalancer:
     """The load balancers; skips the test when there are none."""
-    if cloud.load_balancer is None:
-        pytest.skip("not offered; to be tested for it set Cloud.load_balancer to a LoadBalancer")
-    return cloud.load_balancer
+    return probes.offered(cloud.load_balancer, "load_balancer", "a LoadBalancer")
 
 
 def digests_of(cloud: Cloud) -> DigestingBalancer:
@@ -51,27 +49,21 @@ def digests_of(cloud: Cloud) -> DigestingBalancer:
 
 def routes_of(cloud: Cloud) -> Routes:
     """The routes; skips the test when there are none."""
-    if cloud.routes is None:
-        pytest.skip("not offered; to be tested for it set Cloud.routes to a Routes")
-    return cloud.routes
+    return probes.offered(cloud.routes, "routes", "a Routes")
 
 
 async def nodes(cloud: Cloud, harness: Harness, number: int) -> list[Node]:
     """That many new instances as initialised nodes."""
-    found = []
-    for _ in range(number):
-        made = await harness.create()
-        addresses = made.addresses
-        if addresses is None:
-            metadata = await Face(cloud, old=cloud.instances is None).metadata(by_id(made))
-            addresses = metadata.addresses
-        found.append(build_node(made.name, provider_id=made.provider_id, addresses=list(addresses)))
-    return found
+    return [await node_of(cloud, await harness.create()) for _ in range(number)]
 
 
-def bare_node(name: str) -> Node:
-    """A node that is not initialised: no provider ID, no address."""
-    return build_node(name)
+async def node_of(cloud: Cloud, made: Made) -> Node:
+    """The initialised node of an instance."""
+    addresses = made.addresses
+    if addresses is None:
+        metadata = await Face(cloud, old=cloud.instances is None).metadata(by_id(made))
+        addresses = metadata.addresses
+    return build_node(made.name, provider_id=made.provider_id, addresses=list(addresses))
 
 
 def expected(balancer: LoadBalancer, service: Service, nodes: Sequence[Node]) -> HeldBalancer:
@@ -119,6 +111,4 @@ async def cancelled(ask: Callable[[], Awaitable[object]], *, steps: int) -> None
     task = asyncio.ensure_future(probes.outcome(ask))
     for _ in range(steps):
         await asyncio.sleep(0)
-    task.cancel()
-    done, _ = await asyncio.wait([task], timeout=probes.GRACE_S)
-    assert done, "a call does not obey cancellation"
+    await probes.must_end(task, "a call")

@@ -53,10 +53,10 @@ class Face:
 
     def __init__(self, cloud: Cloud, *, old: bool) -> None:
         if old:
-            _require(cloud.instances_v1, "instances_v1", "Instances")
+            offered(cloud.instances_v1, "instances_v1", "an Instances")
             self.cloud = dataclasses.replace(cloud, instances=None)
         else:
-            _require(cloud.instances, "instances", "InstancesV2")
+            offered(cloud.instances, "instances", "an InstancesV2")
             self.cloud = dataclasses.replace(cloud, instances_v1=None, zones=None)
         self.old = old
         self._caller = _Unprotected(self.cloud)
@@ -150,11 +150,16 @@ def same(found: object, expected: object, what: str) -> None:
     assert found == expected, f"{what}: found {found!r}, expected {expected!r}"
 
 
+def offered(capability: T | None, name: str, interface: str) -> T:
+    """A capability of the cloud; skips the test when it is not there."""
+    if capability is None:
+        pytest.skip(f"not offered; to be tested for it set Cloud.{name} to {interface}")
+    return capability
+
+
 def inventory_of(cloud: Cloud) -> Inventory:
-    """The inventory; skips the test when there is none."""
-    _require(cloud.inventory, "inventory", "Inventory")
-    assert cloud.inventory is not None
-    return cloud.inventory
+    """The inventory."""
+    return offered(cloud.inventory, "inventory", "an Inventory")
 
 
 def scripted(harness: Harness, fault: str) -> object:
@@ -223,14 +228,19 @@ async def cancelled(
     if after_s:
         await asyncio.sleep(after_s)
     in_time = task.done()
-    task.cancel()
-    done, _ = await asyncio.wait([task], timeout=GRACE_S)
-    assert done, f"{name} does not obey cancellation"
+    await must_end(task, name)
     if task.cancelled():
         return
     found = task.result()
     gave_up = in_time and isinstance(found, Raised) and isinstance(found.error, CloudError)
     assert found == healthy or gave_up, f"{name}, cancelled, ended with {found!r}"
+
+
+async def must_end(task: asyncio.Future[Any], name: str) -> None:
+    """Cancel a call; fail unless it ends soon, in whatever way."""
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=GRACE_S)
+    assert done, f"{name} does not obey cancellation"
 
 
 async def no_new_tasks(before: set[asyncio.Task[Any]], when: str) -> None:
@@ -262,8 +272,3 @@ async def in_one_task(context: AbstractAsyncContextManager[Cloud]) -> AsyncItera
     finally:
         closing.set()
         await task
-
-
-def _require(capability: object, name: str, interface: str) -> None:
-    if capability is None:
-        pytest.skip(f"not offered; to be tested for it set Cloud.{name} to an {interface}")

@@ -8,9 +8,9 @@ Absent        machines
 This package holds two programs that meet only over HTTP. `config`, `client`, `instances`,
 `balancers` with `recipes` and `service_annotations`, and `routes` are the provider, written as a
 model for your own. All others are the cloud itself, started by `python -m providers.sim`:
-`worlds` and `world*` what it holds, `faults` and `traffic` how it behaves, `operation`,
-`api*` and `server` how it is reached, `state` what it remembers. The provider imports none
-of them.
+`simulation` with `worlds` and `world*` what it holds, `faults` and `traffic` how it behaves,
+`operation`, `api*` and `server` how it is reached, `state` what it remembers. The provider
+imports none of them.
 """
 
 from __future__ import annotations

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import signal
 import sys
 from pathlib import Path
-
-import msgspec
 
 from ccm.base import durations
 
@@ -28,13 +27,6 @@ make every listing fail until DELETE /admin/faults:
   curl -H 'Authorization: Bearer secret' localhost:8080/admin/faults \\
        -d '{"faults": [{"kind": "error", "status": 503, "operation": "list_instances"}]}'
 """
-
-
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """The line that says where the cloud is."""
-
-    url: str
-    token: str
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -105,8 +97,7 @@ async def _run(options: argparse.Namespace) -> None:
         url = await stack.enter_async_context(
             server.serve(service, host=options.host, port=options.port)
         )
-        ready = Ready(url=url, token=service.token)
-        print(msgspec.json.encode(ready).decode(), flush=True)
+        print(json.dumps({"url": url, "token": service.token}), flush=True)
         await stop.wait()
 
 

@@ -17,13 +17,16 @@ import msgspec
 from . import (
     api_balancers,
     api_routes,
+    changes,
     faults,
     operation,
+    simulation,
     traffic,
     world,
     world_balancers,
     world_routes,
 )
+from .operation import Request
 
 VERSION = "1"
 
@@ -42,8 +45,6 @@ ERRORS = {
 }
 """Error code -> HTTP status. A mistaken path has a code of its own, so that nobody takes
 it for an instance that is gone."""
-
-NonNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class InstanceList(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,13 +123,52 @@ class ListQuery(operation.PageQuery, frozen=True, kw_only=True, forbid_unknown_f
 class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Only the calls behind sequence number `after`."""
 
-    after: NonNegative = 0
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+def _list(cloud: simulation.Simulation, asked: Request) -> InstanceList:
+    page = cloud.world.page(
+        limit=min(asked.query.limit, cloud.settings.page_size),
+        after=operation.parse_cursor(asked.query.cursor),
+        name=asked.query.name,
+        stale_s=cloud.settings.list_delay_s,
+    )
+    return InstanceList(instances=page.instances, next_cursor=operation.format_cursor(page.after))
+
+
+def _put(cloud: simulation.Simulation, asked: Request) -> InstanceList:
+    return InstanceList(instances=cloud.world.put_all(asked.body.instances))
+
+
+def _add_faults(cloud: simulation.Simulation, asked: Request) -> None:
+    for fault in asked.body.faults:
+        cloud.script.add(fault)
+
+
+def _change_settings(cloud: simulation.Simulation, asked: Request) -> traffic.Settings:
+    cloud.change_settings(changes.applied(cloud.settings, asked.body))
+    return cloud.settings
+
+
+def _list_calls(cloud: simulation.Simulation, asked: Request) -> Calls:
+    counts = dict(cloud.calls.counts)
+    entries = (entry for entry in cloud.calls.entries if entry.sequence > asked.query.after)
+    return Calls(calls=tuple(entries), counts=counts, total=sum(counts.values()))
+
+
+def _snapshot(cloud: simulation.Simulation, _: Request) -> Snapshot:
+    return Snapshot(
+        instances=cloud.world.snapshot(),
+        balancers=tuple(cloud.worlds.balancers.list()),
+        routes=tuple(cloud.worlds.routes.list()),
+    )
 
 
 _UPDATE = operation.Operation(
     name="update_instance",
     route="PATCH /v1/instances/{id}",
     summary="Change labels (merged), addresses (replaced) or type",
+    handler=lambda cloud, asked: cloud.world.update(asked.id, asked.body),
     body=world.Change,
     answer=world.Instance,
 )
@@ -137,12 +177,14 @@ _DELETE = operation.Operation(
     name="delete_instance",
     route="DELETE /v1/instances/{id}",
     summary="Delete an instance in whatever state it is",
+    handler=lambda cloud, asked: cloud.world.delete(asked.id),
 )
 
 _ACT = operation.Operation(
     name="act_on_instance",
     route="POST /v1/instances/{id}/actions",
     summary="Start or stop an instance",
+    handler=lambda cloud, asked: cloud.world.act(asked.id, asked.body.action),
     body=ActionRequest,
     answer=world.Instance,
 )
@@ -152,6 +194,7 @@ OPERATIONS = (
         name="list_instances",
         route="GET /v1/instances",
         summary="One page of instances, in order of creation",
+        handler=_list,
         query=ListQuery,
         answer=InstanceList,
     ),
@@ -159,12 +202,14 @@ OPERATIONS = (
         name="get_instance",
         route="GET /v1/instances/{id}",
         summary="One instance",
+        handler=lambda cloud, asked: cloud.world.get(asked.id, stale_s=cloud.settings.get_delay_s),
         answer=world.Instance,
     ),
     operation.Operation(
         name="create_instance",
         route="POST /v1/instances",
         summary="Order an instance; it starts at once",
+        handler=lambda cloud, asked: cloud.world.create(asked.body),
         body=world.NewInstance,
         answer=world.Instance,
         created=True,
@@ -176,6 +221,7 @@ OPERATIONS = (
         name="admin_put_instances",
         route="POST /admin/instances",
         summary="Place many instances at once, in any state",
+        handler=_put,
         body=GivenInstances,
         answer=InstanceList,
         created=True,
@@ -187,23 +233,27 @@ OPERATIONS = (
         name="admin_add_faults",
         route="POST /admin/faults",
         summary="Arm scripted faults, behind those already armed",
+        handler=_add_faults,
         body=Faults,
     ),
     operation.Operation(
         name="admin_clear_faults",
         route="DELETE /admin/faults",
         summary="Disarm every fault and let hanging calls go",
+        handler=lambda cloud, _: cloud.heal(),
     ),
     operation.Operation(
         name="admin_get_settings",
         route="GET /admin/settings",
         summary="The cloud's settings",
+        handler=lambda cloud, _: cloud.settings,
         answer=traffic.Settings,
     ),
     operation.Operation(
         name="admin_change_settings",
         route="PATCH /admin/settings",
         summary="Change some of the cloud's settings; the rest stays",
+        handler=_change_settings,
         body=SettingsChange,
         answer=traffic.Settings,
     ),
@@ -211,6 +261,7 @@ OPERATIONS = (
         name="admin_list_calls",
         route="GET /admin/calls",
         summary="The log of cloud calls and their counts",
+        handler=_list_calls,
         query=CallsQuery,
         answer=Calls,
     ),
@@ -218,11 +269,13 @@ OPERATIONS = (
         name="admin_clear_calls",
         route="DELETE /admin/calls",
         summary="Empty the log of cloud calls and their counts",
+        handler=lambda cloud, _: cloud.calls.clear(),
     ),
     operation.Operation(
         name="admin_snapshot",
         route="GET /admin/snapshot",
         summary="Everything in the cloud as it truly is now, in one answer",
+        handler=_snapshot,
         answer=Snapshot,
     ),
     *api_balancers.OPERATIONS,

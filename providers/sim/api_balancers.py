@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import msgspec
 
-from . import operation, world_balancers
+from . import operation, simulation, world_balancers
 from .operation import Operation, Request
 
 
@@ -30,10 +28,17 @@ class Members(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     members: tuple[str, ...]
 
 
+def _list(cloud: simulation.Simulation, asked: Request) -> BalancerList:
+    found = cloud.worlds.balancers.list(name=asked.query.name, cluster=asked.query.cluster)
+    page, cursor = operation.cut(found, asked.query, cloud.settings.page_size)
+    return BalancerList(balancers=page, next_cursor=cursor)
+
+
 _LIST = Operation(
     name="list_balancers",
     route="GET /v1/balancers",
     summary="One page of load balancers, in order of creation",
+    handler=_list,
     query=BalancerQuery,
     answer=BalancerList,
 )
@@ -42,6 +47,7 @@ _CREATE = Operation(
     name="create_balancer",
     route="POST /v1/balancers",
     summary="Order a load balancer under a name nobody has; it has no members yet",
+    handler=lambda cloud, asked: cloud.worlds.balancers.create(asked.body),
     body=world_balancers.NewBalancer,
     answer=world_balancers.Balancer,
     created=True,
@@ -53,6 +59,7 @@ OPERATIONS = (
         name="get_balancer",
         route="GET /v1/balancers/{id}",
         summary="One load balancer",
+        handler=lambda cloud, asked: cloud.worlds.balancers.get(asked.id),
         answer=world_balancers.Balancer,
     ),
     _CREATE,
@@ -60,6 +67,7 @@ OPERATIONS = (
         name="change_balancer",
         route="PUT /v1/balancers/{id}",
         summary="Replace everything but name, cluster and members",
+        handler=lambda cloud, asked: cloud.worlds.balancers.change(asked.id, asked.body),
         body=world_balancers.Plan,
         answer=world_balancers.Balancer,
     ),
@@ -67,6 +75,9 @@ OPERATIONS = (
         name="set_members",
         route="PUT /v1/balancers/{id}/members",
         summary="Replace the members",
+        handler=lambda cloud, asked: cloud.worlds.balancers.set_members(
+            asked.id, asked.body.members
+        ),
         body=Members,
         answer=world_balancers.Balancer,
     ),
@@ -74,6 +85,7 @@ OPERATIONS = (
         name="delete_balancer",
         route="DELETE /v1/balancers/{id}",
         summary="Delete a load balancer in whatever state it is",
+        handler=lambda cloud, asked: cloud.worlds.balancers.delete(asked.id),
     ),
     operation.behind_the_scenes(_LIST),
     operation.behind_the_scenes(_CREATE),
@@ -81,6 +93,7 @@ OPERATIONS = (
         name="admin_update_balancer",
         route="PATCH /admin/balancers/{id}",
         summary="Alter a load balancer, its state and its members, behind the scenes",
+        handler=lambda cloud, asked: cloud.worlds.balancers.interfere(asked.id, asked.body),
         body=world_balancers.Interference,
         answer=world_balancers.Balancer,
     ),
@@ -88,29 +101,6 @@ OPERATIONS = (
         name="admin_delete_balancer",
         route="DELETE /admin/balancers/{id}",
         summary="Delete a load balancer, protected or not, behind the scenes",
+        handler=lambda cloud, asked: cloud.worlds.balancers.remove(asked.id),
     ),
 )
-
-
-def handlers(
-    balancers: world_balancers.Balancers, page_size: Callable[[], int]
-) -> Mapping[str, operation.Handler]:
-    """Operation -> what it does."""
-
-    def listed(request: Request) -> BalancerList:
-        found = balancers.list(name=request.query.name, cluster=request.query.cluster)
-        page, cursor = operation.cut(found, request.query, page_size())
-        return BalancerList(balancers=page, next_cursor=cursor)
-
-    return {
-        "list_balancers": listed,
-        "get_balancer": lambda request: balancers.get(request.id),
-        "create_balancer": lambda request: balancers.create(request.body),
-        "change_balancer": lambda request: balancers.change(request.id, request.body),
-        "set_members": lambda request: balancers.set_members(request.id, request.body.members),
-        "delete_balancer": lambda request: balancers.delete(request.id),
-        "admin_list_balancers": listed,
-        "admin_create_balancer": lambda request: balancers.create(request.body),
-        "admin_update_balancer": lambda request: balancers.interfere(request.id, request.body),
-        "admin_delete_balancer": lambda request: balancers.remove(request.id),
-    }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 import msgspec
 
-from . import operation, world_routes
+from . import operation, simulation, world_routes
 from .operation import Operation, Request
 
 
@@ -23,10 +21,17 @@ class RouteQuery(operation.PageQuery, frozen=True, kw_only=True, forbid_unknown_
     cluster: str | None = None
 
 
+def _list(cloud: simulation.Simulation, asked: Request) -> RouteList:
+    found = cloud.worlds.routes.list(cluster=asked.query.cluster)
+    page, cursor = operation.cut(found, asked.query, cloud.settings.page_size)
+    return RouteList(routes=page, next_cursor=cursor)
+
+
 _LIST = Operation(
     name="list_routes",
     route="GET /v1/routes",
     summary="One page of routes, in order of creation",
+    handler=_list,
     query=RouteQuery,
     answer=RouteList,
 )
@@ -35,6 +40,7 @@ _CREATE = Operation(
     name="create_route",
     route="POST /v1/routes",
     summary="Order a route to a range that has none in its table",
+    handler=lambda cloud, asked: cloud.worlds.routes.create(asked.body),
     body=world_routes.NewRoute,
     answer=world_routes.Route,
     created=True,
@@ -44,6 +50,7 @@ _DELETE = Operation(
     name="delete_route",
     route="DELETE /v1/routes/{id}",
     summary="Delete a route",
+    handler=lambda cloud, asked: cloud.worlds.routes.delete(asked.id),
 )
 
 OPERATIONS = (
@@ -56,29 +63,9 @@ OPERATIONS = (
         name="admin_update_route",
         route="PATCH /admin/routes/{id}",
         summary="Alter a route, behind the scenes",
+        handler=lambda cloud, asked: cloud.worlds.routes.change(asked.id, asked.body),
         body=world_routes.RouteChange,
         answer=world_routes.Route,
     ),
     operation.behind_the_scenes(_DELETE),
 )
-
-
-def handlers(
-    routes: world_routes.RouteTable, page_size: Callable[[], int]
-) -> Mapping[str, operation.Handler]:
-    """Operation -> what it does."""
-
-    def listed(request: Request) -> RouteList:
-        found = routes.list(cluster=request.query.cluster)
-        page, cursor = operation.cut(found, request.query, page_size())
-        return RouteList(routes=page, next_cursor=cursor)
-
-    return {
-        "list_routes": listed,
-        "create_route": lambda request: routes.create(request.body),
-        "delete_route": lambda request: routes.delete(request.id),
-        "admin_list_routes": listed,
-        "admin_create_route": lambda request: routes.create(request.body),
-        "admin_update_route": lambda request: routes.change(request.id, request.body),
-        "admin_delete_route": lambda request: routes.delete(request.id),
-    }

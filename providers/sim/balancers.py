@@ -8,6 +8,7 @@ on a load balancer, `RetryAfter` says for how long.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
@@ -86,12 +87,9 @@ class SimBalancers:
             FailedPrecondition: it is protected from deletion.
         """
         found = await self._find(cluster_name, service)
-        if found is None:
-            return
-        try:
-            await self._api.delete_balancer(found.id)
-        except cloud.NotFound:
-            return
+        if found is not None:
+            with contextlib.suppress(cloud.NotFound):
+                await self._api.delete_balancer(found.id)
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
         """All of this cluster; one request for each page of 500."""

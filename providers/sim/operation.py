@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from . import traffic, world
+from . import simulation, traffic, world
 
 T = TypeVar("T")
 
@@ -16,8 +16,19 @@ class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The operation takes no query parameters."""
 
 
+class Request(msgspec.Struct, frozen=True):
+    """A call, read and checked: the ID in its path, its query and its body."""
+
+    id: str
+    query: Any
+    body: Any
+
+
+Handler = Callable[[simulation.Simulation, Request], object]
+
+
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the API; `body` and `answer` None mean there is none.
+    """One row of the API and what it does; `body` and `answer` None mean there is none.
 
     `route` is method and path; `created` makes the status of success 201.
     """
@@ -25,6 +36,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     route: str
     summary: str
+    handler: Handler
     query: type[msgspec.Struct] = NoQuery
     body: type[msgspec.Struct] | None = None
     answer: type[msgspec.Struct] | None = None
@@ -59,17 +71,6 @@ def behind_the_scenes(row: Operation) -> Operation:
         route=row.route.replace("/v1/", "/admin/", 1),
         summary=f"As {row.name}, behind the scenes",
     )
-
-
-class Request(msgspec.Struct, frozen=True):
-    """A call, read and checked: the ID in its path, its query and its body."""
-
-    id: str
-    query: Any
-    body: Any
-
-
-Handler = Callable[[Request], object]
 
 
 class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ to another instance makes a route of that instance. Both are then replaced.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from ccm import cloud
@@ -66,10 +67,8 @@ class SimRoutes:
         """
         if not route.name:
             raise cloud.InvalidArgument(f"route to {route.destination_cidr} was never listed")
-        try:
+        with contextlib.suppress(cloud.NotFound):
             await self._api.delete_route(route.name)
-        except cloud.NotFound:
-            return
 
     async def _gateway(self, route: cloud.Route, family: str) -> str:
         found = recipes.internal_ips(route.target_addresses, family)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
@@ -23,7 +22,7 @@ from aiohttp import hdrs, web
 
 from ccm.base import tasks
 
-from . import api, api_balancers, api_routes, changes, faults, operation, traffic, world, worlds
+from . import api, faults, operation, simulation, traffic, world
 
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of a request; enough to place a hundred thousand instances at once."""
@@ -42,8 +41,8 @@ class ApiError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Service:
-    """One simulated cloud: its world, its settings, its faults and its call log.
+class Service(simulation.Simulation):
+    """One simulated cloud, over HTTP.
 
     Args:
         token: the bearer token to ask for; empty draws one.
@@ -57,47 +56,29 @@ class Service:
         self.token = token or secrets.token_hex(16)
         self.next_token = ""
         """Accepted too, if any: while a token is exchanged for another, both are valid."""
-        self.worlds = worlds.Worlds(random.Random(seed))
-        self.world = self.worlds.instances
-        self.script = faults.Script()
-        self.calls = traffic.CallLog()
         self._requests = 0
-        self._released = asyncio.Event()
-        self.change_settings(settings or traffic.Settings())
-
-    def change_settings(self, settings: traffic.Settings) -> None:
-        """Take on new settings; the rate limit starts afresh."""
-        self.settings = settings
-        self.worlds.use(settings)
-        self._rate_limit = traffic.RateLimit(settings.rate_limit)
-
-    def heal(self) -> None:
-        """Disarm every fault and let hanging calls go: their connections are dropped."""
-        self.script.clear()
-        self._released.set()
-        self._released = asyncio.Event()
+        super().__init__(seed=seed, settings=settings)
 
     def app(self) -> web.Application:
         """The service as an aiohttp application."""
         app = web.Application(client_max_size=MAX_BODY, middlewares=[self._shape_errors])
-        handlers = self._handlers()
         for row in api.OPERATIONS:
-            app.router.add_route(row.method, row.path, self._shell(row, handlers[row.name]))
+            app.router.add_route(row.method, row.path, self._shell(row))
         for path in ("/", "/docs", "/openapi.json"):
             app.router.add_get(path, _describe)
         return app
 
     def _shell(
-        self, row: operation.Operation, handler: operation.Handler
+        self, row: operation.Operation
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def admin(request: web.Request) -> web.StreamResponse:
             self._check_token(request)
-            return _answer(row, self._run(handler, await _read(row, request)))
+            return _answer(row, self._run(row, await _read(row, request)))
 
         async def cloud(request: web.Request) -> web.StreamResponse:
             entry = self.calls.open(row.name, request.path_qs)
             try:
-                response = await self._handle(row, handler, request)
+                response = await self._handle(row, request)
                 entry.status = 0 if isinstance(response, _NoAnswer) else response.status
                 return response
             except ApiError as error:
@@ -108,11 +89,9 @@ class Service:
 
         return cloud if row.is_cloud_call else admin
 
-    async def _handle(
-        self, row: operation.Operation, handler: operation.Handler, http: web.Request
-    ) -> web.StreamResponse:
+    async def _handle(self, row: operation.Operation, http: web.Request) -> web.StreamResponse:
         self._check_token(http)
-        wait_s = self._rate_limit.take()
+        wait_s = self.rate_limit.take()
         if wait_s:
             raise ApiError("rate_limited", "too many calls", retry_after_s=wait_s)
         request = await _read(row, http)
@@ -121,12 +100,12 @@ class Service:
         if delay_s > 0:
             await asyncio.sleep(delay_s)
         if verdict.fault is None:
-            return _answer(row, self._run(handler, request))
+            return _answer(row, self._run(row, request))
         if verdict.fault.kind == "novelty":
-            answer = msgspec.to_builtins(self._run(handler, request))
+            answer = msgspec.to_builtins(self._run(row, request))
             return _answer(row, faults.novel(answer))
         if verdict.fault.applied:
-            self._run(handler, request)
+            self._run(row, request)
         return await self._break(http, verdict.fault)
 
     async def _break(self, request: web.Request, fault: faults.Fault) -> web.StreamResponse:
@@ -141,7 +120,7 @@ class Service:
             )
         if fault.kind == "hang":
             limit_s = faults.HANG_S if fault.delay_s is None else fault.delay_s
-            await tasks.first_of(self._released.wait(), asyncio.sleep(limit_s), name="hang")
+            await tasks.first_of(self.released.wait(), asyncio.sleep(limit_s), name="hang")
         if request.transport:
             request.transport.abort()
         return _NoAnswer()
@@ -160,9 +139,9 @@ class Service:
         if not any(secrets.compare_digest(given, one) for one in valid):
             raise ApiError("unauthenticated", "the bearer token is missing or wrong")
 
-    def _run(self, handler: operation.Handler, request: operation.Request) -> object:
+    def _run(self, row: operation.Operation, request: operation.Request) -> object:
         try:
-            return handler(request)
+            return row.handler(self, request)
         except world.WorldError as error:
             raise ApiError(error.code, str(error)) from error
 
@@ -190,74 +169,6 @@ class Service:
         if error.retry_after_s:
             headers[hdrs.RETRY_AFTER] = str(math.ceil(error.retry_after_s))
         return _json(api.Error(error=body), error.status, headers)
-
-    def _handlers(self) -> dict[str, operation.Handler]:
-        return {
-            "list_instances": self._list,
-            "get_instance": lambda request: self.world.get(
-                request.id, stale_s=self.settings.get_delay_s
-            ),
-            "create_instance": lambda request: self.world.create(request.body),
-            "update_instance": self._update,
-            "delete_instance": self._delete,
-            "act_on_instance": self._act,
-            "admin_put_instances": self._put,
-            "admin_update_instance": self._update,
-            "admin_delete_instance": self._delete,
-            "admin_act_on_instance": self._act,
-            "admin_add_faults": self._add_faults,
-            "admin_clear_faults": lambda _: self.heal(),
-            "admin_get_settings": lambda _: self.settings,
-            "admin_change_settings": self._change_settings,
-            "admin_list_calls": self._list_calls,
-            "admin_clear_calls": lambda _: self.calls.clear(),
-            "admin_snapshot": lambda _: self._snapshot(),
-            **api_balancers.handlers(self.worlds.balancers, lambda: self.settings.page_size),
-            **api_routes.handlers(self.worlds.routes, lambda: self.settings.page_size),
-        }
-
-    def _snapshot(self) -> api.Snapshot:
-        return api.Snapshot(
-            instances=self.world.snapshot(),
-            balancers=self.worlds.balancers.snapshot(),
-            routes=self.worlds.routes.snapshot(),
-        )
-
-    def _list(self, request: operation.Request) -> api.InstanceList:
-        page = self.world.page(
-            limit=min(request.query.limit, self.settings.page_size),
-            after=operation.parse_cursor(request.query.cursor),
-            name=request.query.name,
-            stale_s=self.settings.list_delay_s,
-        )
-        return api.InstanceList(
-            instances=page.instances, next_cursor=operation.format_cursor(page.after)
-        )
-
-    def _update(self, request: operation.Request) -> world.Instance:
-        return self.world.update(request.id, request.body)
-
-    def _delete(self, request: operation.Request) -> None:
-        self.world.delete(request.id)
-
-    def _act(self, request: operation.Request) -> world.Instance:
-        return self.world.act(request.id, request.body.action)
-
-    def _put(self, request: operation.Request) -> api.InstanceList:
-        return api.InstanceList(instances=self.world.put_all(request.body.instances))
-
-    def _add_faults(self, request: operation.Request) -> None:
-        for fault in request.body.faults:
-            self.script.add(fault)
-
-    def _change_settings(self, request: operation.Request) -> traffic.Settings:
-        self.change_settings(changes.applied(self.settings, request.body))
-        return self.settings
-
-    def _list_calls(self, request: operation.Request) -> api.Calls:
-        counts = dict(self.calls.counts)
-        entries = (entry for entry in self.calls.entries if entry.sequence > request.query.after)
-        return api.Calls(calls=tuple(entries), counts=counts, total=sum(counts.values()))
 
 
 @contextlib.asynccontextmanager

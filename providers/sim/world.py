@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import bisect
 import ipaddress
+import operator
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 import msgspec
@@ -65,6 +66,18 @@ class WorldError(Exception):
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def check_text(field: str, parse: Callable[[str], object], text: str) -> None:
+    """Refuse a text that cannot be parsed.
+
+    Raises:
+        WorldError: `invalid`.
+    """
+    try:
+        parse(text)
+    except ValueError as error:
+        raise WorldError("invalid", f"{field}: {error}") from error
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,6 +171,9 @@ class _Record:
         self.write(now, [(since, one and change(one)) for since, one in [(now, present), *later]])
 
 
+_SEQUENCE = operator.attrgetter("sequence")
+
+
 class World:
     """All instances of the simulated cloud.
 
@@ -222,7 +238,8 @@ class World:
         )
         record = _Record(self._sequence, now, instance)
         if given.state in SETTLES:
-            record.timeline.append((now + self.transition_s, _settled(instance)))
+            settled = msgspec.structs.replace(instance, state=SETTLES[given.state])
+            record.timeline.append((now + self.transition_s, settled))
         self._order.append(record)
         self._by_id[record.id] = record
         self._by_name.setdefault(record.name, []).append(record)
@@ -247,7 +264,7 @@ class World:
         """The next instances behind sequence number `after`, all or those of one name."""
         moment = clock.monotonic() - stale_s
         records = self._order if name is None else self._by_name.get(name, [])
-        start = bisect.bisect_right(records, after, key=_sequence_of)
+        start = bisect.bisect_right(records, after, key=_SEQUENCE)
         found: list[Instance] = []
         last = after
         for position in range(start, len(records)):
@@ -315,7 +332,9 @@ class World:
 
     def snapshot(self) -> tuple[Instance, ...]:
         """Every instance that is not deleted, as it is now."""
-        return tuple(one for one in self._living() if one.state != "deleted")
+        now = clock.monotonic()
+        living = (record.at(now) for record in self._order)
+        return tuple(one for one in living if one is not None and one.state != "deleted")
 
     def _check(self, given: GivenInstance) -> None:
         if not given.name:
@@ -324,10 +343,6 @@ class World:
             raise WorldError("invalid", f"id: {given.id!r} must match {ID.pattern}")
         if given.id in self._by_id:
             raise WorldError("conflict", f"an instance with ID {given.id} exists or existed")
-
-    def _living(self) -> Iterator[Instance]:
-        now = clock.monotonic()
-        return (one for record in self._order if (one := record.at(now)) is not None)
 
     def _bury(self) -> None:
         horizon = clock.monotonic() - HISTORY_S
@@ -338,7 +353,7 @@ class World:
             namesakes.remove(record)
             if not namesakes:
                 del self._by_name[record.name]
-            del self._order[bisect.bisect_left(self._order, record.sequence, key=_sequence_of)]
+            del self._order[bisect.bisect_left(self._order, record.sequence, key=_SEQUENCE)]
 
     def _new_id(self) -> str:
         while (name := f"i-{self._rng.getrandbits(48):012x}") in self._by_id:
@@ -348,14 +363,6 @@ class World:
     def _new_address(self) -> Address:
         room = PRIVATE_NETWORK.num_addresses - 2
         return Address(kind="private", value=str(PRIVATE_NETWORK[1 + (self._sequence - 1) % room]))
-
-
-def _sequence_of(record: _Record) -> int:
-    return record.sequence
-
-
-def _settled(instance: Instance) -> Instance:
-    return msgspec.structs.replace(instance, state=SETTLES[instance.state])
 
 
 def _changed(instance: Instance, change: Change) -> Instance:

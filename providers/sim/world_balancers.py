@@ -160,8 +160,7 @@ class Balancers:
 
     def put_all(self, given: Sequence[Balancer]) -> None:
         """Place load balancers as they are: a saved state."""
-        for one in given:
-            self._by_id[one.id] = one
+        self._by_id |= {one.id: one for one in given}
         self.revision += 1
 
     def get(self, balancer_id: str) -> Balancer:
@@ -202,7 +201,7 @@ class Balancers:
         """
         present = self._changeable(balancer_id)
         for member in members:
-            _check_address(member)
+            world.check_text("members", ipaddress.ip_address, member)
         if len(set(members)) != len(members):
             raise world.WorldError("invalid", "members: one is there twice")
         changed = msgspec.structs.replace(
@@ -247,10 +246,6 @@ class Balancers:
         del self._by_id[balancer_id]
         self._ready_at.pop(balancer_id, None)
         self.revision += 1
-
-    def snapshot(self) -> tuple[Balancer, ...]:
-        """Every load balancer as it is now."""
-        return tuple(self.list())
 
     def _changeable(self, balancer_id: str) -> Balancer:
         present = self.get(balancer_id)
@@ -304,14 +299,4 @@ def _check(plan: Plan) -> None:
     if len(set(ports)) != len(ports):
         raise world.WorldError("invalid", "listeners: a protocol and port is there twice")
     for source_range in plan.source_ranges:
-        try:
-            ipaddress.ip_network(source_range)
-        except ValueError as error:
-            raise world.WorldError("invalid", f"source_ranges: {error}") from error
-
-
-def _check_address(text: str) -> None:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError as error:
-        raise world.WorldError("invalid", f"members: {error}") from error
+        world.check_text("source_ranges", ipaddress.ip_network, source_range)

@@ -86,8 +86,7 @@ class RouteTable:
 
     def put_all(self, given: Sequence[Route]) -> None:
         """Place routes as they are: a saved state."""
-        for one in given:
-            self._by_id[one.id] = one
+        self._by_id |= {one.id: one for one in given}
         self.revision += 1
 
     def get(self, route_id: str) -> Route:
@@ -132,10 +131,6 @@ class RouteTable:
         del self._by_id[route_id]
         self.revision += 1
 
-    def snapshot(self) -> tuple[Route, ...]:
-        """Every route as it is now."""
-        return tuple(self.list())
-
 
 def _shown(route: Route, owners: Mapping[str, world.Instance]) -> Route:
     owner = owners.get(route.gateway)
@@ -145,8 +140,5 @@ def _shown(route: Route, owners: Mapping[str, world.Instance]) -> Route:
 
 
 def _check(destination: str, gateway: str) -> None:
-    try:
-        ipaddress.ip_network(destination)
-        ipaddress.ip_address(gateway)
-    except ValueError as error:
-        raise world.WorldError("invalid", f"destination or gateway: {error}") from error
+    world.check_text("destination", ipaddress.ip_network, destination)
+    world.check_text("gateway", ipaddress.ip_address, gateway)

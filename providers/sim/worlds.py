@@ -52,8 +52,8 @@ class Worlds:
         )
         return Saved(
             instances=instances,
-            balancers=self.balancers.snapshot(),
-            routes=self.routes.snapshot(),
+            balancers=tuple(self.balancers.list()),
+            routes=tuple(self.routes.list()),
         )
 
     def load(self, saved: Saved) -> None:

@@ -91,24 +91,21 @@ class SimHarness(Harness):
     async def create(self) -> Made:
         self._made += 1
         number = self._made
-        addresses = (
-            world.Address(kind="private", value=f"10.0.0.{number}"),
-            world.Address(kind="private", value=f"fd00::{number}"),
-            world.Address(kind="public", value=f"192.0.2.{number}"),
+        values = (f"10.0.0.{number}", f"fd00::{number}", f"192.0.2.{number}")
+        kinds: tuple[world.AddressKind, ...] = ("private", "private", "public")
+        addresses = tuple(
+            world.Address(kind=kind, value=value) for kind, value in zip(kinds, values, strict=True)
         )
         given = world.GivenInstance(name=f"node-{number}", type="big", addresses=addresses)
         made = await self._do(lambda: self._world.put(given))
-        kinds = ("InternalIP", "InternalIP", "ExternalIP")
+        types = ("InternalIP", "InternalIP", "ExternalIP")
         return Made(
             name=made.name,
             provider_id=f"sim://{made.id}",
             instance_type="big",
             zone=made.zone,
             region=made.region,
-            addresses=[
-                cloud.address(kind, address.value)
-                for kind, address in zip(kinds, addresses, strict=True)
-            ],
+            addresses=[cloud.address(*each) for each in zip(types, values, strict=True)],
         )
 
     async def stop(self, made: Made) -> None:
@@ -143,7 +140,7 @@ class SimHarness(Harness):
         await self._do(lambda: self._service.script.add(fault))
 
     async def load_balancers(self) -> Sequence[HeldBalancer]:
-        balancers = await self._do(self._service.worlds.balancers.snapshot)
+        balancers = await self._do(self._service.worlds.balancers.list)
         instances = await self._do(self._world.snapshot)
         owners = {each.value: one.name for one in instances for each in one.addresses}
         return [
@@ -160,7 +157,7 @@ class SimHarness(Harness):
         balancers.provision_s = 60.0 if slow else 0.0
         if not slow:
             active = Interference(state="active")
-            for one in await self._do(balancers.snapshot):
+            for one in await self._do(balancers.list):
                 await self._interfere(one.name, active)
 
     async def break_load_balancer(self, name: str, reason: str) -> None:
@@ -178,7 +175,7 @@ class SimHarness(Harness):
         await self._do(lambda: balancers.interfere(found.id, interference))
 
     async def routes(self) -> Sequence[str]:
-        return [one.destination for one in await self._do(self._service.worlds.routes.snapshot)]
+        return [one.destination for one in await self._do(self._service.worlds.routes.list)]
 
     async def foreign_route(self, cidr: str) -> None:
         order = NewRoute(destination=cidr, gateway="10.99.0.1", cluster="somebody else")

@@ -205,9 +205,9 @@ class Play:
     def wipe_cloud(self) -> None:
         """Leave nothing at all in the cloud."""
         worlds = self._cloud.worlds
-        for balancer in worlds.balancers.snapshot():
+        for balancer in worlds.balancers.list():
             worlds.balancers.remove(balancer.id)
-        for route in worlds.routes.snapshot():
+        for route in worlds.routes.list():
             worlds.routes.delete(route.id)
         for machine in worlds.instances.snapshot():
             worlds.instances.delete(machine.id)

@@ -90,9 +90,12 @@ class Checks:
 
     def _controllers(self) -> Sequence[Check]:
         return [
-            Check(name=name, look=_now(partial(self._vitals.controllers.get, name, WELL)))
+            Check(name=name, look=_now(partial(self._controller, name)))
             for name in self._vitals.controllers
         ]
+
+    def _controller(self, name: str) -> Finding:
+        return self._vitals.controllers.get(name, WELL)
 
     def _loop(self) -> Finding:
         late = self._vitals.late_beats

@@ -55,8 +55,7 @@ def address(value: str) -> str:
 
 def outside(value: str) -> str:
     """An IP address that can stand for a machine on a network."""
-    fault = address(value)
-    if fault:
+    if fault := address(value):
         return fault
     found = ipaddress.ip_address(value)
     inside = found.is_unspecified or found.is_loopback or found.is_link_local

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from ccm.app import daemon, main
 from ccm.app.provider import Misconfigured
+from ccm.sandbox.realserver import write_kubeconfig
 
 ARGV = ["--cloud-provider=sim", "--master=http://127.0.0.1:1"]
 
@@ -48,3 +50,27 @@ def test_how_it_ends(
     said = capfd.readouterr().err
     assert all(word in said for word in words)
     assert code == 255 or said == words[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("kubeconfig", "{}", "current-context: is not set"),
+        ("cloud-config", "url: nowhere", "url is 'nowhere'"),
+        ("config", "{}", "apiVersion is missing"),
+    ],
+)
+def test_a_file_that_cannot_be_used_ends_it_with_one_message(
+    name: str, content: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_kubeconfig(tmp_path / "kubeconfig", url="http://127.0.0.1:1", token="t")
+    (tmp_path / name).write_text(content)
+    files = {"kubeconfig": tmp_path / "kubeconfig", name: tmp_path / name}
+
+    argv = [f"--{flag}={file}" for flag, file in files.items()]
+    assert main.main(["--cloud-provider=sim", "--secure-port=0", *argv]) == 1
+
+    said = capfd.readouterr().err
+    assert said.count("\ncloud-controller-manager: ") + said.startswith("cloud-controller-m") == 1
+    assert words in said
+    assert "Traceback" not in said

@@ -32,9 +32,6 @@ async def test_a_spawned_task_has_its_name() -> None:
 
 
 async def test_joining_takes_finished_tasks_nothing_and_a_second_time() -> None:
-    async def fails() -> None:
-        raise ValueError("dropped")
-
     failed = tasks.spawn(fails(), name="fails")
     await asyncio.wait([failed])
     waits = tasks.spawn(for_ever(), name="waits")
@@ -46,17 +43,21 @@ async def test_joining_takes_finished_tasks_nothing_and_a_second_time() -> None:
     assert waits.cancelled()
 
 
+async def tidies(tidied: asyncio.Event) -> None:
+    try:
+        await for_ever()
+    finally:
+        await asyncio.sleep(0.01)
+        tidied.set()
+
+
+async def fails() -> None:
+    raise ValueError("broken")
+
+
 async def test_joining_waits_until_a_task_has_tidied_up() -> None:
     tidied = asyncio.Event()
-
-    async def tidies() -> None:
-        try:
-            await for_ever()
-        finally:
-            await asyncio.sleep(0.01)
-            tidied.set()
-
-    task = tasks.spawn(tidies(), name="tidies")
+    task = tasks.spawn(tidies(tidied), name="tidies")
     await asyncio.sleep(0)
 
     await tasks.cancel_and_join(task)
@@ -65,13 +66,7 @@ async def test_joining_waits_until_a_task_has_tidied_up() -> None:
 
 
 async def test_a_joiner_that_is_cancelled_passes_it_on() -> None:
-    async def stubborn() -> None:
-        try:
-            await for_ever()
-        finally:
-            await asyncio.sleep(0.02)
-
-    task = tasks.spawn(stubborn(), name="stubborn")
+    task = tasks.spawn(tidies(asyncio.Event()), name="stubborn")
     await asyncio.sleep(0)
     joiner = tasks.spawn(tasks.cancel_and_join(task), name="joiner")
     await asyncio.sleep(0)
@@ -123,22 +118,13 @@ async def test_bounded_with_no_workers_runs_nothing() -> None:
 
 
 async def test_the_first_to_end_cancels_the_others() -> None:
-    other = asyncio.Event()
+    tidied = asyncio.Event()
 
-    async def waits() -> None:
-        try:
-            await for_ever()
-        finally:
-            other.set()
+    await tasks.first_of(tidies(tidied), asyncio.sleep(0.001), name="race")
 
-    await tasks.first_of(waits(), asyncio.sleep(0.001), name="race")
-
-    assert other.is_set()
+    assert tidied.is_set()
 
 
 async def test_the_first_to_fail_is_raised() -> None:
-    async def fails() -> None:
-        raise ValueError("first")
-
-    with pytest.raises(ValueError, match="first"):
+    with pytest.raises(ValueError, match="broken"):
         await tasks.first_of(for_ever(), fails(), name="race")

@@ -40,18 +40,6 @@ def test_every_argument_arrives() -> None:
     )
 
 
-def test_another_provider_brings_its_own_names_and_configuration(tmp_path: Path) -> None:
-    file = tmp_path / "acme.yaml"
-    file.write_text("")
-
-    read_ = read(
-        "--provider", "sim", "--provider-config", str(file), "--node-names", "vm-1, vm-2.example"
-    )
-
-    assert read_.node_names == ("vm-1", "vm-2.example")
-    assert read_.provider == settings.Provider(name="sim", config=file)
-
-
 def test_services_are_made_unasked_in_the_simulated_cloud_only() -> None:
     assert read().services == 2
     assert read("--services", "0").services == 0
@@ -59,17 +47,18 @@ def test_services_are_made_unasked_in_the_simulated_cloud_only() -> None:
     assert read("--provider", "sim", "--services", "3").services == 3
 
 
-def test_paths_hold_when_a_process_starts_elsewhere(
+def test_another_provider_brings_its_own_names_and_configuration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Paths hold when a process starts elsewhere."""
     (tmp_path / "c").write_text("")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(sandbox.ASSETS_VARIABLE, "bin")
 
-    read_ = read("--provider", "sim", "--provider-config", "c")
+    read_ = read("--provider", "sim", "--provider-config", "c", "--node-names", "vm-1, vm-2.a")
 
-    assert read_.provider is not None
-    assert read_.provider.config == tmp_path / "c"
+    assert read_.node_names == ("vm-1", "vm-2.a")
+    assert read_.provider == settings.Provider(name="sim", config=tmp_path / "c")
     assert read_.assets == tmp_path / "bin"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -36,10 +36,8 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
                 raise fault
             yield cloud.Cloud(name="memory", **offered)
 
-        def entry_points(*, group: str) -> Iterable[EntryPoint]:
-            return [EntryPoint("memory", "here:open_cloud", group)]
-
-        monkeypatch.setattr(registry, "entry_points", entry_points)
+        entry = EntryPoint("memory", "here:open_cloud", registry.GROUP)
+        monkeypatch.setattr(registry, "entry_points", lambda *, group: [entry])
         monkeypatch.setattr(EntryPoint, "load", lambda _entry: open_cloud)
         given = options.parse(["--cloud-provider=memory", *words])
         case = Case(options=given, environ={})
@@ -114,16 +112,11 @@ async def test_a_provider_that_does_not_open(make: Make, fault: Exception, found
     assert case.findings["open"].advice != ()
 
 
-async def test_a_provider_that_offers_nothing_starts_nothing(make: Make) -> None:
-    case = await make("--cluster-cidr=10.0.0.0/8")
-
-    found = await provider.controllers(case)
-
-    assert found.found == "none would work with these flags"
-    assert "cloud-node-controller is left out: the provider offers no instances" in found.details
-
-
 async def test_what_is_left_out_is_said(make: Make) -> None:
+    none = await provider.controllers(await make("--cluster-cidr=10.0.0.0/8"))
+    assert none.found == "none would work with these flags"
+    assert "cloud-node-controller is left out: the provider offers no instances" in none.details
+
     offered = MemoryProvider(MemoryApi())
     case = await make("--configure-cloud-routes=false", instances=offered)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ccm.kube import decode, errors, metrics
+from ccm.kube.decode import WatchEvent
 from ccm.kube.resources import NODES
 from ccm.model import names
 from tests.unit.kube.wire import a_status, no_answer
@@ -74,23 +75,16 @@ def test_what_is_no_list_is_no_answer(body: bytes) -> None:
 
 
 def test_a_malformed_item_is_told_by_namespace_and_name() -> None:
-    items = [
-        {"metadata": {"namespace": "blue", "name": "n", "labels": 5}},
-        {"metadata": {"namespace": "blue", "labels": 5}},
-    ]
-
-    page = decode.decode_page(NODES, json.dumps({"items": items}).encode())
-
-    assert page.malformed_keys == ["blue/n", ""]
-
-
-def test_an_item_that_is_no_text_is_left_out() -> None:
-    body = b'{"items": [{"metadata": {"name": "\xff"}}, {"metadata": {"name": "n"}}]}'
+    body = (
+        b'{"items": [{"metadata": {"namespace": "blue", "name": "n", "labels": 5}},'
+        b' {"metadata": {"namespace": "blue", "labels": 5}},'
+        b' {"metadata": {"name": "\xff"}}, {"metadata": {"name": "n"}}]}'
+    )
 
     page = decode.decode_page(NODES, body)
 
     assert [node.name for node in page.items] == ["n"]
-    assert page.malformed_keys == [""]
+    assert page.malformed_keys == ["blue/n", "", ""]
 
 
 @pytest.mark.parametrize("event", ["ADDED", "MODIFIED", "DELETED"])
@@ -139,18 +133,22 @@ def test_a_line_that_is_no_event_is_trouble_with_the_connection(line: bytes) -> 
 
 
 @pytest.mark.parametrize("event", ["MODIFIED", "DELETED", "SURPRISE"])
-def test_a_malformed_object_is_told_by_key_and_version(event: str) -> None:
-    head = {"name": "n1", "resourceVersion": "8", "labels": 5}
+@pytest.mark.parametrize(
+    ("head", "key", "version"),
+    [
+        ({"name": "n1", "resourceVersion": "8", "labels": 5}, "n1", "8"),
+        ("gone", "", ""),
+    ],
+    ids=["readable", "unreadable"],
+)
+def test_a_malformed_object_is_told_by_key_and_version(
+    event: str, head: object, key: str, version: str
+) -> None:
     before = _malformed_count()
 
     found = decode.decode_event(NODES, _line(event, {"metadata": head}))
 
-    assert (found.type, found.wire_type, found.object) == ("MALFORMED", event, None)
-    assert (found.key, found.resource_version) == ("n1", "8")
+    assert found == WatchEvent(
+        type="MALFORMED", object=None, resource_version=version, key=key, wire_type=event
+    )
     assert _malformed_count() - before == 1
-
-
-def test_a_malformed_object_without_a_readable_name_is_still_told() -> None:
-    found = decode.decode_event(NODES, _line("ADDED", {"metadata": "gone"}))
-
-    assert (found.type, found.key, found.resource_version) == ("MALFORMED", "", "")

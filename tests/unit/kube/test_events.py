@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.kube import errors
 from ccm.kube.events import QUEUE_SIZE, EventRecorder
 from ccm.model.event import Event
 from ccm.model.meta import ObjectReference
 from ccm.testing.clock import advance, elapsed_s
+from tests.unit.kube.scripted import api_error, refused
 
 pytestmark = pytest.mark.virtual_time
 
@@ -50,7 +50,7 @@ class Sink:
     ) -> Event:
         self._note("patch")
         if name not in self.events:
-            raise errors.from_response(404, {}, b"")
+            raise api_error(404)
         self.patches.append(patch)
         changed = msgspec.structs.replace(
             self.events[name], count=patch["count"], last_timestamp=patch["lastTimestamp"]
@@ -76,10 +76,6 @@ async def sink(request: pytest.FixtureRequest) -> AsyncIterator[Sink]:
     yield sink
     assert not task.done()
     await cancel_and_join(task)
-
-
-def unreachable() -> errors.Unreachable:
-    return errors.Unreachable("connection refused", kind="refused")
 
 
 async def test_an_event_about_a_node_is_created_in_the_default_namespace(sink: Sink) -> None:
@@ -137,7 +133,7 @@ async def test_a_name_the_server_would_refuse_becomes_a_uuid(name: str, sink: Si
 
 
 async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
-    sink.weather = lambda verb: unreachable()
+    sink.weather = lambda verb: refused()
     sink.recorder.event(NODE, "Normal", "R", "m")
     await advance(300)
     at = [moment for moment, _ in sink.requests]
@@ -148,7 +144,7 @@ async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
 
 
 async def test_events_survive_an_outage(sink: Sink) -> None:
-    sink.weather = lambda verb: unreachable()
+    sink.weather = lambda verb: refused()
     sink.recorder.event(NODE, "Normal", "A", "m")
     sink.recorder.event(NODE, "Normal", "B", "m")
     await advance(60)
@@ -160,7 +156,7 @@ async def test_events_survive_an_outage(sink: Sink) -> None:
 
 @pytest.mark.parametrize("status", [403, 409, 422, 429, 500])
 async def test_a_rejection_is_not_repeated(status: int, sink: Sink) -> None:
-    sink.weather = lambda verb: errors.from_response(status, {}, b"")
+    sink.weather = lambda verb: api_error(status)
     sink.recorder.event(NODE, "Normal", "R", "m")
     await advance(300)
     assert len(sink.requests) == 1
@@ -187,7 +183,7 @@ async def test_flush_waits_for_what_is_queued_but_not_for_ever(sink: Sink) -> No
     sink.recorder.event(NODE, "Normal", "A", "m")
     assert await sink.recorder.flush(5)
     assert len(sink.events) == 1
-    sink.weather = lambda verb: unreachable()
+    sink.weather = lambda verb: refused()
     sink.recorder.event(NODE, "Normal", "B", "m")
     started = elapsed_s()
     assert not await sink.recorder.flush(5)

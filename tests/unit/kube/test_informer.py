@@ -64,6 +64,12 @@ def informer_of(server: Server, **options: Any) -> Informer[Node]:
     return Informer(server, resource="nodes", rng=random.Random(1), **options)
 
 
+async def test_waiting_for_the_first_content_has_a_deadline() -> None:
+    with pytest.raises(TimeoutError, match="nodes"):
+        await informer_of(Server()).wait_synced(30)
+    assert elapsed_s() == 30
+
+
 async def test_handlers_hear_old_and_new_after_the_store_changed() -> None:
     server = Server(
         watches=[
@@ -145,14 +151,6 @@ async def test_a_resync_delivers_everything_again_from_the_store() -> None:
         assert len(listener.heard) == 1200
         assert listener.heard[0] == "update n0@1->1"
         assert len(server.of("list")) == 1
-
-
-async def test_waiting_for_the_first_content_has_a_deadline() -> None:
-    server = Server()
-    informer = informer_of(server)
-    with pytest.raises(TimeoutError, match="nodes"):
-        await informer.wait_synced(30)
-    assert elapsed_s() == 30
 
 
 class Client:

@@ -323,9 +323,11 @@ async def test_a_standby_that_is_cancelled_leaves_the_lease_alone(server: Cluste
     assert replica.recorder.events == []
 
 
+@pytest.mark.parametrize("watch", [True, False])
 async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
-    server: Cluster,
+    server: Cluster, watch: bool
 ) -> None:
+    server.watch_works = watch
     server.hold("")
     replica = server.start()
 

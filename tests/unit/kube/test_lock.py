@@ -204,11 +204,15 @@ async def test_release_is_repeated_on_conflict_while_the_lease_is_ours(server: C
     assert server.spec.lease_transitions == 2
 
 
-async def test_release_touches_nobody_elses_lease(server: Contested) -> None:
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_release_touches_nobody_elses_lease(server: Contested, deleted: bool) -> None:
     assert await server.lock.attempt()
-    server.hold("bing")
+    if deleted:
+        server.drop()
+    else:
+        server.hold("bing")
     assert not await server.lock.release()
-    assert server.spec.holder_identity == "bing"
+    assert deleted or server.spec.holder_identity == "bing"
 
 
 async def test_release_survives_a_short_outage(server: Contested) -> None:

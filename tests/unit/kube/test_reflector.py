@@ -13,6 +13,7 @@ import pytest
 
 from ccm.base import clock
 from ccm.base.backoff import Exponential
+from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
 from ccm.kube.reflector import Reflector, Settings
 from ccm.model import Node
@@ -231,11 +232,37 @@ async def test_jitter_stretches_pauses_up_to_double() -> None:
         assert max(late) - min(late) > 5
 
 
-async def test_retry_after_is_honoured() -> None:
-    server = Server(lists=[page([], 10)], watches=[api_error(429, retry_after=17)])
-    async with following(server, PAGES):
-        await advance(30)
-        assert [(call.at, call.version) for call in server.of("watch")] == [(0, "10"), (17, "10")]
+@pytest.mark.parametrize(
+    ("settings", "watch", "began"),
+    [
+        pytest.param(PAGES, api_error(429, retry_after=17), 17, id="asked to wait"),
+        pytest.param(PAGES, FOREVER, 60.8, id="never answered"),
+        pytest.param(
+            Settings(watch_list=False, watch_timeout_s=(60, 60), overtime_s=15),
+            [FOREVER],
+            76,
+            id="never ended",
+        ),
+        pytest.param(
+            Settings(watch_list=False, silence_s=8, backoff=STEADY),
+            [8.0, errors.Unreachable("nothing for 8 s", kind="silent")],
+            8.8,
+            id="silent",
+        ),
+    ],
+)
+async def test_a_watch_that_gives_nothing_is_opened_again(
+    settings: Settings, watch: Any, began: float
+) -> None:
+    server = Server(lists=[page([], 10)], watches=[watch])
+    async with following(server, settings):
+        await advance(began + 1)
+        watches = server.of("watch")
+        assert [(call.at, call.version) for call in watches] == [
+            (0, "10"),
+            (pytest.approx(began), "10"),
+        ]
+        assert {call.idle_timeout_s for call in watches} == {settings.silence_s}
 
 
 async def test_a_server_that_closes_each_watch_at_once_is_left_in_peace() -> None:
@@ -359,58 +386,20 @@ async def test_nobody_is_reported_gone_while_an_item_has_no_readable_name(
         assert sink.removed == []
 
 
-async def test_a_silent_watch_is_opened_again_and_the_limit_can_be_set() -> None:
-    server = Server(
-        lists=[page([], 10)], watches=[[8.0, errors.Unreachable("nothing for 8 s", kind="silent")]]
-    )
-    async with following(server, Settings(watch_list=False, silence_s=8, backoff=STEADY)):
-        await advance(10)
-        assert [call.idle_timeout_s for call in server.of("watch")] == [8, 8]
-        assert server.versions == ["10", "10"]
-
-
-async def test_a_watch_that_is_never_answered_is_given_up_and_resumed() -> None:
-    server = Server(lists=[page([], 10)], watches=[FOREVER])
-    async with following(server, PAGES) as (reflector, _):
-        await advance(60)
-        assert reflector.trouble_since is not None
-        await advance(2)
-        watches = [(call.at, call.version) for call in server.of("watch")]
-        assert watches == [(0, "10"), (60.8, "10")]
-
-
-async def test_a_watch_that_the_server_never_ends_is_renewed() -> None:
-    server = Server(lists=[page([], 10)])
-    settings = Settings(watch_list=False, watch_timeout_s=(60, 60), overtime_s=15)
-    async with following(server, settings):
-        await advance(77)
-        assert [call.at for call in server.of("watch")] == [0, 76]
-
-
 async def test_pages_are_applied_in_steps_between_which_others_run() -> None:
     server = Server(
         lists=[page([node(f"n{n}", n + 1) for n in range(5000)], 6000)],
         watches=[[modified(node(f"n{n}", 7000 + n)) for n in range(2000)]],
     )
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(asyncio.wait_for(other(), 5))
     sink = Recorder()
     reflector = Reflector(server, sink, resource="nodes", settings=PAGES)
-    worker = asyncio.create_task(reflector.run())
+    worker = spawn(reflector.run(), name="reflector")
+    turns = 0
     while len(sink.upserts) < 7000:
         await asyncio.sleep(0)
+        turns += 1
     assert turns >= 7000 / 500
-    for ending in (task, worker):
-        ending.cancel()
-    await asyncio.gather(task, worker, return_exceptions=True)
+    await cancel_and_join(worker)
 
 
 async def test_contact_and_trouble_tell_how_fresh_the_copy_is() -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -117,18 +116,22 @@ async def test_the_first_token_is_tried_for_a_while(
     assert hand.naps == [0.5, 1.0, 2.0]
 
 
-async def test_without_any_token_nothing_is_sent(server: Server, account: ServiceAccount) -> None:
-    server.will(refuses(403, "Forbidden", "may not"))
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (refuses(403, "Forbidden", "may not"), "may not"),
+        (says({"status": {"token": ""}}), "holds no token"),
+        (says({"status": {"token": "a"}}), ""),
+        (says([]), ""),
+    ],
+    ids=["refused", "empty", "no end", "nonsense"],
+)
+async def test_without_any_token_nothing_is_sent(
+    server: Server, account: ServiceAccount, answer: Answer, words: str
+) -> None:
+    server.will(*[answer] * serviceaccount.TRIES)
 
-    with pytest.raises(errors.NoCredentials, match=r"kube-system/node-controller: .*may not"):
-        await account.current()
-
-
-@pytest.mark.parametrize("answer", [{}, {"status": {"token": ""}}, {"status": {"token": "a"}}, []])
-async def test_nonsense_is_no_token(server: Server, account: ServiceAccount, answer: Any) -> None:
-    server.will(*[says(answer)] * serviceaccount.TRIES)
-
-    with pytest.raises(errors.NoCredentials):
+    with pytest.raises(errors.NoCredentials, match=f"kube-system/node-controller: .*{words}"):
         await account.current()
 
 

@@ -53,16 +53,6 @@ async def test_a_key_added_while_in_work_comes_back_when_done(queue: Queue) -> N
     assert len(queue) == 0
 
 
-async def test_an_idle_worker_is_woken_by_an_addition(queue: Queue) -> None:
-    workers = [asyncio.create_task(queue.get()) for _ in range(2)]
-    await settle()
-    queue.add("a")
-    queue.add("b")
-    assert [await worker for worker in workers] == ["a", "b"]
-    queue.done("a")
-    queue.done("b")
-
-
 async def test_a_worker_cancelled_while_woken_passes_the_key_on(queue: Queue) -> None:
     first = asyncio.create_task(queue.get())
     second = asyncio.create_task(queue.get())
@@ -97,13 +87,6 @@ async def test_of_several_delays_the_earliest_wins(
     assert await take_all(queue) == ["a"]
     await advance(10)
     assert await take_all(queue) == []
-
-
-async def test_a_delay_begins_again_after_all_were_due(queue: Queue) -> None:
-    for _ in range(3):
-        queue.add_after("a", 1)
-        await advance(1)
-        assert await take_all(queue) == ["a"]
 
 
 async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queue) -> None:

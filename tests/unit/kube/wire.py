@@ -80,19 +80,17 @@ class Server:
 
 def says(content: Any, *, status: int = 200, **headers: str) -> Answer:
     """An answer with a JSON body; header names are written with underscores."""
-
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return web.json_response(content, status=status, headers=named)
-
-    return answer
+    return sends(json.dumps(content).encode(), status=status, **headers)
 
 
-def sends(body: bytes, *, status: int = 200, content_type: str = "application/json") -> Answer:
+def sends(
+    body: bytes, *, status: int = 200, content_type: str = "application/json", **headers: str
+) -> Answer:
     """An answer with raw bytes."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(status=status, body=body, content_type=content_type)
+        return web.Response(status=status, body=body, content_type=content_type, headers=named)
 
     return answer
 

@@ -110,12 +110,6 @@ async def test_custom_resources_get_merge_patches() -> None:
     assert api.requests == ["merge scale"]
 
 
-async def test_nothing_to_write_is_no_request() -> None:
-    api = Api(A)
-    assert await writer(api).change(A, Step(lambda _: None)) == (A, False)
-    assert api.requests == []
-
-
 @pytest.mark.parametrize("refusal", [conflict, other_uid])
 async def test_a_refused_write_is_decided_anew_on_what_is_there(
     refusal: Callable[[], ApiError],
@@ -164,14 +158,6 @@ async def test_what_somebody_else_wrote_in_between_is_not_taken_for_our_own_chan
 
     assert await writer(api).change(A, Step(until_nine)) == (api.obj, False)
     assert api.requests == ["strategic", "get"]
-
-
-async def test_a_step_may_say_that_the_write_is_pointless_by_now() -> None:
-    def stale(_: Node) -> Patch | None:
-        raise StaleObject
-
-    with pytest.raises(StaleObject):
-        await writer(Api(A)).change(A, Step(stale))
 
 
 async def test_a_writer_reads_its_own_writes_until_the_cache_has_them() -> None:

@@ -24,12 +24,12 @@ def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
     read = options.parse(flags)
     checks.check(read)
 
-    assert read.kubeconfig == str(tmp_path / "kubeconfig")
-    assert read.cloud_config == str(tmp_path / "cloud.yaml")
-    assert read.cloud_provider == "sim"
-    assert read.leader_elect
-    assert read.configure_cloud_routes
-    assert read.cluster_cidr == podranges.WHOLE
+    assert (read.kubeconfig, read.cloud_config) == (
+        str(tmp_path / "kubeconfig"),
+        str(tmp_path / "cloud.yaml"),
+    )
+    assert (read.cloud_provider, read.leader_elect) == ("sim", True)
+    assert (read.configure_cloud_routes, read.cluster_cidr) == (True, podranges.WHOLE)
     assert read.api_rate == (cluster.API_QPS, cluster.API_BURST)
 
 
@@ -39,8 +39,7 @@ def test_no_flag_of_the_sandbox_is_without_effect() -> None:
     read = options.parse(flags)
 
     assert not [line for line in read.notices() if line.startswith("--")]
-    assert read.cloud_config == ""
-    assert not read.configure_cloud_routes
+    assert (read.cloud_config, read.configure_cloud_routes) == ("", False)
 
 
 def test_the_last_words_of_a_process_are_quoted(tmp_path: Path) -> None:

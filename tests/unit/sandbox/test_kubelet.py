@@ -121,30 +121,28 @@ I1, I2, NONE = {"a": "i-1"}, {"a": "i-2"}, dict[str, str]()
 
 
 @pytest.mark.parametrize(
-    ("running", "registered"),
-    [((I1, I1), 1), ((I1, NONE, I1), 2), ((I1, I2), 2)],
-    ids=["once, even if its node is deleted", "again when it boots", "another machine"],
+    ("exists", "running", "registered"),
+    [
+        (False, (I1, I1), 1),
+        (True, (I1, I1), 1),
+        (False, (I1, NONE, I1), 2),
+        (False, (I1, I2), 2),
+    ],
+    ids=["once, even if its node is deleted", "taken over", "booted again", "another machine"],
 )
 async def test_a_kubelet_registers_when_its_machine_boots(
-    kubelets: kubelet.Kubelets, api: Api, running: tuple[dict[str, str], ...], registered: int
+    kubelets: kubelet.Kubelets,
+    api: Api,
+    exists: bool,
+    running: tuple[dict[str, str], ...],
+    registered: int,
 ) -> None:
+    api.exists = exists
     for machines in running:
         kubelets.follow(machines)
         await kubelets.sync("a")
 
     assert api.created == ["a"] * registered
-
-
-async def test_a_node_that_is_there_already_is_taken_over(
-    kubelets: kubelet.Kubelets, api: Api
-) -> None:
-    api.exists = True
-    kubelets.follow(I1)
-
-    await kubelets.sync("a")
-    await kubelets.sync("a")
-
-    assert api.created == ["a"]
 
 
 async def test_an_initialised_node_becomes_ready_and_loses_the_taint(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ccm.sandbox import report
-from ccm.sandbox.board import Board
+from ccm.sandbox.board import Board, Counts
 from ccm.testing import builders
 
 
@@ -14,21 +14,23 @@ def board_of(*done: str, expected: int) -> Board:
     return board
 
 
-def test_the_last_line_gives_nodes_writes_cloud_calls_and_warnings() -> None:
+def test_the_last_line_gives_what_is_known_and_makes_nothing_up() -> None:
     board = board_of("n0", "n1", expected=2)
+    done = "done: 2 nodes initialised, 4 writes, 1 cloud calls, 0 warnings in 6.2 s"
+    assert report.last_line(board, writes=4, cloud_calls=1, took_s=6.21) == done
 
-    line = report.last_line(board, writes=4, cloud_calls=1, took_s=6.21)
-
-    assert line == "done: 2 nodes initialised, 4 writes, 1 cloud calls, 0 warnings in 6.2 s"
-
-
-def test_what_is_not_known_is_not_made_up() -> None:
     board = board_of("n0", expected=2)
     board.daemon_warned("x", 0.0)
+    not_done = "not converged: 1 of 2 nodes initialised, ? writes, ? cloud calls, 1 warnings"
+    assert report.last_line(board, writes=None, cloud_calls=None, took_s=None) == not_done
 
-    line = report.last_line(board, writes=None, cloud_calls=None, took_s=None)
 
-    assert line == ("not converged: 1 of 2 nodes initialised, ? writes, ? cloud calls, 1 warnings")
+def test_routes_services_and_cloud_calls_are_summed_up_where_there_are_some() -> None:
+    counts = Counts(expected=2, initialised=2, registered=2, routes_expected=2, services_expected=1)
+    counts.cloud_calls = 4
+
+    told = "0 of 2 routes, 0 of 1 Services served, 4 cloud calls, 0 warnings"
+    assert report.summary(counts) == f"2 of 2 nodes initialised, 2 registered, {told}"
 
 
 def test_the_last_line_tells_of_routes_and_services_where_there_are_some() -> None:

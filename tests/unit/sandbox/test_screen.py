@@ -90,38 +90,25 @@ def test_colours_can_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[1m" not in drawn()
 
 
-def test_lines_tell_progress_only_when_there_is_some() -> None:
+def test_lines_tell_progress_and_warnings_at_once_and_the_rest_after_convergence() -> None:
     out, board = io.StringIO(), Board(["a"])
     lines = screen.Lines(out)
+    board.note("early", 10.0)
 
     lines.show(board, now=10.0)
     lines.show(board, now=11.0)
+    board.daemon_warned("careful", 11.0)
+    lines.show(board, now=11.0)
     board.node_seen(builders.node("a", provider_id="x://a"), 11.5)
+    board.note("late", 12.0)
     lines.show(board, now=12.0)
 
     assert out.getvalue().splitlines() == [
         "    0.0 s  0 of 1 nodes initialised, 0 registered, 0 warnings",
-        "    2.0 s  1 of 1 nodes initialised, 1 registered, 0 warnings",
-    ]
-
-
-def test_lines_tell_warnings_at_once_and_the_rest_after_convergence() -> None:
-    out, board = io.StringIO(), Board(["a"])
-    lines = screen.Lines(out)
-    board.note("early", 1.0)
-    board.daemon_warned("careful", 1.0)
-    lines.show(board, now=1.0)
-    board.node_seen(builders.node("a", provider_id="x://a"), 2.0)
-    board.note("late", 2.0)
-    lines.show(board, now=2.0)
-
-    said = out.getvalue()
-
-    assert "early" not in said
-    assert "daemon: careful" in said
-    assert said.splitlines()[-2:] == [
-        "    1.0 s  late",
-        "    1.0 s  1 of 1 nodes initialised, 1 registered, 1 warnings",
+        "    1.0 s  daemon: careful",
+        "    1.0 s  0 of 1 nodes initialised, 0 registered, 1 warnings",
+        "    2.0 s  late",
+        "    2.0 s  1 of 1 nodes initialised, 1 registered, 1 warnings",
     ]
 
 
@@ -132,19 +119,13 @@ def header(terminal: Terminal) -> str:
     return " ".join(terminal.seen[-1].split())
 
 
-def test_the_picture_is_drawn_in_its_old_place() -> None:
+def test_the_picture_is_drawn_in_its_old_place_and_a_lasting_line_above_it() -> None:
     terminal = Terminal()
-
     for moment in range(3):
         terminal.picture.show(Board(["a"]), now=float(moment))
 
         assert terminal.seen[0] == SUMMARY
         assert len(terminal.seen) == 2
-
-
-def test_a_lasting_line_takes_the_place_of_the_picture() -> None:
-    terminal = Terminal()
-    terminal.picture.show(Board(["a"]), now=0.0)
 
     terminal.picture.say("hello [bold]you[/bold]")
     terminal.picture.show(Board(["a"]), now=0.0)

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ccm.model import NodeAddress, names
-from ccm.sandbox import report, table
-from ccm.sandbox.board import Board, Counts
+from ccm.sandbox import table
+from ccm.sandbox.board import Board
 from ccm.sandbox.rows import Row, ServiceRow
 from ccm.testing import builders
 
@@ -90,13 +90,6 @@ def test_a_state_says_what_the_daemon_did() -> None:
     assert said == ["waits 7 s", "init in 1.2 s", "shutdown taint", "deleted"]
 
 
-def test_the_cloud_calls_are_named_once_they_are_known() -> None:
-    board = board_of(1)
-    board.counts.cloud_calls = 4
-
-    assert "4 cloud calls" in report.summary(board.counts)
-
-
 def test_an_event_of_several_lines_stays_on_one() -> None:
     one = row()
     one.last_event = "Failed: first\n  second"
@@ -166,11 +159,3 @@ def test_many_services_leave_room_for_the_nodes(height: int) -> None:
     nodes = [line for line in lines if line.startswith("node-")]
     services = [line for line in lines if line.startswith("web-")]
     assert len(nodes) >= len(services) >= 1
-
-
-def test_routes_and_services_are_summed_up_where_there_are_some() -> None:
-    counts = Counts(expected=2, initialised=2, registered=2, routes_expected=2, services_expected=1)
-
-    assert report.summary(counts) == (
-        "2 of 2 nodes initialised, 2 registered, 0 of 2 routes, 0 of 1 Services served, 0 warnings"
-    )

@@ -19,13 +19,10 @@ REVIEW: dict[str, Any] = {
         "resource": {"group": "", "version": "v1", "resource": "services"},
         "subResource": "status",
         "requestKind": {"group": "", "version": "v1", "kind": "Service"},
-        "name": "web",
-        "namespace": "default",
         "operation": "UPDATE",
         "userInfo": {"username": "admin", "groups": ["system:masters"], "extra": {"a": ["b"]}},
         "object": {"kind": "Service", "metadata": {"name": "web"}},
         "oldObject": None,
-        "dryRun": False,
         "options": None,
     },
 }

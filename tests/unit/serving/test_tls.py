@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from cryptography.hazmat.primitives import serialization
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving import policy, tls
 from ccm.serving.certs import CertificateError, Certificates, Files, Named
+from ccm.serving.http import Request, Response, text
 from ccm.testing.clock import advance
 from tests import pki
+from tests.unit.serving import test_http
 
 AES_256 = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
 REFUSED = (ssl.SSLError, ConnectionError)
@@ -38,23 +40,17 @@ def keeper(pair: pki.Files, *named: Named, rules: policy.Policy | None = None) -
     return tls.CertReloader(rules or policy.policy("", ()), Certificates(files(pair), named))
 
 
+async def whom(request: Request) -> Response:
+    certificate: Mapping[str, Any] = request.caller.certificate or {}
+    return text(f"{dict(part[0] for part in certificate.get('subject', ()))}")
+
+
 @asynccontextmanager
 async def serving(kept: tls.CertReloader) -> AsyncIterator[int]:
-    """A server that closes each connection after the handshake; its port."""
+    """A server that tells its callers who they are; its port."""
     await kept.start()
-
-    async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = writer.get_extra_info("ssl_object").getpeercert()
-        writer.write(f"{dict(part[0] for part in (peer or {}).get('subject', ()))}".encode())
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(greet, "127.0.0.1", 0, ssl=kept.context)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-        await server.wait_closed()
+    async with test_http.serving(whom, context=kept.context) as port:
+        yield port
 
 
 async def call(port: int, context: ssl.SSLContext, name: str = "localhost") -> tuple[Any, str]:
@@ -62,9 +58,10 @@ async def call(port: int, context: ssl.SSLContext, name: str = "localhost") -> t
     reader, writer = await asyncio.open_connection(
         "127.0.0.1", port, ssl=context, server_hostname=name
     )
-    secured = writer.get_extra_info("ssl_object")
     try:
-        return secured, (await reader.read()).decode()
+        writer.write(test_http.LAST + b"\r\n")
+        _, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+        return writer.get_extra_info("ssl_object"), body
     finally:
         writer.close()
 

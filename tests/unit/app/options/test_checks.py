@@ -17,7 +17,7 @@ def faults(*argv: str) -> list[str]:
 @pytest.mark.parametrize(
     "argv",
     [
-        "--controllers=cloud-node,-route,service-lb-controller",
+        "--controllers=cloud-node,-route,service-lb-controller,service-controller",
         "--leader-elect=false --leader-elect-resource-lock=endpoints",
         f"{_SHORT} --leader-elect-lease-duration=2s",
         "--secure-port=0 --webhook-secure-port=0",
@@ -32,7 +32,7 @@ def test_accepted(argv: str) -> None:
     assert faults(*argv.split()) == []
 
 
-@pytest.mark.row("daemon-flags-06", "daemon-flags-08")
+@pytest.mark.row("daemon-flags-06", "daemon-flags-08", "daemon-names-04")
 @pytest.mark.parametrize(
     ("argv", "fault"),
     [

@@ -59,12 +59,8 @@ def rows() -> Mapping[str, Row]:
     found = {}
     for line in _TABLE.read_text().splitlines():
         name, default, takes, refuses = (part.strip() for part in line.split("|"))
-        found[name] = Row(
-            name=name,
-            default=default,
-            takes=dict(_taken(name, takes)),
-            refuses=tuple(map(_text, refuses.split())),
-        )
+        taken, refused = dict(_taken(name, takes)), tuple(map(_text, refuses.split()))
+        found[name] = Row(name=name, default=default, takes=taken, refuses=refused)
     return found
 
 

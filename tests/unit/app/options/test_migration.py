@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,16 +26,10 @@ def document(version: str, body: str) -> str:
     )
 
 
-@pytest.fixture
-def read(tmp_path: Path) -> Callable[[str], Plan]:
-    """Reads a plan."""
-
-    def found(content: str) -> Plan:
-        file = tmp_path / "migration.yaml"
-        file.write_text(content)
-        return migration.load(str(file))
-
-    return found
+def read(folder: Path, content: str) -> Plan:
+    file = folder / "migration.yaml"
+    file.write_text(content)
+    return migration.load(str(file))
 
 
 @pytest.mark.row("daemon-migration-01")
@@ -80,11 +73,11 @@ def test_without_a_file_three_controllers_are_shared() -> None:
         ("v1", "controllerLeaders: [{name: route, component: '*'}]"),
     ],
 )
-def test_each_version_is_read(read: Callable[[str], Plan], version: str, body: str) -> None:
+def test_each_version_is_read(tmp_path: Path, version: str, body: str) -> None:
     """Its entries may be none."""
     leaders = () if "[]" in body else (Leader(name="route", component="*"),)
 
-    assert read(document(version, f"leaderName: x\n{body}")) == Plan(
+    assert read(tmp_path, document(version, f"leaderName: x\n{body}")) == Plan(
         leader_name="x", leaders=leaders
     )
 
@@ -118,8 +111,6 @@ def test_each_version_is_read(read: Callable[[str], Plan], version: str, body: s
         ),
     ],
 )
-def test_a_wrong_plan_is_refused_with_the_place(
-    read: Callable[[str], Plan], content: str, words: str
-) -> None:
+def test_a_wrong_plan_is_refused_with_the_place(tmp_path: Path, content: str, words: str) -> None:
     with pytest.raises(documents.DocumentError, match=words):
-        read(content)
+        read(tmp_path, content)

@@ -48,21 +48,6 @@ def test_enabling(name: str, requested: str, enabled: bool) -> None:
     assert found is enabled
 
 
-@pytest.mark.row("daemon-names-04")
-@pytest.mark.parametrize(
-    ("requested", "unknown"),
-    [
-        ("*", []),
-        ("cloud-node,-route,service-lb-controller,*", []),
-        ("service-controller,-route-controller", []),
-        ("route,-zulu,node-controller", ["zulu", "node-controller"]),
-    ],
-)
-def test_unknown_names(requested: str, unknown: list[str]) -> None:
-    """Canonical names, aliases and former names are known; client names are not."""
-    assert names.unknown(requested.split(","), names.known_names()) == unknown
-
-
 @pytest.mark.row("daemon-names-02", "daemon-names-05", "daemon-names-06")
 @pytest.mark.parametrize(
     ("requested", "enabled"),

@@ -62,17 +62,6 @@ def require(shell: str) -> None:
         pytest.skip(f"{shell} is not installed: its completion is not tried here")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_shell_reads_the_script_without_a_word(shell: str, scripts: dict[str, Path]) -> None:
-    require(shell)
-
-    told = subprocess.run(
-        [shell, "-n", str(scripts[shell])], capture_output=True, text=True, check=True
-    )
-
-    assert (told.stdout, told.stderr) == ("", "")
-
-
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_tab_completes(shell: str, scripts: dict[str, Path], tmp_path: Path) -> None:
     """Typed on a terminal: the word that Tab makes of each line."""

@@ -137,11 +137,3 @@ def test_a_tab_loads_nothing_heavy() -> None:
 
         assert not heavy & set(told.stdout.split())
         assert "ccm.app.options" in told.stdout
-
-
-def test_a_question_without_words_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        cli.main([completion.ASK])
-
-    assert ended.value.code == 2
-    assert capsys.readouterr().out == ""

@@ -75,12 +75,6 @@ async def test_a_message_holds_the_clouds_words(
     assert "HTTP 500 oops: disk on fire (req-1)" in str(caught.value)
 
 
-async def test_a_wrong_base_path_is_no_absence(url: str, instance: str) -> None:
-    async with client.open_client(settings(f"{url}/elsewhere")) as api:
-        with pytest.raises(cloud.Unknown):
-            await api.server(instance)
-
-
 @pytest.mark.parametrize(("number", "requests"), [(0, 1), (50, 1), (51, 2), (230, 5)])
 async def test_a_listing_follows_all_pages_and_counts_them(
     service: server.Service, api: client.Client, number: int, requests: int

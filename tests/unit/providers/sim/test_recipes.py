@@ -100,8 +100,13 @@ def test_members_are_internal_addresses_of_the_families() -> None:
 def test_the_digest_tells_every_difference() -> None:
     recipe = recipes.wanted(builders.service())
     changes: list[dict[str, object]] = [
-        *({"listeners": ()}, {"health_check": None}, {"source_ranges": ("10.0.0.0/8",)}),
-        *({"families": ("IPv6",)}, {"internal": True}, {"size": "large"}, {"sticky_s": 1}),
+        {"listeners": ()},
+        {"health_check": None},
+        {"source_ranges": ("10.0.0.0/8",)},
+        {"families": ("IPv6",)},
+        {"internal": True},
+        {"size": "large"},
+        {"sticky_s": 1},
     ]
     others = [msgspec.structs.replace(recipe, **change) for change in changes]
 

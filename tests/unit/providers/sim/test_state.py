@@ -32,8 +32,8 @@ async def test_everything_outlives_the_process(tmp_path: Path) -> None:
         )
     async with state.kept(after, path):
         assert after.instances.snapshot() == (kept,)
-        assert after.balancers.snapshot() == (balancer,)
-        assert after.routes.snapshot() == (route,)
+        assert after.balancers.list() == [balancer]
+        assert after.routes.list() == [route]
 
 
 def test_a_file_of_an_earlier_version_holds_instances(tmp_path: Path) -> None:

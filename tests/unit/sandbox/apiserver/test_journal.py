@@ -39,12 +39,6 @@ def test_a_new_store_continues_where_the_old_one_ended(tmp_path: pathlib.Path) -
     ]
 
 
-def test_what_was_written_needs_no_clean_end(tmp_path: pathlib.Path) -> None:
-    put(open_store(tmp_path), "a")
-
-    assert list(content(open_store(tmp_path))) == ["a"]
-
-
 def test_a_torn_last_line_is_dropped(tmp_path: pathlib.Path) -> None:
     old = open_store(tmp_path)
     put(old, "a")

@@ -15,8 +15,8 @@ CASES = yaml.safe_load(Path(__file__).with_name("patches.yaml").read_text())
 READY = {"type": "Ready", "status": "True"}
 
 
-def strategic(current: dict[str, Any], patch: dict[str, Any], kind: str = "Node") -> dict[str, Any]:
-    return patches.strategic(schema.kubernetes()[kind], copy.deepcopy(current), patch)
+def strategic(current: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    return patches.strategic(schema.kubernetes()["Node"], copy.deepcopy(current), patch)
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,6 @@ def test_strategic_merge_patch(
     current: dict[str, Any], patch: dict[str, Any], result: dict[str, Any]
 ) -> None:
     assert strategic(current, patch) == result
-
-
-def test_service_ports_merge_by_port() -> None:
-    current = {"spec": {"ports": [{"port": 80, "name": "http"}]}}
-    patch = {"spec": {"ports": [{"port": 80, "nodePort": 30000}]}}
-
-    assert strategic(current, patch, "Service") == {
-        "spec": {"ports": [{"port": 80, "name": "http", "nodePort": 30000}]}
-    }
 
 
 @pytest.mark.parametrize(

@@ -143,13 +143,8 @@ def test_numbers_are_free_when_the_namespace_has_gone(services: Services) -> Non
     assert services.add(**NUMBERED)
 
 
-def test_a_trial_run_holds_nothing(services: Services) -> None:
+def test_a_trial_run_and_a_refused_service_hold_nothing(services: Services) -> None:
     assert services.add(options=TRIAL, **NUMBERED)["ports"][0]["nodePort"] == 30100
-
-    assert services.add(**NUMBERED)
-
-
-def test_a_refused_service_holds_nothing(services: Services) -> None:
     with pytest.raises(errors.ApiError, match="sessionAffinity"):
         services.add(**NUMBERED, sessionAffinity="Maybe")
 
