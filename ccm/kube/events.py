@@ -81,7 +81,7 @@ class EventRecorder:
         self._last_ns = 0
         self._unwritten = Outage(
             self._log,
-            begins="cannot write events, trying on",
+            begins="cannot write events, retrying",
             ends="events can be written again",
         )
         self._counts = {outcome: _outcomes.labels(component, outcome) for outcome in _OUTCOMES}
@@ -95,7 +95,7 @@ class EventRecorder:
             reason: CamelCase, for machines.
             message: for people.
         """
-        self._log.info(
+        self._log.v(2).info(
             "event",
             object=f"{reference.namespace}/{reference.name}".lstrip("/"),
             kind=reference.kind,

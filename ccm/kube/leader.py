@@ -118,7 +118,7 @@ class LeaderElector:
         self._reported = ""
         self._unreachable = Outage(
             self._log,
-            begins="cannot take or renew the lease, trying on",
+            begins="cannot acquire or renew lease, retrying",
             ends="lease can be read and written again",
         )
         self._news = asyncio.Event()

@@ -45,8 +45,9 @@ _failures = metrics.counter(
     ("resource",),
 )
 
-_REFUSALS = frozenset({400, 404, 405, 406, 415, 422, 501})
-"""Statuses by which a server says that it does not know watch-list."""
+_REFUSALS = frozenset({400, 405, 406, 415, 422, 501})
+"""Statuses by which a server says that it does not know watch-list. Not 404: that is said of
+a kind that is not there, such as one whose definition is still to come."""
 
 _FRUITLESS_LIMIT = 3
 """So many watches in a row that brought nothing lead to a new list: some servers close
@@ -207,8 +208,8 @@ class Reflector(Generic[T]):
         """
         self._trouble = Outage(
             logger("reflector", resource=resource),
-            begins="cannot follow the API server, trying on",
-            ends="following the API server again",
+            begins="list or watch failed, retrying",
+            ends="list and watch work again",
         )
         self._failures = _failures.labels(resource)
         self._watches = _watches.labels(resource)
@@ -300,7 +301,7 @@ class Reflector(Generic[T]):
 
     def _fall_back(self, why: str) -> None:
         self._watch_list = False
-        self._log.info("server knows no watch-list, listing in pages", error=why)
+        self._log.info("server does not support watch-list, using paged lists", error=why)
 
     async def _watch(self, version: str) -> None:
         shortest, longest = self._settings.watch_timeout_s

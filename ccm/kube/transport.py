@@ -27,10 +27,10 @@ from ccm.base.log import logger
 from ccm.base.throttle import Limiter, Unlimited
 from ccm.base.wire import HttpProcessingError, aiohttp
 from ccm.kube import errors, metrics
+from ccm.kube.concurrency import ConcurrencyLimiter
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Credential
 from ccm.kube.errors import Trouble
-from ccm.kube.lanes import Lanes
 from ccm.kube.sessions import PooledSession, Sessions
 
 MAX_RETRIES = 10
@@ -98,7 +98,7 @@ class Transport:
         self.host = URL(config.server).authority
         self._server = config.server.rstrip("/")
         self._encoding = "identity" if config.disable_compression else "gzip"
-        self._lanes = Lanes()
+        self._concurrency = ConcurrencyLimiter()
         self._sessions = Sessions(
             _open_session,
             config.tls,
@@ -214,7 +214,7 @@ class Transport:
             sent_at = clock.monotonic()
             problem: errors.KubeError
             try:
-                async with self._lane(call):
+                async with self._slot(call):
                     answer = await self._exchange(call, credential, is_retry=attempt > 0)
             except errors.Unreachable as cut:
                 problem = cut
@@ -234,11 +234,11 @@ class Transport:
             await asyncio.sleep(delay)
             attempt += 1
 
-    def _lane(self, call: _Call) -> AbstractAsyncContextManager[None]:
-        # A stream would hold its lane for ever.
+    def _slot(self, call: _Call) -> AbstractAsyncContextManager[None]:
+        # A stream would hold its slot for ever.
         if call.streamed or call.urgent:
             return contextlib.nullcontext()
-        return self._lanes.lane()
+        return self._concurrency
 
     async def _take_turn(self, call: _Call) -> None:
         waited = await call.limiter.acquire()
@@ -400,7 +400,7 @@ def trouble_kind(problem: BaseException) -> Trouble:
 
 def _open_session(context: ssl.SSLContext | None) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
-        limit=0,  # the lanes and the rate limiters limit
+        limit=0,  # our own limiters limit
         ssl=context if context is not None else True,
         socket_factory=_open_socket,
     )

@@ -23,6 +23,9 @@ from tests.envtest import assets
 
 INIT_TAINT = "node.cloudprovider.kubernetes.io/uninitialized"
 
+RESTING_S = 0.03
+"""CPU seconds that a daemon with nothing to do uses in a second, at the most."""
+
 
 @dataclass(slots=True, kw_only=True)
 class World:
@@ -46,7 +49,10 @@ class World:
         kubeconfig = f"--kubeconfig={self.server.kubeconfig_path}"
         with proc.daemon(self.folder / log, kubeconfig, *self.flags, *flags) as daemon:
             await asyncio.to_thread(daemon.wait_for, "became leader")
-            await asyncio.sleep(1)
+            used_s = -1.0
+            while (now_s := proc.usage(daemon.pid).cpu_s) - used_s > RESTING_S:
+                used_s = now_s
+                await asyncio.sleep(1)
             yield daemon
 
     async def bare(

@@ -13,8 +13,8 @@ from tests.scenario.harness import Daemon, Stage
 
 HOSTS = tuple(f"host-{number}" for number in range(6))
 
-LOST = "cannot follow the API server, trying on"
-FOUND = "following the API server again"
+LOST = "list or watch failed, retrying"
+FOUND = "list and watch work again"
 
 
 async def half_way(stage: Stage) -> Rule:
@@ -90,14 +90,14 @@ async def test_an_outage_longer_than_the_lease(stage: Stage) -> None:
     once_each(daemon, "leaderelection lost")
     stage.wire.remove(rule)
     successor = await stage.start(flags=harness.SHORT_LEASE)
-    await successor.says("cannot take or renew the lease, trying on")
+    await successor.says("cannot acquire or renew lease, retrying")
     await stage.server.start()
 
     await successor.says("became leader", within_s=harness.WAIT_S)
     await all_well(stage)
     once_each(
         successor,
-        "cannot take or renew the lease, trying on",
+        "cannot acquire or renew lease, retrying",
         "lease can be read and written again",
     )
 
@@ -109,15 +109,15 @@ async def test_the_api_server_is_not_there_at_start(stage: Stage) -> None:
     await wire.down()
     daemon = await stage.start(wire=wire)
     impatient = await stage.start(wire=wire)
-    await daemon.says("cannot take or renew the lease, trying on")
-    await impatient.says("cannot take or renew the lease, trying on")
+    await daemon.says("cannot acquire or renew lease, retrying")
+    await impatient.says("cannot acquire or renew lease, retrying")
     assert await impatient.stop() == 0
 
     await asyncio.sleep(1.5)
     await wire.up()
     await stage.cluster.initialised(HOSTS[0])
 
-    once_each(daemon, "cannot take or renew the lease, trying on", "became leader")
+    once_each(daemon, "cannot acquire or renew lease, retrying", "became leader")
 
 
 @pytest.mark.soak

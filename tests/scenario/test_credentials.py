@@ -10,7 +10,7 @@ from tests.faults import Match
 from tests.scenario import objects
 from tests.scenario.harness import Stage
 
-REFUSED = "cannot take or renew the lease, trying on"
+REFUSED = "cannot acquire or renew lease, retrying"
 
 
 @pytest.mark.both_servers

@@ -22,8 +22,8 @@ FAILED = (
     "reconcile failed",
     "cloud or API server unavailable",
     "pass failed",
-    "cannot follow the API server",
-    "cannot take or renew the lease",
+    "list or watch failed",
+    "cannot acquire or renew lease",
 )
 WITHIN_S = 30.0
 SETTINGS = ("kubeconfig", "cloud-config")

@@ -208,7 +208,7 @@ async def test_a_watch_list_that_never_speaks(stage: Stage) -> None:
 
     await stage.cluster.initialised("early", within_s=20.0)
 
-    await daemon.says("server knows no watch-list, listing in pages")
+    await daemon.says("server does not support watch-list, using paged lists")
     intact(stage, daemon)
 
 

@@ -55,8 +55,8 @@ _HELD_BACK = (
     "--log-json-split-stream=true",
     "--log-json-info-buffer-size=1Mi",
 )
-_STANDBY = "cannot take or renew the lease"
-_LEADING = "cannot follow the API server"
+_STANDBY = "cannot acquire or renew lease"
+_LEADING = "list or watch failed"
 _DEADLINE_S = 50.0
 
 

@@ -124,6 +124,14 @@ async def test_a_refused_watch_list_leads_to_pages_for_good(status: int) -> None
         assert sink.removed == [("b", None)]
 
 
+async def test_a_kind_that_is_not_there_yet_is_asked_for_by_watch_list_again() -> None:
+    server = Server(watches=[api_error(404), [*initial(node("a", 1), version=5), FOREVER]])
+    async with following(server, LISTED) as (_, sink):
+        await advance(60)
+        assert sink.upserts == ["a@1"]
+        assert [call.initial for call in server.calls] == [True, True]
+
+
 CHATTER: list[Step] = [step for n in range(100) for step in (modified(node("a", n)), 1.0)]
 
 

@@ -2,43 +2,33 @@
 
 Each connection costs a TLS handshake on both sides, and a thousand requests that are ready
 at once are answered as fast over eight connections as over two hundred, unless the server
-is slow. So there are few lanes, and one more whenever somebody has waited for a while.
+is slow. So the limit is low, and rises by one each time somebody still waits after a while;
+when nothing is under way any more it is low again.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
-LANES = 4
-"""How many there are while answers come fast."""
+CONCURRENCY = 8
+"""The limit while answers come fast."""
 
-PATIENCE_S = 0.02
-"""After how long a wait there is one more."""
+PATIENCE_S = 0.1
+"""After how many seconds in which somebody waited the limit rises by one."""
 
 
-class Lanes:
-    """Lets so many in at once; others wait in order of arrival."""
+class ConcurrencyLimiter:
+    """Lets so many in at once, for as long as its `async with` block; others wait in order."""
 
     def __init__(self) -> None:
-        self._lanes = LANES
+        self._limit = CONCURRENCY
         self._busy = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    @asynccontextmanager
-    async def lane(self) -> AsyncIterator[None]:
-        """One lane for as long as the block runs."""
-        await self._enter()
-        try:
-            yield
-        finally:
-            self._leave()
-
-    async def _enter(self) -> None:
-        if self._busy < self._lanes:
+    async def __aenter__(self) -> None:
+        if self._busy < self._limit:
             self._busy += 1
             return
         turn = asyncio.get_running_loop().create_future()
@@ -51,14 +41,17 @@ class Lanes:
                 self._leave()  # the turn came in the same breath: pass it on
             raise
 
+    async def __aexit__(self, *_: object) -> None:
+        self._leave()
+
     def _leave(self) -> None:
         self._busy -= 1
         self._let_in()
         if not self._busy:
-            self._lanes = LANES
+            self._limit = CONCURRENCY
 
     def _let_in(self) -> None:
-        while self._waiting and self._busy < self._lanes:
+        while self._waiting and self._busy < self._limit:
             turn = self._waiting.popleft()
             if not turn.done():
                 self._busy += 1
@@ -72,7 +65,7 @@ class Lanes:
     def _widen(self) -> None:
         self._timer = None
         if self._waiting:
-            self._lanes += 1
+            self._limit += 1
             self._let_in()
         if self._waiting:
             self._watch()

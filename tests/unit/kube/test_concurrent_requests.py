@@ -7,10 +7,10 @@ import asyncio
 from aiohttp import web
 
 from ccm.base.tasks import spawn
-from ccm.kube.lanes import LANES
+from ccm.kube.concurrency import CONCURRENCY
 from tests.unit.kube.wire import connect, serve
 
-BUSY = 2 * LANES
+BUSY = 2 * CONCURRENCY
 
 
 async def test_an_urgent_request_waits_behind_nobody() -> None:
@@ -28,11 +28,11 @@ async def test_an_urgent_request_waits_behind_nobody() -> None:
     async with serve() as server, connect(server.url) as wire:
         server.will(*[slow] * (BUSY + 1))
         others = [spawn(wire.do("GET", f"/{n}"), name="other") for n in range(BUSY)]
-        while open_now < LANES:
+        while open_now < CONCURRENCY:
             await asyncio.sleep(0)
 
         assert await wire.do("PUT", "/lease", urgent=True) == b"{}"
 
-        assert open_now < BUSY, "the others went in although all lanes were taken"
+        assert open_now < BUSY, "the others went in although all slots were taken"
         held.set()
         await asyncio.gather(*others)

@@ -1,4 +1,4 @@
-"""Lanes of requests: few while answers are fast, more while somebody waits."""
+"""Requests at once: few while answers are fast, more while somebody waits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.kube.lanes import LANES, PATIENCE_S, Lanes
+from ccm.kube.concurrency import CONCURRENCY, PATIENCE_S, ConcurrencyLimiter
 from ccm.testing.clock import advance, elapsed_s, settle
 
 pytestmark = pytest.mark.virtual_time
@@ -17,12 +17,12 @@ class Traffic:
     """Requests that take a while, and how many were under way at once."""
 
     def __init__(self) -> None:
-        self.lanes = Lanes()
+        self.limiter = ConcurrencyLimiter()
         self.now = self.most = 0
         self.order: list[int] = []
 
     async def request(self, number: int, seconds: float) -> None:
-        async with self.lanes.lane():
+        async with self.limiter:
             self.order.append(number)
             self.now += 1
             self.most = max(self.most, self.now)
@@ -35,18 +35,18 @@ class Traffic:
                 group.create_task(self.request(number, seconds))
 
 
-async def test_fast_answers_need_few_lanes() -> None:
+async def test_fast_answers_need_few_at_once() -> None:
     traffic = Traffic()
     await traffic.send(40, 0.001)
-    assert traffic.most == LANES
+    assert traffic.most == CONCURRENCY
     assert traffic.order == list(range(40))
 
 
-async def test_a_slow_server_gets_one_lane_more_for_each_while_that_somebody_waits() -> None:
+async def test_a_slow_server_gets_one_more_for_each_while_that_somebody_waits() -> None:
     traffic = Traffic()
     await traffic.send(1000, 1.0)
-    assert traffic.most > 10 * LANES
-    # At the first lanes alone it would be 125 s.
+    assert traffic.most > 10 * CONCURRENCY
+    # At the first limit it would be 125 s.
     assert elapsed_s() < 20.0
     assert traffic.order == list(range(1000))
 
@@ -56,18 +56,18 @@ async def test_when_the_rush_is_over_there_are_few_again() -> None:
     await traffic.send(100, 1.0)
     traffic.most = 0
     await traffic.send(40, 0.001)
-    assert traffic.most == LANES
+    assert traffic.most == CONCURRENCY
 
 
-async def test_who_gives_up_takes_no_lane() -> None:
+async def test_who_gives_up_takes_no_slot() -> None:
     traffic = Traffic()
-    first = [spawn(traffic.request(n, 100.0), name="first") for n in range(LANES)]
+    first = [spawn(traffic.request(n, 100.0), name="first") for n in range(CONCURRENCY)]
     await settle()
     late = spawn(traffic.request(99, 1.0), name="late")
     await settle()
     await cancel_and_join(late)
     await advance(10 * PATIENCE_S)
-    assert traffic.order == list(range(LANES))
+    assert traffic.order == list(range(CONCURRENCY))
     await cancel_and_join(*first)
     await traffic.send(1, 0.0)
     assert traffic.order[-1] == 0
@@ -75,11 +75,11 @@ async def test_who_gives_up_takes_no_lane() -> None:
 
 async def test_a_turn_that_comes_with_a_cancellation_is_passed_on() -> None:
     traffic = Traffic()
-    first = [spawn(traffic.request(n, 0.001), name="first") for n in range(LANES)]
-    late = [spawn(traffic.request(100 + n, 0.001), name="late") for n in range(LANES)]
+    first = [spawn(traffic.request(n, 0.001), name="first") for n in range(CONCURRENCY)]
+    late = [spawn(traffic.request(100 + n, 0.001), name="late") for n in range(CONCURRENCY)]
     await settle()
     for task in first:
         task.add_done_callback(lambda _: [each.cancel() for each in late])
     await asyncio.wait({*first, *late})
-    await asyncio.wait_for(traffic.send(LANES, 0.001), 0.01)
-    assert traffic.lanes._busy == 0
+    await asyncio.wait_for(traffic.send(CONCURRENCY, 0.001), 0.01)
+    assert traffic.limiter._busy == 0
