@@ -138,8 +138,8 @@ class Controller:
         self._log = log.logger(name)
         self._outage = Outage(
             self._log,
-            begins="cloud or API server unavailable, retrying",
-            ends="cloud and API server are available again",
+            begins="cannot use cloud or API server, retrying",
+            ends="cloud and API server can be used again",
         )
 
     async def run(self) -> None:

@@ -241,7 +241,7 @@ async def test_a_cloud_that_cannot_tell_power_has_running_instances(
     controller = await env.monitor(FakeCloud(v2=v2, exists=True, shutdown_error=error))
 
     assert await outcome(env, made) == KEPT
-    assert not controller._backoff  # no error: asked again in the next pass
+    assert not controller.controller.backoff  # no error: asked again in the next pass
 
 
 @pytest.mark.row("lifecycle-trace-03")

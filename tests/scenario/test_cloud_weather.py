@@ -13,7 +13,7 @@ from providers.sim.faults import Fault
 from tests.scenario import harness
 from tests.scenario.harness import Daemon, Stage, wait_for
 
-KNOWN_AGAIN = "the state of all nodes is known again"
+PROCESSED_AGAIN = "all nodes can be processed again"
 
 PROMPT_S = 20.0
 """Once a trouble is over the work goes on at once, not after a pause of half a minute."""
@@ -81,7 +81,7 @@ async def test_the_cloud_is_in_trouble_at_start_and_later(stage: Stage, kind: st
     at_start = complaints(daemon)
     await trouble.pass_by(stage)
     await stage.cluster.initialised("early", within_s=PROMPT_S)
-    await daemon.says(KNOWN_AGAIN)
+    await daemon.says(PROCESSED_AGAIN)
 
     await trouble.strike(stage)
     await stage.node("late")
@@ -89,7 +89,7 @@ async def test_the_cloud_is_in_trouble_at_start_and_later(stage: Stage, kind: st
     later = complaints(daemon) - at_start
     await trouble.pass_by(stage)
     await stage.cluster.initialised("early", "late", within_s=PROMPT_S)
-    await daemon.says(KNOWN_AGAIN, count=2)
+    await daemon.says(PROCESSED_AGAIN, count=2)
 
     assert stage.wire.requests(harness.NODE_DELETE) == []
     for phase in (at_start, later):
@@ -109,9 +109,9 @@ async def test_the_cloud_refuses_our_token(stage: Stage) -> None:
     assert await stage.cluster.has_taint("alpha", names.TAINT_UNINITIALIZED)
 
     await asyncio.sleep(1.0)
-    assert len(daemon.lines("cloud or API server unavailable, retrying")) == 1
+    assert len(daemon.lines("cannot use cloud or API server, retrying")) == 1
     stage.cloud.token = "wrong"  # the cloud learns it
     # The next try may be half a minute away; whatever changes at the node makes it now.
     await stage.cluster.patch(f"{harness.NODES}/alpha", {"metadata": {"labels": {"touched": "1"}}})
     await stage.cluster.initialised("alpha")
-    await daemon.says("cloud and API server are available again")
+    await daemon.says("cloud and API server can be used again")

@@ -20,7 +20,7 @@ USED = "changed file is in use"
 REFUSED = "changed file cannot be used, the old stays"
 FAILED = (
     "reconcile failed",
-    "cloud or API server unavailable",
+    "cannot use cloud or API server",
     "pass failed",
     "list or watch failed",
     "cannot acquire or renew lease",

@@ -1,4 +1,8 @@
-"""The controllers of the daemon. A further one is a folder in `ccm.controllers` and a line here."""
+"""The controllers of the daemon.
+
+A further one is a folder in `ccm.controllers`, and here an import and a base: the flags stay
+known to the type checker.
+"""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ class NodeController:
         )
         self._behind = Outage(
             self._log,
-            begins="addresses of some nodes could not be brought in step",
-            ends="addresses of all nodes are in step again",
+            begins="node addresses could not be updated, retrying",
+            ends="all node addresses can be updated again",
         )
         self.controller = Controller(
             names.COMPONENT_NODE,
@@ -135,7 +135,7 @@ class NodeController:
             return DONE
         metadata = await self._lookup.metadata(node, waiting=len(self._waiting))
         if metadata is None:
-            self._log.info("cloud has nothing to say about the node yet", node=name)
+            self._log.info("cloud has no metadata for the node yet, retrying", node=name)
             return NOT_YET
         try:
             done = await self._initialize(node, metadata)

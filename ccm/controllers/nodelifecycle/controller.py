@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.base.outage import Outage
-from ccm.cloud.errors import CloudError
+from ccm.cloud.errors import CloudError, ImplementedElsewhere, Internal
 from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.types import InstanceState
 from ccm.controllers.nodelifecycle import metrics, plan
@@ -92,20 +92,17 @@ class NodeLifecycleController:
         self._deletions = SlidingCounter(plan.BRAKE_WINDOW_S)
         self._held: dict[str, plan.Reason] = {}
         self._timer = PassTimer(metrics.PASS_DURATION.observe)
-        self._unknown = Outage(
+        self._trouble = Outage(
             self._log,
-            begins="node kept, its state is not known",
-            ends="the state of all nodes is known again",
-        )
-        self._backoff: ItemBackoff[str] = ItemBackoff(
-            Exponential(base_s=settings.period_s, cap_s=ERROR_BACK_OFF_CAP_S)
+            begins="node could not be processed, retrying",
+            ends="all nodes can be processed again",
         )
         self.controller = Controller(
             names.COMPONENT_NODE_LIFECYCLE,
             queue=QUEUE_NAME,
             reconcile=self.monitor_node,
             workers=settings.workers,
-            backoff=self._backoff,
+            backoff=ItemBackoff(Exponential(base_s=settings.period_s, cap_s=ERROR_BACK_OFF_CAP_S)),
             watches=[Watch(informer=nodes, changed=self._changed)],
             passes=[Pass(work=self._queue_suspects, period_s=settings.period_s)],
             on_error=self._failed,
@@ -120,8 +117,11 @@ class NodeLifecycleController:
         """
         try:
             await self._monitor(name)
-        except (CloudError, KubeError):
+        except (CloudError, KubeError) as error:
             if self._suspect(name) is not None:
+                if isinstance(error, ImplementedElsewhere):
+                    # Left alone, it would be asked about again in each pass, without back-off.
+                    raise Internal(str(error)) from error
                 raise
             # It became ready or went away while the cloud was asked.
         finally:
@@ -200,13 +200,13 @@ class NodeLifecycleController:
     async def _queue_suspects(self) -> None:
         self._note_end_of_trouble()
         # Those that failed come back by themselves, each when its pause is over.
-        due = [name for name in self._suspects if not self._backoff.failures(name)]
+        due = [name for name in self._suspects if not self.controller.backoff.failures(name)]
         self._timer.started(due, joins=False)
         for name in due:
             self.controller.queue.add(name)
 
     def _failed(self, name: str, error: Exception, _decision: RetryDecision) -> None:
-        self._unknown.goes_on(node=name, error=str(error))
+        self._trouble.goes_on(node=name, error=str(error))
 
     def _suspect(self, name: str) -> Node | None:
         """The node as it is cached now, if it has to be looked at."""
@@ -221,10 +221,10 @@ class NodeLifecycleController:
         assert known is not None
         self._suspects.discard(known.name)
         self._held.pop(known.name, None)
-        self._backoff.forget(known.name)
+        self.controller.backoff.forget(known.name)
         self._note_end_of_trouble()
         return False
 
     def _note_end_of_trouble(self) -> None:
-        if not self._backoff:
-            self._unknown.is_over()
+        if not self.controller.backoff:
+            self._trouble.is_over()

@@ -134,7 +134,7 @@ class RouteController:
             on_retry=self._try_anew,
         )
         self._targets: Collection[str] = ()
-        self._bare_since: dict[str, float] = {}
+        self._without_cidrs_since: dict[str, float] = {}
 
     # --- comparisons ------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class RouteController:
         self._carry_out(routes, before)
         graces = [
             since + self._grace_s
-            for name, since in self._bare_since.items()
+            for name, since in self._without_cidrs_since.items()
             if name in self._targets
         ]
         self._schedule.finished(
@@ -182,7 +182,7 @@ class RouteController:
 
     def _carry_out(self, routes: Sequence[Route], before: Sequence[Change]) -> None:
         horizon = clock.monotonic() - self._grace_s
-        held = {name for name, since in self._bare_since.items() if since > horizon}
+        held = {name for name, since in self._without_cidrs_since.items() if since > horizon}
         nodes = self._nodes.store.list()
         found = plan.compare(nodes, routes, ranges=self._ranges, held=held)
         metrics.observe_comparison(
@@ -220,7 +220,7 @@ class RouteController:
 
     def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
         if old is not None and (new is None or old.uid != new.uid):
-            self._bare_since.pop(old.name, None)
+            self._without_cidrs_since.pop(old.name, None)
             self._conditions.forget(old.name)
         if new is not None:
             self._note_ranges(new)
@@ -234,6 +234,6 @@ class RouteController:
 
     def _note_ranges(self, node: Node) -> None:
         if plan.has_no_pod_cidrs(node):
-            self._bare_since.setdefault(node.name, clock.monotonic())
+            self._without_cidrs_since.setdefault(node.name, clock.monotonic())
         else:
-            self._bare_since.pop(node.name, None)
+            self._without_cidrs_since.pop(node.name, None)

@@ -200,8 +200,8 @@ async def test_the_end_of_an_outage_wakes_what_it_stopped_and_nothing_else() -> 
             assert works.times("c")[-1] == 15
     told = [line["event"] for line in lines if line["log_level"] in ("info", "warning")]
     assert told == [
-        "cloud or API server unavailable, retrying",
-        "cloud and API server are available again",
+        "cannot use cloud or API server, retrying",
+        "cloud and API server can be used again",
     ]
 
 

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from ccm.base import clock
 from ccm.cloud.calls.handle import Handle
-from ccm.cloud.errors import CloudError, Unauthenticated, Unavailable
+from ccm.cloud.errors import CloudError, ImplementedElsewhere, Unauthenticated, Unavailable
 from ccm.cloud.lookup import InstanceLookup
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
 from ccm.controllers.nodelifecycle.plan import BRAKE_WINDOW_S, Protection
@@ -24,8 +24,8 @@ from tests.unit.controllers.cluster import Cluster
 
 pytestmark = pytest.mark.virtual_time
 
-TROUBLE = "node kept, its state is not known"
-OVER = "the state of all nodes is known again"
+TROUBLE = "node could not be processed, retrying"
+OVER = "all nodes can be processed again"
 
 
 def silent(name: str) -> Node:
@@ -130,6 +130,17 @@ async def test_refused_credentials_are_not_tried_every_few_seconds() -> None:
         assert fake.questions("a") == 1
         await advance(10)
         assert fake.questions("a") == 2
+
+
+async def test_a_node_said_to_be_elsewhere_is_asked_about_again_with_back_off() -> None:
+    fake = Cloudy(a=ImplementedElsewhere("not ours"))
+    async with running(fake) as cluster:
+        with capture_logs() as lines:
+            cluster.put(silent("a"))
+            await advance(100)  # at 0, 5, 15, 35 and 75
+
+    assert fake.questions("a") == 5
+    assert (said(lines, TROUBLE, "warning"), said(lines, OVER)) == (1, 0)
 
 
 async def test_a_hold_is_said_once() -> None:
