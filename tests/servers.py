@@ -15,7 +15,6 @@ import importlib.util
 import json
 import os
 import ssl
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -24,7 +23,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from ccm.sandbox import ports, process, realserver
+from ccm.sandbox import cluster, ports, process, realserver
 from tests import forkserver
 from tests.envtest import assets
 
@@ -121,7 +120,7 @@ class BuiltinServer:
             log=log,
         )
         try:
-            told = await _first_json_line(self._child)
+            told = await cluster.until_ready(self._child, _START_DEADLINE_S)
         except BaseException:
             await self.kill()
             raise
@@ -210,17 +209,6 @@ async def _destroy(session: aiohttp.ClientSession, path: str) -> None:
             path, data=patch, headers={"Content-Type": media_type}
         ) as response:
             assert response.status in (200, 404), await response.text()
-
-
-async def _first_json_line(child: process.Child) -> dict[str, Any]:
-    """The first line of a child's output that is a JSON object."""
-    deadline = time.monotonic() + _START_DEADLINE_S
-    while time.monotonic() < deadline and child.exit_code is None:
-        for line in child.log.read_text().splitlines(keepends=True):
-            if line.startswith("{") and line.endswith("}\n"):
-                return dict(json.loads(line))
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"{child.name} did not become ready:\n{child.log_tail()}")
 
 
 def require_assets() -> Path:

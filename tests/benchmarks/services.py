@@ -28,7 +28,7 @@ OnObject = Callable[[str, str], None]
 
 
 async def services(world: World) -> dict[str, Any]:
-    """The crowd appears; beside a bare client that sends the same. Then latecomers."""
+    """The load appears; beside a bare client that sends the same. Then latecomers."""
     nodes = [f"node-{n:04d}" for n in range(NODES)]
     webs = [f"web-{n:04d}" for n in range(SERVICES)]
     latecomers = [f"late-{n:04d}" for n in range(2 * LATECOMERS)]
@@ -42,7 +42,7 @@ async def services(world: World) -> dict[str, Any]:
     await world.remove_nodes()
     await world.cloud_calls()
     async with world.leader("services.log", *FLAGS) as daemon:
-        ours = await _crowd(world, daemon, nodes, webs)
+        ours = await _load(world, daemon, nodes, webs)
         once = await _latecomers(world, daemon, latecomers[:LATECOMERS], SERVICES, NODES)
         more = [f"more-{n:04d}" for n in range(SERVICES)]
         await create_services(world, more)
@@ -96,7 +96,7 @@ async def remove_services(world: World) -> None:
             response.raise_for_status()
 
 
-async def _crowd(
+async def _load(
     world: World, daemon: proc.Daemon, nodes: list[str], webs: list[str]
 ) -> dict[str, Any]:
     await world.cloud_calls()

@@ -1,4 +1,4 @@
-"""Bad weather on the wire: an HTTP proxy that cuts, delays, holds and rewrites.
+"""Faults on the wire: an HTTP proxy that cuts, delays, holds and rewrites.
 
 `FaultProxy` stands between a client and an API server, or between a provider
 and its cloud. It records every request, and rules say what happens to which.

@@ -1,4 +1,4 @@
-"""The stage of every scenario."""
+"""The environment of every scenario."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest_asyncio
 
 from tests import servers
-from tests.scenario import crowd, harness
+from tests.scenario import harness, load
 
 
 @pytest_asyncio.fixture
-async def stage(api_server: servers.ApiServer, tmp_path: Path) -> AsyncIterator[harness.Stage]:
-    """A stage before each API server in turn; no daemon runs yet."""
-    async with harness.open_stage(api_server, tmp_path) as opened:
+async def env(api_server: servers.ApiServer, tmp_path: Path) -> AsyncIterator[harness.Environment]:
+    """An environment with each API server in turn; no daemon runs yet."""
+    async with harness.open_environment(api_server, tmp_path) as opened:
         yield opened
 
 
 @pytest_asyncio.fixture
-async def dispersed(stage: harness.Stage) -> AsyncIterator[None]:
-    """The stage is left without the crowd."""
+async def unloaded(env: harness.Environment) -> AsyncIterator[None]:
+    """The environment is left without the load."""
     yield
-    await crowd.disperse(stage)
+    await load.remove(env)

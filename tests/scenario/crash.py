@@ -4,7 +4,7 @@ First each story is played without harm, and the calls that the daemon makes bec
 are recorded: those to the API server and those to the cloud, but for watches, which are no
 call but a state, and the Lease, whose calls follow the clock. Then the story is played
 anew for each call and each point of it, and the daemon dies there. What the next daemon
-makes of it is judged once both wires are silent. That daemon serves in the next run, so
+makes of it is judged once both proxies are silent. That daemon serves in the next run, so
 each run costs one start.
 """
 
@@ -28,7 +28,7 @@ from tests.faults import Exchange, FaultProxy, Fell, Match, Point
 from tests.scenario import harness
 from tests.scenario.crash_stories import Story
 from tests.scenario.crash_world import Play
-from tests.scenario.harness import Daemon, Stage
+from tests.scenario.harness import Daemon, Environment
 
 POINTS_PER_CALL = len(Point)
 
@@ -53,12 +53,12 @@ _PERIODIC = Match(method="GET", path="^/v1/routes$")
 class CallId:
     """A call of a story: of which kind, and the how manieth of these."""
 
-    wire: str
+    proxy: str
     kind: str
     nth: int
 
     def __str__(self) -> str:
-        return f"{self.wire}: {self.kind} #{self.nth}"
+        return f"{self.proxy}: {self.kind} #{self.nth}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,22 +101,22 @@ class Crashes:
     """Plays stories before one API server and cloud, one after the other.
 
     Args:
-        stage: no daemon of its own runs.
+        env: no daemon of its own runs.
         session: with the API server, as administrator.
     """
 
-    def __init__(self, stage: Stage, session: aiohttp.ClientSession) -> None:
-        self._stage = stage
+    def __init__(self, env: Environment, session: aiohttp.ClientSession) -> None:
+        self._env = env
         self._session = session
         self._runs = 0
-        self._wire: FaultProxy | None = None
+        self._proxy: FaultProxy | None = None
         self._daemon: Daemon | None = None
         self._flags: Mapping[str, str] = {}
-        self._play = Play(session, stage.cloud, 0)
+        self._play = Play(session, env.cloud, 0)
 
     async def open(self) -> None:
         """Set up what is there in every run."""
-        self._wire = await self._stage.new_wire()
+        self._proxy = await self._env.new_proxy()
         await self._play.add_standing()
 
     async def record(self, story: Story) -> list[CallId]:
@@ -126,14 +126,14 @@ class Crashes:
         await self._act(story)
         await self._settled(quiet_s=_RECORDING_QUIET_S)
         found: list[CallId] = []
-        for name, wire in self._wires.items():
+        for name, proxy in self._proxies.items():
             seen: Counter[str] = Counter()
-            for exchange in filter(_counts, wire.log):
+            for exchange in filter(_counts, proxy.log):
                 kind = self._kind(exchange)
                 if seen[kind] and _PERIODIC.covers(exchange):
                     continue
                 seen[kind] += 1
-                found.append(CallId(wire=name, kind=kind, nth=seen[kind]))
+                found.append(CallId(proxy=name, kind=kind, nth=seen[kind]))
         await self._tidy_up(story)
         return found
 
@@ -163,8 +163,8 @@ class Crashes:
             struck.set()
 
         is_meant = Match(where=lambda one: _counts(one) and self._kind(one) == call.kind)
-        wire = self._wires[call.wire]
-        rule = wire.on(is_meant, Fell(strike, at=at.point), nth=call.nth)
+        proxy = self._proxies[call.proxy]
+        rule = proxy.on(is_meant, Fell(strike, at=at.point), nth=call.nth)
         acting = asyncio.create_task(self._act(story))
         try:
             if await _comes(struck):
@@ -172,7 +172,7 @@ class Crashes:
                 if story.meanwhile is not None:
                     await story.meanwhile(self._play)
                 await self._start(story)
-            wire.remove(rule)
+            proxy.remove(rule)
             await acting
             leaks = await self._trouble(story)
         finally:
@@ -191,7 +191,7 @@ class Crashes:
     async def _set_the_scene(self, story: Story) -> None:
         """A daemon that works, and a scene that is settled."""
         self._runs += 1
-        self._play = Play(self._session, self._stage.cloud, self._runs)
+        self._play = Play(self._session, self._env.cloud, self._runs)
         self._provision(0.0)
         if self._flags != story.flags or self._daemon is None:
             await self._bury()
@@ -224,19 +224,19 @@ class Crashes:
     async def _start_over(self) -> None:
         """After a leak: nothing of it may show in the next run."""
         await self._bury()
-        await servers.wipe(self._stage.server)
+        await servers.wipe(self._env.server)
         self._play.wipe_cloud()
         await self._play.add_standing()
 
     def _provision(self, seconds: float) -> None:
-        self._stage.cloud.change_settings(
+        self._env.cloud.change_settings(
             traffic.Settings(transition_s=0.0, provision_s=seconds, linger_s=0.0)
         )
 
     # --- daemons ----------------------------------------------------------------------------
 
     async def _start(self, story: Story) -> None:
-        self._daemon = await self._stage.start(flags=story.flags, wire=self._wire)
+        self._daemon = await self._env.start(flags=story.flags, proxy=self._proxy)
         self._flags = story.flags
 
     async def _bury(self) -> None:
@@ -248,24 +248,24 @@ class Crashes:
         async with self._session.delete(harness.LEASE) as response:
             assert response.status in (200, 404)
         assert self._daemon.surprises() == []
-        self._stage.daemons.remove(self._daemon)
+        self._env.daemons.remove(self._daemon)
         self._daemon = None
 
-    # --- the wires --------------------------------------------------------------------------
+    # --- the proxies ------------------------------------------------------------------------
 
     @property
-    def _wires(self) -> dict[str, FaultProxy]:
-        assert self._wire is not None
-        return {"API server": self._wire, "cloud": self._stage.cloud_wire}
+    def _proxies(self) -> dict[str, FaultProxy]:
+        assert self._proxy is not None
+        return {"API server": self._proxy, "cloud": self._env.cloud_proxy}
 
     def _traffic(self) -> list[Exchange]:
-        found = [exchange for wire in self._wires.values() for exchange in wire.log]
+        found = [exchange for proxy in self._proxies.values() for exchange in proxy.log]
         return sorted(found, key=lambda exchange: exchange.started_s)
 
     def _forget_traffic(self) -> None:
         """Forget what is over; open watches tell that the daemon works."""
-        for wire in self._wires.values():
-            wire.log[:] = [one for one in wire.log if one.is_stream and one.ended_s is None]
+        for proxy in self._proxies.values():
+            proxy.log[:] = [one for one in proxy.log if one.is_stream and one.ended_s is None]
 
     def _kind(self, exchange: Exchange) -> str:
         """What a call is, in words that are the same in every run of the story."""
@@ -304,10 +304,10 @@ class Crashes:
 
     def _watches(self) -> bool:
         """Whether the daemon watches what it works on."""
-        assert self._wire is not None
+        assert self._proxy is not None
         open_ = {
             one.path.rpartition("/")[2]
-            for one in self._wire.log
+            for one in self._proxy.log
             if one.is_stream and one.ended_s is None and one.status == HTTPStatus.OK
         }
         wanted = {"nodes"}

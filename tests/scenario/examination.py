@@ -11,7 +11,7 @@ from typing import Any
 
 from ccm.base import clock
 from ccm.cli import doctor
-from tests.scenario.harness import Stage
+from tests.scenario.harness import Environment
 
 CIDR = "10.244.0.0/16"
 
@@ -48,15 +48,15 @@ class Told:
 
 
 async def examined(
-    stage: Stage, *words: str, by: timedelta = timedelta(0), environ: Mapping[str, str] = {}
+    env: Environment, *words: str, by: timedelta = timedelta(0), environ: Mapping[str, str] = {}
 ) -> Told:
     """Run the command with the flags of a daemon; later words win."""
     said = io.StringIO()
     wanted = doctor.read(
         [
-            f"--kubeconfig={stage.server.kubeconfig_path}",
+            f"--kubeconfig={env.server.kubeconfig_path}",
             "--cloud-provider=sim",
-            f"--cloud-config={stage.cloud_config}",
+            f"--cloud-config={env.cloud_config}",
             f"--cluster-cidr={CIDR}",
             *words,
         ]
@@ -67,9 +67,9 @@ async def examined(
     return Told(code=code, lines=said.getvalue().splitlines())
 
 
-async def finds(stage: Stage, trouble: str, *words: str, **how: Any) -> Told:
+async def finds(env: Environment, trouble: str, *words: str, **how: Any) -> Told:
     """Prove how the first trouble begins, that it says what to do, and the exit status."""
-    told = await examined(stage, *words, **how)
+    told = await examined(env, *words, **how)
     (first,) = told.troubles[:1]
     assert first.startswith(trouble)
     assert told.advice(first) != []
@@ -77,10 +77,10 @@ async def finds(stage: Stage, trouble: str, *words: str, **how: Any) -> Told:
     return told
 
 
-async def add_node(stage: Stage, name: str = "n1", **spec: str) -> None:
+async def add_node(env: Environment, name: str = "n1", **spec: str) -> None:
     """A machine and its node, initialised unless the spec says otherwise."""
-    machine = stage.machine(name)
+    machine = env.machine(name)
     given = {"providerID": f"sim://{machine.id}", "podCIDR": "10.244.1.0/24", **spec}
     given = {key: value for key, value in given.items() if value}
     cidrs = [given["podCIDR"]] if "podCIDR" in given else []
-    await stage.cluster.register(name, taints=[], podCIDRs=cidrs, **given)
+    await env.cluster.register(name, taints=[], podCIDRs=cidrs, **given)

@@ -1,8 +1,8 @@
-"""The whole daemon in its surroundings: API server, cloud, and bad weather between them.
+"""The whole daemon in its surroundings: API server, cloud, and faults between them.
 
-`Stage` is what a scenario is played on. The daemon is a child process; between it and the
+`Environment` is what a scenario runs in. The daemon is a child process; between it and the
 API server, and between it and the simulated cloud, stands a fault proxy each. The test
-itself speaks to both without a proxy. Leaving the stage ends all children and proves what
+itself speaks to both without a proxy. Leaving the environment ends all children and proves what
 holds in every scenario: whatever happened outside, no daemon met a surprise.
 """
 
@@ -163,7 +163,7 @@ class Daemon:
         await self._child.kill()
 
     def surprises(self) -> list[str]:
-        """Lines that no weather justifies: tracebacks, warnings of Python, defects."""
+        """Lines that no fault justifies: tracebacks, warnings of Python, defects."""
         return [
             line
             for line in self.output.splitlines()
@@ -277,7 +277,7 @@ class Cluster:
         return node is not None and key in taints(node)
 
 
-class Stage:
+class Environment:
     """An API server, a simulated cloud, and the daemons of one scenario."""
 
     def __init__(
@@ -298,10 +298,10 @@ class Stage:
         self.cluster = cluster
         self.cloud = service
         """The simulated cloud: its world, its faults, its log of calls."""
-        self.cloud_wire = cloud_proxy
+        self.cloud_proxy = cloud_proxy
         """Between all daemons and the cloud."""
         self.daemons: list[Daemon] = []
-        self.wires: list[FaultProxy] = []
+        self.proxies: list[FaultProxy] = []
         """Between each daemon and the API server."""
         self.cloud_config = folder / "cloud.yaml"
         self.configure_cloud()
@@ -309,21 +309,21 @@ class Stage:
         self._numbers = itertools.count()
 
     @property
-    def wire(self) -> FaultProxy:
+    def proxy(self) -> FaultProxy:
         """Between the first daemon and the API server."""
-        return self.wires[0]
+        return self.proxies[0]
 
     def configure_cloud(self, **settings: str) -> None:
         """Write the cloud config, with other settings where given."""
-        config = {"url": self.cloud_wire.url, "token": self.cloud.token, "timeout": "2s"}
+        config = {"url": self.cloud_proxy.url, "token": self.cloud.token, "timeout": "2s"}
         self.cloud_config.write_text(yaml.safe_dump({**config, **settings}))
 
-    async def new_wire(self) -> FaultProxy:
+    async def new_proxy(self) -> FaultProxy:
         """A fault proxy of its own to the API server, for the next daemon."""
-        wire = FaultProxy(self.server.url, ca_file=self.server.ca_file)
-        await self._exits.enter_async_context(wire)
-        self.wires.append(wire)
-        return wire
+        proxy = FaultProxy(self.server.url, ca_file=self.server.ca_file)
+        await self._exits.enter_async_context(proxy)
+        self.proxies.append(proxy)
+        return proxy
 
     async def start(
         self,
@@ -331,18 +331,18 @@ class Stage:
         flags: Mapping[str, str] | None = None,
         kubeconfig: Path | None = None,
         env: Mapping[str, str] | None = None,
-        wire: FaultProxy | None = None,
+        proxy: FaultProxy | None = None,
         program: Path | None = None,
     ) -> Daemon:
-        """Start one more daemon, behind a wire of its own unless given one.
+        """Start one more daemon, behind a proxy of its own unless given one.
 
         It is forked; `program` is the command to execute instead.
         """
         name = f"daemon-{next(self._numbers)}"
         if kubeconfig is None:
-            wire = wire or await self.new_wire()
+            proxy = proxy or await self.new_proxy()
             kubeconfig = self.folder / f"{name}.kubeconfig"
-            realserver.write_kubeconfig(kubeconfig, url=wire.url, token=self.token)
+            realserver.write_kubeconfig(kubeconfig, url=proxy.url, token=self.token)
         files = {"kubeconfig": str(kubeconfig), "cloud-config": str(self.cloud_config)}
         argv = command_line({**FLAGS, **files, **(flags or {})})
         env = {**os.environ, "PYTHONWARNINGS": "always", **(env or {})}
@@ -376,7 +376,7 @@ class Stage:
 
     def writes(self, match: Match) -> list[Exchange]:
         """Matching requests of all daemons, in order of arrival."""
-        found = [exchange for wire in self.wires for exchange in wire.requests(match)]
+        found = [exchange for proxy in self.proxies for exchange in proxy.requests(match)]
         return sorted(found, key=lambda exchange: exchange.started_s)
 
     def calls(self, operation: str = "") -> list[traffic.Entry]:
@@ -388,8 +388,8 @@ class Stage:
         for daemon in self.daemons:
             await daemon.kill()
             print(f"--- {daemon.name}, exit code {daemon.exit_code} ---\n{daemon.output}")
-        for number, wire in enumerate(self.wires):
-            print(f"--- requests on wire {number} ---", *wire.log, sep="\n")
+        for number, proxy in enumerate(self.proxies):
+            print(f"--- requests on proxy {number} ---", *proxy.log, sep="\n")
 
     def forbidden(self) -> list[str]:
         """What the API server itself refused for want of rights.
@@ -398,7 +398,7 @@ class Stage:
         same daemons before or afterwards is therefore left out.
         """
         answers: dict[bool, set[str]] = {True: set(), False: set()}
-        for one in (each for wire in self.wires for each in wire.log):
+        for one in (each for proxy in self.proxies for each in proxy.log):
             if one.upstream_status is not None:
                 kind = f"{one.method} {one.path}{' (stream)' if one.is_stream else ''}"
                 answers[one.upstream_status == 403].add(kind)
@@ -406,8 +406,8 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def open_stage(server: servers.ApiServer, folder: Path) -> AsyncIterator[Stage]:
-    """A stage before a running API server; nothing is left of it afterwards."""
+async def open_environment(server: servers.ApiServer, folder: Path) -> AsyncIterator[Environment]:
+    """An environment with a running API server; nothing is left of it afterwards."""
     service = sim.Service(settings=traffic.Settings(transition_s=0.0), seed=1)
     async with contextlib.AsyncExitStack() as exits:
         session = await exits.enter_async_context(servers.connect(server))
@@ -416,13 +416,13 @@ async def open_stage(server: servers.ApiServer, folder: Path) -> AsyncIterator[S
         real = isinstance(server, realserver.RealServer)
         token = await account.token(session) if real else server.token
         cluster = Cluster(session)
-        stage = Stage(server, folder, cluster, service, cloud_proxy, exits, token=token)
+        env = Environment(server, folder, cluster, service, cloud_proxy, exits, token=token)
         try:
-            yield stage
-            assert [line for daemon in stage.daemons for line in daemon.surprises()] == []
-            assert stage.forbidden() == []
+            yield env
+            assert [line for daemon in env.daemons for line in daemon.surprises()] == []
+            assert env.forbidden() == []
         finally:
-            await stage.strike()
+            await env.strike()
 
 
 def command_line(flags: Mapping[str, str]) -> list[str]:

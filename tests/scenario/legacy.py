@@ -16,15 +16,15 @@ from ccm.cloud import default_load_balancer_name
 from ccm.model import Service, names
 from ccm.sandbox import kubelet
 from providers.sim import recipes, world, world_balancers, world_routes
-from tests.scenario import crowd, harness
-from tests.scenario.harness import Stage
+from tests.scenario import harness, load
+from tests.scenario.harness import Environment
 
 F = names.FINALIZER_LOAD_BALANCER
 CLUSTER = "kubernetes"
 RANGES = "10.244.0.0/16,fd00:244::/56"
 SETTLED_AT = "2025-03-01T12:00:00Z"
 
-FLAGS: Mapping[str, str] = {**crowd.FLAGS, "controllers": "*", "cluster-cidr": RANGES}
+FLAGS: Mapping[str, str] = {**load.FLAGS, "controllers": "*", "cluster-cidr": RANGES}
 """A daemon with all controllers."""
 
 ROUTED: Mapping[str, str] = {
@@ -46,7 +46,7 @@ FROM_A_PLUGIN: Mapping[str, str] = {
 
 
 async def place_node(
-    stage: Stage,
+    env: Environment,
     name: str,
     *,
     ips: Sequence[str],
@@ -58,7 +58,7 @@ async def place_node(
     """A machine, its settled node, and the routes to it.
 
     Args:
-        stage: the stage.
+        env: the environment.
         name: of both.
         ips: the machine's private addresses, one of each family at most.
         ranges: the node's Pod ranges; each has its route.
@@ -67,7 +67,7 @@ async def place_node(
         condition: its NetworkUnavailable; None = it has none.
     """
     addresses = tuple(world.Address(kind="private", value=ip) for ip in ips)
-    machine = stage.machine(name, addresses=addresses)
+    machine = env.machine(name, addresses=addresses)
     node = kubelet.new_node(name, SETTLED_AT)
     node["metadata"]["labels"] |= {**_labels(machine), **(labels or {})}
     node["spec"] = {"providerID": f"sim://{machine.id}", "taints": list(taints)}
@@ -79,10 +79,10 @@ async def place_node(
         if each["type"] == names.CONDITION_READY:
             each["status"] = names.STATUS_TRUE
     node["status"]["conditions"] += [condition] if condition else []
-    await stage.cluster.create(harness.NODES, node)
+    await env.cluster.create(harness.NODES, node)
     for destination in ranges:
         (gateway,) = [ip for ip in ips if (":" in ip) == (":" in destination)]
-        place_route(stage, destination, gateway)
+        place_route(env, destination, gateway)
 
 
 def _labels(machine: world.Instance) -> Mapping[str, str]:
@@ -97,14 +97,16 @@ def _labels(machine: world.Instance) -> Mapping[str, str]:
     }
 
 
-def place_route(stage: Stage, destination: str, gateway: str, *, cluster: str = CLUSTER) -> None:
+def place_route(
+    env: Environment, destination: str, gateway: str, *, cluster: str = CLUSTER
+) -> None:
     """A route in the cloud."""
     order = world_routes.NewRoute(destination=destination, gateway=gateway, cluster=cluster)
-    stage.cloud.worlds.routes.create(order)
+    env.cloud.worlds.routes.create(order)
 
 
 async def place_service(
-    stage: Stage,
+    env: Environment,
     name: str,
     *,
     finalizers: Sequence[str] = (F,),
@@ -113,19 +115,19 @@ async def place_service(
     **spec: Any,
 ) -> dict[str, Any]:
     """A Service as the reference found it, with the finalizers it has now."""
-    body = crowd.web(name, **spec)
+    body = load.web(name, **spec)
     metadata = {"finalizers": finalizers, "annotations": annotations, "labels": labels}
     body["metadata"] |= {key: value for key, value in metadata.items() if value}
-    return await crowd.create(stage, body)
+    return await load.create(env, body)
 
 
 def hold(
-    stage: Stage, service: Mapping[str, Any], members: Sequence[str], **altered: Any
+    env: Environment, service: Mapping[str, Any], members: Sequence[str], **altered: Any
 ) -> world_balancers.Balancer:
     """The load balancer that the cloud has of a Service.
 
     Args:
-        stage: the stage.
+        env: the environment.
         service: whose it is.
         members: the addresses of its members.
         altered: what is otherwise than the Service asks for.
@@ -133,25 +135,25 @@ def hold(
     asked = msgspec.convert(service, Service)
     wanted = msgspec.to_builtins(recipes.wanted(asked))
     order = {**wanted, "name": default_load_balancer_name(asked), "cluster": CLUSTER, **altered}
-    held = stage.cloud.worlds.balancers
+    held = env.cloud.worlds.balancers
     made = held.create(msgspec.convert(order, world_balancers.NewBalancer))
     return held.set_members(made.id, members)
 
 
-async def show(stage: Stage, name: str, ingress: Sequence[Mapping[str, Any]]) -> None:
+async def show(env: Environment, name: str, ingress: Sequence[Mapping[str, Any]]) -> None:
     """Write a Service's status as the reference does."""
     patch = {"status": {"loadBalancer": {"ingress": list(ingress)}}}
-    await stage.cluster.patch(f"{crowd.SERVICES}/{name}/status", patch)
+    await env.cluster.patch(f"{load.SERVICES}/{name}/status", patch)
 
 
 async def settle_service(
-    stage: Stage, name: str, members: Sequence[str], **shape: Any
+    env: Environment, name: str, members: Sequence[str], **shape: Any
 ) -> dict[str, Any]:
     """A Service with finalizer, load balancer and status; what it is then."""
-    service = await place_service(stage, name, **shape)
-    balancer = hold(stage, service, members)
-    await show(stage, name, [{"ip": each.ip} for each in balancer.ingress])
-    found = await stage.cluster.get(f"{crowd.SERVICES}/{name}")
+    service = await place_service(env, name, **shape)
+    balancer = hold(env, service, members)
+    await show(env, name, [{"ip": each.ip} for each in balancer.ingress])
+    found = await env.cluster.get(f"{load.SERVICES}/{name}")
     assert found is not None
     return found
 
@@ -167,7 +169,7 @@ def objections(
         finalizers: what it should have.
     """
     meta, was = service["metadata"], given["metadata"]
-    ingress = crowd.ingress(service)
+    ingress = load.ingress(service)
     known = {"ip", "hostname", "ipMode", "ports"}
     found = {
         "finalizers": list(meta.get("finalizers") or ()) != list(finalizers),

@@ -1,6 +1,6 @@
 """Two replicas that take turns under load, and the two logs that show who wrote when.
 
-Each replica has a user of its own at the API server, whose audit log names it, and a wire of its
+Each replica has a user of its own at the API server, whose audit log names it, and a proxy of its
 own to the cloud. From the audit log's writes of the Lease follows who held it when: from the
 request that took it until the one that gave it back, or until its last renewal had run out.
 """
@@ -26,8 +26,8 @@ import yaml
 from ccm.sandbox import realserver
 from ccm.sandbox.realserver import ADMIN_GROUP, RealServer, User
 from tests.faults import FaultProxy, Match
-from tests.scenario import crowd, harness, nodes
-from tests.scenario.harness import Daemon, Stage, wait_for
+from tests.scenario import harness, load, nodes
+from tests.scenario.harness import Daemon, Environment, wait_for
 
 USERS = tuple(
     User(name=f"replica-{letter}", token=f"token-of-{letter}", groups=(ADMIN_GROUP,))
@@ -59,7 +59,7 @@ class Replica:
     """One of the two places where a daemon runs, again and again."""
 
     user: User
-    wire: FaultProxy
+    proxy: FaultProxy
     kubeconfig: Path
     cloud_config: Path
     daemon: Daemon | None = None
@@ -100,7 +100,7 @@ class Handover:
 class Load:
     """Nodes and Services that come and go all the time."""
 
-    stage: Stage
+    env: Environment
     nodes: collections.deque[str] = field(default_factory=collections.deque)
     services: collections.deque[str] = field(default_factory=collections.deque)
     _machines: dict[str, str] = field(default_factory=dict)
@@ -115,23 +115,23 @@ class Load:
 
     async def _one_more(self, number: int) -> None:
         name = f"node-{number}"
-        self._machines[name] = (await self.stage.node(name)).id
+        self._machines[name] = (await self.env.node(name)).id
         self.nodes.append(name)
         if len(self.nodes) > _NODES_KEPT and await self._is_done(self.nodes[0]):
             oldest = self.nodes.popleft()
-            await self.stage.cluster.delete(f"{harness.NODES}/{oldest}")
-            self.stage.cloud.world.delete(self._machines.pop(oldest))
+            await self.env.cluster.delete(f"{harness.NODES}/{oldest}")
+            self.env.cloud.world.delete(self._machines.pop(oldest))
         if number % _NODES_PER_SERVICE == 0:
             await self._one_more_service(f"service-{number}")
 
     async def _one_more_service(self, name: str) -> None:
         self.services.append(name)
-        await crowd.create(self.stage, crowd.web(name))
+        await load.create(self.env, load.web(name))
         if len(self.services) > _SERVICES_KEPT:
-            await crowd.delete(self.stage, self.services.popleft())
+            await load.delete(self.env, self.services.popleft())
 
     async def _is_done(self, name: str) -> bool:
-        node = await self.stage.cluster.node(name)
+        node = await self.env.cluster.node(name)
         return node is not None and not nodes.missing(node)
 
 
@@ -139,15 +139,15 @@ class Relay:
     """The two replicas.
 
     Args:
-        stage: where they play; its server writes an audit log.
+        env: where they run; its server writes an audit log.
         replicas: none of them runs yet.
     """
 
-    def __init__(self, stage: Stage, replicas: Sequence[Replica]) -> None:
-        self.stage = stage
+    def __init__(self, env: Environment, replicas: Sequence[Replica]) -> None:
+        self.env = env
         self.replicas = collections.deque(replicas)
         """The leader first."""
-        self.load = Load(stage=stage)
+        self.load = Load(env=env)
         self.handovers: list[Handover] = []
         self._to_wall_s = time.time() - asyncio.get_running_loop().time()
         self._chance = random.Random(7)
@@ -170,7 +170,7 @@ class Relay:
         await new.daemon.says("became leader", within_s=_HANDOVER_S)
         code = await old.daemon.ended(within_s=_HANDOVER_S)
         assert code == (0 if number == signal.SIGTERM else -number)
-        await self.stage.cluster.initialised(self.load.nodes[-1], within_s=_HANDOVER_S)
+        await self.env.cluster.initialised(self.load.nodes[-1], within_s=_HANDOVER_S)
         self.handovers.append(Handover(number=number, at=at, successor=new.user.name))
         self._forget(old.daemon)
         self.replicas.rotate(-1)
@@ -178,10 +178,10 @@ class Relay:
 
     async def settled(self) -> None:
         """Wait until all that the load left has been worked off."""
-        await self.stage.cluster.initialised(*self.load.nodes, within_s=_HANDOVER_S)
+        await self.env.cluster.initialised(*self.load.nodes, within_s=_HANDOVER_S)
 
         async def served() -> bool:
-            found = await self.stage.cluster.items(crowd.SERVICES)
+            found = await self.env.cluster.items(load.SERVICES)
             ours = [one for one in found if one["metadata"]["name"].startswith("service-")]
             return len(ours) == len(self.load.services) and all(
                 one["status"]["loadBalancer"].get("ingress") for one in ours
@@ -192,7 +192,7 @@ class Relay:
     def cloud_writes(self) -> Iterator[tuple[str, datetime, str]]:
         """Who changed what in the cloud, and when it came there."""
         for replica in self.replicas:
-            for one in replica.wire.requests(Match(write=True)):
+            for one in replica.proxy.requests(Match(write=True)):
                 at = datetime.fromtimestamp(one.started_s + self._to_wall_s).astimezone()
                 yield replica.user.name, at, f"{one.method} {one.path}"
 
@@ -201,7 +201,7 @@ class Relay:
         await daemon.says("new leader elected", within_s=_HANDOVER_S)
 
     async def _start(self, replica: Replica) -> Daemon:
-        replica.daemon = await self.stage.start(
+        replica.daemon = await self.env.start(
             flags={**FLAGS, "cloud-config": str(replica.cloud_config)},
             kubeconfig=replica.kubeconfig,
         )
@@ -210,30 +210,33 @@ class Relay:
     def _forget(self, daemon: Daemon) -> None:
         """What has ended has been judged and needs no room any more."""
         assert daemon.surprises() == []
-        self.stage.daemons.remove(daemon)
+        self.env.daemons.remove(daemon)
 
 
 @contextlib.asynccontextmanager
 async def open_relay(server: RealServer, folder: Path) -> AsyncIterator[Relay]:
     """Both replicas before a server that knows `USERS` and writes an audit log."""
-    async with harness.open_stage(server, folder) as stage, contextlib.AsyncExitStack() as exits:
-        stage.cloud.change_settings(
-            type(stage.cloud.settings)(transition_s=0.0, latency_s=CLOUD_LATENCY_S)
+    async with (
+        harness.open_environment(server, folder) as env,
+        contextlib.AsyncExitStack() as exits,
+    ):
+        env.cloud.change_settings(
+            type(env.cloud.settings)(transition_s=0.0, latency_s=CLOUD_LATENCY_S)
         )
         replicas = []
         for user in USERS:
-            wire = await exits.enter_async_context(FaultProxy(stage.cloud_wire.url))
+            proxy = await exits.enter_async_context(FaultProxy(env.cloud_proxy.url))
             kubeconfig = folder / f"{user.name}.kubeconfig"
             realserver.write_kubeconfig(
                 kubeconfig, url=server.url, token=user.token, ca_file=server.ca_file
             )
             cloud_config = folder / f"{user.name}.cloud.yaml"
-            config = {"url": wire.url, "token": stage.cloud.token, "timeout": "5s"}
+            config = {"url": proxy.url, "token": env.cloud.token, "timeout": "5s"}
             cloud_config.write_text(yaml.safe_dump(config))
             replicas.append(
-                Replica(user=user, wire=wire, kubeconfig=kubeconfig, cloud_config=cloud_config)
+                Replica(user=user, proxy=proxy, kubeconfig=kubeconfig, cloud_config=cloud_config)
             )
-        yield Relay(stage, replicas)
+        yield Relay(env, replicas)
 
 
 def audited(log: Path) -> list[Write]:

@@ -11,54 +11,54 @@ import pytest
 from ccm.model import names
 from tests.faults import Call, Exchange, FaultProxy, Hold, Match, Point, Rule
 from tests.scenario import harness, nodes
-from tests.scenario.harness import Stage, refusal, wait_for
+from tests.scenario.harness import Environment, refusal, wait_for
 
 CONFLICT = refusal(409, reason="Conflict")
 
 OTHERS_TAINT = {"key": "example.com/drained", "effect": "NoSchedule", "value": "yes"}
 
 
-def answers(wire: FaultProxy, match: Match) -> list[int | None]:
+def answers(proxy: FaultProxy, match: Match) -> list[int | None]:
     """The answers to matching requests."""
-    return [exchange.status for exchange in wire.requests(match)]
+    return [exchange.status for exchange in proxy.requests(match)]
 
 
 @pytest.mark.both_servers
-async def test_a_conflict_on_the_status_patch(stage: Stage) -> None:
+async def test_a_conflict_on_the_status_patch(env: Environment) -> None:
     """The node is read again and everything decided anew; it ends complete, said once."""
-    wire = await stage.new_wire()
-    wire.on(harness.STATUS_PATCH, CONFLICT, times=3)
-    await stage.node("alpha")
+    proxy = await env.new_proxy()
+    proxy.on(harness.STATUS_PATCH, CONFLICT, times=3)
+    await env.node("alpha")
 
-    daemon = await stage.start_leading(wire=wire)
-    await stage.cluster.initialised("alpha")
+    daemon = await env.start_leading(proxy=proxy)
+    await env.cluster.initialised("alpha")
 
-    assert answers(wire, harness.STATUS_PATCH) == [409, 409, 409, 200]
-    assert answers(wire, harness.NODE_PATCH) == [200]
+    assert answers(proxy, harness.STATUS_PATCH) == [409, 409, 409, 200]
+    assert answers(proxy, harness.NODE_PATCH) == [200]
     await daemon.says("node initialised", node="alpha")
     assert len(daemon.lines("node initialised")) == 1
 
 
-async def test_a_conflict_on_the_node_patch(stage: Stage) -> None:
+async def test_a_conflict_on_the_node_patch(env: Environment) -> None:
     """Somebody taints and labels the node meanwhile: both changes survive ours, ours too."""
-    wire = await stage.new_wire()
+    proxy = await env.new_proxy()
 
     async def interfere(_: Exchange) -> None:
-        node = await stage.cluster.node("alpha")
+        node = await env.cluster.node("alpha")
         assert node is not None
         patch = {
             "metadata": {"labels": {"example.com/by": "somebody"}},
             "spec": {"taints": [*node["spec"]["taints"], OTHERS_TAINT]},
         }
-        await stage.cluster.patch(f"{harness.NODES}/alpha", patch, kind="merge")
+        await env.cluster.patch(f"{harness.NODES}/alpha", patch, kind="merge")
 
-    wire.on(harness.NODE_PATCH, Call(interfere), nth=1)
-    await stage.node("alpha")
+    proxy.on(harness.NODE_PATCH, Call(interfere), nth=1)
+    await env.node("alpha")
 
-    daemon = await stage.start_leading(wire=wire)
-    (node,) = await stage.cluster.initialised("alpha")
+    daemon = await env.start_leading(proxy=proxy)
+    (node,) = await env.cluster.initialised("alpha")
 
-    assert answers(wire, harness.NODE_PATCH) == [409, 200]
+    assert answers(proxy, harness.NODE_PATCH) == [409, 200]
     assert node["metadata"]["labels"]["example.com/by"] == "somebody"
     assert OTHERS_TAINT in node["spec"]["taints"]
     await daemon.says("node initialised", node="alpha")
@@ -81,10 +81,10 @@ class Moment:
     is_cloud: bool = False
     written: int = 0
 
-    def hold(self, stage: Stage, release: asyncio.Event) -> Rule:
+    def hold(self, env: Environment, release: asyncio.Event) -> Rule:
         """Hold the next request of this kind."""
-        wire = stage.cloud_wire if self.is_cloud else stage.wire
-        return wire.on(self.match, Hold(release, at=self.at), nth=1)
+        proxy = env.cloud_proxy if self.is_cloud else env.proxy
+        return proxy.on(self.match, Hold(release, at=self.at), nth=1)
 
 
 MOMENTS: Mapping[str, Moment] = {
@@ -99,14 +99,14 @@ MOMENTS: Mapping[str, Moment] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_a_node_re_created_in_the_middle(stage: Stage, moment: str) -> None:
+async def test_a_node_re_created_in_the_middle(env: Environment, moment: str) -> None:
     """Node and machine are replaced mid-way: the new Node gets nothing of the old machine."""
-    await stage.start_leading()
+    await env.start_leading()
     release = asyncio.Event()
-    rule = MOMENTS[moment].hold(stage, release)
+    rule = MOMENTS[moment].hold(env, release)
     # Ready: that keeps the other controller's questions out of the picture.
-    old = stage.machine("alpha")
-    await stage.cluster.register("alpha", ready=names.STATUS_TRUE)
+    old = env.machine("alpha")
+    await env.cluster.register("alpha", ready=names.STATUS_TRUE)
 
     async def held() -> bool:
         return bool(rule.fired)
@@ -114,12 +114,12 @@ async def test_a_node_re_created_in_the_middle(stage: Stage, moment: str) -> Non
     await wait_for(held, "the request to hold")
     if MOMENTS[moment].at is Point.TOOK_EFFECT:
         await asyncio.sleep(0.2)  # until the other side has answered
-    await stage.cluster.delete(f"{harness.NODES}/alpha")
-    stage.cloud.world.delete(old.id)
-    new = stage.machine("alpha")
-    created = await stage.cluster.register("alpha", ready=names.STATUS_TRUE)
+    await env.cluster.delete(f"{harness.NODES}/alpha")
+    env.cloud.world.delete(old.id)
+    new = env.machine("alpha")
+    created = await env.cluster.register("alpha", ready=names.STATUS_TRUE)
     release.set()
-    (node,) = await stage.cluster.initialised("alpha")
+    (node,) = await env.cluster.initialised("alpha")
 
     assert new.id != old.id
     assert node["metadata"]["uid"] == created["metadata"]["uid"]
@@ -127,7 +127,7 @@ async def test_a_node_re_created_in_the_middle(stage: Stage, moment: str) -> Non
     assert nodes.addresses(node)[names.ADDRESS_INTERNAL_IP] == new.addresses[0].value
     stale = [
         one
-        for one in stage.wire.requests(harness.NODE_WRITE)
+        for one in env.proxy.requests(harness.NODE_WRITE)
         if old.id.encode() in one.body or f'"{old.addresses[0].value}"'.encode() in one.body
     ]
     # What the API server took of the old machine went to the old Node, before its end.

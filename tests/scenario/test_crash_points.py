@@ -43,8 +43,11 @@ async def crashes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         server = servers.BuiltinServer(tmp_path / "server", extra_args=(RANGES,))
     try:
         await server.start()
-        async with harness.open_stage(server, tmp_path) as stage, servers.connect(server) as admin:
-            ready = Crashes(stage, admin)
+        async with (
+            harness.open_environment(server, tmp_path) as env,
+            servers.connect(server) as admin,
+        ):
+            ready = Crashes(env, admin)
             await ready.open()
             yield ready
     finally:

@@ -19,28 +19,28 @@ pytestmark = servers.only_builtin
 class Scene:
     """A Service, a node with Pod ranges, and what a daemon would have made of them."""
 
-    def __init__(self, play: Play, stage: harness.Stage) -> None:
+    def __init__(self, play: Play, env: harness.Environment) -> None:
         self.play = play
-        self.stage = stage
-        self.balancers = stage.cloud.worlds.balancers
-        self.routes = stage.cloud.worlds.routes
+        self.env = env
+        self.balancers = env.cloud.worlds.balancers
+        self.routes = env.cloud.worlds.routes
 
     async def build(self) -> None:
-        play, stage = self.play, self.stage
+        play, env = self.play, self.env
         await play.add_standing()
         await play.create()
         await play.add_node("routed", 11, ranges=play.ranges()[:1])
         members = [f"10.0.0.{index}" for index in (1, 2, 11)]
-        held = legacy.hold(stage, await play.service(), members)
+        held = legacy.hold(env, await play.service(), members)
         await play.set_finalizers("web", [names.FINALIZER_LOAD_BALANCER])
-        await legacy.show(stage, play.name("web"), [{"ip": held.ingress[0].ip}])
+        await legacy.show(env, play.name("web"), [{"ip": held.ingress[0].ip}])
         self.route(play.ranges()[0])
         condition = {"type": "NetworkUnavailable", "status": "False"}
         path = f"{harness.NODES}/{play.name('routed')}/status"
-        await stage.cluster.patch(path, {"status": {"conditions": [condition]}})
+        await env.cluster.patch(path, {"status": {"conditions": [condition]}})
 
     def route(self, destination: str) -> None:
-        legacy.place_route(self.stage, destination, "10.0.0.11")
+        legacy.place_route(self.env, destination, "10.0.0.11")
 
     @property
     def balancer(self) -> world_balancers.Balancer:
@@ -49,9 +49,9 @@ class Scene:
 
 
 @pytest_asyncio.fixture
-async def scene(api_server: servers.ApiServer, stage: harness.Stage) -> AsyncIterator[Scene]:
+async def scene(api_server: servers.ApiServer, env: harness.Environment) -> AsyncIterator[Scene]:
     async with servers.connect(api_server) as session:
-        built = Scene(Play(session, stage.cloud, 7), stage)
+        built = Scene(Play(session, env.cloud, 7), env)
         await built.build()
         yield built
 

@@ -8,30 +8,30 @@ import pytest
 
 from tests.faults import Match
 from tests.scenario import objects
-from tests.scenario.harness import Stage
+from tests.scenario.harness import Environment
 
 REFUSED = "cannot acquire or renew lease, retrying"
 
 
 @pytest.mark.both_servers
-async def test_a_wrong_token_becomes_right(stage: Stage) -> None:
+async def test_a_wrong_token_becomes_right(env: Environment) -> None:
     """401 at start is tried again with pauses and said once; a new token is taken at once."""
-    token = stage.folder / "token"
+    token = env.folder / "token"
     token.write_text("wrong")
-    wire = await stage.new_wire()
-    await stage.node("alpha")
-    kubeconfig = stage.folder / "kubeconfig"
-    objects.write_kubeconfig(kubeconfig, wire.url, {"tokenFile": str(token)})
-    daemon = await stage.start(kubeconfig=kubeconfig)
+    proxy = await env.new_proxy()
+    await env.node("alpha")
+    kubeconfig = env.folder / "kubeconfig"
+    objects.write_kubeconfig(kubeconfig, proxy.url, {"tokenFile": str(token)})
+    daemon = await env.start(kubeconfig=kubeconfig)
     await daemon.says(REFUSED)
     await asyncio.sleep(2.0)
 
-    refused = wire.requests(Match())
+    refused = proxy.requests(Match())
     assert {exchange.status for exchange in refused} <= {401, None}
     # Every half second or slower the Lease, and now and then its watch.
     assert 2 <= len(refused) <= 12
-    token.write_text(stage.token)
-    await stage.cluster.initialised("alpha")
+    token.write_text(env.token)
+    await env.cluster.initialised("alpha")
 
     assert len(daemon.lines(REFUSED)) == 1
     assert len(daemon.lines("became leader")) == 1

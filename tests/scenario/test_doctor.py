@@ -18,18 +18,18 @@ from tests.scenario.examination import (
     examined,
     finds,
 )
-from tests.scenario.harness import Stage
+from tests.scenario.harness import Environment
 from tests.scenario.plugin import install
 
 OTHER_CA = Path(__file__).parent.parent / "unit" / "kube" / "certs" / "authority-one.pem"
 
 
-async def test_where_all_is_well_it_says_so(stage: Stage) -> None:
+async def test_where_all_is_well_it_says_so(env: Environment) -> None:
     """No trouble, exit status 0; as JSON too."""
-    await add_node(stage)
+    await add_node(env)
 
-    told = await examined(stage)
-    as_json = await examined(stage, "-o", "json")
+    told = await examined(env)
+    as_json = await examined(env, "-o", "json")
 
     assert (told.troubles, told.code) == ([], 0)
     found = json.loads("\n".join(as_json.lines))
@@ -40,19 +40,19 @@ async def test_where_all_is_well_it_says_so(stage: Stage) -> None:
     ]
 
 
-async def test_nothing_is_written(stage: Stage) -> None:
+async def test_nothing_is_written(env: Environment) -> None:
     """No request but questions, at the API server and at the cloud."""
-    await stage.node("n1")
-    wire = await stage.new_wire()
-    kubeconfig = stage.folder / "wired.kubeconfig"
-    realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.server.token)
+    await env.node("n1")
+    proxy = await env.new_proxy()
+    kubeconfig = env.folder / "proxied.kubeconfig"
+    realserver.write_kubeconfig(kubeconfig, url=proxy.url, token=env.server.token)
 
-    await examined(stage, f"--kubeconfig={kubeconfig}")
+    await examined(env, f"--kubeconfig={kubeconfig}")
 
-    asked = {one.path.rpartition("/")[2] for one in wire.log if one.method != "GET"}
+    asked = {one.path.rpartition("/")[2] for one in proxy.log if one.method != "GET"}
     assert asked <= {"selfsubjectreviews", "selfsubjectaccessreviews"}
-    assert len(wire.log) > 10
-    assert {one.operation for one in stage.calls()} <= {"list_instances", "get_instance"}
+    assert len(proxy.log) > 10
+    assert {one.operation for one in env.calls()} <= {"list_instances", "get_instance"}
 
 
 @servers.only_builtin
@@ -79,43 +79,43 @@ async def test_nothing_is_written(stage: Stage) -> None:
         ),
     ],
 )
-async def test_a_flag_that_cannot_be_right(stage: Stage, word: str, trouble: str) -> None:
-    await finds(stage, trouble, word)
+async def test_a_flag_that_cannot_be_right(env: Environment, word: str, trouble: str) -> None:
+    await finds(env, trouble, word)
 
 
 @servers.only_builtin
-async def test_kubeconfig_broken(stage: Stage, tmp_path: Path) -> None:
+async def test_kubeconfig_broken(env: Environment, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("clusters: [")
 
     await finds(
-        stage,
+        env,
         f"fail  kubeconfig: {broken}: cannot be read: while parsing a flow node expected the node ",
         f"--kubeconfig={broken}",
     )
 
 
 @servers.only_real
-async def test_wrong_authority(stage: Stage, tmp_path: Path) -> None:
+async def test_wrong_authority(env: Environment, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
-    realserver.write_kubeconfig(kubeconfig, url=stage.server.url, token="x", ca_file=OTHER_CA)
+    realserver.write_kubeconfig(kubeconfig, url=env.server.url, token="x", ca_file=OTHER_CA)
 
     # What follows are the TLS library's own words, which change from version to version.
     await finds(
-        stage,
-        f"fail  server: {stage.server.url}: its certificate is not trusted: ",
+        env,
+        f"fail  server: {env.server.url}: its certificate is not trusted: ",
         f"--kubeconfig={kubeconfig}",
     )
 
 
 @servers.only_builtin
-async def test_server_unreachable(stage: Stage, tmp_path: Path) -> None:
+async def test_server_unreachable(env: Environment, tmp_path: Path) -> None:
     url = f"http://{ports.LOOPBACK}:{ports.pick_port()}"
     kubeconfig = tmp_path / "kubeconfig"
     realserver.write_kubeconfig(kubeconfig, url=url, token="x")
 
     told = await finds(
-        stage,
+        env,
         f"fail  server: {url}: nothing listens there, or no way leads there",
         f"--kubeconfig={kubeconfig}",
     )
@@ -124,26 +124,26 @@ async def test_server_unreachable(stage: Stage, tmp_path: Path) -> None:
     assert any(line.startswith("ok    cloud: the cloud answers") for line in told.lines)
 
 
-async def test_token_rejected(stage: Stage, tmp_path: Path) -> None:
+async def test_token_rejected(env: Environment, tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     realserver.write_kubeconfig(
-        kubeconfig, url=stage.server.url, token="expired", ca_file=stage.server.ca_file
+        kubeconfig, url=env.server.url, token="expired", ca_file=env.server.ca_file
     )
 
     await finds(
-        stage,
+        env,
         "fail  identity: the API server does not accept our credentials",
         f"--kubeconfig={kubeconfig}",
     )
 
 
 @servers.only_builtin
-async def test_cloud_config_broken(stage: Stage) -> None:
-    stage.cloud_config.write_text("url: nowhere\ntimeout: soon\n")
+async def test_cloud_config_broken(env: Environment) -> None:
+    env.cloud_config.write_text("url: nowhere\ntimeout: soon\n")
 
     told = await finds(
-        stage,
-        f"fail  cloud-config: {stage.cloud_config}: url is 'nowhere'; it must look like "
+        env,
+        f"fail  cloud-config: {env.cloud_config}: url is 'nowhere'; it must look like "
         "http://host:port",
     )
 
@@ -152,28 +152,28 @@ async def test_cloud_config_broken(stage: Stage) -> None:
 
 
 @servers.only_builtin
-async def test_cloud_credentials_wrong(stage: Stage) -> None:
-    stage.configure_cloud(token="not-the-token")
+async def test_cloud_credentials_wrong(env: Environment) -> None:
+    env.configure_cloud(token="not-the-token")
 
-    told = await finds(stage, "fail  cloud: the cloud does not accept the credentials: ")
+    told = await finds(env, "fail  cloud: the cloud does not accept the credentials: ")
 
     assert "not-the-token" not in "\n".join(told.lines)
 
 
 @servers.only_builtin
-async def test_cloud_unreachable(stage: Stage) -> None:
-    stage.configure_cloud(url=f"http://{ports.LOOPBACK}:{ports.pick_port()}")
+async def test_cloud_unreachable(env: Environment) -> None:
+    env.configure_cloud(url=f"http://{ports.LOOPBACK}:{ports.pick_port()}")
 
-    await finds(stage, "fail  cloud: the cloud does not answer: ")
+    await finds(env, "fail  cloud: the cloud does not answer: ")
 
 
 @servers.only_builtin
-async def test_cloud_silent(stage: Stage) -> None:
+async def test_cloud_silent(env: Environment) -> None:
     """A cloud that accepts and says nothing costs one deadline, not patience."""
-    stage.configure_cloud(timeout="30s")
-    stage.cloud.settings = msgspec.structs.replace(stage.cloud.settings, latency_s=30.0)
+    env.configure_cloud(timeout="30s")
+    env.cloud.settings = msgspec.structs.replace(env.cloud.settings, latency_s=30.0)
 
-    await finds(stage, "fail  cloud: not finished within 1 s", "--timeout=1s")
+    await finds(env, "fail  cloud: not finished within 1 s", "--timeout=1s")
 
 
 HANGING = """
@@ -188,13 +188,13 @@ async def open_cloud(context):
 
 
 @servers.only_builtin
-async def test_a_provider_that_blocks_everything(stage: Stage) -> None:
+async def test_a_provider_that_blocks_everything(env: Environment) -> None:
     """Not even then the command hangs; what was found before is printed already."""
-    words = ["--cloud-provider=hanging", f"--kubeconfig={stage.server.kubeconfig_path}"]
+    words = ["--cloud-provider=hanging", f"--kubeconfig={env.server.kubeconfig_path}"]
 
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "ccm.cli", "doctor", "--timeout=2s", *words),
-        env={**os.environ, **install(stage.folder, "hanging", HANGING)},
+        env={**os.environ, **install(env.folder, "hanging", HANGING)},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -10,32 +10,32 @@ import pytest
 
 from ccm.model.times import format_micro_time
 from tests import servers
-from tests.scenario import crowd
+from tests.scenario import load
 from tests.scenario.examination import (
     CIDR,
     add_node,
     examined,
     finds,
 )
-from tests.scenario.harness import Stage
+from tests.scenario.harness import Environment
 from tests.scenario.objects import LEASES, lease
 
 PODS = "/api/v1/namespaces/kube-system/pods"
 
 
-async def held(stage: Stage, name: str, holder: str, *, silent_s: float = 0.0) -> None:
+async def held(env: Environment, name: str, holder: str, *, silent_s: float = 0.0) -> None:
     """A manager has a Lease."""
     renewed = format_micro_time(datetime.now(UTC) - timedelta(seconds=silent_s))
     made = lease(name, holderIdentity=holder, leaseDurationSeconds=15, renewTime=renewed)
-    await stage.cluster.create(LEASES, made)
+    await env.cluster.create(LEASES, made)
 
 
-async def test_node_without_instance(stage: Stage) -> None:
-    stage.machine("n1")
-    await stage.cluster.register("n1.example.com")
+async def test_node_without_instance(env: Environment) -> None:
+    env.machine("n1")
+    await env.cluster.register("n1.example.com")
 
     told = await finds(
-        stage,
+        env,
         "fail  instances: 1 of 1 node has no instance: n1.example.com",
         "--configure-cloud-routes=false",
     )
@@ -77,52 +77,52 @@ async def test_node_without_instance(stage: Stage) -> None:
     ids=["instance gone", "another cloud's", "no cloud's", "range outside", "no range"],
 )
 async def test_a_node_that_is_not_as_it_should_be(
-    stage: Stage, spec: dict[str, str], trouble: str, detail: str
+    env: Environment, spec: dict[str, str], trouble: str, detail: str
 ) -> None:
-    await add_node(stage, **spec)
+    await add_node(env, **spec)
 
-    assert detail in ["", *(await finds(stage, trouble)).lines]
+    assert detail in ["", *(await finds(env, trouble)).lines]
 
 
-async def test_node_still_tainted(stage: Stage) -> None:
-    stage.machine("n1")
-    await stage.cluster.register("n1", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
+async def test_node_still_tainted(env: Environment) -> None:
+    env.machine("n1")
+    await env.cluster.register("n1", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
 
-    told = await finds(stage, "warn  taints: 1 node still tainted as uninitialized: n1 (new)")
+    told = await finds(env, "warn  taints: 1 node still tainted as uninitialized: n1 (new)")
 
     assert "      n1: no daemon works" in told.lines
 
 
 @servers.only_builtin
-async def test_node_tainted_for_long(stage: Stage) -> None:
+async def test_node_tainted_for_long(env: Environment) -> None:
     """A server that tells no time is believed to have ours."""
-    stage.machine("n1")
-    await stage.cluster.register("n1", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
+    env.machine("n1")
+    await env.cluster.register("n1", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
 
     await finds(
-        stage,
+        env,
         "fail  taints: 1 node still tainted as uninitialized: n1",
         by=timedelta(minutes=10),
     )
 
 
-async def test_lease_held_by_a_stranger(stage: Stage) -> None:
-    await held(stage, "cloud-controller-manager", "far-away_1")
+async def test_lease_held_by_a_stranger(env: Environment) -> None:
+    await held(env, "cloud-controller-manager", "far-away_1")
 
     await finds(
-        stage,
+        env,
         "warn  lease: kube-system/cloud-controller-manager is held by far-away_1, and no Pod of a "
         "daemon fits to it",
     )
 
 
-async def test_lease_held_by_another_clouds_manager(stage: Stage) -> None:
-    await held(stage, "cloud-controller-manager", "aws-ccm-1_1")
-    await stage.cluster.create(PODS, pod("aws-ccm-1", "registry/ccm:1", "aws"))
+async def test_lease_held_by_another_clouds_manager(env: Environment) -> None:
+    await held(env, "cloud-controller-manager", "aws-ccm-1_1")
+    await env.cluster.create(PODS, pod("aws-ccm-1", "registry/ccm:1", "aws"))
 
     shown = "Pod aws-ccm-1 (registry/ccm:1, --cloud-provider=aws)"
     told = await finds(
-        stage,
+        env,
         "fail  lease: kube-system/cloud-controller-manager is held by aws-ccm-1_1, which belongs "
         f"to another cloud: {shown}",
     )
@@ -130,52 +130,52 @@ async def test_lease_held_by_another_clouds_manager(stage: Stage) -> None:
     assert told.troubles[1] == f"warn  managers: 1 beside this daemon: {shown}"
 
 
-async def test_lease_held_by_a_replica_is_well(stage: Stage) -> None:
-    await held(stage, "cloud-controller-manager", "ccm-1_1")
-    await stage.cluster.create(PODS, pod("ccm-1", "registry/ccm:1", "sim"))
+async def test_lease_held_by_a_replica_is_well(env: Environment) -> None:
+    await held(env, "cloud-controller-manager", "ccm-1_1")
+    await env.cluster.create(PODS, pod("ccm-1", "registry/ccm:1", "sim"))
 
-    told = await examined(stage)
+    told = await examined(env)
 
     assert told.troubles == []
 
 
-async def test_lease_of_a_silent_holder(stage: Stage) -> None:
-    await held(stage, "cloud-controller-manager", "gone_1", silent_s=300)
+async def test_lease_of_a_silent_holder(env: Environment) -> None:
+    await held(env, "cloud-controller-manager", "gone_1", silent_s=300)
 
     await finds(
-        stage,
+        env,
         "warn  lease: kube-system/cloud-controller-manager is held by gone_1, silent for 30",
     )
 
 
-async def test_another_manager_with_a_lease_of_its_own(stage: Stage) -> None:
-    await held(stage, "acme-cloud-controller-manager", "acme_1")
+async def test_another_manager_with_a_lease_of_its_own(env: Environment) -> None:
+    await held(env, "acme-cloud-controller-manager", "acme_1")
 
     await finds(
-        stage,
+        env,
         "warn  managers: 1 beside this daemon: Lease kube-system/acme-cloud-controller-manager, "
         "held by acme_1",
     )
 
 
-async def test_service_of_a_class_nobody_claims(stage: Stage) -> None:
-    await crowd.create(stage, crowd.web("web", loadBalancerClass="acme.example/fast"))
+async def test_service_of_a_class_nobody_claims(env: Environment) -> None:
+    await load.create(env, load.web("web", loadBalancerClass="acme.example/fast"))
 
     await finds(
-        stage,
+        env,
         "warn  services: 1 Service without a load balancer, and not ours: default/web "
         "(class acme.example/fast)",
     )
-    claimed = await examined(stage, "--load-balancer-classes=acme.example/fast")
+    claimed = await examined(env, "--load-balancer-classes=acme.example/fast")
 
     assert claimed.troubles == []
 
 
 @servers.only_real
-async def test_clock_skew(stage: Stage) -> None:
+async def test_clock_skew(env: Environment) -> None:
     """The server tells whole seconds, and asking takes a while."""
-    ahead = await finds(stage, "fail  clock: our clock is ", by=timedelta(seconds=301))
-    behind = await finds(stage, "warn  clock: our clock is ", by=timedelta(seconds=-20))
+    ahead = await finds(env, "fail  clock: our clock is ", by=timedelta(seconds=301))
+    behind = await finds(env, "warn  clock: our clock is ", by=timedelta(seconds=-20))
 
     told = re.search(r"is (\d+) s ahead of the API server's$", ahead.troubles[0])
     assert told is not None, ahead.troubles
@@ -183,9 +183,9 @@ async def test_clock_skew(stage: Stage) -> None:
     assert behind.troubles[0].endswith(" s behind the API server's")
 
 
-async def test_namespace_of_the_lease_missing(stage: Stage) -> None:
+async def test_namespace_of_the_lease_missing(env: Environment) -> None:
     await finds(
-        stage,
+        env,
         "fail  lease: the namespace nowhere of the Lease does not exist",
         "--leader-elect-resource-namespace=nowhere",
     )

@@ -15,7 +15,7 @@ from tests.scenario.examination import (
     examined,
     finds,
 )
-from tests.scenario.harness import Stage
+from tests.scenario.harness import Environment
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -24,7 +24,7 @@ ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
 
 
 @contextlib.asynccontextmanager
-async def account(stage: Stage, granted: list[Need]) -> AsyncIterator[Path]:
+async def account(env: Environment, granted: list[Need]) -> AsyncIterator[Path]:
     """The kubeconfig of a service account that may do this and nothing else."""
     name = "doctor-test"
     made = [
@@ -47,35 +47,35 @@ async def account(stage: Stage, granted: list[Need]) -> AsyncIterator[Path]:
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": "kube-system"}
     binding = {"metadata": {"name": name}, "roleRef": reference, "subjects": [subject]}
-    await stage.cluster.create(ACCOUNTS, {"metadata": {"name": name}})
-    await stage.cluster.create(f"{RBAC}/clusterroles", role)
-    await stage.cluster.create(f"{RBAC}/clusterrolebindings", binding)
-    asked = await stage.cluster.create(
+    await env.cluster.create(ACCOUNTS, {"metadata": {"name": name}})
+    await env.cluster.create(f"{RBAC}/clusterroles", role)
+    await env.cluster.create(f"{RBAC}/clusterrolebindings", binding)
+    asked = await env.cluster.create(
         f"{ACCOUNTS}/{name}/token", {"spec": {"expirationSeconds": 3600}}
     )
-    kubeconfig = stage.folder / "account.kubeconfig"
+    kubeconfig = env.folder / "account.kubeconfig"
     realserver.write_kubeconfig(
         kubeconfig,
-        url=stage.server.url,
+        url=env.server.url,
         token=asked["status"]["token"],
-        ca_file=stage.server.ca_file,
+        ca_file=env.server.ca_file,
     )
     try:
         yield kubeconfig
     finally:
         for path in made:
-            await stage.cluster.delete(path)
+            await env.cluster.delete(path)
 
 
 @servers.only_real
-async def test_the_rights_that_are_needed_are_enough(stage: Stage) -> None:
+async def test_the_rights_that_are_needed_are_enough(env: Environment) -> None:
     """With exactly what the table says, all is well for the account itself."""
     wanted = needs(doctor.read(["--cloud-provider=sim"]).options)
-    async with account(stage, wanted) as kubeconfig:
-        await add_node(stage)
+    async with account(env, wanted) as kubeconfig:
+        await add_node(env)
 
-        told = await examined(stage, f"--kubeconfig={kubeconfig}")
-        about_others = await examined(stage, f"--kubeconfig={kubeconfig}", "--as=somebody")
+        told = await examined(env, f"--kubeconfig={kubeconfig}")
+        about_others = await examined(env, f"--kubeconfig={kubeconfig}", "--as=somebody")
 
     user = "system:serviceaccount:kube-system:doctor-test"
     assert told.troubles == []
@@ -88,7 +88,7 @@ async def test_the_rights_that_are_needed_are_enough(stage: Stage) -> None:
 
 
 @servers.only_real
-async def test_a_missing_verb(stage: Stage) -> None:
+async def test_a_missing_verb(env: Environment) -> None:
     wanted = needs(doctor.read(["--cloud-provider=sim"]).options)
     (lacking,) = (
         need for need in wanted if (need.verb, need.resource) == ("patch", "nodes/status")
@@ -101,11 +101,11 @@ async def test_a_missing_verb(stage: Stage) -> None:
     )
     first = f"fail  permissions: 1 of {len(wanted)} is missing: patch nodes/status"
     granted = [need for need in wanted if need is not lacking]
-    async with account(stage, granted) as kubeconfig:
-        told = await finds(stage, first, f"--kubeconfig={kubeconfig}")
-        asked = await examined(stage, "--as=system:serviceaccount:kube-system:doctor-test")
+    async with account(env, granted) as kubeconfig:
+        told = await finds(env, first, f"--kubeconfig={kubeconfig}")
+        asked = await examined(env, "--as=system:serviceaccount:kube-system:doctor-test")
         without = await examined(
-            stage, f"--kubeconfig={kubeconfig}", "--controllers=service,cloud-node-lifecycle"
+            env, f"--kubeconfig={kubeconfig}", "--controllers=service,cloud-node-lifecycle"
         )
 
     assert f"      {lacking}: for cloud-node-controller and node-route-controller" in told.lines
@@ -117,10 +117,10 @@ async def test_a_missing_verb(stage: Stage) -> None:
 
 
 @servers.only_real
-async def test_no_rights_at_all(stage: Stage) -> None:
+async def test_no_rights_at_all(env: Environment) -> None:
     """The permissions say it all; nothing else fails for the same cause."""
-    async with account(stage, []) as kubeconfig:
-        told = await examined(stage, f"--kubeconfig={kubeconfig}")
+    async with account(env, []) as kubeconfig:
+        told = await examined(env, f"--kubeconfig={kubeconfig}")
 
     fails = [line for line in told.lines if line.startswith("fail")]
     assert [line[6:].partition(":")[0] for line in fails] == ["permissions"]

@@ -10,13 +10,13 @@ import pytest
 from ccm.model import names
 from providers.sim import world
 from tests.scenario import harness, nodes
-from tests.scenario.harness import Stage, wait_for
+from tests.scenario.harness import Environment, wait_for
 
 
 @pytest.mark.both_servers
-async def test_one_node_end_to_end(stage: Stage) -> None:
+async def test_one_node_end_to_end(env: Environment) -> None:
     """A new node gets provider ID, labels, addresses and loses its taint, in two writes."""
-    machine = stage.machine(
+    machine = env.machine(
         "alpha",
         type="large",
         zone="sim-1b",
@@ -26,10 +26,10 @@ async def test_one_node_end_to_end(stage: Stage) -> None:
             world.Address(kind="public", value="203.0.113.5"),
         ),
     )
-    await stage.start_leading(program=Path(sys.executable).parent / "cloud-controller-manager")
+    await env.start_leading(program=Path(sys.executable).parent / "cloud-controller-manager")
 
-    await stage.cluster.register("alpha")
-    (node,) = await stage.cluster.initialised("alpha")
+    await env.cluster.register("alpha")
+    (node,) = await env.cluster.initialised("alpha")
 
     assert node["spec"]["providerID"] == f"sim://{machine.id}"
     labels = node["metadata"]["labels"]
@@ -43,11 +43,11 @@ async def test_one_node_end_to_end(stage: Stage) -> None:
         names.ADDRESS_HOSTNAME: "alpha",
     }
     (event,) = await wait_for(
-        lambda: stage.cluster.events("alpha", names.REASON_SYNCED), "an event Synced"
+        lambda: env.cluster.events("alpha", names.REASON_SYNCED), "an event Synced"
     )
     assert event["type"] == names.NORMAL
     assert event["source"]["component"] == names.COMPONENT_NODE
-    written = stage.wire.requests(harness.NODE_WRITE)
+    written = env.proxy.requests(harness.NODE_WRITE)
     assert [(one.method, one.path) for one in written] == [
         ("PATCH", f"{harness.NODES}/alpha/status"),
         ("PATCH", f"{harness.NODES}/alpha"),

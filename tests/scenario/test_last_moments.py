@@ -15,8 +15,8 @@ from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.sandbox import realserver
 from providers.sim.faults import Fault
 from tests import servers
-from tests.scenario import crowd, harness
-from tests.scenario.harness import Stage, wait_for
+from tests.scenario import harness, load
+from tests.scenario.harness import Environment, wait_for
 from tests.scenario.plugin import install
 
 WITHIN_S = 60.0
@@ -25,71 +25,71 @@ FLAGS = {"controllers": SERVICE.name, "concurrent-service-syncs": "2"}
 pytestmark = pytest.mark.timeout(240)
 
 
-async def served(stage: Stage) -> list[str]:
+async def served(env: Environment) -> list[str]:
     """The Services that have an address."""
-    found = await stage.cluster.items(crowd.SERVICES)
+    found = await env.cluster.items(load.SERVICES)
     return [one["metadata"]["name"] for one in found if one["status"]["loadBalancer"]]
 
 
-async def two_under_way(stage: Stage) -> bool:
-    return len(stage.calls("create_balancer")) == 2
+async def two_under_way(env: Environment) -> bool:
+    return len(env.calls("create_balancer")) == 2
 
 
 @pytest.mark.row("daemon-stop-01")
-async def test_changes_under_way_come_to_their_end(stage: Stage) -> None:
+async def test_changes_under_way_come_to_their_end(env: Environment) -> None:
     """Two of five load balancers are being made: these get their address, the others wait."""
-    stage.configure_cloud(timeout="60s")
-    stage.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=3.0))
-    await crowd.add_services(stage, crowd.named("web", 5))
-    leader = await stage.start(flags=FLAGS)
-    await wait_for(lambda: two_under_way(stage), "two calls are under way", within_s=WITHIN_S)
+    env.configure_cloud(timeout="60s")
+    env.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=3.0))
+    await load.add_services(env, load.named("web", 5))
+    leader = await env.start(flags=FLAGS)
+    await wait_for(lambda: two_under_way(env), "two calls are under way", within_s=WITHIN_S)
 
     leader.signal(signal.SIGTERM)
     assert await leader.ended(within_s=WITHIN_S) == 0
 
-    assert len(stage.calls("create_balancer")) == 2
-    assert len(await served(stage)) == 2
-    assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
+    assert len(env.calls("create_balancer")) == 2
+    assert len(await served(env)) == 2
+    assert (await env.cluster.lease()).get("holderIdentity", "") == ""
     assert leader.lines("changes under way are cut") == []
 
 
 @pytest.mark.row("daemon-stop-02")
-async def test_a_change_that_takes_too_long_is_cut(stage: Stage) -> None:
+async def test_a_change_that_takes_too_long_is_cut(env: Environment) -> None:
     """After the grace period the call is dropped, and a successor makes it anew."""
-    stage.configure_cloud(timeout="60s")
-    stage.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=60.0))
-    await crowd.add_services(stage, crowd.named("web", 3))
-    leader = await stage.start(flags={**FLAGS, "shutdown-grace-period": "500ms"})
-    await wait_for(lambda: two_under_way(stage), "two calls are under way", within_s=WITHIN_S)
+    env.configure_cloud(timeout="60s")
+    env.cloud.script.add(Fault(kind="latency", operation="create_balancer", delay_s=60.0))
+    await load.add_services(env, load.named("web", 3))
+    leader = await env.start(flags={**FLAGS, "shutdown-grace-period": "500ms"})
+    await wait_for(lambda: two_under_way(env), "two calls are under way", within_s=WITHIN_S)
 
     leader.signal(signal.SIGTERM)
     assert await leader.ended(within_s=WITHIN_S) == 0
 
     assert leader.lines("changes under way are cut")[0]["count"] == 2
-    assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
-    assert await served(stage) == []
-    stage.cloud.script.clear()
-    await stage.start(flags=FLAGS)
+    assert (await env.cluster.lease()).get("holderIdentity", "") == ""
+    assert await served(env) == []
+    env.cloud.script.clear()
+    await env.start(flags=FLAGS)
 
     async def all_served() -> bool:
-        return len(await served(stage)) == 3
+        return len(await served(env)) == 3
 
     await wait_for(all_served, "the successor makes all", within_s=WITHIN_S)
 
 
 @pytest.mark.row("daemon-stop-06")
-async def test_nothing_of_it_is_left(stage: Stage) -> None:
+async def test_nothing_of_it_is_left(env: Environment) -> None:
     """Run inside the test's own event loop: when it has stopped, so have all of its tasks."""
-    wire = await stage.new_wire()
-    kubeconfig = stage.folder / "own.kubeconfig"
-    realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.token)
-    files = {"kubeconfig": str(kubeconfig), "cloud-config": str(stage.cloud_config)}
+    proxy = await env.new_proxy()
+    kubeconfig = env.folder / "own.kubeconfig"
+    realserver.write_kubeconfig(kubeconfig, url=proxy.url, token=env.token)
+    files = {"kubeconfig": str(kubeconfig), "cloud-config": str(env.cloud_config)}
     argv = harness.command_line({**harness.FLAGS, **files})
-    await stage.node("alpha")
+    await env.node("alpha")
     before = asyncio.all_tasks()
 
     running = asyncio.create_task(daemon.run(config.effective(options.parse(argv)), {}))
-    await stage.cluster.initialised("alpha", within_s=WITHIN_S)
+    await env.cluster.initialised("alpha", within_s=WITHIN_S)
     os.kill(os.getpid(), signal.SIGTERM)
 
     assert await running == 0
@@ -143,7 +143,7 @@ async def open_cloud(context):
 
 @pytest.mark.row("daemon-lease-15")
 @servers.only_builtin
-async def test_a_lost_lease_ends_what_hangs(stage: Stage) -> None:
+async def test_a_lost_lease_ends_what_hangs(env: Environment) -> None:
     """Calls are cancelled; the clean-up hangs; the process has ended when the next one leads."""
     flags: dict[str, Any] = {
         "cloud-provider": "stuck",
@@ -152,22 +152,22 @@ async def test_a_lost_lease_ends_what_hangs(stage: Stage) -> None:
         "leader-elect-renew-deadline": "4s",
         "leader-elect-retry-period": "1s",
     }
-    notes = stage.folder / "notes"
+    notes = env.folder / "notes"
     notes.mkdir()
-    stage.cloud_config.write_text(str(notes))
-    env = install(stage.folder, "stuck", PROVIDER)
+    env.cloud_config.write_text(str(notes))
+    variables = install(env.folder, "stuck", PROVIDER)
     for number in range(3):
-        await stage.cluster.register(f"node-{number}")
-    leader = await stage.start(flags=flags, env=env)
+        await env.cluster.register(f"node-{number}")
+    leader = await env.start(flags=flags, env=variables)
 
     async def all_asked() -> bool:
         return len(list(notes.glob("asked-*"))) == 3
 
     await wait_for(all_asked, "three calls hang", within_s=WITHIN_S)
-    standby = await stage.start(flags=flags, env=env)
+    standby = await env.start(flags=flags, env=variables)
     await standby.says("new leader elected", within_s=WITHIN_S)
 
-    await stage.wires[0].down()
+    await env.proxies[0].down()
     await standby.says("became leader", within_s=WITHIN_S)
 
     assert leader.exit_code == 1

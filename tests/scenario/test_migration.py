@@ -10,7 +10,7 @@ import pytest
 
 from tests import servers
 from tests.scenario import harness, objects
-from tests.scenario.harness import Stage
+from tests.scenario.harness import Environment
 from tests.scenario.plugin import install
 
 SHARED_NAME = "cloud-provider-extraction-migration"
@@ -34,48 +34,48 @@ def plan(folder: Path, component: str) -> dict[str, str]:
     return {"enable-leader-migration": "true", "leader-migration-config": str(file)}
 
 
-async def holder(stage: Stage) -> str:
+async def holder(env: Environment) -> str:
     """Who has the shared lease."""
-    lease: dict[str, Any] = await stage.cluster.get(SHARED) or {"spec": {}}
+    lease: dict[str, Any] = await env.cluster.get(SHARED) or {"spec": {}}
     return str(lease["spec"].get("holderIdentity", ""))
 
 
 @pytest.mark.both_servers
-async def test_a_migrated_controller_waits_for_the_shared_lease(stage: Stage) -> None:
+async def test_a_migrated_controller_waits_for_the_shared_lease(env: Environment) -> None:
     """Held by the other manager, the shared lease keeps the life cycle out; then it runs."""
     held = objects.lease(SHARED_NAME, **TERMS, holderIdentity="the-other-manager")
-    await stage.cluster.create(objects.LEASES, held)
-    daemon = await stage.start_leading(flags=plan(stage.folder, "*"))
-    machine = await stage.node("a")
-    await stage.cluster.initialised("a")
-    assert await holder(stage) == "the-other-manager"
-    await stage.cluster.patch(SHARED, {"spec": {"holderIdentity": ""}}, kind="merge")
+    await env.cluster.create(objects.LEASES, held)
+    daemon = await env.start_leading(flags=plan(env.folder, "*"))
+    machine = await env.node("a")
+    await env.cluster.initialised("a")
+    assert await holder(env) == "the-other-manager"
+    await env.cluster.patch(SHARED, {"spec": {"holderIdentity": ""}}, kind="merge")
     await daemon.says("became leader", count=2)
-    stage.cloud.world.delete(machine.id)
-    await stage.cluster.gone("a")
+    env.cloud.world.delete(machine.id)
+    await env.cluster.gone("a")
 
     assert await daemon.stop() == 0
-    assert await holder(stage) == ""
+    assert await holder(env) == ""
 
 
-async def test_what_the_plan_gives_to_another_does_not_run(stage: Stage) -> None:
-    daemon = await stage.start_leading(flags=plan(stage.folder, "kube-controller-manager"))
-    machine = await stage.node("a")
-    await stage.cluster.initialised("a")
-    stage.cloud.world.delete(machine.id)
+async def test_what_the_plan_gives_to_another_does_not_run(env: Environment) -> None:
+    daemon = await env.start_leading(flags=plan(env.folder, "kube-controller-manager"))
+    machine = await env.node("a")
+    await env.cluster.initialised("a")
+    env.cloud.world.delete(machine.id)
 
     await asyncio.sleep(4 * harness.MONITOR_S)
 
-    assert await stage.cluster.node("a") is not None
+    assert await env.cluster.node("a") is not None
     assert await daemon.stop() == 0
 
 
 @pytest.mark.row("daemon-migration-05")
-async def test_losing_the_shared_lease_ends_the_process(stage: Stage) -> None:
-    daemon = await stage.start_leading(flags=plan(stage.folder, "*"))
+async def test_losing_the_shared_lease_ends_the_process(env: Environment) -> None:
+    daemon = await env.start_leading(flags=plan(env.folder, "*"))
     await daemon.says("became leader", count=2)
 
-    await stage.cluster.patch(SHARED, {"spec": {"holderIdentity": "thief"}}, kind="merge")
+    await env.cluster.patch(SHARED, {"spec": {"holderIdentity": "thief"}}, kind="merge")
 
     assert await daemon.ended() == 1
     assert daemon.lines("migration leaderelection lost")
@@ -105,13 +105,13 @@ async def open_cloud(context):
 
 @pytest.mark.row("daemon-migration-06")
 @servers.only_builtin
-async def test_the_provider_is_opened_once_for_both_leases(stage: Stage) -> None:
-    notes = stage.folder / "notes"
-    stage.cloud_config.write_text(str(notes))
+async def test_the_provider_is_opened_once_for_both_leases(env: Environment) -> None:
+    notes = env.folder / "notes"
+    env.cloud_config.write_text(str(notes))
 
-    daemon = await stage.start_leading(
-        flags={**plan(stage.folder, "*"), "cloud-provider": "noted"},
-        env=install(stage.folder, "noted", PROVIDER),
+    daemon = await env.start_leading(
+        flags={**plan(env.folder, "*"), "cloud-provider": "noted"},
+        env=install(env.folder, "noted", PROVIDER),
     )
     await daemon.says("became leader", count=2)
     assert await daemon.stop() == 0

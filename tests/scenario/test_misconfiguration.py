@@ -15,7 +15,7 @@ from ccm.sandbox import realserver
 from tests import forkserver
 from tests.faults import Match
 from tests.scenario import harness
-from tests.scenario.harness import Stage
+from tests.scenario.harness import Environment
 
 NOWHERE = "http://127.0.0.1:1"
 PROGRAM = "cloud-controller-manager: "
@@ -96,19 +96,19 @@ async def test_a_setting_that_cannot_be_right(
 
 
 @pytest.mark.row("daemon-exit-01")
-async def test_nothing_is_touched_before_the_settings_are_right(stage: Stage) -> None:
+async def test_nothing_is_touched_before_the_settings_are_right(env: Environment) -> None:
     """With an unknown provider or a bad cloud config no Lease is taken and nothing written."""
-    wire = await stage.new_wire()
-    kubeconfig = stage.folder / "kubeconfig"
+    proxy = await env.new_proxy()
+    kubeconfig = env.folder / "kubeconfig"
     for flags, config in (
         ({"cloud-provider": "nimbus"}, GOOD),
         ({"cloud-config": "missing.yaml"}, GOOD),
         ({}, "url: 5\n"),
     ):
-        given = {**flags_of(stage.folder, config), **flags}
-        realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.token)
-        end = await run(harness.command_line(given), stage.folder)
+        given = {**flags_of(env.folder, config), **flags}
+        realserver.write_kubeconfig(kubeconfig, url=proxy.url, token=env.token)
+        end = await run(harness.command_line(given), env.folder)
         assert end.is_one_message, end
 
-    assert wire.requests(Match(write=True)) == []
-    assert await stage.cluster.lease() == {}
+    assert proxy.requests(Match(write=True)) == []
+    assert await env.cluster.lease() == {}

@@ -2,7 +2,7 @@
 
 A real API server, its audit log, and daemons under their own service account. One story leads
 through all that a daemon ever asks an API server; then the log is held against the roles. What
-a list is for shows at an older API server, which the wire plays: a newer one needs watches only.
+a list is for shows at an older API server, which the proxy plays: a newer one needs watches only.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tests import pki, servers
 from tests.faults import Exchange, FaultProxy, Match
 from tests.manifests import account, shipped
 from tests.scenario import harness
-from tests.scenario.crowd import SERVICES, create, web
-from tests.scenario.harness import NODES, Stage, refusal, wait_for
+from tests.scenario.harness import NODES, Environment, refusal, wait_for
+from tests.scenario.load import SERVICES, create, web
 
 SERVICE_STATUS = Match(method="PATCH", path=f"^{SERVICES}/[^/]+/status$")
 WATCH_LIST = Match(stream=True, query="sendInitialEvents=true")
@@ -48,8 +48,8 @@ def audit_log(tmp_path: Path) -> Path:
 
 
 @pytest_asyncio.fixture
-async def audited(tmp_path: Path, audit_log: Path) -> AsyncIterator[Stage]:
-    """A stage before an API server of its own that writes down each request."""
+async def audited(tmp_path: Path, audit_log: Path) -> AsyncIterator[Environment]:
+    """An environment with an API server of its own that writes down each request."""
     authority = pki.Authority(tmp_path, "users")
     opened = realserver.open_real_apiserver(
         servers.require_assets(),
@@ -59,8 +59,8 @@ async def audited(tmp_path: Path, audit_log: Path) -> AsyncIterator[Stage]:
         # As every cluster has one: only then does it publish whom it trusts.
         extra_args=[f"--client-ca-file={authority.file}"],
     )
-    async with opened as server, harness.open_stage(server, tmp_path) as stage:
-        yield stage
+    async with opened as server, harness.open_environment(server, tmp_path) as env:
+        yield env
 
 
 def requests(audit_log: Path, user: str = shipped.USER) -> list[dict[str, Any]]:
@@ -92,20 +92,22 @@ def refused(asked: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-async def test_the_rights_are_enough_and_none_is_too_many(audited: Stage, audit_log: Path) -> None:
+async def test_the_rights_are_enough_and_none_is_too_many(
+    audited: Environment, audit_log: Path
+) -> None:
     """All controllers, two replicas, events, conflicts, a hand-over; 403 never, no verb idle."""
-    stage = audited
-    kubeconfig = str(stage.folder / "daemon-0.kubeconfig")
+    env = audited
+    kubeconfig = str(env.folder / "daemon-0.kubeconfig")
     port = ports.pick_port()
     serving = {
         "secure-port": str(port),
         "authentication-kubeconfig": kubeconfig,
         "authorization-kubeconfig": kubeconfig,
     }
-    await nodes_services_and_routes(stage, serving)
+    await nodes_services_and_routes(env, serving)
     assert await answer_to_a_stranger(port) == 403
-    await repeated_events(stage)
-    await hand_over(stage)
+    await repeated_events(env)
+    await hand_over(env)
 
     found = shipped.objects(*shipped.identity_files())
     asked = requests(audit_log)
@@ -116,14 +118,14 @@ async def test_the_rights_are_enough_and_none_is_too_many(audited: Stage, audit_
 
 
 async def test_the_component_is_enough_for_separate_accounts(
-    audited: Stage, audit_log: Path
+    audited: Environment, audit_log: Path
 ) -> None:
     """Accounts are made, and act with the roles that every API server brings along."""
-    stage = audited
-    async with servers.connect(stage.server) as administrator:
+    env = audited
+    async with servers.connect(env.server) as administrator:
         await account.grant_separate_accounts(administrator)
 
-    await nodes_services_and_routes(stage, {"use-service-account-credentials": "true"})
+    await nodes_services_and_routes(env, {"use-service-account-credentials": "true"})
 
     names = ("node-controller", "service-controller", "route-controller")
     theirs = [requests(audit_log, f"system:serviceaccount:kube-system:{name}") for name in names]
@@ -134,19 +136,21 @@ async def test_the_component_is_enough_for_separate_accounts(
     assert unused(found, requests(audit_log)) == []
 
 
-async def nodes_services_and_routes(stage: Stage, flags: Mapping[str, str] | None = None) -> None:
+async def nodes_services_and_routes(
+    env: Environment, flags: Mapping[str, str] | None = None
+) -> None:
     """All four controllers have something to do; an old API server and conflicts among it."""
-    wire = await stage.new_wire()
-    wire.on(WATCH_LIST, refusal(422, reason="Invalid"))
-    wire.on(harness.NODE_PATCH, refusal(409, reason="Conflict"), times=1)
-    wire.on(SERVICE_STATUS, refusal(409, reason="Conflict"), times=1)
-    await stage.start_leading(flags={**FLAGS, **(flags or {})}, wire=wire)
-    await stage.node("a", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
-    await create(stage, web("shop"))
+    proxy = await env.new_proxy()
+    proxy.on(WATCH_LIST, refusal(422, reason="Invalid"))
+    proxy.on(harness.NODE_PATCH, refusal(409, reason="Conflict"), times=1)
+    proxy.on(SERVICE_STATUS, refusal(409, reason="Conflict"), times=1)
+    await env.start_leading(flags={**FLAGS, **(flags or {})}, proxy=proxy)
+    await env.node("a", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
+    await create(env, web("shop"))
 
-    await stage.cluster.initialised("a", within_s=30.0)
-    await wait_for(lambda: has_address(stage), "the Service has an address", within_s=30.0)
-    await wait_for(lambda: has_route(stage), "the node has its route", within_s=30.0)
+    await env.cluster.initialised("a", within_s=30.0)
+    await wait_for(lambda: has_address(env), "the Service has an address", within_s=30.0)
+    await wait_for(lambda: has_route(env), "the node has its route", within_s=30.0)
 
 
 async def answer_to_a_stranger(port: int) -> int:
@@ -161,46 +165,46 @@ async def answer_to_a_stranger(port: int) -> int:
         return response.status
 
 
-async def repeated_events(stage: Stage) -> None:
+async def repeated_events(env: Environment) -> None:
     """A node that cannot be deleted at once: the same event twice, and then its deletion."""
-    rule = stage.wire.on(harness.NODE_DELETE, refusal(500))
-    (machine,) = stage.cloud.world.snapshot()
-    stage.cloud.world.delete(machine.id)
-    await stage.cluster.set_ready("a", "Unknown")
+    rule = env.proxy.on(harness.NODE_DELETE, refusal(500))
+    (machine,) = env.cloud.world.snapshot()
+    env.cloud.world.delete(machine.id)
+    await env.cluster.set_ready("a", "Unknown")
 
-    await counted_up(stage.wire)
-    stage.wire.remove(rule)
-    await stage.cluster.gone("a")
+    await counted_up(env.proxy)
+    env.proxy.remove(rule)
+    await env.cluster.gone("a")
 
 
-async def hand_over(stage: Stage) -> None:
+async def hand_over(env: Environment) -> None:
     """The leader stops, its standby goes on; a changed file is refused, which an event tells."""
-    (leader,) = stage.daemons
-    standby = await stage.start(flags=FLAGS)
+    (leader,) = env.daemons
+    standby = await env.start(flags=FLAGS)
     await standby.says("new leader elected")
     assert await leader.stop() == 0
     await standby.says("became leader")
-    await stage.node("b")
-    await stage.cluster.initialised("b", within_s=30.0)
-    stage.configure_cloud(token="wrong")
+    await env.node("b")
+    await env.cluster.initialised("b", within_s=30.0)
+    env.configure_cloud(token="wrong")
     await standby.says("changed file cannot be used, the old stays", within_s=30.0)
     assert await standby.stop() == 0
 
 
-async def counted_up(wire: FaultProxy) -> list[Exchange]:
+async def counted_up(proxy: FaultProxy) -> list[Exchange]:
     """Wait for an event that is written again."""
-    return await wire.wait_for(
+    return await proxy.wait_for(
         Match(method="PATCH", path="/events/"), answered=True, timeout_s=60.0
     )
 
 
-async def has_address(stage: Stage) -> bool:
-    service = await stage.cluster.get(f"{SERVICES}/shop") or {"status": {}}
+async def has_address(env: Environment) -> bool:
+    service = await env.cluster.get(f"{SERVICES}/shop") or {"status": {}}
     return bool(service["status"].get("loadBalancer", {}).get("ingress"))
 
 
-async def has_route(stage: Stage) -> bool:
-    node = await stage.cluster.get(f"{NODES}/a") or {"status": {}}
+async def has_route(env: Environment) -> bool:
+    node = await env.cluster.get(f"{NODES}/a") or {"status": {}}
     return any(
         condition["type"] == "NetworkUnavailable" and condition["status"] == "False"
         for condition in node["status"].get("conditions", ())

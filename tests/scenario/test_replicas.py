@@ -11,7 +11,7 @@ import pytest
 from ccm.model.times import format_micro_time
 from tests.faults import Exchange, FaultProxy, Match
 from tests.scenario import harness, objects
-from tests.scenario.harness import Daemon, Stage, wait_for
+from tests.scenario.harness import Daemon, Environment, wait_for
 
 MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
 """How client-go writes the times of a Lease."""
@@ -20,44 +20,44 @@ PROMPT_S = 15.0
 """A busy machine is slow; a Lease that nobody gave back would last a minute."""
 
 
-async def two_replicas(stage: Stage, **flags: str) -> tuple[Daemon, Daemon]:
+async def two_replicas(env: Environment, **flags: str) -> tuple[Daemon, Daemon]:
     """A leader and its standby, which knows who leads."""
-    leader = await stage.start_leading(flags=flags)
-    standby = await stage.start(flags=flags)
+    leader = await env.start_leading(flags=flags)
+    standby = await env.start(flags=flags)
     await standby.says("new leader elected")
     return leader, standby
 
 
-def claims(wire: FaultProxy, holder: str | None = None) -> list[Exchange]:
+def claims(proxy: FaultProxy, holder: str | None = None) -> list[Exchange]:
     """Accepted writes of the Lease; by a holder, or those that give it back ("")."""
 
     def fits(exchange: Exchange) -> bool:
         held = exchange.json()["spec"].get("holderIdentity") or ""
         return exchange.status in (200, 201) and (holder is None or held == holder)
 
-    return [one for one in wire.requests(harness.LEASE_WRITE) if fits(one)]
+    return [one for one in proxy.requests(harness.LEASE_WRITE) if fits(one)]
 
 
-def first_claim_s(wire: FaultProxy) -> float:
+def first_claim_s(proxy: FaultProxy) -> float:
     """When a replica was told that it leads."""
-    ended = claims(wire)[0].ended_s
+    ended = claims(proxy)[0].ended_s
     assert ended is not None
     return ended
 
 
-def node_writes(wire: FaultProxy) -> list[float]:
+def node_writes(proxy: FaultProxy) -> list[float]:
     """When a replica wrote nodes."""
-    return [one.started_s for one in wire.requests(harness.NODE_WRITE)]
+    return [one.started_s for one in proxy.requests(harness.NODE_WRITE)]
 
 
 @pytest.mark.row("daemon-lease-14")
 @pytest.mark.both_servers
-async def test_the_leader_is_stopped(stage: Stage) -> None:
+async def test_the_leader_is_stopped(env: Environment) -> None:
     """SIGTERM: the Lease is given back, the standby leads within a second, and works."""
-    leader, standby = await two_replicas(stage)
-    ours, theirs = stage.wires
+    leader, standby = await two_replicas(env)
+    ours, theirs = env.proxies
     for number in range(6):
-        await stage.node(f"before-{number}")
+        await env.node(f"before-{number}")
 
     assert await leader.stop() == 0
     await standby.says("became leader", within_s=harness.WAIT_S)
@@ -65,19 +65,19 @@ async def test_the_leader_is_stopped(stage: Stage) -> None:
     (released,) = claims(ours, "")
     assert first_claim_s(theirs) - released.started_s < PROMPT_S
     for number in range(6):
-        await stage.node(f"after-{number}")
-    await stage.cluster.initialised(*(f"{w}-{n}" for w in ("before", "after") for n in range(6)))
+        await env.node(f"after-{number}")
+    await env.cluster.initialised(*(f"{w}-{n}" for w in ("before", "after") for n in range(6)))
     assert max(node_writes(ours), default=0.0) < released.started_s
     assert min(node_writes(theirs)) > first_claim_s(theirs)
-    assert (await stage.cluster.lease())["leaseTransitions"] == 1
+    assert (await env.cluster.lease())["leaseTransitions"] == 1
 
 
-async def test_the_leader_is_killed(stage: Stage) -> None:
+async def test_the_leader_is_killed(env: Environment) -> None:
     """SIGKILL: the standby leads once the Lease has run out, soon, not before."""
-    leader, standby = await two_replicas(stage, **harness.SHORT_LEASE)
-    ours, theirs = stage.wires
+    leader, standby = await two_replicas(env, **harness.SHORT_LEASE)
+    ours, theirs = env.proxies
     for number in range(6):
-        await stage.node(f"before-{number}")
+        await env.node(f"before-{number}")
 
     await leader.kill()
     await standby.says("became leader", within_s=harness.WAIT_S)
@@ -85,19 +85,19 @@ async def test_the_leader_is_killed(stage: Stage) -> None:
     last_sign = claims(ours)[-1]
     waited = first_claim_s(theirs) - last_sign.started_s
     assert harness.LEASE_S - 0.1 < waited < harness.LEASE_S + PROMPT_S
-    await stage.node("after")
-    await stage.cluster.initialised("after", *(f"before-{number}" for number in range(6)))
+    await env.node("after")
+    await env.cluster.initialised("after", *(f"before-{number}" for number in range(6)))
     assert max(node_writes(ours), default=0.0) < first_claim_s(theirs)
     assert min(node_writes(theirs)) > first_claim_s(theirs)
 
 
 @pytest.mark.row("daemon-lease-13")
-async def test_the_leader_is_cut_off(stage: Stage) -> None:
+async def test_the_leader_is_cut_off(env: Environment) -> None:
     """A leader that cannot renew stops and exits 1 before the standby may begin."""
-    leader, standby = await two_replicas(stage, **harness.SHORT_LEASE)
-    ours, theirs = stage.wires
-    await stage.node("before")
-    await stage.cluster.initialised("before")
+    leader, standby = await two_replicas(env, **harness.SHORT_LEASE)
+    ours, theirs = env.proxies
+    await env.node("before")
+    await env.cluster.initialised("before")
 
     await ours.down()
     assert await leader.ended() == 1
@@ -107,25 +107,25 @@ async def test_the_leader_is_cut_off(stage: Stage) -> None:
     gone = leader.lines("stopped leading")[0]["ts"]
     assert gone < standby.lines("became leader")[0]["ts"]
     await leader.says("leaderelection lost")
-    await stage.node("after")
-    await stage.cluster.initialised("after")
+    await env.node("after")
+    await env.cluster.initialised("after")
     assert max(node_writes(ours)) < first_claim_s(theirs) < min(node_writes(theirs))
 
 
 @pytest.mark.row("daemon-lease-12")
 @pytest.mark.both_servers
-async def test_the_lease_as_client_go_writes_it(stage: Stage) -> None:
+async def test_the_lease_as_client_go_writes_it(env: Environment) -> None:
     """Fields, types and formats are those of client-go, held, renewed and given back."""
-    daemon = await stage.start_leading()
-    held = await stage.cluster.lease()
+    daemon = await env.start_leading()
+    held = await env.cluster.lease()
 
     async def renewed() -> dict[str, Any]:
-        now = await stage.cluster.lease()
+        now = await env.cluster.lease()
         return now if now["renewTime"] != held["renewTime"] else {}
 
     later = await wait_for(renewed, "a renewal")
     assert await daemon.stop() == 0
-    given_back = await stage.cluster.lease()
+    given_back = await env.cluster.lease()
 
     assert set(held) == {
         *("holderIdentity", "leaseDurationSeconds", "acquireTime", "renewTime"),
@@ -141,13 +141,13 @@ async def test_the_lease_as_client_go_writes_it(stage: Stage) -> None:
     assert given_back["leaseDurationSeconds"] == 1
     assert given_back["leaseTransitions"] == 0
     # On the wire every field is there, as client-go's encoder has it.
-    (released,) = claims(stage.wire, "")
+    (released,) = claims(env.proxy, "")
     assert released.json()["spec"]["holderIdentity"] == ""
     assert MICRO_TIME.fullmatch(released.json()["spec"]["renewTime"])
 
 
 @pytest.mark.row("daemon-lease-12")
-async def test_a_lease_that_a_go_replica_left_behind(stage: Stage) -> None:
+async def test_a_lease_that_a_go_replica_left_behind(env: Environment) -> None:
     """A dead foreign holder is waited out by our own clock, then followed in its count."""
     now = format_micro_time(datetime.now(UTC))
     spec = {
@@ -158,14 +158,14 @@ async def test_a_lease_that_a_go_replica_left_behind(stage: Stage) -> None:
         "leaseTransitions": 7,
     }
     left = objects.lease("cloud-controller-manager", **spec)
-    await stage.cluster.create(objects.LEASES, left)
+    await env.cluster.create(objects.LEASES, left)
 
-    daemon = await stage.start(flags=harness.SHORT_LEASE)
+    daemon = await env.start(flags=harness.SHORT_LEASE)
     await daemon.says("new leader elected", leader=spec["holderIdentity"])
-    seen = stage.wire.requests(Match(method="GET", path="/leases/"))[0].started_s
+    seen = env.proxy.requests(Match(method="GET", path="/leases/"))[0].started_s
     await daemon.says("became leader")
 
-    assert first_claim_s(stage.wire) - seen > harness.LEASE_S - 0.1
-    taken = await stage.cluster.lease()
+    assert first_claim_s(env.proxy) - seen > harness.LEASE_S - 0.1
+    taken = await env.cluster.lease()
     assert taken["leaseTransitions"] == 8
     assert taken["acquireTime"] > now

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from providers.sim import world_balancers
-from tests.scenario import crowd
-from tests.scenario.harness import Stage
+from tests.scenario import load
+from tests.scenario.harness import Environment
 
-pytestmark = [pytest.mark.timeout(crowd.LONGEST_S), pytest.mark.usefixtures("dispersed")]
+pytestmark = [pytest.mark.timeout(load.LONGEST_S), pytest.mark.usefixtures("unloaded")]
 
-WITH_ROUTES = {**crowd.FLAGS, "controllers": "*", "cluster-cidr": crowd.POD_RANGES}
+WITH_ROUTES = {**load.FLAGS, "controllers": "*", "cluster-cidr": load.POD_RANGES}
 
 SERVICES = 100
 MOST_CALLS = 10
@@ -44,34 +44,34 @@ def alterations(one: world_balancers.Balancer) -> Sequence[world_balancers.Inter
 
 
 async def settle(
-    stage: Stage, services: Sequence[str], *, nodes: int, routes: bool = False
+    env: Environment, services: Sequence[str], *, nodes: int, routes: bool = False
 ) -> None:
-    """A daemon settles a crowd, and is stopped."""
-    daemon = await crowd.start(stage, flags=WITH_ROUTES if routes else crowd.FLAGS)
-    await crowd.add_nodes(stage, crowd.named("host", nodes), ranges=routes)
-    await crowd.add_services(stage, services)
-    await crowd.settled(stage, services=len(services), members=nodes)
+    """A daemon settles a load, and is stopped."""
+    daemon = await load.start(env, flags=WITH_ROUTES if routes else load.FLAGS)
+    await load.add_nodes(env, load.named("host", nodes), ranges=routes)
+    await load.add_services(env, services)
+    await load.settled(env, services=len(services), members=nodes)
     if routes:
-        await crowd.routed(stage)
-    await crowd.quiet(stage, for_s=crowd.BURST_S)
+        await load.routed(env)
+    await load.quiet(env, for_s=load.BURST_S)
     assert await daemon.stop() == 0
 
 
-async def restart(stage: Stage, *, nodes: int, quiet_s: float, routes: bool = False) -> None:
+async def restart(env: Environment, *, nodes: int, quiet_s: float, routes: bool = False) -> None:
     """Restart on a settled cluster; then with changes made while no daemon ran.
 
     Args:
-        stage: the stage.
+        env: the environment.
         nodes: how many there are.
         quiet_s: how long a daemon does nothing before that is believed.
         routes: whether it keeps routes to them as well.
     """
-    services = crowd.named("web", SERVICES)
+    services = load.named("web", SERVICES)
     listed = ["list_balancers", *(["list_routes"] if routes else [])]
-    flags = WITH_ROUTES if routes else crowd.FLAGS
-    started = partial(crowd.started, stage, *listed, flags=flags, quiet_s=quiet_s)
-    await settle(stage, services, nodes=nodes, routes=routes)
-    before = await crowd.objects(stage)
+    flags = WITH_ROUTES if routes else load.FLAGS
+    started = partial(load.started, env, *listed, flags=flags, quiet_s=quiet_s)
+    await settle(env, services, nodes=nodes, routes=routes)
+    before = await load.objects(env)
 
     daemon, work = await started()
 
@@ -80,18 +80,18 @@ async def restart(stage: Stage, *, nodes: int, quiet_s: float, routes: bool = Fa
     assert work.updates == {}
     assert work.writes == {}
     assert work.calls.total() <= MOST_CALLS
-    assert await crowd.objects(stage) == before
+    assert await load.objects(env) == before
     assert await daemon.stop() == 0
 
     edited, altered = services[:10], services[10:20]
-    await crowd.in_parallel(
+    await load.in_parallel(
         [
-            partial(crowd.edit, stage, name, EDITS[number % len(EDITS)])
+            partial(load.edit, env, name, EDITS[number % len(EDITS)])
             for number, name in enumerate(edited)
         ]
     )
-    await alter(stage, altered)
-    held = crowd.balancers(stage)
+    await alter(env, altered)
+    held = load.balancers(env)
 
     daemon, work = await started()
 
@@ -101,8 +101,8 @@ async def restart(stage: Stage, *, nodes: int, quiet_s: float, routes: bool = Fa
     assert work.writes["nodes"] == 0
     # One was removed in the cloud, and the new one has another address.
     assert work.writes["services"] == 1
-    await crowd.settled(stage, services=SERVICES, members=nodes)
-    spared = [await crowd.balancer_of(stage, name) for name in services[20:]]
+    await load.settled(env, services=SERVICES, members=nodes)
+    spared = [await load.balancer_of(env, name) for name in services[20:]]
     assert spared == [held[each.name] for each in spared]
     assert await daemon.stop() == 0
 
@@ -113,11 +113,11 @@ async def restart(stage: Stage, *, nodes: int, quiet_s: float, routes: bool = Fa
     assert await daemon.stop() == 0
 
 
-async def alter(stage: Stage, services: Sequence[str]) -> None:
+async def alter(env: Environment, services: Sequence[str]) -> None:
     """Alter the load balancers of these Services in the cloud; that of the last is removed."""
-    held = stage.cloud.worlds.balancers
+    held = env.cloud.worlds.balancers
     for number, name in enumerate(services):
-        one = await crowd.balancer_of(stage, name)
+        one = await load.balancer_of(env, name)
         if name == services[-1]:
             # The cloud gives no address twice, so the next one has another.
             held.remove(one.id)
@@ -127,13 +127,13 @@ async def alter(stage: Stage, services: Sequence[str]) -> None:
 
 
 @pytest.mark.row("service-scale-02", "service-scale-03")
-async def test_a_start_ensures_what_differs_and_nothing_else(stage: Stage) -> None:
+async def test_a_start_ensures_what_differs_and_nothing_else(env: Environment) -> None:
     """With a tenth of the nodes."""
-    await restart(stage, nodes=100, quiet_s=1.5)
+    await restart(env, nodes=100, quiet_s=1.5)
 
 
 @pytest.mark.soak
 @pytest.mark.row("service-scale-02", "service-scale-03")
-async def test_a_start_on_a_thousand_nodes(stage: Stage) -> None:
+async def test_a_start_on_a_thousand_nodes(env: Environment) -> None:
     """On both servers, at full size, with a route to each node."""
-    await restart(stage, nodes=1000, quiet_s=5.0, routes=True)
+    await restart(env, nodes=1000, quiet_s=5.0, routes=True)

@@ -14,7 +14,7 @@ from ccm.sandbox import realserver
 from tests import pki, servers
 from tests.faults import FaultProxy, Match
 from tests.scenario import harness, objects
-from tests.scenario.harness import Daemon, Stage
+from tests.scenario.harness import Daemon, Environment
 
 USED = "changed file is in use"
 REFUSED = "changed file cannot be used, the old stays"
@@ -30,7 +30,7 @@ SETTINGS = ("kubeconfig", "cloud-config")
 
 
 @contextlib.asynccontextmanager
-async def under_load(stage: Stage, daemon: Daemon) -> AsyncIterator[None]:
+async def under_load(env: Environment, daemon: Daemon) -> AsyncIterator[None]:
     """New nodes all the time; in the end all of them are initialised, and nothing has failed."""
     stop = asyncio.Event()
     names: list[str] = []
@@ -38,7 +38,7 @@ async def under_load(stage: Stage, daemon: Daemon) -> AsyncIterator[None]:
     async def load() -> None:
         while not stop.is_set():
             names.append(f"node-{len(names)}")
-            await stage.node(names[-1])
+            await env.node(names[-1])
             await asyncio.sleep(0.05)
 
     busy = asyncio.get_running_loop().create_task(load())
@@ -47,30 +47,30 @@ async def under_load(stage: Stage, daemon: Daemon) -> AsyncIterator[None]:
     finally:
         stop.set()
         await busy
-    await stage.cluster.initialised(*names, within_s=WITHIN_S)
+    await env.cluster.initialised(*names, within_s=WITHIN_S)
     assert [line for line in daemon.lines() if line["msg"].startswith(FAILED)] == []
 
 
-def credentials_sent(wire: FaultProxy, since: int) -> set[str]:
+def credentials_sent(proxy: FaultProxy, since: int) -> set[str]:
     """The last words of the Authorization headers of requests after the first so many."""
-    found = wire.requests(Match(where=lambda one: "authorization" in one.headers))[since:]
+    found = proxy.requests(Match(where=lambda one: "authorization" in one.headers))[since:]
     return {one.headers["authorization"].rpartition(" ")[2] for one in found}
 
 
 @pytest.mark.row("daemon-reload-01", "daemon-reload-02")
 @pytest.mark.timeout(180)
 @pytest.mark.both_servers
-async def test_tokens_are_exchanged_under_load(stage: Stage) -> None:
+async def test_tokens_are_exchanged_under_load(env: Environment) -> None:
     """In the files that configurations name, and in the configurations themselves."""
-    wire = await stage.new_wire()
-    kubeconfig, kube_token = stage.folder / "rotated.kubeconfig", stage.folder / "kube-token"
-    cloud_token = stage.folder / "cloud-token"
-    kube_token.write_text(stage.token)
-    cloud_token.write_text(stage.cloud.token)
-    objects.write_kubeconfig(kubeconfig, wire.url, {"tokenFile": str(kube_token)})
-    stage.configure_cloud(token="", token_file=str(cloud_token))
-    stage.cloud.next_token = "fresh"
-    daemon = await stage.start(kubeconfig=kubeconfig, wire=wire, flags={"v": "4"})
+    proxy = await env.new_proxy()
+    kubeconfig, kube_token = env.folder / "rotated.kubeconfig", env.folder / "kube-token"
+    cloud_token = env.folder / "cloud-token"
+    kube_token.write_text(env.token)
+    cloud_token.write_text(env.cloud.token)
+    objects.write_kubeconfig(kubeconfig, proxy.url, {"tokenFile": str(kube_token)})
+    env.configure_cloud(token="", token_file=str(cloud_token))
+    env.cloud.next_token = "fresh"
+    daemon = await env.start(kubeconfig=kubeconfig, proxy=proxy, flags={"v": "4"})
     await daemon.says("became leader", within_s=WITHIN_S)
 
     async def both(outcome: str, change: Callable[[], None], *, times: int) -> None:
@@ -84,30 +84,30 @@ async def test_tokens_are_exchanged_under_load(stage: Stage) -> None:
         cloud_token.write_text("wrong")
 
     def good_files() -> None:
-        kube_token.write_text(stage.server.token)
+        kube_token.write_text(env.server.token)
         cloud_token.write_text("fresh")
 
     def broken_configurations() -> None:
-        realserver.write_kubeconfig(kubeconfig, url=wire.url, token="wrong")
-        stage.configure_cloud(token="wrong")
+        realserver.write_kubeconfig(kubeconfig, url=proxy.url, token="wrong")
+        env.configure_cloud(token="wrong")
 
     def good_configurations() -> None:
-        realserver.write_kubeconfig(kubeconfig, url=wire.url, token=stage.token)
-        stage.configure_cloud(token="fresh", timeout="4s")
+        realserver.write_kubeconfig(kubeconfig, url=proxy.url, token=env.token)
+        env.configure_cloud(token="fresh", timeout="4s")
 
-    async with under_load(stage, daemon):
+    async with under_load(env, daemon):
         await both(REFUSED, broken_files, times=1)
         await both(USED, good_files, times=1)
         # The old one is not valid any more, and nobody has kept it.
-        stage.cloud.token, stage.cloud.next_token = "fresh", ""
-        seen = len(wire.requests(Match()))
+        env.cloud.token, env.cloud.next_token = "fresh", ""
+        seen = len(proxy.requests(Match()))
         await both(REFUSED, broken_configurations, times=2)
-        assert credentials_sent(wire, seen) == {stage.server.token, "wrong"}
+        assert credentials_sent(proxy, seen) == {env.server.token, "wrong"}
         await both(USED, good_configurations, times=2)
 
     reasons = [
         event["reason"]
-        for event in await stage.cluster.events("cloud-controller-manager")
+        for event in await env.cluster.events("cloud-controller-manager")
         if event["reason"].startswith("Config")
     ]
     assert sorted(set(reasons)) == ["ConfigRejected", "ConfigReloaded"]
@@ -137,15 +137,15 @@ async def test_client_certificates_are_exchanged_under_load(tmp_path: Path) -> N
             audit_log=audit,
             extra_args=[f"--client-ca-file={ours.file}"],
         ) as server,
-        harness.open_stage(server, tmp_path) as stage,
+        harness.open_environment(server, tmp_path) as env,
     ):
         kubeconfig = tmp_path / "rotated.kubeconfig"
         user = {"client-certificate": str(shown.chain), "client-key": str(shown.key)}
         objects.write_kubeconfig(kubeconfig, server.url, user, ca_file=server.ca_file)
-        daemon = await stage.start(kubeconfig=kubeconfig, flags={"v": "4"})
+        daemon = await env.start(kubeconfig=kubeconfig, flags={"v": "4"})
         await daemon.says("became leader", within_s=WITHIN_S)
 
-        async with under_load(stage, daemon):
+        async with under_load(env, daemon):
             show(ours, "second")
             await daemon.says(USED, setting="kubeconfig", within_s=WITHIN_S)
             show(others, "third")

@@ -15,7 +15,7 @@ import pytest_asyncio
 from ccm.sandbox import ports, realserver
 from tests import pki, servers
 from tests.scenario import harness
-from tests.scenario.harness import Daemon, Stage
+from tests.scenario.harness import Daemon, Environment
 
 pytestmark = pytest.mark.envtest
 
@@ -79,7 +79,7 @@ class Caller:
 class Surroundings:
     """A cluster with authorities, and a daemon whose server can be asked."""
 
-    stage: Stage
+    env: Environment
     daemon: Daemon
     url: str
     callers: Mapping[str, Caller]
@@ -139,10 +139,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 async def around(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Surroundings]:
     """A daemon that asks a real API server about its callers."""
     await servers.wipe(cluster.server)
-    async with harness.open_stage(cluster.server, tmp_path) as stage:
+    async with harness.open_environment(cluster.server, tmp_path) as env:
         port = ports.pick_port()
         kubeconfig = str(cluster.server.kubeconfig_path)
-        daemon = await stage.start(
+        daemon = await env.start(
             flags={
                 "secure-port": str(port),
                 "bind-address": ports.LOOPBACK,
@@ -153,7 +153,7 @@ async def around(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Surroundings
         await daemon.says("serving", within_s=20.0)
         await daemon.says("became leader", within_s=20.0)
         yield Surroundings(
-            stage=stage,
+            env=env,
             daemon=daemon,
             url=f"https://{ports.LOOPBACK}:{port}",
             callers=cluster.callers,

@@ -18,7 +18,7 @@ from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.sandbox import ports
 from tests import pki, servers
 from tests.faults import FaultProxy
-from tests.scenario.harness import Daemon, Stage, command_line, wait_for
+from tests.scenario.harness import Daemon, Environment, command_line, wait_for
 from tests.scenario.test_misconfiguration import GOOD, flags_of, run
 
 HEALTHY = {"/healthz": 200, "/livez": 200, "/readyz": 200}
@@ -72,18 +72,18 @@ class Asked:
 
 @contextlib.asynccontextmanager
 async def started(
-    stage: Stage, flags: Mapping[str, str] | None = None, *, wire: FaultProxy | None = None
+    env: Environment, flags: Mapping[str, str] | None = None, *, proxy: FaultProxy | None = None
 ) -> AsyncIterator[Asked]:
-    """One more daemon of the stage, with a server that anybody may ask about its health."""
+    """One more daemon of the environment, with a server that anybody may ask about its health."""
     port = ports.pick_port()
-    daemon = await stage.start(
+    daemon = await env.start(
         flags={
             "secure-port": str(port),
             "bind-address": ports.LOOPBACK,
             "authorization-always-allow-paths": "/healthz*,/livez*,/readyz*",
             **(flags or {}),
         },
-        wire=wire,
+        proxy=proxy,
     )
     await daemon.says("serving", within_s=WITHIN_S)
     async with aiohttp.ClientSession(
@@ -97,22 +97,22 @@ async def started(
 @pytest.mark.row("serving-health-03")
 @pytest.mark.parametrize("seconds", LENGTHS)
 async def test_an_outage_of_the_cloud_is_told_and_no_reason_to_restart(
-    stage: Stage, seconds: float
+    env: Environment, seconds: float
 ) -> None:
-    await stage.node("alpha")
-    async with started(stage) as asked:
-        await stage.cluster.initialised("alpha")
+    await env.node("alpha")
+    async with started(env) as asked:
+        await env.cluster.initialised("alpha")
         await asked.says(HEALTHY)
 
-        await stage.cloud_wire.down()
-        await stage.cluster.register("beta")  # somebody asks the cloud about it again and again
+        await env.cloud_proxy.down()
+        await env.cluster.register("beta")  # somebody asks the cloud about it again and again
         await asked.says(OUTAGE)
         assert "[-]cloud failed: " in (await asked.ask("/readyz"))[1]
         assert "calls in a row failed" in (await asked.ask("/readyz/cloud"))[1]
         await asked.stays(OUTAGE, seconds)
 
-        await stage.cloud_wire.up()
-        stage.machine("beta")
+        await env.cloud_proxy.up()
+        env.machine("beta")
         await asked.says(HEALTHY)
 
 
@@ -120,17 +120,17 @@ async def test_an_outage_of_the_cloud_is_told_and_no_reason_to_restart(
 @pytest.mark.row("serving-health-03")
 @pytest.mark.parametrize("seconds", LENGTHS)
 async def test_an_outage_of_the_api_server_is_told_and_no_reason_to_restart(
-    stage: Stage, seconds: float
+    env: Environment, seconds: float
 ) -> None:
-    async with started(stage, {"leader-elect": "false"}) as asked:
+    async with started(env, {"leader-elect": "false"}) as asked:
         await asked.says(HEALTHY)
 
-        await stage.wire.down()
+        await env.proxy.down()
         await asked.says(OUTAGE)
         assert "[-]api-server failed: " in (await asked.ask("/readyz"))[1]
         await asked.stays(OUTAGE, seconds)
 
-        await stage.wire.up()
+        await env.proxy.up()
         await asked.says(HEALTHY)
 
 
@@ -138,42 +138,42 @@ async def test_an_outage_of_the_api_server_is_told_and_no_reason_to_restart(
 @pytest.mark.row("serving-health-03", "serving-health-05")
 @pytest.mark.parametrize("seconds", LENGTHS)
 async def test_a_standby_is_ready_while_it_reaches_the_api_server(
-    stage: Stage, seconds: float
+    env: Environment, seconds: float
 ) -> None:
-    await stage.start_leading()
-    async with started(stage) as standby:
+    await env.start_leading()
+    async with started(env) as standby:
         await standby.daemon.says("new leader elected")
         await standby.says(HEALTHY)
         assert "[+]caches ok: none, standing by" in (await standby.ask("/readyz?verbose"))[1]
 
-        await stage.wires[1].down()
+        await env.proxies[1].down()
         await standby.says(OUTAGE)
         await standby.stays(OUTAGE, seconds)
 
-        await stage.wires[1].up()
+        await env.proxies[1].up()
         await standby.says(HEALTHY)
 
 
 @servers.only_builtin
 @pytest.mark.row("serving-health-03")
-async def test_a_daemon_that_starts_into_an_outage_says_what_it_waits_for(stage: Stage) -> None:
-    wire = await stage.new_wire()
-    await wire.down()
-    async with started(stage, wire=wire) as asked:
+async def test_a_daemon_that_starts_into_an_outage_says_what_it_waits_for(env: Environment) -> None:
+    proxy = await env.new_proxy()
+    await proxy.down()
+    async with started(env, proxy=proxy) as asked:
         await asked.says(OUTAGE)
         assert "[-]api-server failed: " in (await asked.ask("/readyz"))[1]
 
-        await wire.up()
+        await proxy.up()
         await asked.says(HEALTHY)
 
 
 @servers.only_builtin
 @pytest.mark.row("serving-health-04")
 async def test_a_controller_that_refuses_its_flags_is_reported_and_fails_nothing(
-    stage: Stage,
+    env: Environment,
 ) -> None:
     flags = {"controllers": f"*,-{SERVICE.name}", "cluster-cidr": "nonsense"}
-    async with started(stage, flags) as asked:
+    async with started(env, flags) as asked:
         await asked.says(HEALTHY)
 
         status, said = await asked.ask("/readyz?verbose")

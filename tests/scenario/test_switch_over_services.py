@@ -19,12 +19,12 @@ from ccm.sandbox import realserver
 from ccm.sandbox.apiserver import server as apiserver
 from ccm.sandbox.apiserver import store
 from tests import servers
-from tests.scenario import crowd, harness, legacy
-from tests.scenario.crowd import Work
-from tests.scenario.harness import Stage
+from tests.scenario import harness, legacy, load
+from tests.scenario.harness import Environment
 from tests.scenario.legacy import F
+from tests.scenario.load import Work
 
-pytestmark = [pytest.mark.timeout(crowd.LONGEST_S)]
+pytestmark = [pytest.mark.timeout(load.LONGEST_S)]
 
 MEMBERS = ("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.6")
 OTHER_CLASS = "example.com/other"
@@ -60,29 +60,29 @@ NONE_OF_OURS: Mapping[str, Mapping[str, Any]] = {
 """Services that it leaves alone."""
 
 
-async def settle_nodes(stage: Stage) -> None:
+async def settle_nodes(env: Environment) -> None:
     """Nodes of every kind that the reference leaves behind, with their routes."""
     place, first = legacy.place_node, "10.244.1.0/24"
-    await place(stage, "plain", ips=["10.0.0.1"], ranges=[first])
+    await place(env, "plain", ips=["10.0.0.1"], ranges=[first])
     await place(
-        stage,
+        env,
         "dual",
         ips=["10.0.0.2", "fd00::2"],
         ranges=["10.244.2.0/24", "fd00:244:0:2::/64"],
     )
-    await place(stage, "included", ips=["10.0.0.3"], labels={EXCLUDE: "false"}, condition=None)
-    await place(stage, "excluded", ips=["10.0.0.4"], ranges=["10.244.4.0/24"], labels={EXCLUDE: ""})
+    await place(env, "included", ips=["10.0.0.3"], labels={EXCLUDE: "false"}, condition=None)
+    await place(env, "excluded", ips=["10.0.0.4"], ranges=["10.244.4.0/24"], labels={EXCLUDE: ""})
     leaving = {"key": AUTOSCALER, "value": "1", "effect": "NoSchedule"}
-    await place(stage, "leaving", ips=["10.0.0.5"], ranges=["10.244.5.0/24"], taints=[leaving])
-    await place(stage, "plugged", ips=["10.0.0.6"], condition=legacy.FROM_A_PLUGIN)
+    await place(env, "leaving", ips=["10.0.0.5"], ranges=["10.244.5.0/24"], taints=[leaving])
+    await place(env, "plugged", ips=["10.0.0.6"], condition=legacy.FROM_A_PLUGIN)
     # Nobody's routes but the administrator's, and those of another cluster.
-    legacy.place_route(stage, "192.168.7.0/24", "10.0.0.1")
-    legacy.place_route(stage, "10.244.1.0/24", "10.0.0.9", cluster="another")
+    legacy.place_route(env, "192.168.7.0/24", "10.0.0.1")
+    legacy.place_route(env, "10.244.1.0/24", "10.0.0.9", cluster="another")
 
 
-async def started(stage: Stage) -> tuple[harness.Daemon, Work]:
+async def started(env: Environment) -> tuple[harness.Daemon, Work]:
     """Start a daemon with all controllers, and wait until it has nothing left to do."""
-    return await crowd.started(stage, "list_balancers", "list_routes", flags=legacy.FLAGS)
+    return await load.started(env, "list_balancers", "list_routes", flags=legacy.FLAGS)
 
 
 def cloud_writes(work: Work) -> Counter[str]:
@@ -91,32 +91,32 @@ def cloud_writes(work: Work) -> Counter[str]:
     return Counter({name: n for name, n in work.calls.items() if not name.startswith(reads)})
 
 
-def patched(stage: Stage, kind: str) -> Counter[str]:
+def patched(env: Environment, kind: str) -> Counter[str]:
     """Writes by the name of the object."""
     path = re.compile(rf"/{kind}/([^/]+)(/status)?$")
-    found = [path.search(exchange.path) for exchange in crowd.writes(stage)]
+    found = [path.search(exchange.path) for exchange in load.writes(env)]
     return Counter(match[1] for match in found if match)
 
 
 @pytest.mark.row("switch-over-03")
-async def test_a_settled_cluster_is_taken_over_without_a_write(stage: Stage) -> None:
-    await settle_nodes(stage)
+async def test_a_settled_cluster_is_taken_over_without_a_write(env: Environment) -> None:
+    await settle_nodes(env)
     for name, shape in SETTLED.items():
-        await legacy.settle_service(stage, name, MEMBERS, **shape)
+        await legacy.settle_service(env, name, MEMBERS, **shape)
     for name, shape in NONE_OF_OURS.items():
-        await legacy.place_service(stage, name, finalizers=(), **shape)
+        await legacy.place_service(env, name, finalizers=(), **shape)
     # Served by its own controller, under the same finalizer.
-    await legacy.place_service(stage, "served", loadBalancerClass=OTHER_CLASS)
-    await legacy.show(stage, "served", [{"hostname": "lb.example.com"}])
-    before, cloud = await crowd.objects(stage), stage.cloud.worlds.snapshot()
+    await legacy.place_service(env, "served", loadBalancerClass=OTHER_CLASS)
+    await legacy.show(env, "served", [{"hostname": "lb.example.com"}])
+    before, cloud = await load.objects(env), env.cloud.worlds.snapshot()
 
-    daemon, work = await started(stage)
+    daemon, work = await started(env)
 
     assert work.ensures == {}
     assert cloud_writes(work) == {}
-    assert crowd.writes(stage) == []
-    assert await crowd.objects(stage) == before
-    assert stage.cloud.worlds.snapshot() == cloud
+    assert load.writes(env) == []
+    assert await load.objects(env) == before
+    assert env.cloud.worlds.snapshot() == cloud
     assert await daemon.stop() == 0
 
 
@@ -137,8 +137,8 @@ async def dual_builtin() -> AsyncIterator[servers.ApiServer]:
         pytest.param(servers.REAL, marks=[pytest.mark.envtest, pytest.mark.soak]),
     ]
 )
-async def dual_stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stage]:
-    """A stage before an API server that gives Services addresses of both families."""
+async def dual_env(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Environment]:
+    """An environment with an API server that gives Services addresses of both families."""
     opened: contextlib.AbstractAsyncContextManager[servers.ApiServer] = dual_builtin()
     if request.param == servers.REAL:
         opened = realserver.open_real_apiserver(
@@ -146,14 +146,14 @@ async def dual_stage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
             tmp_path / "server",
             extra_args=[f"--service-cluster-ip-range={BOTH_FAMILIES}"],
         )
-    async with opened as server, harness.open_stage(server, tmp_path) as stage:
-        yield stage
+    async with opened as server, harness.open_environment(server, tmp_path) as env:
+        yield env
 
 
 @pytest.mark.row("switch-over-07")
-async def test_dual_stack_services_are_taken_over_without_a_write(dual_stage: Stage) -> None:
-    stage = dual_stage
-    await settle_nodes(stage)
+async def test_dual_stack_services_are_taken_over_without_a_write(dual_env: Environment) -> None:
+    env = dual_env
+    await settle_nodes(env)
     both = sorted([*MEMBERS, "fd00::2"])
     shapes: Mapping[str, tuple[Sequence[str], Mapping[str, Any]]] = {
         "single": (MEMBERS, {}),
@@ -166,49 +166,49 @@ async def test_dual_stack_services_are_taken_over_without_a_write(dual_stage: St
         "sixth": (["fd00::2"], {"ipFamilies": ["IPv6"]}),
     }
     for name, (members, shape) in shapes.items():
-        service = await legacy.settle_service(stage, name, members, **shape)
-        assert len(crowd.ingress(service)) == len(service["spec"]["ipFamilies"])
-    before, cloud = await crowd.objects(stage), stage.cloud.worlds.snapshot()
+        service = await legacy.settle_service(env, name, members, **shape)
+        assert len(load.ingress(service)) == len(service["spec"]["ipFamilies"])
+    before, cloud = await load.objects(env), env.cloud.worlds.snapshot()
 
-    daemon, work = await started(stage)
+    daemon, work = await started(env)
 
     assert work.ensures == {}
     assert cloud_writes(work) == {}
-    assert crowd.writes(stage) == []
-    assert await crowd.objects(stage) == before
-    assert stage.cloud.worlds.snapshot() == cloud
+    assert load.writes(env) == []
+    assert await load.objects(env) == before
+    assert env.cloud.worlds.snapshot() == cloud
     assert await daemon.stop() == 0
 
 
 @pytest.mark.row("switch-over-04")
 @pytest.mark.both_servers
 async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
-    stage: Stage,
+    env: Environment,
 ) -> None:
-    await settle_nodes(stage)
-    await legacy.settle_service(stage, "plain", MEMBERS)
+    await settle_nodes(env)
+    await legacy.settle_service(env, "plain", MEMBERS)
     # It ended before the status was written, before the call, and before the finalizer.
-    legacy.hold(stage, await legacy.place_service(stage, "statusless"), MEMBERS)
-    await legacy.place_service(stage, "unmade")
-    await legacy.place_service(stage, "untouched", finalizers=())
+    legacy.hold(env, await legacy.place_service(env, "statusless"), MEMBERS)
+    await legacy.place_service(env, "unmade")
+    await legacy.place_service(env, "untouched", finalizers=())
     # Changed in the cloud, or by people, while nobody watched.
-    await legacy.settle_service(stage, "unmarked", MEMBERS, finalizers=())
-    await legacy.settle_service(stage, "short", MEMBERS[1:])
-    await legacy.settle_service(stage, "altered", MEMBERS)
-    await crowd.edit(stage, "altered", {"spec": {"sessionAffinity": "ClientIP"}})
+    await legacy.settle_service(env, "unmarked", MEMBERS, finalizers=())
+    await legacy.settle_service(env, "short", MEMBERS[1:])
+    await legacy.settle_service(env, "altered", MEMBERS)
+    await load.edit(env, "altered", {"spec": {"sessionAffinity": "ClientIP"}})
     # On the way out.
-    await legacy.settle_service(stage, "going", MEMBERS)
-    await crowd.delete(stage, "going")
-    await legacy.settle_service(stage, "retyped", MEMBERS)
-    await crowd.edit(stage, "retyped", {"spec": {"type": "ClusterIP"}})
-    await legacy.place_service(stage, "leftover", type="ClusterIP")
-    await legacy.place_service(stage, "held", finalizers=["example.com/keep"])
-    await crowd.delete(stage, "held")
-    await legacy.place_service(stage, "classed", loadBalancerClass=OTHER_CLASS)
-    await crowd.delete(stage, "classed")
+    await legacy.settle_service(env, "going", MEMBERS)
+    await load.delete(env, "going")
+    await legacy.settle_service(env, "retyped", MEMBERS)
+    await load.edit(env, "retyped", {"spec": {"type": "ClusterIP"}})
+    await legacy.place_service(env, "leftover", type="ClusterIP")
+    await legacy.place_service(env, "held", finalizers=["example.com/keep"])
+    await load.delete(env, "held")
+    await legacy.place_service(env, "classed", loadBalancerClass=OTHER_CLASS)
+    await load.delete(env, "classed")
     # Routed, and not said; and a node whose route is missing.
     await legacy.place_node(
-        stage,
+        env,
         "silent",
         ips=["10.0.0.7"],
         ranges=["10.244.7.0/24"],
@@ -216,12 +216,12 @@ async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
         labels={EXCLUDE: ""},
     )
 
-    daemon, work = await started(stage)
+    daemon, work = await started(env)
 
     assert work.ensures == dict.fromkeys(
         [f"default/{name}" for name in ("unmade", "untouched", "short", "altered")], 1
     )
-    assert patched(stage, "services") == {
+    assert patched(env, "services") == {
         "statusless": 1,
         "unmade": 1,
         "untouched": 2,
@@ -230,17 +230,17 @@ async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
         "retyped": 1,
         "leftover": 1,
     }
-    assert patched(stage, "nodes") == {"silent": 1}
+    assert patched(env, "nodes") == {"silent": 1}
     assert cloud_writes(work) == {
         "create_balancer": 2,
         "set_members": 3,
         "change_balancer": 1,
         "delete_balancer": 2,
     }
-    found = await crowd.services_of_people(stage)
+    found = await load.services_of_people(env)
     assert "going" not in found
     for name in ("plain", "statusless", "unmade", "untouched", "unmarked", "short", "altered"):
-        assert crowd.shows_address(found[name], crowd.balancers(stage)), name
+        assert load.shows_address(found[name], load.balancers(env)), name
         assert found[name]["metadata"]["finalizers"] == [F]
     for name in ("retyped", "leftover"):
         assert "finalizers" not in found[name]["metadata"]
@@ -251,38 +251,38 @@ async def test_what_the_reference_left_half_done_is_finished_and_nothing_else(
 
 
 @pytest.mark.row("switch-over-05")
-async def test_what_we_settled_has_the_shapes_of_the_reference(stage: Stage) -> None:
+async def test_what_we_settled_has_the_shapes_of_the_reference(env: Environment) -> None:
     """Nothing of ours is in its way: no field, label, annotation or finalizer but its own."""
     hosts = {"alpha": "10.244.1.0/24", "beta": "10.244.2.0/24"}
-    machines = {name: stage.machine(name) for name in hosts}
+    machines = {name: env.machine(name) for name in hosts}
     registered = {
-        name: await stage.cluster.register(
+        name: await env.cluster.register(
             name, ready=names.STATUS_TRUE, podCIDR=cidr, podCIDRs=[cidr]
         )
         for name, cidr in hosts.items()
     }
     given = {
-        name: await legacy.place_service(stage, name, **{"finalizers": (), **shape})
+        name: await legacy.place_service(env, name, **{"finalizers": (), **shape})
         for name, shape in {**SETTLED, **NONE_OF_OURS}.items()
     }
-    daemon = await crowd.start(stage, flags=legacy.FLAGS)
-    await crowd.settled(stage, services=len(SETTLED), members=len(hosts), but=["classed"])
-    await crowd.routed(stage)
+    daemon = await load.start(env, flags=legacy.FLAGS)
+    await load.settled(env, services=len(SETTLED), members=len(hosts), but=["classed"])
+    await load.routed(env)
     # One leaves again, and one no longer wants a load balancer.
-    await crowd.delete(stage, "local")
-    await crowd.edit(stage, "mixed", {"spec": {"type": "ClusterIP"}})
-    given["mixed"] = (await crowd.services_of_people(stage))["mixed"]
+    await load.delete(env, "local")
+    await load.edit(env, "mixed", {"spec": {"type": "ClusterIP"}})
+    given["mixed"] = (await load.services_of_people(env))["mixed"]
     await harness.wait_for(
-        lambda: holds(stage, len(SETTLED) - 2), "two leave", within_s=crowd.PATIENCE_S
+        lambda: holds(env, len(SETTLED) - 2), "two leave", within_s=load.PATIENCE_S
     )
-    await crowd.quiet(stage)
+    await load.quiet(env)
     assert await daemon.stop() == 0
 
-    found = await crowd.services_of_people(stage)
+    found = await load.services_of_people(env)
     assert found.keys() == given.keys() - {"local"}
     served = SETTLED.keys() - {"local", "mixed"}
     wanted = {name: list(SETTLED[name].get("finalizers", [F])) for name in served}
-    assert {name for name, service in found.items() if crowd.ingress(service)} == served
+    assert {name for name, service in found.items() if load.ingress(service)} == served
     assert [
         objection
         for name, service in found.items()
@@ -290,13 +290,13 @@ async def test_what_we_settled_has_the_shapes_of_the_reference(stage: Stage) -> 
     ] == []
     assert [
         objection
-        for node in await stage.cluster.items(harness.NODES)
+        for node in await env.cluster.items(harness.NODES)
         for objection in legacy.node_objections(
             node, registered[node["metadata"]["name"]], machines[node["metadata"]["name"]]
         )
     ] == []
     # Given up, so that another may lead at once.
-    lease = await stage.cluster.lease()
+    lease = await env.cluster.lease()
     assert lease["holderIdentity"] == ""
     known = {
         *("holderIdentity", "leaseDurationSeconds", "acquireTime", "renewTime"),
@@ -305,6 +305,6 @@ async def test_what_we_settled_has_the_shapes_of_the_reference(stage: Stage) -> 
     assert set(lease) <= known
 
 
-async def holds(stage: Stage, count: int) -> bool:
+async def holds(env: Environment, count: int) -> bool:
     """Whether the cloud has so many load balancers."""
-    return len(crowd.balancers(stage)) == count
+    return len(load.balancers(env)) == count

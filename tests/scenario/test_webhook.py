@@ -17,7 +17,7 @@ from ccm.sandbox import ports
 from providers.sim import service_annotations
 from tests import servers
 from tests.kubectl.tool import Kubectl
-from tests.scenario.harness import Daemon, Stage, wait_for
+from tests.scenario.harness import Daemon, Environment, wait_for
 
 MANIFEST = Path(__file__).parents[2] / "manifests" / "webhook.yaml"
 PREFIX = service_annotations.PREFIX
@@ -29,9 +29,9 @@ PATIENCE_S = 30.0
 class Person:
     """Somebody with kubectl."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, env: Environment) -> None:
         program = servers.require_assets() / "kubectl"
-        self._kubectl = Kubectl(program, stage.server.kubeconfig_path, stage.folder / "home")
+        self._kubectl = Kubectl(program, env.server.kubeconfig_path, env.folder / "home")
 
     async def does(self, *words: str, stdin: Any = None) -> tuple[int, str]:
         """Exit status and output of one command."""
@@ -52,14 +52,14 @@ def service(name: str, **annotations: str) -> dict[str, Any]:
     }
 
 
-async def start(stage: Stage, port: int) -> Daemon:
-    daemon = await stage.start_leading(
+async def start(env: Environment, port: int) -> Daemon:
+    daemon = await env.start_leading(
         flags={
             "feature-gates": "CloudControllerManagerWebhook=true",
             "webhooks": "*",
             "webhook-bind-address": "127.0.0.1",
             "webhook-secure-port": str(port),
-            "webhook-cert-dir": str(stage.folder / "certs"),
+            "webhook-cert-dir": str(env.folder / "certs"),
         }
     )
     await daemon.says("serving webhooks", within_s=PATIENCE_S)
@@ -67,11 +67,11 @@ async def start(stage: Stage, port: int) -> Daemon:
 
 
 @asynccontextmanager
-async def registered(stage: Stage, person: Person, port: int) -> AsyncIterator[None]:
+async def registered(env: Environment, person: Person, port: int) -> AsyncIterator[None]:
     """The shipped registration, but for where the webhook is found."""
     documents = yaml.safe_load_all(MANIFEST.read_text())
     [found] = [one for one in documents if one["kind"] == "ValidatingWebhookConfiguration"]
-    authority = (stage.folder / "certs" / f"{PAIR_NAMES[WEBHOOKS]}.crt").read_bytes()
+    authority = (env.folder / "certs" / f"{PAIR_NAMES[WEBHOOKS]}.crt").read_bytes()
     for one in found["webhooks"]:
         one["clientConfig"] = {
             "url": f"https://127.0.0.1:{port}{one['clientConfig']['service']['path']}",
@@ -89,12 +89,12 @@ async def registered(stage: Stage, person: Person, port: int) -> AsyncIterator[N
 @pytest.mark.row("webhook-annotations-06")
 @pytest.mark.timeout(180)
 @servers.only_real
-async def test_wrong_annotations_are_refused_while_the_daemon_lives(stage: Stage) -> None:
-    person, port = Person(stage), ports.pick_port()
+async def test_wrong_annotations_are_refused_while_the_daemon_lives(env: Environment) -> None:
+    person, port = Person(env), ports.pick_port()
     assert (await person.writes("old", size="huge"))[0] == 0
-    daemon = await start(stage, port)
+    daemon = await start(env, port)
 
-    async with registered(stage, person, port):
+    async with registered(env, person, port):
 
         async def refused() -> str:
             """What kubectl says about a wrong Service; nothing if it is taken."""

@@ -20,7 +20,9 @@ async def services(api_server: servers.ApiServer) -> AsyncIterator[ServiceEnviro
 
 
 @pytest_asyncio.fixture
-async def whole(api_server: servers.ApiServer, tmp_path: Path) -> AsyncIterator[harness.Stage]:
+async def whole(
+    api_server: servers.ApiServer, tmp_path: Path
+) -> AsyncIterator[harness.Environment]:
     """An API server, the simulated cloud, and room for daemons."""
-    async with harness.open_stage(api_server, tmp_path) as opened:
+    async with harness.open_environment(api_server, tmp_path) as opened:
         yield opened

@@ -12,20 +12,20 @@ SERVICES = "/api/v1/namespaces/default/services"
 FLAGS = {"controllers": "*", "concurrent-service-syncs": "4", "configure-cloud-routes": "false"}
 
 
-async def create(stage: harness.Stage, name: str) -> None:
+async def create(env: harness.Environment, name: str) -> None:
     body = {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": name},
         "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "protocol": "TCP"}]},
     }
-    async with stage.cluster._session.post(SERVICES, json=body) as response:
+    async with env.cluster._session.post(SERVICES, json=body) as response:
         assert response.status == 201, await response.text()
 
 
-async def address(stage: harness.Stage, name: str) -> str:
+async def address(env: harness.Environment, name: str) -> str:
     async def given() -> str:
-        service: Any = await stage.cluster.get(f"{SERVICES}/{name}")
+        service: Any = await env.cluster.get(f"{SERVICES}/{name}")
         ingress = service["status"]["loadBalancer"].get("ingress") or [{}]
         return str(ingress[0].get("ip", ""))
 
@@ -34,7 +34,7 @@ async def address(stage: harness.Stage, name: str) -> str:
 
 @pytest.mark.row("service-whole-01")
 @pytest.mark.both_servers
-async def test_a_service_gets_an_address_and_loses_its_balancer(whole: harness.Stage) -> None:
+async def test_a_service_gets_an_address_and_loses_its_balancer(whole: harness.Environment) -> None:
     await whole.node("n1")
     await whole.start_leading(flags=FLAGS)
     await whole.cluster.initialised("n1")
@@ -54,7 +54,7 @@ async def test_a_service_gets_an_address_and_loses_its_balancer(whole: harness.S
 
 
 @pytest.mark.row("service-whole-02")
-async def test_a_restart_asks_the_cloud_for_one_listing(whole: harness.Stage) -> None:
+async def test_a_restart_asks_the_cloud_for_one_listing(whole: harness.Environment) -> None:
     await whole.node("n1")
     daemon = await whole.start_leading(flags=FLAGS)
     await whole.cluster.initialised("n1")
@@ -80,5 +80,5 @@ async def test_a_restart_asks_the_cloud_for_one_listing(whole: harness.Stage) ->
     assert len(about) == 1, about
 
 
-async def all_have_members(stage: harness.Stage) -> bool:
-    return all(balancer.members for balancer in stage.cloud.worlds.balancers.list())
+async def all_have_members(env: harness.Environment) -> bool:
+    return all(balancer.members for balancer in env.cloud.worlds.balancers.list())

@@ -15,17 +15,17 @@ from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.tls import TlsSettings
 from ccm.model.times import format_time
 from tests.handclock import HandClock
-from tests.unit.kube.wire import connect, says, serve
+from tests.unit.kube.proxy import connect, says, serve
 
 
 async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandClock) -> None:
     token = {"status": {"token": "theirs", "expirationTimestamp": format_time(hand.now())}}
     async with (
         serve() as server,
-        connect(server.url, credentials=Fixed(bearer("ours"))) as wire,
-        Accounts(wire) as accounts,
+        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
+        Accounts(transport) as accounts,
     ):
-        clients = Clients(wire, None, accounts=accounts)
+        clients = Clients(transport, None, accounts=accounts)
         server.will(says(token))
 
         await clients.named("node-controller").raw("GET", "/one")
@@ -46,8 +46,11 @@ async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandCl
 
 
 async def test_without_separate_accounts_everybody_acts_as_we_do() -> None:
-    async with serve() as server, connect(server.url, credentials=Fixed(bearer("ours"))) as wire:
-        await Clients(wire, None).client("acme").request("GET", "/one")
+    async with (
+        serve() as server,
+        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
+    ):
+        await Clients(transport, None).client("acme").request("GET", "/one")
 
     assert server.seen[0].headers["Authorization"] == "Bearer ours"
     assert server.seen[0].headers["User-Agent"].endswith("/acme")
@@ -57,13 +60,13 @@ async def test_accounts_follow_what_we_trust() -> None:
     """Another authority that we were given is theirs too, and our own certificate is not."""
     async with (
         serve() as server,
-        connect(server.url, credentials=Fixed(bearer("ours"))) as wire,
-        Accounts(wire) as accounts,
+        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
+        Accounts(transport) as accounts,
     ):
         theirs, user = accounts.of("node-controller")
         ours = KeyPair(chain=b"ours", key=b"ours")
         fresh = TlsSettings(authorities=b"fresh", certificate=ours)
-        wire.adopt(replace(wire.config, tls=fresh))
+        transport.adopt(replace(transport.config, tls=fresh))
 
         accounts.follow()
 
@@ -78,8 +81,8 @@ async def test_changes_of_controllers_wait_for_their_end_and_those_of_events_do_
     """While the daemon stops: a write under way is waited for; events and the Lease go on."""
     stopping = Drain()
     stopping.govern()
-    async with serve() as server, connect(server.url) as wire:
-        clients = Clients(wire, None)
+    async with serve() as server, connect(server.url) as transport:
+        clients = Clients(transport, None)
         assert await stopping.drained(1.0)
 
         await clients.named("node-controller").raw("GET", "/read")

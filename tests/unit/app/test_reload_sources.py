@@ -26,7 +26,7 @@ from ccm.kube import config as kube_config
 from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.transport import Transport
 from ccm.sandbox.realserver import write_kubeconfig
-from tests.unit.kube.wire import CERTS, Answer, connect, refuses, says, serve, server_context
+from tests.unit.kube.proxy import CERTS, Answer, connect, refuses, says, serve, server_context
 
 
 @pytest.fixture
@@ -146,13 +146,13 @@ async def test_new_credentials_are_tried_and_then_used(
     tmp_path: Path, server: str, answer: Answer, said: str, token: str
 ) -> None:
     file = tmp_path / "file"
-    async with serve() as api, connect(api.url, credentials=Fixed(bearer("old"))) as wire:
+    async with serve() as api, connect(api.url, credentials=Fixed(bearer("old"))) as transport:
         write_kubeconfig(file, url=server.format(url=api.url), token="new")
         api.will(answer)
 
-        found = await outcome(reload.Kubeconfig(str(file), wire, environ={}))
+        found = await outcome(reload.Kubeconfig(str(file), transport, environ={}))
         api.answers.clear()
-        await wire.do("GET", "/x")
+        await transport.do("GET", "/x")
 
     assert re.match(said, found)
     assert api.seen[-1].headers["Authorization"] == f"Bearer {token}"
@@ -170,13 +170,13 @@ async def test_inside_a_cluster_the_service_account_is_followed(
     async with serve(server_context("server-one")) as server:
         host, port = "127.0.0.1", str(server.port)
         environ = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
-        async with Transport(kube_config.load(environ=environ)) as wire:
-            source = reload.Kubeconfig("", wire, environ=environ)
+        async with Transport(kube_config.load(environ=environ)) as transport:
+            source = reload.Kubeconfig("", transport, environ=environ)
             (tmp_path / "token").write_text("second-token")
-            await wire.do("GET", "/before")
+            await transport.do("GET", "/before")
             server.will(refuses(401, "Unauthorized"))
             refused, used = await outcome(source), await outcome(source)
-            await wire.do("GET", "/after")
+            await transport.do("GET", "/after")
 
     assert (source.name, source.path) == ("service-account", tmp_path / "token")
     assert set(source.more) == {tmp_path / "token", tmp_path / "ca.crt"}

@@ -20,7 +20,7 @@ GRACE_S = 20.0
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
-class Stage:
+class Environment:
     """A drain, tasks that it governs, and a door that holds changes up."""
 
     def __init__(self) -> None:
@@ -52,17 +52,17 @@ class Stage:
             await self.door.wait()
 
 
-async def looks_only(stage: Stage) -> None:
+async def looks_only(env: Environment) -> None:
     async with drain.unit():
         await asyncio.Event().wait()
 
 
-def changes(*what: str, in_unit: bool = True) -> Callable[[Stage], Coroutine[Any, Any, None]]:
-    async def work(stage: Stage) -> None:
+def changes(*what: str, in_unit: bool = True) -> Callable[[Environment], Coroutine[Any, Any, None]]:
+    async def work(env: Environment) -> None:
         async with drain.unit() if in_unit else contextlib.nullcontext():
             for each in what:
-                await stage.change(each, long=each == "long")
-            stage.said.append("done")
+                await env.change(each, long=each == "long")
+            env.said.append("done")
 
     return work
 
@@ -70,41 +70,41 @@ def changes(*what: str, in_unit: bool = True) -> Callable[[Stage], Coroutine[Any
 ONE, LONE = changes("first"), changes("lone", in_unit=False)
 
 
-async def leaves_a_task_behind(stage: Stage) -> None:
+async def leaves_a_task_behind(env: Environment) -> None:
     async with drain.unit():
-        stage.tasks.append(tasks.spawn(stage.change("left behind"), name="left-behind"))
+        env.tasks.append(tasks.spawn(env.change("left behind"), name="left-behind"))
 
 
-async def changes_twice_at_once(stage: Stage) -> None:
+async def changes_twice_at_once(env: Environment) -> None:
     async with drain.unit():
-        stage.tasks.append(tasks.spawn(stage.change("first", long=True), name="beside"))
-        await stage.door_of_second.wait()
-        await stage.change("second", long=True)
+        env.tasks.append(tasks.spawn(env.change("first", long=True), name="beside"))
+        await env.door_of_second.wait()
+        await env.change("second", long=True)
 
 
-async def ends_before_its_change(stage: Stage) -> None:
+async def ends_before_its_change(env: Environment) -> None:
     async with drain.unit():
-        stage.tasks.append(tasks.spawn(stage.change("beside"), name="beside"))
+        env.tasks.append(tasks.spawn(env.change("beside"), name="beside"))
         await asyncio.sleep(0)
 
 
-async def run(work: Callable[[Stage], Coroutine[Any, Any, None]]) -> Stage:
-    stage = Stage()
-    await stage.start(lambda: work(stage))
-    return stage
+async def run(work: Callable[[Environment], Coroutine[Any, Any, None]]) -> Environment:
+    env = Environment()
+    await env.start(lambda: work(env))
+    return env
 
 
-async def ended(stage: Stage) -> None:
-    await tasks.cancel_and_join(*stage.tasks)
+async def ended(env: Environment) -> None:
+    await tasks.cancel_and_join(*env.tasks)
 
 
 async def test_what_only_looks_is_not_waited_for() -> None:
-    stage = await run(looks_only)
+    env = await run(looks_only)
 
-    stopped = await stage.stop()
+    stopped = await env.stop()
 
     assert stopped.result() is True
-    await ended(stage)
+    await ended(env)
 
 
 @pytest.mark.parametrize(
@@ -120,72 +120,74 @@ async def test_what_only_looks_is_not_waited_for() -> None:
     ],
 )
 async def test_a_change_under_way_comes_to_its_end(
-    work: Callable[[Stage], Coroutine[Any, Any, None]], said: list[str]
+    work: Callable[[Environment], Coroutine[Any, Any, None]], said: list[str]
 ) -> None:
-    stage = await run(work)
-    stopped = await stage.stop()
+    env = await run(work)
+    stopped = await env.stop()
     assert not stopped.done()
 
-    stage.door.set()
+    env.door.set()
     await settle()
 
     assert stopped.result() is True
-    assert stage.said == said
-    assert stage.drain.under_way == 0
-    await ended(stage)
+    assert env.said == said
+    assert env.drain.under_way == 0
+    await ended(env)
 
 
 @pytest.mark.parametrize("work", [changes_twice_at_once, ends_before_its_change])
 async def test_a_change_beside_another_comes_to_its_end_too(
-    work: Callable[[Stage], Coroutine[Any, Any, None]],
+    work: Callable[[Environment], Coroutine[Any, Any, None]],
 ) -> None:
-    stage = await run(work)
-    stopped = await stage.stop()
-    stage.door_of_second.set()
+    env = await run(work)
+    stopped = await env.stop()
+    env.door_of_second.set()
     await settle()
     assert not stopped.done()
 
-    stage.door.set()
+    env.door.set()
     await settle()
 
     assert stopped.result() is True
-    assert len(stage.said) == 1
-    await ended(stage)
-    assert stage.drain.under_way == 0
+    assert len(env.said) == 1
+    await ended(env)
+    assert env.drain.under_way == 0
 
 
 async def test_what_takes_too_long_is_reported() -> None:
-    stage = await run(ONE)
-    stopped = await stage.stop()
+    env = await run(ONE)
+    stopped = await env.stop()
 
     await advance(GRACE_S - 0.1)
     assert not stopped.done()
     await advance(0.2)
 
     assert stopped.result() is False
-    assert stage.drain.under_way == 1
-    await ended(stage)
-    assert stage.drain.under_way == 0
+    assert env.drain.under_way == 1
+    await ended(env)
+    assert env.drain.under_way == 0
 
 
 @pytest.mark.parametrize("work", [ONE, LONE, leaves_a_task_behind])
-async def test_nothing_new_is_begun(work: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
-    stage = Stage()
-    stage.door.set()
-    assert await stage.drain.drained(GRACE_S)
+async def test_nothing_new_is_begun(
+    work: Callable[[Environment], Coroutine[Any, Any, None]],
+) -> None:
+    env = Environment()
+    env.door.set()
+    assert await env.drain.drained(GRACE_S)
 
-    await stage.start(lambda: work(stage))
+    await env.start(lambda: work(env))
     await settle()
 
-    assert stage.drain.begun
-    assert stage.said == []
-    await ended(stage)
+    assert env.drain.begun
+    assert env.said == []
+    await ended(env)
 
 
 async def test_without_a_drain_everything_is_allowed() -> None:
-    stage = Stage()
-    stage.door.set()
+    env = Environment()
+    env.door.set()
 
-    await changes("first", "long")(stage)
+    await changes("first", "long")(env)
 
-    assert stage.said == ["first", "long", "done"]
+    assert env.said == ["first", "long", "done"]

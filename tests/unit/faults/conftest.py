@@ -10,11 +10,11 @@ import pytest_asyncio
 from aiohttp import web
 
 from tests import faults
-from tests.unit.faults.upstream import Upstream, Wire
+from tests.unit.faults.upstream import Environment, Upstream
 
 
 @pytest_asyncio.fixture
-async def wire() -> AsyncIterator[Wire]:
+async def env() -> AsyncIterator[Environment]:
     upstream = Upstream()
     server = web.Server(upstream.handle, handler_cancellation=True, access_log=None)
     listener = await asyncio.get_running_loop().create_server(server, "127.0.0.1", 0)
@@ -25,6 +25,6 @@ async def wire() -> AsyncIterator[Wire]:
     ):
         # No silent second try of a request: a test wants to see the first one fail.
         client._retry_connection = False
-        yield Wire(client=client, proxy=proxy, upstream=upstream)
+        yield Environment(client=client, proxy=proxy, upstream=upstream)
     listener.close()
     await server.shutdown(1)

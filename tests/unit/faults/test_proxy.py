@@ -12,63 +12,63 @@ import aiohttp
 import pytest
 
 from tests import faults
-from tests.unit.faults.upstream import ANY, DROPPED, SHORT_S, Wire
+from tests.unit.faults.upstream import ANY, DROPPED, SHORT_S, Environment
 
 # Without rules.
 
 
-async def test_requests_and_answers_pass_untouched(wire: Wire) -> None:
+async def test_requests_and_answers_pass_untouched(env: Environment) -> None:
     headers = {"Authorization": "Bearer secret", "Content-Type": "application/merge-patch+json"}
     path = "/n%2Fx?dryRun=All&a=%20b"
-    async with wire.client.patch(path, data=b"{}", headers=headers) as response:
+    async with env.client.patch(path, data=b"{}", headers=headers) as response:
         assert response.headers["X-Served-By"] == "upstream"
         assert (await response.json())["path"] == "/n/x"
-    assert wire.upstream.asked == ["PATCH /n%2Fx?dryRun=All&a=%20b"]
-    assert wire.upstream.bodies == [b"{}"]
-    assert wire.upstream.headers[0].items() >= headers.items()
+    assert env.upstream.asked == ["PATCH /n%2Fx?dryRun=All&a=%20b"]
+    assert env.upstream.bodies == [b"{}"]
+    assert env.upstream.headers[0].items() >= headers.items()
 
 
-async def test_statuses_pass_with_and_without_a_body(wire: Wire) -> None:
-    async with wire.client.get("/missing") as response:
+async def test_statuses_pass_with_and_without_a_body(env: Environment) -> None:
+    async with env.client.get("/missing") as response:
         assert (response.status, await response.text()) == (404, "no such thing")
-    async with wire.client.delete("/empty") as response:
+    async with env.client.delete("/empty") as response:
         assert (response.status, await response.read()) == (204, b"")
 
 
-async def test_a_large_compressed_body_arrives_as_it_was_sent(wire: Wire) -> None:
+async def test_a_large_compressed_body_arrives_as_it_was_sent(env: Environment) -> None:
     body = gzip.compress(bytes(range(256)) * 20_000, compresslevel=0)
     headers = {"Content-Encoding": "gzip"}
-    async with wire.client.post("/a", data=io.BytesIO(body), headers=headers) as response:
+    async with env.client.post("/a", data=io.BytesIO(body), headers=headers) as response:
         assert response.status == 200
-    assert gzip.decompress(body) == wire.upstream.bodies[0]
+    assert gzip.decompress(body) == env.upstream.bodies[0]
 
 
-async def test_the_log_tells_what_was_asked_and_answered(wire: Wire) -> None:
-    await wire.get("/a?limit=5")
-    async with wire.client.put("/missing", json={"x": 1}) as response:
+async def test_the_log_tells_what_was_asked_and_answered(env: Environment) -> None:
+    await env.get("/a?limit=5")
+    async with env.client.put("/missing", json={"x": 1}) as response:
         assert response.status == 404
-    read, write = wire.proxy.log
+    read, write = env.proxy.log
     assert (read.method, read.path, read.query, read.status) == ("GET", "/a", {"limit": "5"}, 200)
     assert (write.json(), write.upstream_status) == ({"x": 1}, 404)
     assert str(write) == "PUT /missing -> 404"
 
 
-async def test_a_watch_passes_each_line_as_it_comes(wire: Wire) -> None:
-    async with wire.client.get("/a?watch=1") as response:
+async def test_a_watch_passes_each_line_as_it_comes(env: Environment) -> None:
+    async with env.client.get("/a?watch=1") as response:
         for number in range(3):
-            wire.upstream.feed.put_nowait(b"line %d\n" % number)
+            env.upstream.feed.put_nowait(b"line %d\n" % number)
             assert await response.content.readline() == b"line %d\n" % number
-        await wire.proxy.wait_for(faults.Match(where=lambda e: e.lines == 3))
-        wire.upstream.feed.put_nowait(None)
+        await env.proxy.wait_for(faults.Match(where=lambda e: e.lines == 3))
+        env.upstream.feed.put_nowait(None)
         assert await response.content.readline() == b""
 
 
-async def test_a_client_that_goes_away_ends_the_watch_upstream(wire: Wire) -> None:
-    async with wire.client.get("/a?watch=1"):
-        assert wire.upstream.watches == 1
-    await wire.proxy.wait_for(faults.Match(where=lambda e: e.ended_s is not None))
+async def test_a_client_that_goes_away_ends_the_watch_upstream(env: Environment) -> None:
+    async with env.client.get("/a?watch=1"):
+        assert env.upstream.watches == 1
+    await env.proxy.wait_for(faults.Match(where=lambda e: e.ended_s is not None))
     async with asyncio.timeout(1):
-        while wire.upstream.watches:
+        while env.upstream.watches:
             await asyncio.sleep(0.01)
 
 
@@ -99,22 +99,22 @@ async def test_an_upstream_that_is_not_there_looks_like_a_cut_connection() -> No
     ],
 )
 async def test_nth_and_times_choose_which_requests_suffer(
-    wire: Wire, nth: int | None, times: int | None, expected: list[int]
+    env: Environment, nth: int | None, times: int | None, expected: list[int]
 ) -> None:
-    rule = wire.proxy.on(ANY, faults.Respond(500), nth=nth, times=times)
+    rule = env.proxy.on(ANY, faults.Respond(500), nth=nth, times=times)
     for status in expected:
-        async with wire.client.get("/a") as response:
+        async with env.client.get("/a") as response:
             assert response.status == status
     assert (rule.seen, len(rule.fired)) == (4, expected.count(500))
-    wire.proxy.remove(rule)
-    await wire.get()
+    env.proxy.remove(rule)
+    await env.get()
 
 
-async def test_several_rules_work_on_one_request_in_order(wire: Wire) -> None:
-    wire.proxy.on(ANY, faults.Delay(SHORT_S))
-    wire.proxy.on(ANY, faults.RewriteBody(lambda _: b'{"n": 1}'))
-    wire.proxy.on(ANY, faults.RewriteBody(lambda body: json.dumps([json.loads(body)]).encode()))
-    assert await wire.get() == [{"n": 1}]
+async def test_several_rules_work_on_one_request_in_order(env: Environment) -> None:
+    env.proxy.on(ANY, faults.Delay(SHORT_S))
+    env.proxy.on(ANY, faults.RewriteBody(lambda _: b'{"n": 1}'))
+    env.proxy.on(ANY, faults.RewriteBody(lambda body: json.dumps([json.loads(body)]).encode()))
+    assert await env.get() == [{"n": 1}]
 
 
 @pytest.mark.parametrize(
@@ -145,40 +145,40 @@ async def test_every_field_of_a_match_must_hold(match: faults.Match, covered: bo
     assert match.covers(exchange) is covered
 
 
-async def test_wait_for_says_what_came_instead(wire: Wire) -> None:
-    await wire.get()
+async def test_wait_for_says_what_came_instead(env: Environment) -> None:
+    await env.get()
     with pytest.raises(TimeoutError, match="GET /a -> 200"):
-        await wire.proxy.wait_for(faults.Match(method="POST"), timeout_s=SHORT_S)
+        await env.proxy.wait_for(faults.Match(method="POST"), timeout_s=SHORT_S)
 
 
-# The whole wire.
+# The whole proxy.
 
 
-async def test_down_refuses_connections_and_up_accepts_them_again(wire: Wire) -> None:
-    url = wire.proxy.url
-    async with wire.client.get("/a?watch=1") as response:
-        await wire.proxy.down()
+async def test_down_refuses_connections_and_up_accepts_them_again(env: Environment) -> None:
+    url = env.proxy.url
+    async with env.client.get("/a?watch=1") as response:
+        await env.proxy.down()
         with pytest.raises(aiohttp.ClientPayloadError):
             await response.content.readline()
     for _ in range(2):
         with pytest.raises(aiohttp.ClientConnectionError):
-            await wire.client.get("/a")
-    await wire.proxy.up()
-    assert wire.proxy.url == url
-    assert await wire.get()
+            await env.client.get("/a")
+    await env.proxy.up()
+    assert env.proxy.url == url
+    assert await env.get()
 
 
-async def test_all_connections_can_be_cut_at_once(wire: Wire) -> None:
-    async with wire.client.get("/a?watch=1") as one, wire.client.get("/b?watch=1") as other:
-        wire.proxy.cut_connections()
+async def test_all_connections_can_be_cut_at_once(env: Environment) -> None:
+    async with env.client.get("/a?watch=1") as one, env.client.get("/b?watch=1") as other:
+        env.proxy.cut_connections()
         for response in (one, other):
             with pytest.raises(aiohttp.ClientError):
                 await response.content.readline()
-    assert await wire.get()
+    assert await env.get()
 
 
-async def test_closing_the_proxy_ends_what_it_holds(wire: Wire) -> None:
-    async with faults.FaultProxy(wire.proxy.url) as outer:
+async def test_closing_the_proxy_ends_what_it_holds(env: Environment) -> None:
+    async with faults.FaultProxy(env.proxy.url) as outer:
         outer.on(ANY, faults.Hold(asyncio.Event()))
         async with aiohttp.ClientSession() as session:
             asking = asyncio.create_task(session.get(outer.url))
@@ -186,4 +186,4 @@ async def test_closing_the_proxy_ends_what_it_holds(wire: Wire) -> None:
             await outer.__aexit__(None, None, None)
             with pytest.raises(DROPPED):
                 await asking
-    assert wire.upstream.asked == []
+    assert env.upstream.asked == []

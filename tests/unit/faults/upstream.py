@@ -53,7 +53,7 @@ class Upstream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wire:
+class Environment:
     """A client, the proxy and the server behind."""
 
     client: aiohttp.ClientSession

@@ -1,4 +1,4 @@
-"""What the tests of this room share: a server that answers as told, with a wire to it."""
+"""What the tests of this room share: a server that answers as told, with a transport to it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.unit.kube.wire import Server, connect, serve
+from tests.unit.kube.proxy import Server, connect, serve
 
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[Server]:
-    async with serve() as running, connect(running.url) as running.wire:
+    async with serve() as running, connect(running.url) as running.transport:
         yield running

@@ -1,4 +1,4 @@
-"""A Lease on a scripted API server: optimistic locking, a watch, and weather."""
+"""A Lease on a scripted API server: optimistic locking, a watch, and faults."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ NAME = "ccm"
 
 
 class Server:
-    """Holds one Lease. `weather` is asked before each request and may raise or wait."""
+    """Holds one Lease. `fault` is asked before each request and may raise or wait."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
         self.calls: list[tuple[float, str]] = []
-        self.weather: Callable[[str], Exception | float | None] = lambda verb: None
+        self.fault: Callable[[str], Exception | float | None] = lambda verb: None
         self.watch_works = True
         self.watches_opened = 0
         self._version = 0
@@ -102,7 +102,7 @@ class Server:
 
     async def _pass(self, verb: str) -> None:
         self.calls.append((elapsed_s(), verb))
-        answer = self.weather(verb)
+        answer = self.fault(verb)
         if isinstance(answer, Exception):
             raise answer
         if answer is not None:

@@ -12,7 +12,7 @@ from ccm.kube import errors
 from ccm.kube.client import Client, Resource
 from ccm.kube.resources import LEASES, NODES
 from ccm.model import Lease, LeaseSpec, Node, ObjectMeta
-from tests.unit.kube.wire import (
+from tests.unit.kube.proxy import (
     Server,
     a_status,
     connect,
@@ -28,7 +28,7 @@ LEASE = {"metadata": {"name": "ccm", "namespace": "kube-system"}}
 
 @pytest.fixture
 def client(server: Server) -> Client:
-    return Client(server.wire, name="node-controller")
+    return Client(server.transport, name="node-controller")
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ async def test_each_client_has_its_own_limiter(server: Server) -> None:
     one, two = Counting(), Counting()
     server.will(says(NODE))
 
-    async with connect(server.url) as wire:
-        await Client(wire, name="one", limiter=one).resource(NODES).get("n1")
-        await Client(wire, name="two", limiter=two).raw("GET", "/version")
-        await Client(wire, name="three").raw("GET", "/version")
+    async with connect(server.url) as transport:
+        await Client(transport, name="one", limiter=one).resource(NODES).get("n1")
+        await Client(transport, name="two", limiter=two).raw("GET", "/version")
+        await Client(transport, name="three").raw("GET", "/version")
 
     assert (one.turns, two.turns) == (1, 1)
 

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from ccm.base.tasks import spawn
 from ccm.kube.concurrency import CONCURRENCY
-from tests.unit.kube.wire import connect, serve
+from tests.unit.kube.proxy import connect, serve
 
 BUSY = 2 * CONCURRENCY
 
@@ -25,13 +25,13 @@ async def test_an_urgent_request_waits_behind_nobody() -> None:
         open_now -= 1
         return web.json_response({})
 
-    async with serve() as server, connect(server.url) as wire:
+    async with serve() as server, connect(server.url) as transport:
         server.will(*[slow] * (BUSY + 1))
-        others = [spawn(wire.do("GET", f"/{n}"), name="other") for n in range(BUSY)]
+        others = [spawn(transport.do("GET", f"/{n}"), name="other") for n in range(BUSY)]
         while open_now < CONCURRENCY:
             await asyncio.sleep(0)
 
-        assert await wire.do("PUT", "/lease", urgent=True) == b"{}"
+        assert await transport.do("PUT", "/lease", urgent=True) == b"{}"
 
         assert open_now < BUSY, "the others went in although all slots were taken"
         held.set()

@@ -15,7 +15,7 @@ from ccm.kube import config
 from ccm.kube.config import ClusterConfig, ConfigError
 from ccm.kube.errors import NoCredentials
 from ccm.kube.tls import TlsSettings
-from tests.unit.kube.wire import CERTS
+from tests.unit.kube.proxy import CERTS
 
 V1 = "client.authentication.k8s.io/v1"
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}

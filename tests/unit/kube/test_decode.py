@@ -11,7 +11,7 @@ from ccm.kube import decode, errors, metrics
 from ccm.kube.decode import WatchEvent
 from ccm.kube.resources import NODES
 from ccm.model import names
-from tests.unit.kube.wire import a_status, no_answer
+from tests.unit.kube.proxy import a_status, no_answer
 
 
 def _node(name: str, **more: Any) -> dict[str, Any]:

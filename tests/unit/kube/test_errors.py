@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ccm.kube import errors
-from tests.unit.kube.wire import a_status
+from tests.unit.kube.proxy import a_status
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ LEASE = ObjectReference(kind="Lease", namespace="kube-system", name="ccm")
 
 
 class Sink:
-    """Keeps the events of a recorder by name; `weather` may make a request fail."""
+    """Keeps the events of a recorder by name; `fault` may make a request fail."""
 
     def __init__(self, component: str) -> None:
         self.component = component
@@ -36,7 +36,7 @@ class Sink:
         self.events: dict[str, Event] = {}
         self.requests: list[tuple[float, str]] = []
         self.patches: list[Mapping[str, Any]] = []
-        self.weather: Callable[[str], Exception | None] = lambda verb: None
+        self.fault: Callable[[str], Exception | None] = lambda verb: None
 
     async def create(self, obj: Event, *, namespace: str) -> Event:
         self._note("create")
@@ -64,7 +64,7 @@ class Sink:
 
     def _note(self, verb: str) -> None:
         self.requests.append((elapsed_s(), verb))
-        failure = self.weather(verb)
+        failure = self.fault(verb)
         if failure is not None:
             raise failure
 
@@ -133,7 +133,7 @@ async def test_a_name_the_server_would_refuse_becomes_a_uuid(name: str, sink: Si
 
 
 async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
-    sink.weather = lambda verb: refused()
+    sink.fault = lambda verb: refused()
     sink.recorder.event(NODE, "Normal", "R", "m")
     await advance(300)
     at = [moment for moment, _ in sink.requests]
@@ -144,11 +144,11 @@ async def test_an_unreachable_server_is_tried_twelve_times(sink: Sink) -> None:
 
 
 async def test_events_survive_an_outage(sink: Sink) -> None:
-    sink.weather = lambda verb: refused()
+    sink.fault = lambda verb: refused()
     sink.recorder.event(NODE, "Normal", "A", "m")
     sink.recorder.event(NODE, "Normal", "B", "m")
     await advance(60)
-    sink.weather = lambda verb: None
+    sink.fault = lambda verb: None
     await advance(10)
     assert [event.reason for event in sink.events.values()] == ["A", "B"]
     assert sink.count("created") == 2
@@ -156,7 +156,7 @@ async def test_events_survive_an_outage(sink: Sink) -> None:
 
 @pytest.mark.parametrize("status", [403, 409, 422, 429, 500])
 async def test_a_rejection_is_not_repeated(status: int, sink: Sink) -> None:
-    sink.weather = lambda verb: api_error(status)
+    sink.fault = lambda verb: api_error(status)
     sink.recorder.event(NODE, "Normal", "R", "m")
     await advance(300)
     assert len(sink.requests) == 1
@@ -183,7 +183,7 @@ async def test_flush_waits_for_what_is_queued_but_not_for_ever(sink: Sink) -> No
     sink.recorder.event(NODE, "Normal", "A", "m")
     assert await sink.recorder.flush(5)
     assert len(sink.events) == 1
-    sink.weather = lambda verb: refused()
+    sink.fault = lambda verb: refused()
     sink.recorder.event(NODE, "Normal", "B", "m")
     started = elapsed_s()
     assert not await sink.recorder.flush(5)
@@ -192,7 +192,7 @@ async def test_flush_waits_for_what_is_queued_but_not_for_ever(sink: Sink) -> No
 
 async def test_one_event_that_fails_unexpectedly_costs_no_other(sink: Sink) -> None:
     defects: list[Exception] = [RuntimeError("a defect")]
-    sink.weather = lambda verb: defects.pop() if defects else None
+    sink.fault = lambda verb: defects.pop() if defects else None
 
     with capture_logs() as lines:
         sink.recorder.event(NODE, "Normal", "First", "one")

@@ -170,7 +170,7 @@ async def test_work_that_returns_ends_the_term_and_gives_the_lease_back(
 
 
 @pytest.mark.parametrize(
-    "weather",
+    "fault",
     [
         errors.Unreachable("connection refused", kind="refused"),
         errors.from_response(500, {}, b"<html>"),
@@ -179,12 +179,12 @@ async def test_work_that_returns_ends_the_term_and_gives_the_lease_back(
     ids=["refused", "500", "hanging"],
 )
 async def test_without_a_renewal_leading_ends_at_the_deadline(
-    weather: Exception | float, server: Cluster
+    fault: Exception | float, server: Cluster
 ) -> None:
     replica = server.start()
     await advance(4.5)
     written = server.lease
-    server.weather = lambda verb: weather
+    server.fault = lambda verb: fault
     await advance(9.4)
     assert replica.leads
     await advance(0.2)
@@ -198,9 +198,9 @@ async def test_without_a_renewal_leading_ends_at_the_deadline(
 async def test_a_slow_success_counts_from_its_beginning(server: Cluster) -> None:
     replica = server.start()
     await advance(1)
-    server.weather = lambda verb: 4.0
+    server.fault = lambda verb: 4.0
     await advance(5.5)
-    server.weather = lambda verb: 3600.0
+    server.fault = lambda verb: 3600.0
     await advance(60)
     assert isinstance(await replica.result(), LostLease)
     assert replica.work.ended == pytest.approx(12.0)
@@ -209,9 +209,9 @@ async def test_a_slow_success_counts_from_its_beginning(server: Cluster) -> None
 async def test_a_short_outage_is_survived(server: Cluster) -> None:
     replica = server.start()
     await advance(3)
-    server.weather = lambda verb: errors.Unreachable("refused", kind="refused")
+    server.fault = lambda verb: errors.Unreachable("refused", kind="refused")
     await advance(6)
-    server.weather = lambda verb: None
+    server.fault = lambda verb: None
     await advance(60)
     assert replica.leads
 
@@ -301,12 +301,12 @@ async def test_without_a_watch_the_lease_is_read_every_retry_period(server: Clus
 
 async def test_a_standby_waits_out_an_unreachable_server(server: Cluster) -> None:
     server.watch_works = False
-    server.weather = lambda verb: errors.Unreachable("refused", kind="refused")
+    server.fault = lambda verb: errors.Unreachable("refused", kind="refused")
     replica = server.start()
     await advance(300)
     assert not replica.task.done()
     assert len(server.calls) <= 150
-    server.weather = lambda verb: None
+    server.fault = lambda verb: None
     await advance(4.4)
     assert replica.leads
 
@@ -335,10 +335,10 @@ async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
         if verb != "update":
             return None
         server.hold("baz")
-        server.weather = lambda verb: None
+        server.fault = lambda verb: None
         return 3600.0
 
-    server.weather = carried_out_without_an_answer
+    server.fault = carried_out_without_an_answer
     await settle()
     replica.task.cancel()
     await settle()
@@ -350,7 +350,7 @@ async def test_a_standby_cancelled_in_the_middle_of_taking_gives_the_lease_back(
 async def test_giving_back_does_not_hold_up_the_end(server: Cluster) -> None:
     replica = server.start()
     await advance(1)
-    server.weather = lambda verb: 3600.0
+    server.fault = lambda verb: 3600.0
     replica.task.cancel()
     await advance(5)
     assert replica.task.cancelled()
@@ -370,13 +370,13 @@ async def test_only_a_leader_that_missed_its_own_end_is_unhealthy(server: Cluste
     assert replica.elector.check(now + 3600) is None
 
 
-async def test_never_two_leaders_in_changing_weather(server: Cluster) -> None:
+async def test_never_two_leaders_whatever_fails(server: Cluster) -> None:
     rng = random.Random(7)
 
-    def weather(verb: str) -> Exception | float | None:
+    def fault(verb: str) -> Exception | float | None:
         return rng.choice([None, None, None, 1.0, 6.0, errors.Unreachable("reset", kind="reset")])
 
-    server.weather = weather
+    server.fault = fault
     terms = 0
     replicas = [server.start(f"replica-{number}") for number in range(3)]
     for second in range(600):

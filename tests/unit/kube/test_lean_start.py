@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.unit.kube.wire import CERTS
+from tests.unit.kube.proxy import CERTS
 
 _START = """
 import asyncio, pathlib, sys
@@ -17,8 +17,8 @@ async def main():
         environ={"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "9"},
         service_account=pathlib.Path(sys.argv[1]),
     )
-    async with transport.Transport(found) as wire:
-        client.Client(wire, name="x")
+    async with transport.Transport(found) as opened:
+        client.Client(opened, name="x")
         print((await found.credentials.current()).header)
 
 asyncio.run(main())

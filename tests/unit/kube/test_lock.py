@@ -103,7 +103,7 @@ async def test_a_failed_renewal_reads_and_writes_again_and_is_counted(server: Co
     assert await server.lock.attempt()
     assert await server.lock.attempt()
     failures = iter([errors.from_response(500, {}, b"")])
-    server.weather = lambda verb: next(failures, None) if verb == "update" else None
+    server.fault = lambda verb: next(failures, None) if verb == "update" else None
     assert await server.lock.attempt()
     assert await server.lock.attempt()
     assert server.verbs == ["get", "create", "update", "update", "get", "update", "update"]
@@ -176,7 +176,7 @@ async def test_losing_a_race_is_a_conflict(server: Contested) -> None:
         if verb == "update":
             server.hold("bing")
 
-    server.weather = overtaken
+    server.fault = overtaken
     with pytest.raises(errors.Conflict):
         await server.lock.attempt()
     assert not server.lock.in_doubt
@@ -218,7 +218,7 @@ async def test_release_touches_nobody_elses_lease(server: Contested, deleted: bo
 async def test_release_survives_a_short_outage(server: Contested) -> None:
     assert await server.lock.attempt()
     trouble = iter([errors.Unreachable("refused", kind="refused")] * 2)
-    server.weather = lambda verb: next(trouble, None)
+    server.fault = lambda verb: next(trouble, None)
     assert await server.lock.release()
     assert server.spec.holder_identity == ""
 
@@ -226,11 +226,11 @@ async def test_release_survives_a_short_outage(server: Contested) -> None:
 async def test_a_lost_answer_leaves_the_lock_in_doubt_until_it_is_read(server: Contested) -> None:
     server.hold("")
     lost = errors.Unreachable("reset", kind="reset")
-    server.weather = lambda verb: lost if verb == "update" else None
+    server.fault = lambda verb: lost if verb == "update" else None
     with pytest.raises(errors.Unreachable):
         await server.lock.attempt()
     assert server.lock.in_doubt
-    server.weather = lambda verb: None
+    server.fault = lambda verb: None
     assert await server.lock.attempt()
     assert not server.lock.in_doubt
 

@@ -19,7 +19,7 @@ from ccm.kube.serviceaccount import ServiceAccount
 from ccm.kube.tls import TlsSettings
 from ccm.model.times import format_time
 from tests.handclock import HandClock
-from tests.unit.kube.wire import Answer, Server, connect, cuts, refuses, says
+from tests.unit.kube.proxy import Answer, Server, connect, cuts, refuses, says
 
 ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
 TOKEN = f"{ACCOUNTS}/node-controller/token"

@@ -19,7 +19,7 @@ from ccm.base.keypair import KeyPair
 from ccm.kube import tls
 from ccm.kube.credentials import Credential
 from ccm.kube.tls import TlsSettings
-from tests.unit.kube.wire import (
+from tests.unit.kube.proxy import (
     CERTS,
     Server,
     connect,
@@ -41,10 +41,10 @@ def _client(name: str) -> KeyPair:
 
 @contextlib.asynccontextmanager
 async def _secured(clients: str = "", **settings: Any) -> AsyncIterator[Server]:
-    """A server that speaks TLS, and a wire to it."""
+    """A server that speaks TLS, and a transport to it."""
     async with (
         serve(server_context("server-one", clients=clients)) as server,
-        connect(server.url, **settings) as server.wire,
+        connect(server.url, **settings) as server.transport,
     ):
         yield server
 
@@ -59,7 +59,7 @@ async def _secured(clients: str = "", **settings: Any) -> AsyncIterator[Server]:
 )
 async def test_a_server_may_be_trusted(settings: TlsSettings) -> None:
     async with _secured(tls=settings) as server:
-        assert await server.wire.do("GET", "/") == b"{}"
+        assert await server.transport.do("GET", "/") == b"{}"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ async def test_a_server_may_be_trusted(settings: TlsSettings) -> None:
 async def test_a_server_of_another_authority_is_not_trusted(settings: TlsSettings) -> None:
     async with _secured(tls=settings) as server:
         with no_answer("tls"):
-            await server.wire.do("GET", "/")
+            await server.transport.do("GET", "/")
 
     assert server.seen == []
 
@@ -92,14 +92,14 @@ async def test_a_certificate_that_is_adopted_is_shown_and_no_stream_is_lost() ->
 
     settings = _trusting("authority-one", certificate=_client("client-a"))
     async with _secured("authority-one", tls=settings) as server:
-        wire = server.wire
+        transport = server.transport
         server.will(two_lines)
-        async with wire.stream("/watch", idle_timeout_s=10) as lines:
+        async with transport.stream("/watch", idle_timeout_s=10) as lines:
             first = await anext(lines)
-            await wire.do("GET", "/early")
+            await transport.do("GET", "/early")
             rotated = _trusting("authority-one", certificate=_client("client-b"))
-            wire.adopt(replace(wire.config, tls=rotated))
-            await wire.do("GET", "/late")
+            transport.adopt(replace(transport.config, tls=rotated))
+            await transport.do("GET", "/late")
             go_on.set()
             second = await anext(lines)
 
@@ -109,19 +109,19 @@ async def test_a_certificate_that_is_adopted_is_shown_and_no_stream_is_lost() ->
 
 async def test_equal_settings_keep_the_session() -> None:
     async with _secured(tls=_trusting("authority-one")) as server:
-        wire = server.wire
+        transport = server.transport
         with capture_logs() as lines:
-            await wire.do("GET", "/")
-            wire.adopt(replace(wire.config, tls=_trusting("authority-one")))
-            await wire.do("GET", "/")
+            await transport.do("GET", "/")
+            transport.adopt(replace(transport.config, tls=_trusting("authority-one")))
+            await transport.do("GET", "/")
 
     assert lines == []
 
 
 async def test_unusable_settings_are_an_error() -> None:
-    async with connect("https://127.0.0.1:1", tls=TlsSettings(authorities=b"none")) as wire:
+    async with connect("https://127.0.0.1:1", tls=TlsSettings(authorities=b"none")) as transport:
         with no_answer("tls"):
-            await wire.do("GET", "/")
+            await transport.do("GET", "/")
 
 
 class _Changing:
@@ -142,9 +142,9 @@ async def test_a_certificate_of_the_credential_is_shown_from_the_next_request_on
     source = _Changing()
 
     async with _secured("authority-one", tls=settings, credentials=source) as server:
-        await server.wire.do("GET", "/")
+        await server.transport.do("GET", "/")
         source.name = "client-b"
-        await server.wire.do("GET", "/")
+        await server.transport.do("GET", "/")
 
     assert server.peers == ["daemon-a", "daemon-b"]
 

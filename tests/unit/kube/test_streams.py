@@ -1,4 +1,4 @@
-"""Streams of the wire: lines as they come, and how a stream may end."""
+"""Streams of the transport: lines as they come, and how a stream may end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiohttp import web
 
 from ccm.kube import errors, transport
 from ccm.kube.transport import Transport
-from tests.unit.kube.wire import (
+from tests.unit.kube.proxy import (
     Answer,
     Server,
     cuts,
@@ -22,8 +22,8 @@ from tests.unit.kube.wire import (
 )
 
 
-async def _read(wire: Transport, idle_timeout_s: float = 5.0) -> list[bytes]:
-    async with wire.stream("/watch", idle_timeout_s=idle_timeout_s) as lines:
+async def _read(transport: Transport, idle_timeout_s: float = 5.0) -> list[bytes]:
+    async with transport.stream("/watch", idle_timeout_s=idle_timeout_s) as lines:
         return [line async for line in lines]
 
 
@@ -39,14 +39,14 @@ async def _read(wire: Transport, idle_timeout_s: float = 5.0) -> list[bytes]:
 async def test_a_stream_is_cut_into_lines(server: Server, chunks: tuple[bytes, ...]) -> None:
     server.will(streams(*chunks))
 
-    assert await _read(server.wire) == [b"one", b"two", b"three"]
+    assert await _read(server.transport) == [b"one", b"two", b"three"]
 
 
 async def test_a_line_of_two_mebibytes_passes(server: Server) -> None:
     line = b"x" * (2 * 1024 * 1024 + 1000)
     server.will(streams(b"first\n" + line + b"\nlast\n"))
 
-    assert await _read(server.wire) == [b"first", line, b"last"]
+    assert await _read(server.transport) == [b"first", line, b"last"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ async def test_a_stream_that_goes_wrong_is_told_from_one_that_ends(
     server.will(answer)
     started = time.monotonic()
     with no_answer(kind):
-        await _read(server.wire, idle_timeout_s=0.2)
+        await _read(server.transport, idle_timeout_s=0.2)
     assert time.monotonic() - started < 3
 
 
@@ -73,13 +73,13 @@ async def test_a_refused_stream_raises_what_the_server_said(server: Server) -> N
     server.will(refuses(410, "Expired"), sends(b"<html>", status=502, content_type="text/html"))
 
     with pytest.raises(errors.Gone):
-        await _read(server.wire)
+        await _read(server.transport)
     with pytest.raises(errors.ServerError):
-        await _read(server.wire)
+        await _read(server.transport)
 
 
 async def test_a_stream_asks_for_no_compression(server: Server) -> None:
-    await _read(server.wire)
+    await _read(server.transport)
 
     assert server.seen[0].headers["Accept-Encoding"] == "identity"
 
@@ -95,7 +95,7 @@ async def test_a_server_that_never_begins_its_answer_times_out(
     server.will(never)
 
     with no_answer("timeout"):
-        await _read(server.wire, idle_timeout_s=20)
+        await _read(server.transport, idle_timeout_s=20)
 
 
 async def test_leaving_a_stream_closes_its_connection(server: Server) -> None:
@@ -115,7 +115,7 @@ async def test_leaving_a_stream_closes_its_connection(server: Server) -> None:
 
     server.will(answer)
 
-    async with server.wire.stream("/", idle_timeout_s=5) as lines:
+    async with server.transport.stream("/", idle_timeout_s=5) as lines:
         assert await anext(lines) == b"tick"
     async with asyncio.timeout(3):
         await ended.wait()
@@ -127,6 +127,6 @@ async def test_many_streams_leave_room_for_a_write(server: Server) -> None:
 
     async with contextlib.AsyncExitStack() as stack:
         for _ in range(120):
-            lines = await stack.enter_async_context(server.wire.stream("/", idle_timeout_s=20))
+            lines = await stack.enter_async_context(server.transport.stream("/", idle_timeout_s=20))
             assert await anext(lines) == b"one"
-        assert await server.wire.do("PATCH", "/x", timeout_s=5) == b"{}"
+        assert await server.transport.do("PATCH", "/x", timeout_s=5) == b"{}"

@@ -1,4 +1,4 @@
-"""The wire: what is sent, what is repeated, what is raised, what is counted."""
+"""The transport: what is sent, what is repeated, what is raised, what is counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ccm.base.throttle import TokenBucket
 from ccm.kube import credentials, errors
 from ccm.kube.credentials import Fixed
 from tests.handclock import HandClock
-from tests.unit.kube.wire import (
+from tests.unit.kube.proxy import (
     Server,
     connect,
     cuts,
@@ -33,8 +33,8 @@ def _metric(name: str, **labels: str) -> float:
 
 async def test_a_request_arrives_as_it_was_meant(server: Server) -> None:
     below_a_path = f"{server.url}/clusters/one/"
-    async with connect(below_a_path, credentials=Fixed(credentials.bearer("t"))) as wire:
-        body = await wire.do(
+    async with connect(below_a_path, credentials=Fixed(credentials.bearer("t"))) as transport:
+        body = await transport.do(
             "PATCH",
             "/api/v1/nodes/a%2Fb",
             query={"fieldSelector": "metadata.name=a,b c", "force": "true"},
@@ -65,8 +65,8 @@ async def test_compression_is_asked_for_unless_disabled(
 
     server.will(answer)
 
-    async with connect(server.url, disable_compression=disabled) as wire:
-        body = await wire.do("GET", "/")
+    async with connect(server.url, disable_compression=disabled) as transport:
+        body = await transport.do("GET", "/")
 
     assert body == b"plain"
     assert server.seen[0].headers["Accept-Encoding"] == expected
@@ -75,8 +75,8 @@ async def test_compression_is_asked_for_unless_disabled(
 async def test_nothing_is_sent_that_nobody_gave(server: Server) -> None:
     server.will(says({}, Set_Cookie="a=b"))
 
-    await server.wire.do("GET", "/")
-    await server.wire.do("GET", "/")
+    await server.transport.do("GET", "/")
+    await server.transport.do("GET", "/")
 
     assert not {"Authorization", "Content-Type", "Cookie"} & {*server.seen[1].headers}
 
@@ -84,10 +84,10 @@ async def test_nothing_is_sent_that_nobody_gave(server: Server) -> None:
 async def test_no_proxy_of_the_environment_is_used(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await server.wire.do("GET", "/")
+    await server.transport.do("GET", "/")
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    await server.wire.do("GET", "/")
+    await server.transport.do("GET", "/")
 
     assert len(server.seen) == 2
 
@@ -96,7 +96,7 @@ async def test_a_redirect_is_not_followed(server: Server) -> None:
     server.will(says({}, status=302, Location="/elsewhere"))
 
     with pytest.raises(errors.ApiError) as caught:
-        await server.wire.do("GET", "/")
+        await server.transport.do("GET", "/")
 
     assert caught.value.status == 302
     assert len(server.seen) == 1
@@ -107,7 +107,7 @@ async def test_429_with_retry_after_is_repeated_once_after_that_time(
 ) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
     host = server.url.removeprefix("http://")
-    await server.wire.do("PATCH", "/x", body=b"{}")
+    await server.transport.do("PATCH", "/x", body=b"{}")
 
     assert hand.naps == [1]
     assert [seen.body for seen in server.seen] == [b"{}", b"{}"]
@@ -136,7 +136,7 @@ async def test_other_answers_are_final(
     server.will(refuses(status, "Whatever", **headers))
 
     with pytest.raises(errors.ApiError) as caught:
-        await server.wire.do(method, "/x")
+        await server.transport.do(method, "/x")
 
     assert caught.value.status == status
     assert hand.naps == []
@@ -147,7 +147,7 @@ async def test_after_ten_repetitions_it_is_an_error(hand: HandClock, server: Ser
     server.will(*[refuses(503, "ServiceUnavailable", Retry_After="2")] * 20)
 
     with pytest.raises(errors.ServerError) as caught:
-        await server.wire.do("GET", "/x")
+        await server.transport.do("GET", "/x")
 
     assert caught.value.retry_after == 2
     assert len(server.seen) == 11
@@ -159,7 +159,7 @@ async def test_a_caller_may_forbid_repetition(server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
 
     with pytest.raises(errors.TooManyRequests):
-        await server.wire.do("POST", "/x", retry=False)
+        await server.transport.do("POST", "/x", retry=False)
 
     assert len(server.seen) == 1
 
@@ -167,7 +167,7 @@ async def test_a_caller_may_forbid_repetition(server: Server) -> None:
 async def test_each_attempt_takes_a_turn(hand: HandClock, server: Server) -> None:
     server.will(refuses(429, "TooManyRequests", Retry_After="1"))
     limiter = TokenBucket(qps=0.1, burst=1)
-    await server.wire.do("PATCH", "/x", limiter=limiter)
+    await server.transport.do("PATCH", "/x", limiter=limiter)
 
     assert hand.naps == [1, pytest.approx(9)]
 
@@ -175,7 +175,7 @@ async def test_each_attempt_takes_a_turn(hand: HandClock, server: Server) -> Non
 async def test_a_get_that_was_cut_is_repeated(hand: HandClock, server: Server) -> None:
     server.will(cuts, cuts)
 
-    assert await server.wire.do("GET", "/x") == b"{}"
+    assert await server.transport.do("GET", "/x") == b"{}"
 
     assert set(hand.naps) <= {1.0}
     assert len(server.seen) == 3
@@ -187,7 +187,7 @@ async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
     host = server.url.removeprefix("http://")
 
     with no_answer("reset"):
-        await server.wire.do("PATCH", "/x", body=b"{}")
+        await server.transport.do("PATCH", "/x", body=b"{}")
     assert len(server.seen) == 1
     failed = _metric("rest_client_requests_total", code="<error>", method="PATCH", host=host)
     assert failed == 1
@@ -197,16 +197,16 @@ async def test_a_write_that_was_cut_is_not_repeated(server: Server) -> None:
 async def test_an_answer_cut_in_the_middle_is_repeated(server: Server) -> None:
     server.will(streams(b"half an ans", then=cuts))
 
-    assert await server.wire.do("GET", "/x") == b"{}"
+    assert await server.transport.do("GET", "/x") == b"{}"
 
 
 async def test_refused_connections_are_not_repeated_here(hand: HandClock) -> None:
     async with serve() as gone:
         pass
 
-    async with connect(gone.url) as wire:
+    async with connect(gone.url) as transport:
         with no_answer("refused"):
-            await wire.do("GET", "/x")
+            await transport.do("GET", "/x")
 
     assert hand.naps == []
 
@@ -215,7 +215,7 @@ async def test_a_slow_answer_times_out(server: Server) -> None:
     server.will(streams(b"begun", hold=True))
 
     with no_answer("timeout"):
-        await server.wire.do("GET", "/x", timeout_s=0.1)
+        await server.transport.do("GET", "/x", timeout_s=0.1)
 
     assert len(server.seen) == 1
 
@@ -230,9 +230,9 @@ async def test_what_is_no_http_is_garbage() -> None:
     listening = await asyncio.start_server(talk, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
 
-    async with listening, connect(f"http://127.0.0.1:{port}") as wire:
+    async with listening, connect(f"http://127.0.0.1:{port}") as transport:
         with no_answer("garbage"):
-            await wire.do("GET", "/x")
+            await transport.do("GET", "/x")
 
 
 class Rotating:
@@ -267,20 +267,20 @@ async def test_a_401_is_repeated_once_with_another_credential(
 ) -> None:
     server.will(*[refuses(401, "Unauthorized")] * refusals)
 
-    async with connect(server.url, credentials=Rotating(*tokens)) as wire:
+    async with connect(server.url, credentials=Rotating(*tokens)) as transport:
         with (
             contextlib.nullcontext() if refusals < len(sent) else pytest.raises(errors.Unauthorized)
         ):
-            await wire.do("POST", "/x", body=b"{}")
+            await transport.do("POST", "/x", body=b"{}")
 
     assert [seen.headers["Authorization"] for seen in server.seen] == sent
     assert {seen.body for seen in server.seen} == {b"{}"}
 
 
 async def test_without_a_credential_nothing_is_sent(server: Server) -> None:
-    async with connect(server.url, credentials=Rotating()) as wire:
+    async with connect(server.url, credentials=Rotating()) as transport:
         with pytest.raises(errors.NoCredentials):
-            await wire.do("GET", "/x")
+            await transport.do("GET", "/x")
 
     assert server.seen == []
 
@@ -288,7 +288,7 @@ async def test_without_a_credential_nothing_is_sent(server: Server) -> None:
 async def test_durations_and_sizes_are_counted(server: Server) -> None:
     server.will(sends(b"12345"))
     host = server.url.removeprefix("http://")
-    await server.wire.do("POST", "/x", body=b"abc")
+    await server.transport.do("POST", "/x", body=b"abc")
 
     labels = {"verb": "POST", "host": host}
     assert _metric("rest_client_request_duration_seconds_count", **labels) == 1

@@ -26,7 +26,7 @@ from ccm.sandbox import ports
 from ccm.sandbox.realserver import write_kubeconfig
 from tests import pki
 from tests.unit.app.serving.api import Api
-from tests.unit.kube.wire import connect, serve
+from tests.unit.kube.proxy import connect, serve
 
 NOWHERE = "http://127.0.0.1:1"
 
@@ -161,9 +161,11 @@ async def test_what_says_how_to_ask_about_callers_is_followed(
     async with serve() as api, contextlib.AsyncExitStack() as stack:
         write_kubeconfig(file, url=api.url, token="first-token")
         flag = f"--authentication-kubeconfig={file}"
-        wire = await _transport(stack, "authentication-kubeconfig", context(connect(api.url), flag))
-        assert wire is not None
+        transport = await _transport(
+            stack, "authentication-kubeconfig", context(connect(api.url), flag)
+        )
+        assert transport is not None
         write_kubeconfig(file, url=api.url, token="another-token")
         async with asyncio.timeout(10):
-            while await wire.config.credentials.current() != bearer("another-token"):
+            while await transport.config.credentials.current() != bearer("another-token"):
                 await asyncio.sleep(0.01)

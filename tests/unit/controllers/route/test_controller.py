@@ -8,130 +8,128 @@ from ccm.cloud.errors import Unavailable
 from ccm.cloud.types import address
 from ccm.testing.clock import advance
 from tests.unit.controllers.cluster import moved
-from tests.unit.controllers.route.world import A, B, Stage, made, running, spread
+from tests.unit.controllers.route.world import A, B, Environment, made, running, spread
 
 pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.row("route-when-02")
 async def test_a_settled_cluster_costs_one_listing_now_and_one_in_ten_minutes() -> None:
-    async with running({"a": A}) as stage:
-        stage.cloud.log.clear()
-        stage.patches.clear()
+    async with running({"a": A}) as env:
+        env.cloud.log.clear()
+        env.patches.clear()
 
         await advance(590)
-        assert stage.cloud.log == []
+        assert env.cloud.log == []
         await advance(310)
 
-        assert stage.cloud.log == ["list"]
-        assert stage.conditions == []
+        assert env.cloud.log == ["list"]
+        assert env.conditions == []
 
 
 @pytest.mark.row("route-when-03")
 async def test_a_new_node_has_its_route_soon() -> None:
-    async with running() as stage:
+    async with running() as env:
         await advance(60)
-        stage.node("a", A)
+        env.node("a", A)
 
         await advance(0.5)
 
-        assert stage.cloud.present() == {("a", A)}
+        assert env.cloud.present() == {("a", A)}
 
 
 async def test_a_node_that_is_still_without_ranges_costs_no_listing() -> None:
-    async with running() as stage:
+    async with running() as env:
         await advance(60)
-        stage.cloud.log.clear()
-        stage.node("a")
+        env.cloud.log.clear()
+        env.node("a")
         await advance(5)
-        assert stage.cloud.log == []
+        assert env.cloud.log == []
 
-        stage.node("a", A)
+        env.node("a", A)
         await advance(0.5)
 
-        assert stage.cloud.changes() == [f"create a {A}"]
+        assert env.cloud.changes() == [f"create a {A}"]
 
 
 @pytest.mark.row("route-when-04")
 async def test_under_churn_there_is_at_most_one_listing_in_ten_seconds() -> None:
-    async with running() as stage:
+    async with running() as env:
         for number in range(100):
-            stage.node(f"n{number}", f"10.120.{number}.0/24")
+            env.node(f"n{number}", f"10.120.{number}.0/24")
             await advance(1)
 
-        gaps = [
-            late - early for early, late in zip(stage.cloud.at, stage.cloud.at[1:], strict=False)
-        ]
+        gaps = [late - early for early, late in zip(env.cloud.at, env.cloud.at[1:], strict=False)]
         assert min(gaps) >= 10
         assert len(gaps) >= 8
 
 
 @pytest.mark.row("route-when-01")
 async def test_a_fixed_period_is_kept_from_start_to_start_and_by_nothing_else() -> None:
-    async with running(latency_s=3.0, period_s=10.0, interval_s=1.0) as stage:
+    async with running(latency_s=3.0, period_s=10.0, interval_s=1.0) as env:
         await advance(5)
         for number in range(6):
-            stage.node(f"n{number}", f"10.120.{number}.0/24")
+            env.node(f"n{number}", f"10.120.{number}.0/24")
             await advance(10)
         await advance(4)
 
-        begin = stage.cloud.at[0]
-        assert [moment - begin for moment in stage.cloud.at] == [0, 10, 20, 30, 40, 50, 60]
-        assert len(stage.cloud.routes) == 6
+        begin = env.cloud.at[0]
+        assert [moment - begin for moment in env.cloud.at] == [0, 10, 20, 30, 40, 50, 60]
+        assert len(env.cloud.routes) == 6
 
 
 @pytest.mark.row("route-fail-05")
 async def test_a_call_that_hangs_holds_up_nothing_else() -> None:
-    async with running({"a": A, "b": B}, slow=[f"create a {A}"]) as stage:
-        assert stage.conditions == [("b", "False", "RouteCreated")]
+    async with running({"a": A, "b": B}, slow=[f"create a {A}"]) as env:
+        assert env.conditions == [("b", "False", "RouteCreated")]
 
-        stage.node("c", "10.120.2.0/24")
+        env.node("c", "10.120.2.0/24")
         await advance(30)
-        assert stage.cloud.present() == {("b", B), ("c", "10.120.2.0/24")}
-        assert stage.cloud.changes().count(f"create a {A}") == 1
+        assert env.cloud.present() == {("b", B), ("c", "10.120.2.0/24")}
+        assert env.cloud.changes().count(f"create a {A}") == 1
 
-        stage.cloud.open[f"create a {A}"].set()
+        env.cloud.open[f"create a {A}"].set()
         await advance(0)
-        assert stage.conditions[-1] == ("a", "False", "RouteCreated")
+        assert env.conditions[-1] == ("a", "False", "RouteCreated")
         await advance(700)
-        assert stage.cloud.changes().count(f"create a {A}") == 1
+        assert env.cloud.changes().count(f"create a {A}") == 1
 
 
 async def test_what_was_created_during_a_listing_counts_as_there() -> None:
     creation = f"create a {A}"
-    async with running({"a": A}, slow=[creation]) as stage:
-        stage.node("b", B)
-        await hold_listing(stage)
-        await end(stage, creation, "list")
+    async with running({"a": A}, slow=[creation]) as env:
+        env.node("b", B)
+        await hold_listing(env)
+        await end(env, creation, "list")
         await advance(60)
 
-        assert stage.cloud.changes().count(creation) == 1
-        assert ("a", "True", "NoRouteCreated") not in stage.conditions
+        assert env.cloud.changes().count(creation) == 1
+        assert ("a", "True", "NoRouteCreated") not in env.conditions
 
 
-async def end(stage: Stage, *calls: str) -> None:
+async def end(env: Environment, *calls: str) -> None:
     """Let calls that are held end, one after the other."""
     for call in calls:
-        stage.cloud.open[call].set()
+        env.cloud.open[call].set()
         await advance(1)
 
 
-async def hold_listing(stage: Stage) -> None:
+async def hold_listing(env: Environment) -> None:
     """Let the next comparison begin, and its listing take long."""
-    stage.cloud.slow.add("list")
+    env.cloud.slow.add("list")
     await advance(11)
 
 
 async def test_what_waited_for_a_call_that_ended_during_the_listing_is_done_soon() -> None:
     """Nobody else would ask for a comparison before the safety pass."""
     deletion = f"delete x {A}"
-    async with running(routes=[made("x", A)], slow=[deletion]) as stage:
-        stage.node("a", A)
-        await hold_listing(stage)
-        await end(stage, deletion, "list")
+    async with running(routes=[made("x", A)], slow=[deletion]) as env:
+        env.node("a", A)
+        await hold_listing(env)
+        await end(env, deletion, "list")
         await advance(60)
 
-        assert stage.cloud.present() == {("a", A)}
+        assert env.cloud.present() == {("a", A)}
 
 
 @pytest.mark.parametrize("listing_first", [False, True])
@@ -140,146 +138,146 @@ async def test_a_node_that_comes_back_during_the_deletion_of_its_route_gets_it_a
 ) -> None:
     """The listing still shows the route, which is gone a moment later."""
     first, second = f"delete a {A}", "list"
-    async with running(routes=[made("a", A)], slow=[first]) as stage:
-        stage.node("a", A)
-        await hold_listing(stage)
+    async with running(routes=[made("a", A)], slow=[first]) as env:
+        env.node("a", A)
+        await hold_listing(env)
         if listing_first:
             first, second = second, first
-        await end(stage, first)
-        assert stage.conditions == []
-        await end(stage, second)
+        await end(env, first)
+        assert env.conditions == []
+        await end(env, second)
         await advance(60)
 
-        assert stage.cloud.present() == {("a", A)}
-        assert stage.conditions == [("a", "False", "RouteCreated")]
+        assert env.cloud.present() == {("a", A)}
+        assert env.conditions == [("a", "False", "RouteCreated")]
 
 
 @pytest.mark.parametrize("listing_first", [False, True])
 async def test_a_route_whose_node_goes_during_its_creation_goes_too(listing_first: bool) -> None:
     """The listing does not show the route yet."""
     creation = f"create a {A}"
-    async with running({"a": A}, slow=[creation]) as stage:
-        stage.drop("a")
-        await hold_listing(stage)
-        await end(stage, *(("list", creation) if listing_first else (creation, "list")))
+    async with running({"a": A}, slow=[creation]) as env:
+        env.drop("a")
+        await hold_listing(env)
+        await end(env, *(("list", creation) if listing_first else (creation, "list")))
         await advance(60)
 
-        assert stage.cloud.changes() == [creation, f"delete a {A}"]
-        assert stage.cloud.present() == set()
+        assert env.cloud.changes() == [creation, f"delete a {A}"]
+        assert env.cloud.present() == set()
 
 
 @pytest.mark.row("route-when-07")
 @pytest.mark.parametrize("limit", [1, 7, 200])
 async def test_never_more_calls_at_once_than_allowed(limit: int) -> None:
-    async with running(spread(250), latency_s=1.0, concurrency=limit) as stage:
+    async with running(spread(250), latency_s=1.0, concurrency=limit) as env:
         await advance(300)
 
-        assert stage.cloud.most == limit
-        assert len(stage.cloud.routes) == 250
+        assert env.cloud.most == limit
+        assert len(env.cloud.routes) == 250
 
 
 @pytest.mark.row("route-compare-20")
 async def test_a_creation_waits_for_the_deletion_in_its_way() -> None:
     crossed = [made("b", A), made("a", B, "r1")]
-    async with running({"a": A, "b": B}, routes=crossed, latency_s=1.0) as stage:
+    async with running({"a": A, "b": B}, routes=crossed, latency_s=1.0) as env:
         await advance(5)
 
-        order = stage.cloud.changes()
+        order = env.cloud.changes()
         assert order.index(f"delete b {A}") < order.index(f"create a {A}")
-        assert stage.cloud.present() == {("a", A), ("b", B)}
+        assert env.cloud.present() == {("a", A), ("b", B)}
 
 
 @pytest.mark.row("route-compare-20")
 async def test_nothing_is_created_while_what_is_in_its_way_cannot_be_deleted() -> None:
     fault = {"delete": Unavailable("no")}
-    async with running({"a": A}, routes=[made("x", "10.120.0.0/25")], faults=fault) as stage:
+    async with running({"a": A}, routes=[made("x", "10.120.0.0/25")], faults=fault) as env:
         await advance(20)
-        assert not any(entry.startswith("create") for entry in stage.cloud.log)
-        assert stage.conditions == [("a", "True", "NoRouteCreated")]
-        stage.cloud.faults.clear()
+        assert not any(entry.startswith("create") for entry in env.cloud.log)
+        assert env.conditions == [("a", "True", "NoRouteCreated")]
+        env.cloud.faults.clear()
 
         await advance(60)
 
-        assert stage.cloud.present() == {("a", A)}
+        assert env.cloud.present() == {("a", A)}
 
 
 @pytest.mark.row("route-compare-21")
 async def test_a_node_without_ranges_keeps_its_routes_for_a_while() -> None:
-    async with running({"a": A}) as stage:
+    async with running({"a": A}) as env:
         await advance(60)
-        stage.node("a")
+        env.node("a")
         await advance(30)
-        assert stage.cloud.present() == {("a", A)}
-        stage.node("a", A)
+        assert env.cloud.present() == {("a", A)}
+        env.node("a", A)
         await advance(60)
 
-        assert stage.cloud.changes() == [f"create a {A}"]
-        assert stage.conditions == [("a", "False", "RouteCreated")]
+        assert env.cloud.changes() == [f"create a {A}"]
+        assert env.conditions == [("a", "False", "RouteCreated")]
 
 
 @pytest.mark.row("route-compare-21")
 async def test_a_node_without_ranges_for_long_loses_its_routes() -> None:
-    async with running({"a": A}) as stage:
+    async with running({"a": A}) as env:
         await advance(60)
-        stage.node("a")
+        env.node("a")
         await advance(65)
 
-        assert stage.cloud.routes == []
-        assert stage.conditions[-1] == ("a", "True", "NoRouteCreated")
+        assert env.cloud.routes == []
+        assert env.conditions[-1] == ("a", "True", "NoRouteCreated")
 
 
 async def test_a_deletion_is_thought_over_at_the_last_moment() -> None:
     routes = [made("x", A), made("back", B, "r1")]
-    async with running(routes=routes, slow=[f"delete x {A}"], concurrency=1) as stage:
-        stage.node("back", B)
-        stage.cloud.open[f"delete x {A}"].set()
+    async with running(routes=routes, slow=[f"delete x {A}"], concurrency=1) as env:
+        env.node("back", B)
+        env.cloud.open[f"delete x {A}"].set()
         await advance(30)
 
-        assert stage.cloud.changes() == [f"delete x {A}"]
-        assert stage.cloud.present() == {("back", B)}
+        assert env.cloud.changes() == [f"delete x {A}"]
+        assert env.cloud.present() == {("back", B)}
 
 
 @pytest.mark.parametrize("becomes", [None, "10.120.2.0/24"], ids=["gone", "of another range"])
 async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out(
     becomes: str | None,
 ) -> None:
-    async with running({"a": A, "b": B}, slow=[f"create a {A}"], concurrency=1) as stage:
+    async with running({"a": A, "b": B}, slow=[f"create a {A}"], concurrency=1) as env:
         if becomes is None:
-            stage.drop("b")
+            env.drop("b")
         else:
-            stage.node("b", becomes)
-        stage.cloud.open[f"create a {A}"].set()
+            env.node("b", becomes)
+        env.cloud.open[f"create a {A}"].set()
         await advance(30)
 
-        assert stage.cloud.changes() == [f"create a {A}"] + [f"create b {becomes}"] * bool(becomes)
+        assert env.cloud.changes() == [f"create a {A}"] + [f"create b {becomes}"] * bool(becomes)
 
 
 async def test_a_node_made_anew_gets_a_condition_of_its_own() -> None:
-    async with running({"a": A}) as stage:
-        stage.drop("a")
-        stage.node("a", A, uid="other")
+    async with running({"a": A}) as env:
+        env.drop("a")
+        env.node("a", A, uid="other")
         await advance(30)
 
-        assert stage.conditions == [("a", "False", "RouteCreated")] * 2
+        assert env.conditions == [("a", "False", "RouteCreated")] * 2
 
 
 async def test_a_condition_that_meets_a_conflict_is_written_later() -> None:
-    async with running() as stage:
-        stage.refuse = moved
-        stage.node("a", A)
+    async with running() as env:
+        env.refuse = moved
+        env.node("a", A)
         await advance(11)
-        assert stage.cloud.present() == {("a", A)}
-        assert stage.conditions == []
-        stage.refuse = lambda: None
+        assert env.cloud.present() == {("a", A)}
+        assert env.conditions == []
+        env.refuse = lambda: None
         await advance(10)
 
-        assert stage.conditions == [("a", "False", "RouteCreated")]
+        assert env.conditions == [("a", "False", "RouteCreated")]
 
 
 async def test_changed_addresses_delete_before_they_create() -> None:
     old = (address("InternalIP", "10.0.0.2"),)
     stale = made("a", A, enable_node_addresses=True, target_addresses=old)
-    async with running({"a": A}, routes=[stale]) as stage:
-        assert stage.cloud.changes() == [f"delete a {A}", f"create a {A}"]
-        (found,) = stage.cloud.routes
+    async with running({"a": A}, routes=[stale]) as env:
+        assert env.cloud.changes() == [f"delete a {A}", f"create a {A}"]
+        (found,) = env.cloud.routes
         assert found.target_addresses == (address("InternalIP", "10.0.0.1"),)

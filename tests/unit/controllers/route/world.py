@@ -78,7 +78,7 @@ class FakeRoutes:
         return {(route.target_node, route.destination_cidr) for route in self.routes}
 
 
-class Stage(Cluster):
+class Environment(Cluster):
     """A cluster whose nodes have Pod ranges, and its cloud."""
 
     def __init__(self) -> None:
@@ -125,24 +125,24 @@ async def running(
     faults: Mapping[str, Exception] | None = None,
     latency_s: float = 0.0,
     **settings: Any,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[Environment]:
     """The controller at work, over nodes with one range each and routes that were there."""
-    stage = Stage()
+    env = Environment()
     for name, cidr in (nodes or {}).items():
-        stage.node(name, cidr)
-    stage.cloud.routes, stage.cloud.slow = list(routes), set(slow)
-    stage.cloud.faults, stage.cloud.latency_s = dict(faults or {}), latency_s
+        env.node(name, cidr)
+    env.cloud.routes, env.cloud.slow = list(routes), set(slow)
+    env.cloud.faults, env.cloud.latency_s = dict(faults or {}), latency_s
     controller = RouteController(
-        nodes=stage.informer,
-        api=stage,
-        handle=Handle(Cloud(name="fake", routes=stage.cloud), cluster_name="c1"),
+        nodes=env.informer,
+        api=env,
+        handle=Handle(Cloud(name="fake", routes=env.cloud), cluster_name="c1"),
         ranges=RANGES,
-        events=stage,
+        events=env,
         settings=Settings(**timed(settings)),
         rng=random.Random(1),
     )
-    async with stage.running(controller.controller):
-        yield stage
+    async with env.running(controller.controller):
+        yield env
 
 
 def timed(settings: Mapping[str, Any]) -> dict[str, Any]:

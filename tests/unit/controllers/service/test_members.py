@@ -37,7 +37,7 @@ async def test_one_node_added_to_a_quiet_cluster_is_a_member_within_two_seconds(
 
 
 @pytest.mark.row("service-burst-01")
-async def test_a_crowd_of_nodes_costs_one_update() -> None:
+async def test_many_new_nodes_cost_one_update() -> None:
     async with served() as world:
         for number in range(100):
             world.node(f"n{number:03}")

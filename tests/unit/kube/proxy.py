@@ -58,7 +58,7 @@ class Server:
     seen: list[Seen] = field(default_factory=list)
     answers: deque[Answer] = field(default_factory=deque)
     peers: list[str] = field(default_factory=list)
-    wire: Transport = field(init=False)
+    transport: Transport = field(init=False)
 
     def will(self, *answers: Answer) -> None:
         self.answers.extend(answers)

@@ -14,20 +14,20 @@ from tests.faults import Action, Cut, Exchange, FaultProxy, Match, Reset, Rewrit
 from tests.faults.actions import Hold, Point, Respond
 from tests.scenario import harness
 
-Weather = Callable[[], Action]
+Fault = Callable[[], Action]
 """Makes the fault, afresh for each strike."""
 
 CLOUD_TIMEOUT = "2s"
 """How long the provider waits for one answer of the cloud; shorter than a strike that holds."""
 
 
-def _cloud_says(status: int, code: str, **headers: str) -> Weather:
+def _cloud_says(status: int, code: str, **headers: str) -> Fault:
     body = {"error": {"code": code, "message": "struck by the test", "request_id": "r"}}
     passed = {name.replace("_", "-"): text for name, text in headers.items()}
     return lambda: Respond(status, body, headers=passed)
 
 
-CLOUD: Mapping[str, Weather] = {
+CLOUD: Mapping[str, Fault] = {
     "500": _cloud_says(500, "internal"),
     "throttled": _cloud_says(429, "rate_limited", Retry_After="1"),
     "reset": Reset,
@@ -38,7 +38,7 @@ CLOUD: Mapping[str, Weather] = {
 }
 """Name -> what happens to a call to the cloud."""
 
-API: Mapping[str, Weather] = {
+API: Mapping[str, Fault] = {
     "500": lambda: harness.refusal(500),
     "throttled": lambda: harness.refusal(429, reason="TooManyRequests", Retry_After="1"),
     "conflict": lambda: harness.refusal(409, reason="Conflict"),
@@ -49,7 +49,7 @@ API: Mapping[str, Weather] = {
 }
 """Name -> what happens to a call to the API server."""
 
-API_SLOW: Mapping[str, Weather] = {
+API_SLOW: Mapping[str, Fault] = {
     "no answer": lambda: Hold(asyncio.Event()),
     "answer too late": lambda: Hold(asyncio.Event(), at=Point.TOOK_EFFECT),
 }
@@ -77,18 +77,18 @@ class Strike:
     """A fault that lies in wait.
 
     Args:
-        wire: where.
+        proxy: where.
         step: for which call.
         about: tells the calls about the object in question.
-        weather: what happens then.
+        fault: what happens then.
     """
 
     def __init__(
-        self, wire: FaultProxy, step: Step, about: Callable[[Exchange], bool], weather: Weather
+        self, proxy: FaultProxy, step: Step, about: Callable[[Exchange], bool], fault: Fault
     ) -> None:
-        self._wire = wire
+        self._proxy = proxy
         match = Match(method=step.method, path=step.path, where=about, stream=False)
-        self._rule: Rule = wire.on(match, weather(), nth=step.nth)
+        self._rule: Rule = proxy.on(match, fault(), nth=step.nth)
 
     @property
     def came(self) -> bool:

@@ -1,4 +1,4 @@
-"""A crowd: many nodes and many Services at once, and what a daemon does about them.
+"""Load: many nodes and many Services at once, and what a daemon does about them.
 
 Calls are counted twice, as the daemon logs them and as they reach the simulated cloud, and
 `Work.check` holds one against the other.
@@ -25,7 +25,7 @@ from ccm.model import Service, names
 from providers.sim import traffic, world_balancers
 from tests.faults import Exchange, Match
 from tests.scenario import harness
-from tests.scenario.harness import Daemon, Stage, wait_for
+from tests.scenario.harness import Daemon, Environment, wait_for
 
 SERVICES = "/api/v1/namespaces/default/services"
 SERVICE_WRITE = Match(write=True, path=f"^{SERVICES}")
@@ -36,7 +36,7 @@ FLAGS: Mapping[str, str] = {
     "concurrent-node-syncs": "64",
     "kube-api-qps": "10000",
     "kube-api-burst": "20000",
-    # The usual periods: what is counted is what the crowd costs, not the passing of time.
+    # The usual periods: what is counted is what the load costs, not the passing of time.
     "node-monitor-period": "5s",
     "node-status-update-frequency": "5m",
     "inventory-max-age": "10s",
@@ -46,23 +46,23 @@ FLAGS: Mapping[str, str] = {
 POD_RANGES = "10.128.0.0/9"
 
 PATIENCE_S = 240.0
-"""How long a crowd may take on a busy machine."""
+"""How long a load may take on a busy machine."""
 
 BURST_S = 2.5
 """After so long without a request, no burst of nodes is still going on."""
 
 LONGEST_S = 600
-"""How long a test with a crowd may take there; seconds."""
+"""How long a test with a load may take there; seconds."""
 
 _AT_ONCE = 32
 _LOOK_S = 0.25
 
 
-async def start(stage: Stage, *, flags: Mapping[str, str] = FLAGS) -> Daemon:
+async def start(env: Environment, *, flags: Mapping[str, str] = FLAGS) -> Daemon:
     """Start a daemon and wait, with patience, until its controllers work."""
     # The cloud lives in the process of the test, which has much to do.
-    stage.configure_cloud(timeout="60s")
-    daemon = await stage.start(flags=flags)
+    env.configure_cloud(timeout="60s")
+    daemon = await env.start(flags=flags)
     await daemon.says("became leader", within_s=PATIENCE_S)
     return daemon
 
@@ -78,32 +78,32 @@ async def in_parallel(work: Sequence[Callable[[], Awaitable[Any]]]) -> None:
     await asyncio.gather(*(one(do) for do in work))
 
 
-async def add_nodes(stage: Stage, hosts: Sequence[str], *, ranges: bool = False) -> None:
+async def add_nodes(env: Environment, hosts: Sequence[str], *, ranges: bool = False) -> None:
     """Machines in the cloud, and their nodes as healthy kubelets register them.
 
     Args:
-        stage: the stage.
+        env: the environment.
         hosts: names of both.
         ranges: whether each gets a range of `POD_RANGES`; 32,768 at most.
     """
     ready = names.STATUS_TRUE
     work: list[Callable[[], Awaitable[Any]]] = []
     for number, host in enumerate(hosts):
-        stage.machine(host)
+        env.machine(host)
         cidr = f"10.{128 + (number >> 8)}.{number & 255}.0/24"
         spec: dict[str, Any] = {"podCIDR": cidr, "podCIDRs": [cidr]} if ranges else {}
-        work.append(partial(stage.cluster.register, host, ready=ready, **spec))
+        work.append(partial(env.cluster.register, host, ready=ready, **spec))
     await in_parallel(work)
 
 
-async def routed(stage: Stage) -> None:
+async def routed(env: Environment) -> None:
     """Wait until every node says that it has its routes."""
     wanted = (names.CONDITION_NETWORK_UNAVAILABLE, names.STATUS_FALSE)
 
     async def cut_off() -> list[str]:
         return [
             node["metadata"]["name"]
-            for node in await stage.cluster.items(harness.NODES)
+            for node in await env.cluster.items(harness.NODES)
             if wanted not in [(each["type"], each["status"]) for each in conditions(node)]
         ]
 
@@ -129,58 +129,58 @@ def web(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-async def create(stage: Stage, body: Mapping[str, Any]) -> dict[str, Any]:
+async def create(env: Environment, body: Mapping[str, Any]) -> dict[str, Any]:
     """Create a Service; what it is then."""
-    return await stage.cluster.create(SERVICES, body)
+    return await env.cluster.create(SERVICES, body)
 
 
-async def add_services(stage: Stage, services: Sequence[str]) -> None:
+async def add_services(env: Environment, services: Sequence[str]) -> None:
     """Services that want a load balancer each."""
-    await in_parallel([partial(create, stage, web(name)) for name in services])
+    await in_parallel([partial(create, env, web(name)) for name in services])
 
 
-async def disperse(stage: Stage) -> None:
+async def remove(env: Environment) -> None:
     """Remove nodes, Services and events; one by one would take too long for the next test."""
     lifted = {"metadata": {"finalizers": None}}
-    services = await services_of_people(stage)
+    services = await services_of_people(env)
     held = [name for name, one in services.items() if one["metadata"].get("finalizers")]
-    await in_parallel([partial(edit, stage, name, lifted) for name in held])
-    await in_parallel([partial(delete, stage, name) for name in services])
+    await in_parallel([partial(edit, env, name, lifted) for name in held])
+    await in_parallel([partial(delete, env, name) for name in services])
     for path in (harness.NODES, "/api/v1/namespaces/default/events"):
-        await stage.cluster.delete(path)
+        await env.cluster.delete(path)
 
 
-async def services_of_people(stage: Stage) -> dict[str, dict[str, Any]]:
+async def services_of_people(env: Environment) -> dict[str, dict[str, Any]]:
     """All Services by name, but the one that stands for the API server and is its own."""
-    found = {each["metadata"]["name"]: each for each in await stage.cluster.items(SERVICES)}
+    found = {each["metadata"]["name"]: each for each in await env.cluster.items(SERVICES)}
     found.pop("kubernetes", None)
     return found
 
 
-async def edit(stage: Stage, name: str, patch: Mapping[str, Any]) -> None:
+async def edit(env: Environment, name: str, patch: Mapping[str, Any]) -> None:
     """Merge-patch a Service."""
-    await stage.cluster.patch(f"{SERVICES}/{name}", patch, kind="merge")
+    await env.cluster.patch(f"{SERVICES}/{name}", patch, kind="merge")
 
 
-async def delete(stage: Stage, name: str) -> None:
+async def delete(env: Environment, name: str) -> None:
     """Delete a Service; its finalizers may hold it."""
-    await stage.cluster.delete(f"{SERVICES}/{name}")
+    await env.cluster.delete(f"{SERVICES}/{name}")
 
 
-async def objects(stage: Stage) -> dict[str, Any]:
+async def objects(env: Environment) -> dict[str, Any]:
     """All nodes and Services as they are, by kind and name."""
-    nodes = await stage.cluster.items(harness.NODES)
+    nodes = await env.cluster.items(harness.NODES)
     return {
         **{f"node {each['metadata']['name']}": each for each in nodes},
-        **{f"service {name}": each for name, each in (await services_of_people(stage)).items()},
+        **{f"service {name}": each for name, each in (await services_of_people(env)).items()},
     }
 
 
-async def balancer_of(stage: Stage, name: str) -> world_balancers.Balancer:
+async def balancer_of(env: Environment, name: str) -> world_balancers.Balancer:
     """A Service's load balancer in the cloud."""
-    service = await stage.cluster.get(f"{SERVICES}/{name}")
+    service = await env.cluster.get(f"{SERVICES}/{name}")
     assert service is not None
-    return balancers(stage)[balancer_name(service)]
+    return balancers(env)[balancer_name(service)]
 
 
 def named(prefix: str, count: int) -> list[str]:
@@ -188,34 +188,36 @@ def named(prefix: str, count: int) -> list[str]:
     return [f"{prefix}-{number:04}" for number in range(count)]
 
 
-def balancers(stage: Stage) -> dict[str, world_balancers.Balancer]:
+def balancers(env: Environment) -> dict[str, world_balancers.Balancer]:
     """What the cloud holds, by name."""
-    return {each.name: each for each in stage.cloud.worlds.balancers.list()}
+    return {each.name: each for each in env.cloud.worlds.balancers.list()}
 
 
-def with_latency(stage: Stage, seconds: float) -> None:
+def with_latency(env: Environment, seconds: float) -> None:
     """Every call to the cloud takes so long from now on."""
-    settings: traffic.Settings = stage.cloud.settings
-    stage.cloud.change_settings(msgspec.structs.replace(settings, latency_s=seconds))
+    settings: traffic.Settings = env.cloud.settings
+    env.cloud.change_settings(msgspec.structs.replace(settings, latency_s=seconds))
 
 
-async def settled(stage: Stage, *, services: int, members: int, but: Sequence[str] = ()) -> None:
+async def settled(
+    env: Environment, *, services: int, members: int, but: Sequence[str] = ()
+) -> None:
     """Wait until every Service shows the address of a load balancer with all members.
 
     Args:
-        stage: the stage.
+        env: the environment.
         services: how many want a load balancer.
         members: how many each has.
         but: names of Services that ask for one and shall not get it.
     """
 
     async def unsettled() -> list[str]:
-        held = balancers(stage)
+        held = balancers(env)
         found = [] if len(held) == services else [f"{len(held)} load balancers"]
         found += [name for name, one in held.items() if len(one.members) != members]
         return found or [
             service["metadata"]["name"]
-            for service in await stage.cluster.items(SERVICES)
+            for service in await env.cluster.items(SERVICES)
             if service["spec"]["type"] == "LoadBalancer"
             and service["metadata"]["name"] not in but
             and not shows_address(service, held)
@@ -245,44 +247,44 @@ def ingress(service: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 async def started(
-    stage: Stage, *operations: str, flags: Mapping[str, str], quiet_s: float = 1.5
+    env: Environment, *operations: str, flags: Mapping[str, str], quiet_s: float = 1.5
 ) -> tuple[Daemon, Work]:
     """Start a daemon and wait until it has made these calls, and then nothing for so long."""
-    calls, written = len(stage.calls()), len(writes(stage))
-    daemon = await start(stage, flags=flags)
-    work = Work(stage=stage, daemon=daemon, first_call=calls, first_write=written, first_line=0)
+    calls, written = len(env.calls()), len(writes(env))
+    daemon = await start(env, flags=flags)
+    work = Work(env=env, daemon=daemon, first_call=calls, first_write=written, first_line=0)
 
     async def asked() -> bool:
         return work.calls.keys() >= {*operations}
 
     await wait_for(asked, f"calls of {operations}", within_s=PATIENCE_S)
-    await quiet(stage, for_s=quiet_s)
+    await quiet(env, for_s=quiet_s)
     return daemon, work
 
 
-async def quiet(stage: Stage, *, for_s: float = 1.5) -> None:
+async def quiet(env: Environment, *, for_s: float = 1.5) -> None:
     """Wait until neither the cloud nor the API server is asked for anything by a daemon.
 
     Watches and the Lease apart: they are never quiet.
     """
 
     async def pause() -> bool:
-        before = _asked(stage)
+        before = _asked(env)
         await asyncio.sleep(for_s)
-        return _asked(stage) == before
+        return _asked(env) == before
 
     await wait_for(pause, f"quiet for {for_s} s", within_s=PATIENCE_S)
 
 
-def _asked(stage: Stage) -> int:
-    return len(stage.calls()) + len(writes(stage))
+def _asked(env: Environment) -> int:
+    return len(env.calls()) + len(writes(env))
 
 
-def writes(stage: Stage) -> list[Exchange]:
+def writes(env: Environment) -> list[Exchange]:
     """What daemons wrote, their Lease and the events about it apart."""
     return [
         exchange
-        for exchange in stage.writes(Match(write=True))
+        for exchange in env.writes(Match(write=True))
         if "/leases" not in exchange.path and b'"Lease"' not in exchange.body
     ]
 
@@ -291,20 +293,20 @@ def writes(stage: Stage) -> list[Exchange]:
 class Work:
     """What one daemon did since `begin`; take it when all is quiet."""
 
-    stage: Stage
+    env: Environment
     daemon: Daemon
     first_call: int
     first_write: int
     first_line: int
 
     @classmethod
-    def begin(cls, stage: Stage, daemon: Daemon) -> Self:
+    def begin(cls, env: Environment, daemon: Daemon) -> Self:
         """Count from now on."""
         return cls(
-            stage=stage,
+            env=env,
             daemon=daemon,
-            first_call=len(stage.calls()),
-            first_write=len(writes(stage)),
+            first_call=len(env.calls()),
+            first_write=len(writes(env)),
             first_line=len(daemon.lines()),
         )
 
@@ -332,13 +334,13 @@ class Work:
         """Calls that reached the cloud, by operation; `find_balancer` looks one up by name."""
         return Counter(
             "find_balancer" if "name=" in call.path and "balancers" in call.path else call.operation
-            for call in self.stage.calls()[self.first_call :]
+            for call in self.env.calls()[self.first_call :]
         )
 
     @property
     def writes(self) -> Counter[str]:
         """Writes by resource."""
-        found = writes(self.stage)[self.first_write :]
+        found = writes(self.env)[self.first_write :]
         return Counter(_resource(exchange.path) for exchange in found)
 
     def check(self) -> None:
@@ -365,10 +367,10 @@ def _resource(path: str) -> str:
     )
 
 
-async def warnings(stage: Stage, service: str, about: str = "") -> list[str]:
+async def warnings(env: Environment, service: str, about: str = "") -> list[str]:
     """The texts of the Warning events about a Service that contain these words."""
     return [
         event["message"]
-        for event in await stage.cluster.events(service)
+        for event in await env.cluster.events(service)
         if event["type"] == names.WARNING and about in event["message"]
     ]

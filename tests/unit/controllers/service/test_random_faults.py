@@ -22,7 +22,7 @@ LONGEST_S = 1500.0
 """All back-offs are over by then."""
 
 
-class Weather:
+class Faults:
     """Random changes of one world."""
 
     def __init__(self, world: World, rng: random.Random) -> None:
@@ -50,7 +50,7 @@ class Weather:
             self.cache_goes_on,
         ]
 
-    async def blow(self) -> None:
+    async def strike(self) -> None:
         """One change of something, and a while."""
         change, name = self.rng.choice(self.changes), self.rng.choice(SERVICES)
         self.log.append(f"{change.__name__} {name}")
@@ -58,7 +58,7 @@ class Weather:
         self.world.balancers.seconds = self.rng.choice(SLOW_S)
         await self.world.pass_time(self.rng.choice(PAUSES_S))
 
-    async def calm_down(self) -> None:
+    async def end(self) -> None:
         """No trouble any more; who waits for others' finalizers gets on."""
         world = self.world
         self.cloud_recovers("")
@@ -145,11 +145,11 @@ class Weather:
 async def test_the_end_is_what_is_wanted(seed: int) -> None:
     rng = random.Random(seed)
     world = World(digests=rng.random() < 0.5, cloud={"always_ensure_deleted": rng.random() < 0.5})
-    weather = Weather(world, rng)
+    faults = Faults(world, rng)
     async with world.running(workers=rng.choice((1, 2, 4))):
         for _ in range(rng.randint(10, 60)):
-            await weather.blow()
-        await weather.calm_down()
+            await faults.strike()
+        await faults.end()
 
     members = tuple(sorted(node.name for node in world.nodes.store.list()))
     bodies = list(world.objects.values())
@@ -160,7 +160,7 @@ async def test_the_end_is_what_is_wanted(seed: int) -> None:
     marked = [body for body in bodies if F in (body["metadata"].get("finalizers") or ())]
     stuck = [body for body in bodies if body["metadata"].get("deletionTimestamp")]
 
-    assert held == wanted, weather.log
-    assert shown == served, weather.log
-    assert marked == served, weather.log
-    assert stuck == [], weather.log
+    assert held == wanted, faults.log
+    assert shown == served, faults.log
+    assert marked == served, faults.log
+    assert stuck == [], faults.log

@@ -1,4 +1,4 @@
-"""Pod routes in bad weather: whatever fails once, each node has its route in the end."""
+"""Pod routes under faults: whatever fails once, each node has its route in the end."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ccm.controllers.route.manifest import MANIFEST as ROUTE
 from ccm.model import names
 from providers.sim import world, world_routes
 from tests.faults import Cut, Exchange, FaultProxy, Match
-from tests.scenario import crowd, harness, weather
-from tests.scenario.harness import Daemon, Stage, wait_for
-from tests.scenario.weather import Step, Strike, Weather
+from tests.scenario import faults, harness, load
+from tests.scenario.faults import Fault, Step, Strike
+from tests.scenario.harness import Daemon, Environment, wait_for
 
 pytestmark = pytest.mark.timeout(200)  # a busy machine is slow
 
@@ -43,7 +43,7 @@ class Case:
     number: int
     step: Step
     kind: str
-    weather: Weather
+    fault: Fault
 
     @property
     def name(self) -> str:
@@ -56,11 +56,11 @@ class Case:
         return f"10.244.{self.number}.0/24"
 
 
-def cases(*steps: tuple[Step, Mapping[str, Weather]]) -> list[Case]:
+def cases(*steps: tuple[Step, Mapping[str, Fault]]) -> list[Case]:
     """Each call with each fault."""
-    pairs = [(step, kind, fault) for step, faults in steps for kind, fault in faults.items()]
+    pairs = [(step, kind, fault) for step, kinds in steps for kind, fault in kinds.items()]
     return [
-        Case(number=number, step=step, kind=kind, weather=fault)
+        Case(number=number, step=step, kind=kind, fault=fault)
         for number, (step, kind, fault) in enumerate(pairs)
     ]
 
@@ -68,9 +68,9 @@ def cases(*steps: tuple[Step, Mapping[str, Weather]]) -> list[Case]:
 class Stay:
     """A node while it is in the cluster, and the fault that waits for it."""
 
-    def __init__(self, stage: Stage, case: Case) -> None:
+    def __init__(self, env: Environment, case: Case) -> None:
         self.case = case
-        self._stage = stage
+        self._env = env
         self._machine: world.Instance | None = None
         self._strike: Strike | None = None
 
@@ -78,21 +78,21 @@ class Stay:
         """The node comes with a range, and gets its route."""
         case = self.case
         if case.step is CREATE:
-            self._arm(self._stage.cloud_wire, lambda one: case.cidr.encode() in one.body)
+            self._arm(self._env.cloud_proxy, lambda one: case.cidr.encode() in one.body)
         elif case.step is CONDITION:
-            self._arm(self._stage.wire, lambda one: f"/{case.name}/" in one.path)
-        self._machine = self._stage.machine(case.name)
-        await self._stage.cluster.register(
+            self._arm(self._env.proxy, lambda one: f"/{case.name}/" in one.path)
+        self._machine = self._env.machine(case.name)
+        await self._env.cluster.register(
             case.name, ready=names.STATUS_TRUE, podCIDR=case.cidr, podCIDRs=[case.cidr], taints=[]
         )
         await wait_for(self.is_routed, f"{case.name} has its route", within_s=PATIENCE_S)
 
     async def leave(self) -> None:
         """The node goes, and its route too."""
-        (route,) = (one.id for one in routes(self._stage) if one.destination == self.case.cidr)
+        (route,) = (one.id for one in routes(self._env) if one.destination == self.case.cidr)
         if self.case.step is DELETE:
-            self._arm(self._stage.cloud_wire, lambda one: one.path.endswith(f"/{route}"))
-        await self._stage.cluster.delete(f"{harness.NODES}/{self.case.name}")
+            self._arm(self._env.cloud_proxy, lambda one: one.path.endswith(f"/{route}"))
+        await self._env.cluster.delete(f"{harness.NODES}/{self.case.name}")
         await wait_for(self._is_unrouted, f"{self.case.name} has no route", within_s=PATIENCE_S)
 
     def check(self) -> None:
@@ -102,24 +102,24 @@ class Stay:
     async def is_routed(self) -> bool:
         """Whether the cloud has the one route, to the right machine, and the node says so."""
         assert self._machine is not None
-        targets = [one.target for one in routes(self._stage) if one.destination == self.case.cidr]
-        return targets == [self._machine.id] and await network_works(self._stage, self.case.name)
+        targets = [one.target for one in routes(self._env) if one.destination == self.case.cidr]
+        return targets == [self._machine.id] and await network_works(self._env, self.case.name)
 
     async def _is_unrouted(self) -> bool:
-        return all(one.destination != self.case.cidr for one in routes(self._stage))
+        return all(one.destination != self.case.cidr for one in routes(self._env))
 
-    def _arm(self, wire: FaultProxy, about: Callable[[Exchange], bool]) -> None:
-        self._strike = Strike(wire, self.case.step, about, self.case.weather)
+    def _arm(self, proxy: FaultProxy, about: Callable[[Exchange], bool]) -> None:
+        self._strike = Strike(proxy, self.case.step, about, self.case.fault)
 
 
-def routes(stage: Stage) -> Sequence[world_routes.Route]:
+def routes(env: Environment) -> Sequence[world_routes.Route]:
     """What the cloud holds."""
-    return stage.cloud.worlds.routes.list()
+    return env.cloud.worlds.routes.list()
 
 
-async def network_works(stage: Stage, name: str) -> bool:
+async def network_works(env: Environment, name: str) -> bool:
     """Whether the node's NetworkUnavailable condition is False."""
-    node = await stage.cluster.node(name)
+    node = await env.cluster.node(name)
     conditions = node["status"]["conditions"] if node is not None else []
     return any(
         one["type"] == names.CONDITION_NETWORK_UNAVAILABLE and one["status"] == "False"
@@ -127,56 +127,54 @@ async def network_works(stage: Stage, name: str) -> bool:
     )
 
 
-async def begin(stage: Stage, **flags: str) -> Daemon:
+async def begin(env: Environment, **flags: str) -> Daemon:
     """A daemon that leads and has compared once."""
-    stage.configure_cloud(timeout=weather.CLOUD_TIMEOUT)
-    daemon = await stage.start(flags={**FLAGS, **flags})
+    env.configure_cloud(timeout=faults.CLOUD_TIMEOUT)
+    daemon = await env.start(flags={**FLAGS, **flags})
     await daemon.says("became leader", within_s=PATIENCE_S)
-    await stage.cloud_wire.wait_for(Match(method="GET", path=LIST.path), timeout_s=PATIENCE_S)
+    await env.cloud_proxy.wait_for(Match(method="GET", path=LIST.path), timeout_s=PATIENCE_S)
     return daemon
 
 
-async def stay(stage: Stage, chosen: Sequence[Case]) -> None:
+async def stay(env: Environment, chosen: Sequence[Case]) -> None:
     """Let one node for each case come and go, all of them at once."""
-    await begin(stage)
-    stays = [Stay(stage, case) for case in chosen]
+    await begin(env)
+    stays = [Stay(env, case) for case in chosen]
     await asyncio.gather(*(one.enter() for one in stays))
-    created = sum(call.status == 201 for call in stage.calls("create_route"))
+    created = sum(call.status == 201 for call in env.calls("create_route"))
     assert created == len(stays), "a route was made twice"
     await asyncio.gather(*(one.leave() for one in stays))
 
     for one in stays:
         one.check()
-    await crowd.quiet(stage, for_s=0.7)
-    assert list(routes(stage)) == []
+    await load.quiet(env, for_s=0.7)
+    assert list(routes(env)) == []
 
 
-async def test_each_call_about_a_route_fails_once(stage: Stage) -> None:
+async def test_each_call_about_a_route_fails_once(env: Environment) -> None:
     """Every node gets its route and its condition, and every route goes with its node."""
-    await stay(
-        stage, cases((CREATE, weather.CLOUD), (DELETE, weather.CLOUD), (CONDITION, weather.API))
-    )
+    await stay(env, cases((CREATE, faults.CLOUD), (DELETE, faults.CLOUD), (CONDITION, faults.API)))
 
 
 @pytest.mark.soak
-async def test_each_condition_is_not_answered_once(stage: Stage) -> None:
+async def test_each_condition_is_not_answered_once(env: Environment) -> None:
     """As above, where the API server keeps the daemon waiting for as long as it will wait."""
-    await stay(stage, cases((CONDITION, weather.API_SLOW)))
+    await stay(env, cases((CONDITION, faults.API_SLOW)))
 
 
-async def test_each_listing_fails_once(stage: Stage) -> None:
+async def test_each_listing_fails_once(env: Environment) -> None:
     """Without a listing nothing is made and nothing deleted; after it all is as it should be."""
-    await begin(stage)
-    settled = Stay(stage, Case(number=200, step=LIST, kind="settled", weather=Cut))
+    await begin(env)
+    settled = Stay(env, Case(number=200, step=LIST, kind="settled", fault=Cut))
     await settled.enter()
 
     for number, kind in enumerate(("500", "throttled", "no answer", "garbage")):
-        fault = weather.CLOUD[kind]
-        struck = Strike(stage.cloud_wire, LIST, lambda _: True, fault)
-        newcomer = Stay(stage, Case(number=number, step=LIST, kind=kind, weather=fault))
+        fault = faults.CLOUD[kind]
+        struck = Strike(env.cloud_proxy, LIST, lambda _: True, fault)
+        newcomer = Stay(env, Case(number=number, step=LIST, kind=kind, fault=fault))
         await newcomer.enter()
         assert struck.came, kind
         assert await settled.is_routed()
 
-    await crowd.quiet(stage, for_s=0.7)
-    assert stage.calls("delete_route") == []
+    await load.quiet(env, for_s=0.7)
+    assert env.calls("delete_route") == []

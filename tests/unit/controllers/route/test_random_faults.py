@@ -23,29 +23,29 @@ SOON_S = 90.0
 async def test_routes_are_right_soon_after(seed: int) -> None:
     rng = random.Random(seed)
     log = []
-    async with running(concurrency=rng.choice((1, 2, 200))) as stage:
+    async with running(concurrency=rng.choice((1, 2, 200))) as env:
         for _ in range(rng.randint(5, 40)):
             name, cidrs = rng.choice(NODES), rng.sample(CIDRS, rng.choice((0, 1, 1, 1, 1, 2)))
             log.append(f"{elapsed_s():.1f} {name} {cidrs}")
             if cidrs:
-                stage.node(name, *cidrs, ip=f"10.0.0.{rng.randint(1, 3)}")
+                env.node(name, *cidrs, ip=f"10.0.0.{rng.randint(1, 3)}")
             else:
-                stage.drop(name)
-            stage.cloud.latency_s = rng.choice(LATENCIES_S)
+                env.drop(name)
+            env.cloud.latency_s = rng.choice(LATENCIES_S)
             await advance(rng.choice(PAUSES_S))
-        stage.cloud.latency_s = 0
+        env.cloud.latency_s = 0
         await advance(SOON_S)
 
-        nodes = stage.informer.store.list()
+        nodes = env.informer.store.list()
         wanted = {(node.name, cidr) for node in nodes for cidr in node.spec.pod_cidrs or ()}
         conditions = [
             (condition.status, condition.reason)
             for node in nodes
             for condition in node.status.conditions or ()
         ]
-        assert stage.cloud.present() == wanted, log
-        assert len(stage.cloud.routes) == len(wanted), log
+        assert env.cloud.present() == wanted, log
+        assert len(env.cloud.routes) == len(wanted), log
         assert conditions == [("False", "RouteCreated")] * len(nodes), log
-        calls = len(stage.cloud.log)
+        calls = len(env.cloud.log)
         await advance(400)
-        assert len(stage.cloud.log) == calls, log
+        assert len(env.cloud.log) == calls, log

@@ -8,9 +8,9 @@ import pytest
 
 from ccm.model import names
 from tests import servers
-from tests.scenario import crowd
-from tests.scenario.crowd import SERVICES, warnings
-from tests.scenario.harness import Daemon, Stage, wait_for
+from tests.scenario import load
+from tests.scenario.harness import Daemon, Environment, wait_for
+from tests.scenario.load import SERVICES, warnings
 from tests.scenario.plugin import install
 
 PROVIDER = '''
@@ -72,62 +72,62 @@ PATIENCE_S = 100.0
 """A busy machine is slow; a hang lasts an hour."""
 
 
-async def has_address(stage: Stage, name: str) -> bool:
+async def has_address(env: Environment, name: str) -> bool:
     """Whether a Service shows one."""
-    service = await stage.cluster.get(f"{SERVICES}/{name}")
-    return service is not None and bool(crowd.ingress(service))
+    service = await env.cluster.get(f"{SERVICES}/{name}")
+    return service is not None and bool(load.ingress(service))
 
 
-async def begin(stage: Stage, **flags: str) -> Daemon:
+async def begin(env: Environment, **flags: str) -> Daemon:
     """A daemon with one worker for all Services."""
-    env = install(stage.folder, "stubborn", PROVIDER)
-    daemon = await stage.start(flags={**ONE_WORKER, **flags}, env=env)
+    variables = install(env.folder, "stubborn", PROVIDER)
+    daemon = await env.start(flags={**ONE_WORKER, **flags}, env=variables)
     await daemon.says("became leader", within_s=PATIENCE_S)
     return daemon
 
 
 @servers.only_builtin
-async def test_services_behind_one_that_hangs_are_served(stage: Stage) -> None:
+async def test_services_behind_one_that_hangs_are_served(env: Environment) -> None:
     """The one worker goes on; the Service that hangs is left alone, and says so."""
-    daemon = await begin(stage)
+    daemon = await begin(env)
     for name in ("deaf", "silent", "thread"):
-        await crowd.create(stage, crowd.web(name))
-    await stage.wire.wait_for(crowd.SERVICE_WRITE, count=3, timeout_s=PATIENCE_S)
-    await crowd.create(stage, crowd.web("fine"))
+        await load.create(env, load.web(name))
+    await env.proxy.wait_for(load.SERVICE_WRITE, count=3, timeout_s=PATIENCE_S)
+    await load.create(env, load.web("fine"))
 
-    await wait_for(lambda: has_address(stage, "fine"), "fine is served", within_s=PATIENCE_S)
-    service = await stage.cluster.get(f"{SERVICES}/deaf")
+    await wait_for(lambda: has_address(env, "fine"), "fine is served", within_s=PATIENCE_S)
+    service = await env.cluster.get(f"{SERVICES}/deaf")
     assert service is not None
     left = "cloud call does not end although it was cancelled, going on without it"
     line = await daemon.says(left, subject=service["metadata"]["uid"], within_s=PATIENCE_S)
     assert line["operation"] == "ensure_load_balancer"
     for name in ("deaf", "silent", "thread"):
-        warned = partial(warnings, stage, name)
+        warned = partial(warnings, env, name)
         await wait_for(warned, f"{name} is warned", within_s=PATIENCE_S)
 
     # It is not ensured a second time beside the first, nor deleted under its hands.
-    await crowd.delete(stage, "deaf")
+    await load.delete(env, "deaf")
 
     async def refused() -> bool:
-        said = await stage.cluster.events("deaf", names.REASON_SYNC_BALANCER_FAILED)
+        said = await env.cluster.events("deaf", names.REASON_SYNC_BALANCER_FAILED)
         return any("has not ended yet" in event["message"] for event in said)
 
     await wait_for(refused, "deaf is not touched", within_s=PATIENCE_S)
-    assert await stage.cluster.get(f"{SERVICES}/deaf") is not None
+    assert await env.cluster.get(f"{SERVICES}/deaf") is not None
     assert len(daemon.lines(left, subject=service["metadata"]["uid"])) == 1
 
     assert await daemon.stop() == 0
     await daemon.says("cloud calls do not end, leaving without them", calls=2)
-    assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
+    assert (await env.cluster.lease()).get("holderIdentity", "") == ""
 
 
 @servers.only_builtin
 @pytest.mark.parametrize("kind", ["deaf", "thread", pytest.param("silent", marks=pytest.mark.soak)])
-async def test_stopping_during_a_call_that_hangs(stage: Stage, kind: str) -> None:
+async def test_stopping_during_a_call_that_hangs(env: Environment, kind: str) -> None:
     """The daemon gives the Lease back and ends in time, with the call still under way."""
-    daemon = await begin(stage, **{"cloud-call-timeout": "10m"})
-    await crowd.create(stage, crowd.web(kind))
-    await stage.wire.wait_for(crowd.SERVICE_WRITE, timeout_s=PATIENCE_S, answered=True)
+    daemon = await begin(env, **{"cloud-call-timeout": "10m"})
+    await load.create(env, load.web(kind))
+    await env.proxy.wait_for(load.SERVICE_WRITE, timeout_s=PATIENCE_S, answered=True)
 
     assert await daemon.stop() == 0
-    assert (await stage.cluster.lease()).get("holderIdentity", "") == ""
+    assert (await env.cluster.lease()).get("holderIdentity", "") == ""

@@ -1,4 +1,4 @@
-"""Load balancers in bad weather: whatever fails once, the end is as if nothing had failed."""
+"""Load balancers under faults: whatever fails once, the end is as if nothing had failed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ccm.controllers.service.manifest import MANIFEST as SERVICE
 from ccm.model import names
 from providers.sim import world_balancers
 from tests.faults import Cut, Delay, Exchange, Match
-from tests.scenario import crowd, harness, weather
-from tests.scenario.crowd import SERVICES
-from tests.scenario.harness import Daemon, Stage, wait_for
-from tests.scenario.weather import Step, Strike, Weather
+from tests.scenario import faults, harness, load
+from tests.scenario.faults import Fault, Step, Strike
+from tests.scenario.harness import Daemon, Environment, wait_for
+from tests.scenario.load import SERVICES
 
 pytestmark = pytest.mark.timeout(200)  # a busy machine is slow
 
@@ -67,7 +67,7 @@ class Case:
     phase: str
     step: Step
     kind: str
-    weather: Weather
+    fault: Fault
     on_api: bool = False
     given: str = ""
 
@@ -83,30 +83,30 @@ class Case:
 def cases(*phases: str) -> list[Case]:
     """Each call of these phases with each fault on the way to the cloud."""
     return [
-        Case(phase=phase, step=step, kind=kind, weather=fault)
+        Case(phase=phase, step=step, kind=kind, fault=fault)
         for phase in phases
         for step in CLOUD_STEPS[phase]
-        for kind, fault in weather.CLOUD.items()
+        for kind, fault in faults.CLOUD.items()
     ]
 
 
-def api_cases(faults: Mapping[str, Weather]) -> list[Case]:
+def api_cases(kinds: Mapping[str, Fault]) -> list[Case]:
     """Each write with each fault on the way to the API server."""
     return [
-        Case(phase=phase, step=step, kind=kind, weather=fault, on_api=True)
+        Case(phase=phase, step=step, kind=kind, fault=fault, on_api=True)
         for phase, steps in API_STEPS.items()
         for step in steps
-        for kind, fault in faults.items()
+        for kind, fault in kinds.items()
     ]
 
 
 class Life:
     """A Service from its creation to its end, and the fault that waits for it."""
 
-    def __init__(self, stage: Stage, case: Case) -> None:
+    def __init__(self, env: Environment, case: Case) -> None:
         self.case = case
         self.balancer_name = ""
-        self._stage = stage
+        self._env = env
         self._strike: Strike | None = None
 
     async def run(self) -> None:
@@ -129,51 +129,51 @@ class Life:
 
     def arm(self) -> None:
         """Lie in wait."""
-        wire = self._stage.wire if self.case.on_api else self._stage.cloud_wire
+        proxy = self._env.proxy if self.case.on_api else self._env.cloud_proxy
         about = self._is_about_service if self.case.on_api else self.is_about_balancer
-        self._strike = Strike(wire, self.case.step, about, self.case.weather)
+        self._strike = Strike(proxy, self.case.step, about, self.case.fault)
 
     async def create(self) -> None:
         """It appears without a load balancer, so that the name of that is known, and wants one."""
         kind = "LoadBalancer" if self.case.on_api else "ClusterIP"
-        made = await crowd.create(self._stage, crowd.web(self.case.name, type=kind))
-        self.balancer_name = crowd.balancer_name(made)
+        made = await load.create(self._env, load.web(self.case.name, type=kind))
+        self.balancer_name = load.balancer_name(made)
         if not self.case.on_api:
             self._arm_for(CREATING)
-            await crowd.edit(self._stage, self.case.name, {"spec": {"type": "LoadBalancer"}})
+            await load.edit(self._env, self.case.name, {"spec": {"type": "LoadBalancer"}})
         await self.served(80)
 
     async def change(self) -> None:
         """Another port."""
         self._arm_for(CHANGING)
         ports = [{"name": "http", "protocol": "TCP", "port": 81, "targetPort": 8080}]
-        await crowd.edit(self._stage, self.case.name, {"spec": {"ports": ports}})
+        await load.edit(self._env, self.case.name, {"spec": {"ports": ports}})
         await self.served(81)
 
     async def delete(self) -> None:
         """Its end."""
         self._arm_for(DELETING)
-        await crowd.delete(self._stage, self.case.name)
+        await load.delete(self._env, self.case.name)
         await wait_for(self._gone, f"{self.case.name} is gone", within_s=PATIENCE_S)
 
     async def served(self, port: int) -> None:
         """Wait until everything is as it should be with this port."""
 
         async def complete() -> bool:
-            service = await self._stage.cluster.get(f"{SERVICES}/{self.case.name}")
-            held = crowd.balancers(self._stage)
+            service = await self._env.cluster.get(f"{SERVICES}/{self.case.name}")
+            held = load.balancers(self._env)
             return (
                 service is not None
                 and names.FINALIZER_LOAD_BALANCER in service["metadata"].get("finalizers", ())
-                and crowd.shows_address(service, held)
-                and is_right(self._stage, held[self.balancer_name], port)
+                and load.shows_address(service, held)
+                and is_right(self._env, held[self.balancer_name], port)
             )
 
         await wait_for(complete, f"{self.case.name} is served at {port}", within_s=PATIENCE_S)
 
     async def _gone(self) -> bool:
-        service = await self._stage.cluster.get(f"{SERVICES}/{self.case.name}")
-        return service is None and self.balancer_name not in crowd.balancers(self._stage)
+        service = await self._env.cluster.get(f"{SERVICES}/{self.case.name}")
+        return service is None and self.balancer_name not in load.balancers(self._env)
 
     def _arm_for(self, phase: str) -> None:
         if self.case.phase == phase and not self.case.on_api:
@@ -187,12 +187,12 @@ class Life:
         name, path = self.balancer_name, exchange.path.split("/")
         if name in exchange.query_string or name.encode() in exchange.body:
             return True
-        return len(path) > 3 and self._stage.cloud.worlds.name_of(path[3]) == name
+        return len(path) > 3 and self._env.cloud.worlds.name_of(path[3]) == name
 
 
-def is_right(stage: Stage, balancer: world_balancers.Balancer, port: int) -> bool:
+def is_right(env: Environment, balancer: world_balancers.Balancer, port: int) -> bool:
     """Whether a load balancer works, has this port alone, and every machine as a member."""
-    machines = [one.addresses[0].value for one in stage.cloud.world.snapshot()]
+    machines = [one.addresses[0].value for one in env.cloud.world.snapshot()]
     return (
         balancer.state == "active"
         and [listener.port for listener in balancer.listeners] == [port]
@@ -200,83 +200,81 @@ def is_right(stage: Stage, balancer: world_balancers.Balancer, port: int) -> boo
     )
 
 
-async def add_node(stage: Stage, name: str) -> None:
+async def add_node(env: Environment, name: str) -> None:
     """A machine, and its node as it is once initialised."""
-    machine = stage.machine(name)
-    await stage.cluster.register(
+    machine = env.machine(name)
+    await env.cluster.register(
         name, ready=names.STATUS_TRUE, providerID=f"sim://{machine.id}", taints=[]
     )
     address = {"type": names.ADDRESS_INTERNAL_IP, "address": machine.addresses[0].value}
-    await stage.cluster.patch(
-        f"{harness.NODES}/{name}/status", {"status": {"addresses": [address]}}
-    )
+    await env.cluster.patch(f"{harness.NODES}/{name}/status", {"status": {"addresses": [address]}})
 
 
-async def begin(stage: Stage, *, timeout: str = weather.CLOUD_TIMEOUT) -> Daemon:
+async def begin(env: Environment, *, timeout: str = faults.CLOUD_TIMEOUT) -> Daemon:
     """Two nodes, and a daemon that leads; its provider waits so long for the cloud."""
-    stage.configure_cloud(timeout=timeout)
+    env.configure_cloud(timeout=timeout)
     for name in ("host-0", "host-1"):
-        await add_node(stage, name)
-    daemon = await stage.start(flags=FLAGS)
+        await add_node(env, name)
+    daemon = await env.start(flags=FLAGS)
     await daemon.says("became leader", within_s=PATIENCE_S)
-    await wait_for(lambda: idle(stage), "the daemon watches Services", within_s=PATIENCE_S)
+    await wait_for(lambda: idle(env), "the daemon watches Services", within_s=PATIENCE_S)
     return daemon
 
 
-async def idle(stage: Stage) -> bool:
+async def idle(env: Environment) -> bool:
     """Whether the daemon has seen what there is."""
-    return bool(stage.wire.requests(Match(path="^/api/v1/services$", stream=True)))
+    return bool(env.proxy.requests(Match(path="^/api/v1/services$", stream=True)))
 
 
-def count(stage: Stage, operation: str, status: int) -> int:
+def count(env: Environment, operation: str, status: int) -> int:
     """Calls of an operation that the cloud answered so."""
-    return sum(call.status == status for call in stage.calls(operation))
+    return sum(call.status == status for call in env.calls(operation))
 
 
-async def live(stage: Stage, chosen: Sequence[Case]) -> None:
+async def live(env: Environment, chosen: Sequence[Case]) -> None:
     """Let one Service for each case live its life, all of them at once."""
-    await begin(stage)
-    await asyncio.gather(*(Life(stage, case).run() for case in chosen))
+    await begin(env)
+    await asyncio.gather(*(Life(env, case).run() for case in chosen))
 
-    await crowd.quiet(stage, for_s=0.5)
-    assert crowd.balancers(stage) == {}
+    await load.quiet(env, for_s=0.5)
+    assert load.balancers(env) == {}
     # Nothing was ordered twice, not even where the answer to the order was lost.
-    assert count(stage, "create_balancer", 201) == len(chosen)
-    assert count(stage, "delete_balancer", 204) == len(chosen)
+    assert count(env, "create_balancer", 201) == len(chosen)
+    assert count(env, "delete_balancer", 204) == len(chosen)
 
 
-async def test_each_call_of_a_services_life_fails_once(stage: Stage) -> None:
+async def test_each_call_of_a_services_life_fails_once(env: Environment) -> None:
     """Create, change and delete go on, with one load balancer per Service and none left."""
-    chosen = cases(CREATING, CHANGING, DELETING) + api_cases(weather.API)
+    chosen = cases(CREATING, CHANGING, DELETING) + api_cases(faults.API)
 
-    await live(stage, chosen)
+    await live(env, chosen)
 
     for case in chosen:
         if case.kind == "throttled":
-            assert await crowd.warnings(stage, case.name, about="429") == [], case.name
+            assert await load.warnings(env, case.name, about="429") == [], case.name
 
 
 @pytest.mark.soak
-async def test_each_write_is_not_answered_once(stage: Stage) -> None:
+async def test_each_write_is_not_answered_once(env: Environment) -> None:
     """As above, where the API server keeps the daemon waiting for as long as it will wait."""
-    await live(stage, api_cases(weather.API_SLOW))
+    await live(env, api_cases(faults.API_SLOW))
 
 
-async def test_each_call_of_a_change_of_members_fails_once(stage: Stage) -> None:
+async def test_each_call_of_a_change_of_members_fails_once(env: Environment) -> None:
     """A new node is a member everywhere, whatever failed for each of the load balancers."""
-    daemon = await begin(stage)
-    lives = [Life(stage, case) for case in cases(MOVING)]
+    daemon = await begin(env)
+    lives = [Life(env, case) for case in cases(MOVING)]
     await asyncio.gather(*(life.create() for life in lives))
     for life in lives:
         life.arm()
 
-    await add_node(stage, "host-2")
+    await add_node(env, "host-2")
     await asyncio.gather(*(life.served(80) for life in lives))
 
     for life in lives:
         await life.go_through(MOVING, _nothing)
-    await crowd.quiet(stage, for_s=0.5)
-    assert count(stage, "create_balancer", 201) == len(lives)
+    await load.quiet(env, for_s=0.5)
+    assert count(env, "create_balancer", 201) == len(lives)
     # What fails for one load balancer is repeated for that one alone.
     assert len(daemon.lines("load balancer ensured")) == len(lives)
     for life in lives:
@@ -288,27 +286,27 @@ async def _nothing() -> None:
     """The phase is over already."""
 
 
-async def test_nodes_flap_during_a_slow_ensure(stage: Stage) -> None:
+async def test_nodes_flap_during_a_slow_ensure(env: Environment) -> None:
     """The ensure is not repeated, and the members are those of the end."""
-    daemon = await begin(stage, timeout="20s")
-    quick, slow = served(stage, "quick"), served(stage, "slow")
+    daemon = await begin(env, timeout="20s")
+    quick, slow = served(env, "quick"), served(env, "slow")
     await quick.create()
-    stage.cloud_wire.on(
+    env.cloud_proxy.on(
         Match(method="POST", path=ORDER.path, where=slow.is_about_balancer), Delay(2.0)
     )
     creating = asyncio.create_task(slow.create())
-    await stage.cloud_wire.wait_for(Match(method="POST", path=ORDER.path), count=2)
+    await env.cloud_proxy.wait_for(Match(method="POST", path=ORDER.path), count=2)
 
     label = names.LABEL_EXCLUDE_BALANCERS
     for round_ in range(6):
         value = None if round_ % 2 else "true"
         patch = {"metadata": {"labels": {label: value}}}
-        await stage.cluster.patch(f"{harness.NODES}/host-1", patch, kind="merge")
-        await stage.cluster.set_ready("host-0", names.STATUS_FALSE if value else names.STATUS_TRUE)
+        await env.cluster.patch(f"{harness.NODES}/host-1", patch, kind="merge")
+        await env.cluster.set_ready("host-0", names.STATUS_FALSE if value else names.STATUS_TRUE)
         await asyncio.sleep(0.15)
     await creating
     await quick.served(80)
-    await crowd.quiet(stage, for_s=0.5)
+    await load.quiet(env, for_s=0.5)
 
     await slow.served(80)
     for name in ("quick", "slow"):
@@ -319,116 +317,116 @@ async def test_nodes_flap_during_a_slow_ensure(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("way", ["in turn", "unseen", "by force during its ensure"])
-async def test_a_service_is_deleted_and_created_again(stage: Stage, way: str) -> None:
+async def test_a_service_is_deleted_and_created_again(env: Environment, way: str) -> None:
     """A new Service under an old name has a load balancer of its own, and the old one is gone."""
-    await begin(stage)
-    first, second = served(stage, "web"), served(stage, "web")
+    await begin(env)
+    first, second = served(env, "web"), served(env, "web")
     if way == "by force during its ensure":
         order = Match(method="POST", path=ORDER.path)
-        stage.cloud_wire.on(order, Delay(0.5), times=1)
-        made = await crowd.create(stage, crowd.web("web"))
-        first.balancer_name = crowd.balancer_name(made)
-        await stage.cloud_wire.wait_for(order)
+        env.cloud_proxy.on(order, Delay(0.5), times=1)
+        made = await load.create(env, load.web("web"))
+        first.balancer_name = load.balancer_name(made)
+        await env.cloud_proxy.wait_for(order)
     else:
         await first.create()
 
     if way == "in turn":
-        await crowd.delete(stage, "web")
+        await load.delete(env, "web")
     elif way == "unseen":
-        await stage.wire.down()
-        await delete_by_force(stage, "web")
+        await env.proxy.down()
+        await delete_by_force(env, "web")
     else:
-        await delete_by_force(stage, "web")
-    second.balancer_name = crowd.balancer_name(await create_soon(stage, "web"))
-    await stage.wire.up()
+        await delete_by_force(env, "web")
+    second.balancer_name = load.balancer_name(await create_soon(env, "web"))
+    await env.proxy.up()
 
     await second.served(80)
-    await wait_for(lambda: holds(stage, second), "the old one is gone", within_s=PATIENCE_S)
-    await crowd.quiet(stage, for_s=0.5)
-    assert await holds(stage, second)
+    await wait_for(lambda: holds(env, second), "the old one is gone", within_s=PATIENCE_S)
+    await load.quiet(env, for_s=0.5)
+    assert await holds(env, second)
     assert first.balancer_name != second.balancer_name
 
 
-async def test_too_many_requests_everywhere(stage: Stage) -> None:
+async def test_too_many_requests_everywhere(env: Environment) -> None:
     """Storms of 429 are sat out without a warning about any Service, and without a flood."""
-    await begin(stage)
-    lives = [served(stage, f"web-{number}") for number in range(20)]
+    await begin(env)
+    lives = [served(env, f"web-{number}") for number in range(20)]
     creating = asyncio.gather(*(life.create() for life in lives))
-    on_api = stage.wire.on(
+    on_api = env.proxy.on(
         Match(path=f"^{SERVICES}/", write=True),
         harness.refusal(429, reason="TooManyRequests", Retry_After="1"),
     )
-    on_cloud = stage.cloud_wire.on(Match(path=BALANCERS), weather.CLOUD["throttled"]())
-    for wire, storm in ((stage.wire, on_api), (stage.cloud_wire, on_cloud)):
+    on_cloud = env.cloud_proxy.on(Match(path=BALANCERS), faults.CLOUD["throttled"]())
+    for proxy, storm in ((env.proxy, on_api), (env.cloud_proxy, on_cloud)):
         began = time.monotonic()
         struck = Match(where=storm.fired.__contains__)
-        await wire.wait_for(struck, count=2 * len(lives), timeout_s=PATIENCE_S)
+        await proxy.wait_for(struck, count=2 * len(lives), timeout_s=PATIENCE_S)
         # Each Service came twice, so a second must have passed between.
         assert time.monotonic() - began >= 1.0
-        wire.remove(storm)
+        proxy.remove(storm)
     await creating
 
-    assert count(stage, "create_balancer", 201) == len(lives)
+    assert count(env, "create_balancer", 201) == len(lives)
     for life in lives:
-        assert await crowd.warnings(stage, life.case.name, about="429") == []
+        assert await load.warnings(env, life.case.name, about="429") == []
 
 
 @pytest.mark.parametrize(
     "kind",
     [
         pytest.param(kind, marks=[] if kind == "500" else [pytest.mark.soak])
-        for kind in weather.CLOUD
+        for kind in faults.CLOUD
     ],
 )
-async def test_the_listing_at_the_start_fails_once(stage: Stage, kind: str) -> None:
+async def test_the_listing_at_the_start_fails_once(env: Environment, kind: str) -> None:
     """It is made again, so that what is settled is still not ensured without need."""
-    first = await begin(stage)
-    lives = [served(stage, f"web-{number}") for number in range(3)]
+    first = await begin(env)
+    lives = [served(env, f"web-{number}") for number in range(3)]
     await asyncio.gather(*(life.create() for life in lives))
-    await crowd.quiet(stage, for_s=0.5)
+    await load.quiet(env, for_s=0.5)
     assert await first.stop() == 0
-    calls, writes = len(stage.calls()), len(crowd.writes(stage))
+    calls, writes = len(env.calls()), len(load.writes(env))
     strike = Strike(
-        stage.cloud_wire, FIND, lambda call: "cluster=" in call.query_string, weather.CLOUD[kind]
+        env.cloud_proxy, FIND, lambda call: "cluster=" in call.query_string, faults.CLOUD[kind]
     )
 
     listings = Match(method="GET", path=FIND.path, query="cluster=")
-    before = len(stage.cloud_wire.requests(listings))
-    second = await stage.start(flags=FLAGS, wire=stage.wire)
+    before = len(env.cloud_proxy.requests(listings))
+    second = await env.start(flags=FLAGS, proxy=env.proxy)
     await second.says("became leader", within_s=PATIENCE_S)
-    await stage.cloud_wire.wait_for(listings, count=before + 2, timeout_s=PATIENCE_S)
-    await crowd.quiet(stage, for_s=1.0)
+    await env.cloud_proxy.wait_for(listings, count=before + 2, timeout_s=PATIENCE_S)
+    await load.quiet(env, for_s=1.0)
 
     assert strike.came
-    assert {call.operation for call in list(stage.calls())[calls:]} == {"list_balancers"}
-    assert len(crowd.writes(stage)) == writes
+    assert {call.operation for call in list(env.calls())[calls:]} == {"list_balancers"}
+    assert len(load.writes(env)) == writes
     assert second.lines("load balancer ensured") == []
     for life in lives:
         await life.served(80)
 
 
-def served(stage: Stage, name: str) -> Life:
+def served(env: Environment, name: str) -> Life:
     """A Service that no fault waits for."""
-    return Life(stage, Case(phase="", step=FIND, kind="", weather=Cut, given=name))
+    return Life(env, Case(phase="", step=FIND, kind="", fault=Cut, given=name))
 
 
-async def delete_by_force(stage: Stage, name: str) -> None:
+async def delete_by_force(env: Environment, name: str) -> None:
     """Delete a Service although finalizers hold it."""
     patch = {"metadata": {"finalizers": None}}
-    await stage.cluster.patch(f"{SERVICES}/{name}", patch, kind="merge")
-    await crowd.delete(stage, name)
+    await env.cluster.patch(f"{SERVICES}/{name}", patch, kind="merge")
+    await load.delete(env, name)
 
 
-async def create_soon(stage: Stage, name: str) -> dict[str, Any]:
+async def create_soon(env: Environment, name: str) -> dict[str, Any]:
     """Create a Service as soon as its name is free; what it is then."""
 
     async def free() -> bool:
-        return await stage.cluster.get(f"{SERVICES}/{name}") is None
+        return await env.cluster.get(f"{SERVICES}/{name}") is None
 
     await wait_for(free, f"{name} is free", within_s=PATIENCE_S)
-    return await crowd.create(stage, crowd.web(name))
+    return await load.create(env, load.web(name))
 
 
-async def holds(stage: Stage, life: Life) -> bool:
+async def holds(env: Environment, life: Life) -> bool:
     """Whether the cloud has this Service's load balancer and no other."""
-    return list(crowd.balancers(stage)) == [life.balancer_name]
+    return list(load.balancers(env)) == [life.balancer_name]
