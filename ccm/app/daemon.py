@@ -11,7 +11,8 @@ a successor may lead is ended by force.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 import ccm
 from ccm.app import metrics, provider, reload, stopping
@@ -107,7 +108,7 @@ async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) ->
             await cancel_and_join(flushing)
             daemon.let_go(stopping.EXIT_OK if stop.is_set() else stopping.EXIT_LOST_LEASE)
             if stop.is_set() and not work.cancelled() and work.exception() is not None:
-                logger.error("stopping did not go well", exc_info=work.exception())
+                logger.error("shutdown failed", exc_info=work.exception())
             logger.info("stopped", **metrics.summary())
 
 
@@ -130,7 +131,7 @@ class Daemon:
         configured: provider.ConfiguredProvider,
         *,
         plan: migration.Plan | None,
-        kubeconfig: reload.Kubeconfig,
+        kubeconfig: reload.Source,
         since: reload.Signatures,
     ) -> None:
         self.drain = Drain()
@@ -151,11 +152,8 @@ class Daemon:
         """Open the provider, then lead when it is our turn; the exit code."""
         async with self._events:
             try:
-                handle = await self._holder.open(
-                    lambda: self._configured.opened(self.vitals.not_opened)
-                )
-                self.vitals.opened(handle)
-                return await self._serve()
+                # An API server that believes us no more may keep the provider from opening.
+                return await _beside(self._reloader(*self._sources()).run(), self._serve())
             finally:
                 await self._holder.close()
 
@@ -169,19 +167,10 @@ class Daemon:
             self.last_resort.call_off()
 
     async def _serve(self) -> int:
-        """Lead when it is our turn, and follow the files meanwhile; the exit code."""
-        following = spawn(self._follow(), name="follow")
-        work = spawn(self._election.run(self._lead), name="elect")
-        try:
-            await asyncio.wait({following, work}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                following.result()
-            return work.result()
-        finally:
-            await cancel_and_join(following, work)
-            # What went wrong while it stopped says more than that it was told to.
-            if not work.cancelled() and (fault := work.exception()) is not None:
-                raise fault
+        """Open the provider, then lead when it is our turn; the exit code."""
+        handle = await self._holder.open(lambda: self._configured.opened(self.vitals.not_opened))
+        self.vitals.opened(handle)
+        return await _beside(self._follow(), self._election.run(self._lead))
 
     async def _lead(self) -> None:
         """Everything that only the leader does, until cancelled."""
@@ -189,24 +178,40 @@ class Daemon:
         await self._controllers.run(self._holder.handle, self._election)
 
     async def _follow(self) -> None:
-        """Follow files and the provider, serve webhooks; ends only by an exception."""
-        reloader = reload.Reloader(self._sources(), self._election.tell, since=self._since)
+        """Follow the provider and its file, serve webhooks; ends only by an exception."""
         async with Group() as group:
-            group.start(reloader.run(), name="reload")
+            if file := self._options.cloud_config:
+                accept = self._controllers.accept
+                source = reload.CloudConfig(file, self._configured, self._holder, accept)
+                group.start(self._reloader(source).run(), name="reload-provider")
             group.start(self._holder.until_crash(), name="provider-watch")
             serving = webhooks.serve(self._options, lambda: self._holder.handle.cloud)
             group.start(serving, name="webhooks")
 
     def _sources(self) -> list[reload.Source]:
+        """What is followed whether the provider is open or not."""
         options, found = self._options, list[reload.Source]()
         if options.kubeconfig or not options.master:
             found.append(self._kubeconfig)
         if options.config:
             found.append(reload.Configuration(options))
-        if options.cloud_config:
-            found.append(
-                reload.CloudConfig(
-                    options.cloud_config, self._configured, self._holder, self._controllers.accept
-                )
-            )
         return found
+
+    def _reloader(self, *sources: reload.Source) -> reload.Reloader:
+        return reload.Reloader(sources, self._election.tell, since=self._since)
+
+
+async def _beside(follow: Coroutine[Any, Any, None], serve: Coroutine[Any, Any, int]) -> int:
+    """Do both until the second ends, the exit code, or the first fails."""
+    following, work = spawn(follow, name="follow"), spawn(serve, name="serve")
+    try:
+        await asyncio.wait({following, work}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            following.result()
+            await asyncio.wait({work})  # there is no file to follow
+        return work.result()
+    finally:
+        await cancel_and_join(following, work)
+        # What went wrong while it stopped says more than that it was told to.
+        if not work.cancelled() and (fault := work.exception()) is not None:
+            raise fault

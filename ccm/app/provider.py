@@ -159,7 +159,7 @@ class ConfiguredProvider:
         outage = Outage(
             log.logger("provider", provider=self._options.cloud_provider),
             begins="provider cannot be opened, retrying",
-            ends="provider opened at last",
+            ends="provider opened",
         )
         streak = Streak(policy=OPEN_BACK_OFF, rng=random.Random())
         async with AsyncExitStack() as stack:
@@ -167,9 +167,9 @@ class ConfiguredProvider:
                 try:
                     cloud = await stack.enter_async_context(self.opened_once())
                     break
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - a provider may fail in any way
                     if refusal := misconfigured(error):
-                        raise refusal from error
+                        raise refusal from refusal.__cause__
                     delay, fault = streak.next(monotonic()), normalized(error)
                     outage.goes_on(error=str(fault))
                     told(fault)
@@ -353,7 +353,7 @@ class ProviderHolder:
         try:
             await provider.close()
         except Exception as error:  # noqa: BLE001 - a provider may fail in any way
-            self._log.warning("a provider did not close well", error=str(error))
+            self._log.warning("closing the provider failed", error=str(error))
 
 
 async def _opened(opening: Opening) -> _OpenProvider:

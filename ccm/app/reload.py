@@ -156,14 +156,14 @@ class Reloader:
             _OUTCOMES.labels(source.name, "failure").inc()
             if not said:
                 self._log.warning(
-                    "changed file cannot be used, the old stays", error=message, **facts
+                    "changed file rejected, keeping the previous content", error=message, **facts
                 )
                 self._tell("Warning", "ConfigRejected", f"{source.name}: {message}")
             return not refusal.final
         except Exception as error:  # noqa: BLE001 - one file must not end what follows the others
             _OUTCOMES.labels(source.name, "failure").inc()
             self._log.error(
-                "changed file could not be tried for a fault of ours, the old stays",
+                "internal error while reloading file, keeping the previous content",
                 exc_info=error,
                 **facts,
             )

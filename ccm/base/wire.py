@@ -25,32 +25,27 @@ class TrustOnUse(ssl.SSLContext):
 
 @contextmanager
 def _without_authorities() -> Iterator[None]:
-    """Inside, contexts are made empty."""
-    names = ("load_default_certs", "set_default_verify_paths")
-    own = {name: vars(ssl.SSLContext).get(name) for name in names}
-    for name in names:
-        setattr(ssl.SSLContext, name, lambda *_: None)
+    """Inside, contexts are made empty: this is where all ways of loading defaults end."""
+    ssl.SSLContext.set_default_verify_paths = lambda self: None  # type: ignore[method-assign]  # noqa: ARG005
     try:
         yield
     finally:
-        for name, method in own.items():
-            if method is None:
-                delattr(ssl.SSLContext, name)
-            else:
-                setattr(ssl.SSLContext, name, method)
-
-
-def _context() -> TrustOnUse:
-    """What `ssl.create_default_context` makes."""
-    context = TrustOnUse(ssl.PROTOCOL_TLS_CLIENT)
-    context.verify_flags |= getattr(ssl, "VERIFY_X509_PARTIAL_CHAIN", 0)
-    return context
+        del ssl.SSLContext.set_default_verify_paths
 
 
 with _without_authorities():
     import aiohttp
     from aiohttp import connector
     from aiohttp.http_exceptions import HttpProcessingError
+
+
+def _context() -> ssl.SSLContext:
+    """What aiohttp makes of `ssl.create_default_context`, still without authorities."""
+    with _without_authorities():
+        context = connector._make_ssl_context(verified=True)  # noqa: SLF001 - has no other name
+    context.__class__ = TrustOnUse
+    return context
+
 
 assert hasattr(connector, "_SSL_CONTEXT_VERIFIED"), "aiohttp keeps its context elsewhere now"
 connector._SSL_CONTEXT_VERIFIED = _context()  # noqa: SLF001 - made empty above

@@ -86,11 +86,17 @@ def operation(
     change: bool = False,
     subject: Callable[..., str] = lambda **_: "",
 ) -> Callable[[M], M]:
-    """Declare a method of an interface; see `Declaration`. `subject` gets keyword arguments."""
+    """Declare a method of an interface; see `Declaration`. `subject` gets keyword arguments.
+
+    Raises:
+        ValueError: a method of that name is declared otherwise: deadlines are set by the name.
+    """
 
     def declare(method: M) -> M:
         parameters = tuple(inspect.signature(method).parameters)[1:]
-        DECLARED[method.__name__] = Declaration(parameters, deadline_s, change, subject)
+        declared = Declaration(parameters, deadline_s, change, subject)
+        if DECLARED.setdefault(method.__name__, declared) != declared:
+            raise ValueError(f"operation {method.__name__!r} is declared already, and otherwise")
         return method
 
     return declare

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -31,6 +32,9 @@ T = TypeVar("T")
 
 RETRY_AFTER_S = 1.0
 """Assumed where a cloud does not say, or not readably, when to come back."""
+
+RETRY_AFTER_LIMIT_S = 300.0
+"""Longest time that a cloud's `Retry-After` is believed; one that is wrong stops us for ever."""
 
 STATUSES: Mapping[int, type[errors.CloudError]] = MappingProxyType(
     {
@@ -241,10 +245,10 @@ async def open_client(
 
 
 def _retry_after_s(text: str) -> float:
-    """Seconds of a `Retry-After`, a number or a date."""
-    if text.isascii() and text.isdigit():
-        return float(text)
+    """Seconds of a `Retry-After`, a number or a date; at most 5 minutes."""
     try:
-        return (parsedate_to_datetime(text) - now()).total_seconds()
-    except (ValueError, TypeError):  # no date, or one without a zone
+        number = text.isascii() and text.isdigit()
+        told = float(text) if number else (parsedate_to_datetime(text) - now()).total_seconds()
+    except (ValueError, TypeError, OverflowError):  # no date, or one without a zone
         return RETRY_AFTER_S
+    return min(told, RETRY_AFTER_LIMIT_S) if math.isfinite(told) else RETRY_AFTER_S

@@ -78,7 +78,7 @@ class ServiceAccount:
         self._refresh_at = 0.0
         self._unrenewed = Outage(
             logger("kube", account=f"{namespace}/{name}"),
-            begins="token not renewed, the old one stays",
+            begins="token renewal failed, keeping the current token",
             ends="token can be renewed again",
         )
         self._asking = asyncio.Lock()

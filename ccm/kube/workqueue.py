@@ -9,8 +9,7 @@ still handed out, and then `get` raises `ShutDown`.
 Ours beside that: a key may be added in the background. It is handed out when no other key
 waits, and loses that mark when it is added once more without it.
 
-All methods but `get` and `drained` return at once; none of them may be called from
-another thread.
+All methods but `get` return at once; none of them may be called from another thread.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from ccm.base import waiting
 from ccm.kube.queue_metrics import QueueMetrics
 
 K = TypeVar("K", bound=Hashable)
@@ -50,8 +48,6 @@ class WorkQueue(Generic[K]):
         self._getters: deque[asyncio.Future[None]] = deque()
         self._delayed: _Delayed[K] = _Delayed()
         self._timer: asyncio.TimerHandle | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._shutting_down = False
 
     def __len__(self) -> int:
@@ -111,7 +107,6 @@ class WorkQueue(Generic[K]):
         self._processing.add(key)
         self._dirty.discard(key)
         self._unhurried.discard(key)
-        self._idle.clear()
         return key
 
     def done(self, key: K) -> None:
@@ -120,8 +115,6 @@ class WorkQueue(Generic[K]):
         self._processing.discard(key)
         if key in self._dirty:
             self._queue(key)
-        if not self._ready and not self._processing:
-            self._idle.set()
 
     def shut_down(self) -> None:
         """Take nothing in any more; drop delayed keys; let workers empty the queue."""
@@ -132,13 +125,8 @@ class WorkQueue(Generic[K]):
             if not getter.done():
                 getter.set_result(None)
 
-    async def drained(self, timeout_s: float) -> bool:
-        """After `shut_down`: wait until no key is queued or in work; False when too late."""
-        return await waiting.wait_for(self._idle, timeout_s)
-
     def _queue(self, key: K) -> None:
         self._ready.push(key, background=key in self._unhurried)
-        self._idle.clear()
         self._wake_getter()
 
     async def _wait_for_key(self) -> None:

@@ -55,8 +55,6 @@ LABEL_PAIRS = (
 ADDRESS_HOSTNAME = "Hostname"
 ADDRESS_INTERNAL_IP = "InternalIP"
 ADDRESS_EXTERNAL_IP = "ExternalIP"
-ADDRESS_INTERNAL_DNS = "InternalDNS"
-ADDRESS_EXTERNAL_DNS = "ExternalDNS"
 
 CONDITION_READY = "Ready"
 STATUS_TRUE = "True"
@@ -125,8 +123,3 @@ LABEL_ROLE = "kubernetes.io/role"
 
 EXTENSION_EXEC = "client.authentication.k8s.io/exec"
 """Extension of a kubeconfig's cluster that is handed to its credential program."""
-
-ANNOTATION_TOPOLOGY_HINTS = "service.kubernetes.io/topology-aware-hints"
-"""Old name of `ANNOTATION_TOPOLOGY_MODE`; an API server warns about it."""
-
-ANNOTATION_TOPOLOGY_MODE = "service.kubernetes.io/topology-mode"

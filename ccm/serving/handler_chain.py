@@ -61,7 +61,7 @@ class HandlerChain:
         try:
             decision = await self._authorizer.decide(question)
         except ReviewFailed as error:
-            self._log.warning("cannot tell whether a caller may", error=str(error))
+            self._log.warning("authorization check failed, answering 500", error=str(error))
             return text(f'Internal Server Error: "{request.path}": {error}\n', 500)
         if not decision.allowed:
             return status(403, "Forbidden", forbidden(user, question, decision.reason))

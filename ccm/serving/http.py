@@ -227,7 +227,7 @@ class Server:
             return text(f"{error}\n", error.status)
         except Exception as error:  # noqa: BLE001 - one request must not end the server
             self._log.error(
-                "request failed by a fault of ours, the caller gets a 500",
+                "internal error in request handler, answering 500",
                 path=request.path,
                 exc_info=error,
             )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from ccm.base import log
 from ccm.base.keypair import KeyPair
+from ccm.base.outage import Outage
 from ccm.serving.certs import CertificateError, Certificates, Loaded
 from ccm.serving.policy import Policy
 
@@ -100,7 +101,6 @@ class CertReloader:
         self._loaded: Loaded | None = None
         self._authorities: bytes | None = None
         self._newest: ssl.SSLContext | None = None
-        self._refused: Loaded | None = None
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -138,19 +138,19 @@ class CertReloader:
 
     async def run(self) -> None:
         """Follow the certificates until cancelled; unusable new ones are said once."""
-        said = ""
+        unusable = Outage(
+            self._log,
+            begins="changed certificate cannot be used, the old stays",
+            ends="certificates can be used again",
+        )
         while True:
             await asyncio.sleep(CHECK_S)
             try:
                 await self.check()
             except CertificateError as error:
-                if str(error) != said:
-                    self._log.warning(
-                        "changed certificate cannot be used, the old stays", error=str(error)
-                    )
-                said = str(error)
+                unusable.goes_on(error=str(error))
             else:
-                said = ""
+                unusable.is_over()
 
     async def check(self) -> None:
         """Read the certificates and use them if they changed.

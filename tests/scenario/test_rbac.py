@@ -187,7 +187,7 @@ async def hand_over(env: Environment) -> None:
     await env.node("b")
     await env.cluster.initialised("b", within_s=30.0)
     env.configure_cloud(token="wrong")
-    await standby.says("changed file cannot be used, the old stays", within_s=30.0)
+    await standby.says("changed file rejected, keeping the previous content", within_s=30.0)
     assert await standby.stop() == 0
 
 

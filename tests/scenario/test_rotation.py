@@ -17,7 +17,7 @@ from tests.scenario import harness, objects
 from tests.scenario.harness import Daemon, Environment
 
 USED = "changed file is in use"
-REFUSED = "changed file cannot be used, the old stays"
+REFUSED = "changed file rejected, keeping the previous content"
 FAILED = (
     "reconcile failed",
     "cannot use cloud or API server",

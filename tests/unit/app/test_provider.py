@@ -75,9 +75,11 @@ async def test_a_refused_configuration_is_a_persons_mistake(tmp_path: Path) -> N
     file.touch()
     script = Script(ConfigError("region is missing", "token is missing"))
 
-    with pytest.raises(Misconfigured, match=r"paper(.|\n)*cloud.yaml(.|\n)*region(.|\n)*token"):
+    said = r"paper(.|\n)*cloud.yaml(.|\n)*region(.|\n)*token"
+    with pytest.raises(Misconfigured, match=said) as caught:
         async with paper(script, f"--cloud-config={file}").opened():
             pass
+    assert isinstance(caught.value.__cause__, ConfigError), "what the provider raised"
 
 
 async def test_a_cloud_that_never_answers_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

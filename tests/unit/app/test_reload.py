@@ -6,14 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from ccm.app import reload
+from ccm.app import options, reload
+from ccm.app.daemon import Daemon
+from ccm.app.provider import ConfiguredProvider
 from ccm.app.reload import Refused, Reloader
 from ccm.base import metrics
 from ccm.base.files import Signature, signature
 from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.config import Context
+from ccm.cloud.interface import Cloud
 
 pytestmark = pytest.mark.virtual_time
 
@@ -82,6 +87,27 @@ async def test_new_content_is_used_and_told(file: File) -> None:
     assert file.tries == ["two"]
     assert told == [("Normal", "ConfigReloaded", "a-file: now two")]
     assert count("success") == before + 1
+
+
+async def test_credentials_are_followed_while_the_provider_does_not_open(file: File) -> None:
+    """It may need them to open at all."""
+
+    @asynccontextmanager
+    async def hangs(_given: Context) -> AsyncIterator[Cloud]:
+        await asyncio.Event().wait()
+        yield Cloud(name="paper", has_cluster_id=True)
+
+    given = options.parse(["--cloud-provider=paper", f"--kubeconfig={file.path}"])
+    configured = ConfiguredProvider(given, hangs, Mock())
+    since = reload.signatures(given.kubeconfig)
+    daemon = Daemon(given, Mock(), configured, plan=None, kubeconfig=file, since=since)
+    task = spawn(daemon.run(), name="daemon")
+    try:
+        file.path.write_text("two")
+        await until(lambda: file.tries == ["two"])
+        assert daemon.vitals.handle is None
+    finally:
+        await cancel_and_join(task)
 
 
 async def test_wrong_content_is_told_once_and_without_secrets(file: File) -> None:

@@ -26,10 +26,12 @@ async def url(authority: pki.Authority) -> AsyncIterator[str]:
     pair = authority.server("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.chain, pair.key)
+    context.set_alpn_protocols(["http/1.1"])
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
+        agreed = writer.get_extra_info("ssl_object").selected_alpn_protocol()
+        writer.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{agreed}".encode())
         await writer.drain()
         writer.close()
 
@@ -57,7 +59,7 @@ async def test_authorities_are_read_when_they_are_needed(
     async with ClientSession() as session:
         if known:
             async with session.get(url) as response:
-                assert await response.text() == "ok"
+                assert await response.text() == "http/1.1"
         else:
             with pytest.raises(ClientConnectorCertificateError):
                 await session.get(url)
@@ -65,5 +67,14 @@ async def test_authorities_are_read_when_they_are_needed(
 
 def test_aiohttp_has_no_context_but_ours() -> None:
     assert isinstance(connector._SSL_CONTEXT_VERIFIED, wire.TrustOnUse)
-    assert connector._SSL_CONTEXT_VERIFIED.verify_mode is ssl.CERT_REQUIRED
-    assert connector._SSL_CONTEXT_VERIFIED.check_hostname
+    assert "set_default_verify_paths" not in vars(ssl.SSLContext), "others load as ever"
+
+
+def test_it_is_as_strict_as_python_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSLKEYLOGFILE", str(tmp_path / "keys"))
+    ours, pythons = wire._context(), ssl.create_default_context()
+    for name in (
+        *("verify_flags", "verify_mode", "check_hostname", "options", "minimum_version"),
+        "keylog_filename",
+    ):
+        assert getattr(ours, name) == getattr(pythons, name), name

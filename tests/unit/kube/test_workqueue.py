@@ -98,15 +98,11 @@ async def test_shut_down_hands_out_what_is_queued_and_drops_the_rest(queue: Queu
     queue.shut_down()
     queue.add("c")
     queue.add_after("d", 1)
-    drained = asyncio.create_task(queue.drained(60))
     assert await queue.get() == "b"
     queue.done("b")
     queue.done("a")
     assert await queue.get() == "a"
-    await settle()
-    assert not drained.done()
     queue.done("a")
-    assert await drained
     with pytest.raises(ShutDown):
         await queue.get()
     await advance(10)
@@ -119,15 +115,6 @@ async def test_shut_down_wakes_every_idle_worker(queue: Queue) -> None:
     queue.shut_down()
     results = await asyncio.gather(*workers, return_exceptions=True)
     assert [type(result) for result in results] == [ShutDown] * 3
-
-
-async def test_drained_gives_up_on_a_worker_that_never_ends(queue: Queue) -> None:
-    queue.add("a")
-    await queue.get()
-    queue.shut_down()
-    assert not await queue.drained(5)
-    assert elapsed_s() == 5
-    queue.done("a")
 
 
 async def test_metrics_count_as_in_client_go() -> None:
@@ -222,7 +209,6 @@ async def test_no_key_is_in_two_hands_and_none_is_lost(
         for key, moment in asked_at.items():
             assert began_at[key] >= moment, "an addition was lost"
         queue.shut_down()
-        assert await queue.drained(1)
 
 
 BACKGROUND = {"background": True}

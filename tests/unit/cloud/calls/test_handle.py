@@ -25,7 +25,7 @@ from ccm.cloud import (
 )
 from ccm.cloud.calls import capabilities
 from ccm.cloud.calls.handle import OUTCOMES, Handle
-from ccm.cloud.operation import DECLARED, Operation
+from ccm.cloud.operation import DECLARED, Operation, operation
 from ccm.testing.builders import node
 from ccm.testing.clock import elapsed_s
 from tests.unit.cloud.calls.provider import Counting, Provider, cloud
@@ -128,6 +128,15 @@ async def test_what_changes_something_is_waited_for(method: Callable[..., Any]) 
 
     changes = method.__name__.startswith(("create", "delete", "ensure", "update"))
     assert waited_for == [changes]
+
+
+def test_one_name_is_declared_in_one_way_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DECLARED, "delete_route", DECLARED["delete_route"])  # put back
+
+    async def delete_route(self: object, name: str) -> None: ...
+
+    with pytest.raises(ValueError, match="'delete_route'"):
+        operation(change=False)(delete_route)
 
 
 async def test_calls_keep_to_the_rate_the_provider_declares() -> None:
