@@ -14,7 +14,7 @@ from tests.faults import Match
 from tests.scenario import harness
 from tests.scenario.harness import Daemon, Environment, wait_for
 
-NOT_KNOWN = "node kept, its state is not known"
+NOT_PROCESSED = "node could not be processed, retrying"
 PROCESSED_AGAIN = "all nodes can be processed again"
 
 PROMPT_S = 20.0
@@ -62,7 +62,7 @@ async def endure(env: Environment, daemon: Daemon, node: str, *, times: int) -> 
         times: the how manieth trouble of this daemon it is.
     """
     writes = len(env.proxy.requests(harness.NODE_WRITE))
-    await daemon.says(NOT_KNOWN, count=times)
+    await daemon.says(NOT_PROCESSED, count=times)
     await asyncio.sleep(harness.MONITOR_S + 0.1)  # the next pass, of which nothing is said
     assert await env.cluster.has_taint(node, names.TAINT_UNINITIALIZED)
     assert env.proxy.requests(harness.NODE_WRITE)[writes:] == []
