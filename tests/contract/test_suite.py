@@ -12,6 +12,8 @@ import pytest
 
 from tests.contract import broken
 
+pytestmark = pytest.mark.xdist_group("defects")  # their one run is not worth repeating
+
 FILE = Path(broken.__file__)
 PLACES = {
     (f"Test{name}", case): f"{FILE}::Test{name}::{case}"

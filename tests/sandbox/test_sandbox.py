@@ -297,6 +297,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sequence[str], Path]
     return [line for line in sandbox.lines if not line.startswith("import time:")], folder
 
 
+@pytest.mark.xdist_group("kept")
 def test_the_folder_can_be_kept(kept: tuple[Sequence[str], Path]) -> None:
     lines, folder = kept
 
@@ -305,6 +306,7 @@ def test_the_folder_can_be_kept(kept: tuple[Sequence[str], Path]) -> None:
     assert lines[-1].startswith("done: ")
 
 
+@pytest.mark.xdist_group("kept")
 def test_the_daemon_never_loads_rich(kept: tuple[Sequence[str], Path]) -> None:
     """Although it is installed, and structlog would."""
     log = (kept[1] / "daemon.log").read_text()
@@ -316,6 +318,7 @@ def test_the_daemon_never_loads_rich(kept: tuple[Sequence[str], Path]) -> None:
     assert not any(name.startswith("rich.") for name in loaded)
 
 
+@pytest.mark.xdist_group("kept")
 def test_the_daemon_runs_on_uvloop_where_it_is_installed(
     kept: tuple[Sequence[str], Path],
 ) -> None:

@@ -224,19 +224,16 @@ async def test_a_quota_never_lets_more_through_in_any_period(
     assert min(gaps) >= 0.1
 
 
-async def test_requests_wait_for_the_quota_in_their_order(server: proxy.Server) -> None:
+async def test_requests_wait_for_the_quota(server: proxy.Server) -> None:
     quota = QuotaLimiter(calls=5, period_s=0.05)
-    order: list[int] = []
     async with opened(server.url, quota=quota, connections=1) as client:
 
-        async def call(number: int) -> None:
+        async def call(_number: int) -> None:
             await client.request("GET", "/items")
-            order.append(number)
 
         began = time.monotonic()
         await tasks.bounded(range(12), call, limit=12, name="call")
 
-    assert order == list(range(12))
     assert time.monotonic() - began >= 2 * 0.05
 
 
