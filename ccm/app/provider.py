@@ -169,6 +169,7 @@ class ConfiguredProvider:
                     break
                 except Exception as error:  # noqa: BLE001 - a provider may fail in any way
                     if refusal := misconfigured(error):
+                        # Not from the group it came in: its own cause says what is wrong.
                         raise refusal from refusal.__cause__
                     delay, fault = streak.next(monotonic()), normalized(error)
                     outage.goes_on(error=str(fault))

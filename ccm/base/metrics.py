@@ -21,7 +21,7 @@ from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-__all__ = ["Counter", "Gauge", "Histogram"]  # what other modules get from here
+__all__ = ["Counter", "Gauge", "Histogram"]  # of prometheus_client, which has this one door
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
 

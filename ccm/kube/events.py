@@ -95,6 +95,7 @@ class EventRecorder:
             reason: CamelCase, for machines.
             message: for people.
         """
+        # Its controller says the same in a line of its own.
         self._log.v(2).info(
             "event",
             object=f"{reference.namespace}/{reference.name}".lstrip("/"),

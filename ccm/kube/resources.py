@@ -104,13 +104,10 @@ class Kind(Generic[T]):
     change: msgspec.json.Decoder[Change[T]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        shapes = {"one": self.type}
-        shapes |= {
-            "page": cast("Any", ItemList)[self.type],
-            "change": cast("Any", Change)[self.type],
-        }
-        for name, shape in shapes.items():
-            object.__setattr__(self, name, msgspec.json.Decoder(shape))
+        page_type, change_type = (cast("Any", one)[self.type] for one in (ItemList, Change))
+        object.__setattr__(self, "one", msgspec.json.Decoder(self.type))
+        object.__setattr__(self, "page", msgspec.json.Decoder(page_type))
+        object.__setattr__(self, "change", msgspec.json.Decoder(change_type))
 
     @property
     def api_version(self) -> str:

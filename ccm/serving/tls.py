@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 from ccm.base import log
 from ccm.base.keypair import KeyPair
-from ccm.base.outage import Outage
 from ccm.serving.certs import CertificateError, Certificates, Loaded
 from ccm.serving.policy import Policy
 
@@ -138,19 +137,19 @@ class CertReloader:
 
     async def run(self) -> None:
         """Follow the certificates until cancelled; unusable new ones are said once."""
-        unusable = Outage(
-            self._log,
-            begins="changed certificate cannot be used, the old stays",
-            ends="certificates can be used again",
-        )
+        said = ""  # no outage: another fault is another file, and somebody has to know
         while True:
             await asyncio.sleep(CHECK_S)
             try:
                 await self.check()
             except CertificateError as error:
-                unusable.goes_on(error=str(error))
+                if str(error) != said:
+                    self._log.warning(
+                        "changed certificate cannot be used, the old stays", error=str(error)
+                    )
+                said = str(error)
             else:
-                unusable.is_over()
+                said = ""
 
     async def check(self) -> None:
         """Read the certificates and use them if they changed.

@@ -64,10 +64,10 @@ class RouteChanges:
     retry: Callable[[float], None]
     soon: Callable[[], None]
     backoff: ItemBackoff[plan.Key]
-    _log: log.Logger = field(default_factory=lambda: log.logger(names.COMPONENT_ROUTE))
-    _group: Group | None = None
-    _under_way: Counter[Change] = field(default_factory=Counter)
-    _retry_blocked: bool = False
+    _log: log.Logger = field(init=False, default_factory=lambda: log.logger(names.COMPONENT_ROUTE))
+    _group: Group | None = field(init=False, default=None)
+    _under_way: Counter[Change] = field(init=False, default_factory=Counter)
+    _retry_blocked: bool = field(init=False, default=False)
 
     async def run(self) -> None:
         """Let calls run until cancelled."""

@@ -54,7 +54,9 @@ class Balancers:
     writer: Writer[Service]
     events: Recorder
     members: Members
-    _log: log.Logger = field(default_factory=lambda: log.logger(names.COMPONENT_SERVICE))
+    _log: log.Logger = field(
+        init=False, default_factory=lambda: log.logger(names.COMPONENT_SERVICE)
+    )
 
     async def ensure(self, service: Service, record: Record) -> None:
         """Bring the load balancer in step; `record.status` then says what to show.

@@ -75,7 +75,7 @@ class Draft:
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
-        self._taken = set(allocator.taken)
+        self._mine: set[Number] = set()
         self.families = list(allocator.ranges)
 
     def port(self, wish: int = 0, field: str = "") -> int:
@@ -102,9 +102,9 @@ class Draft:
     def _take(self, number: Number, wish: Number, field: str, missed: str) -> None:
         if missed:
             raise RefusedError(f"it is not in the range {missed}", field, wish)
-        if number in self._taken:
+        if number in self._allocator.taken or number in self._mine:
             raise RefusedError("it is already allocated", field, wish)
-        self._taken.add(number)
+        self._mine.add(number)
 
     def _pick(self, size: int, band: int, number_at: Callable[[int], Number]) -> Number:
         """A free number, of the first `band` only if no other is free."""
@@ -112,7 +112,7 @@ class Draft:
             start = self._allocator.chance.randrange(low, high) if low < high else low
             for place in itertools.chain(range(start, high), range(low, start)):
                 number = number_at(place)
-                if number not in self._taken:
-                    self._taken.add(number)
+                if number not in self._allocator.taken and number not in self._mine:
+                    self._mine.add(number)
                     return number
         raise RefusedError("range is full")

@@ -42,8 +42,8 @@ def parse(served: kinds.Registry, path: str) -> Target | None:
     if (
         kind is None
         or len(steps) > 3
-        # An object is named within its namespace, and only there.
-        or (bool(namespace) != kind.namespaced if name else namespace and not kind.namespaced)
+        or (namespace and not kind.namespaced)
+        or (name and kind.namespaced and not namespace)
         or subresource not in ("", *kind.subresources)
     ):
         text = "the server could not find the requested resource"

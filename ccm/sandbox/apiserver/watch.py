@@ -50,8 +50,9 @@ async def stream(store: stores.Store, watch: Watch) -> AsyncIterator[bytes]:
     place = options.revision or 0
     if options.initial_events or not place:
         place = store.revision
-        for chunk in () if options.initial_events is False else _initial(store, watch):
-            yield chunk
+        if options.initial_events is not False:
+            for chunk in _initial(store, watch):
+                yield chunk
     collection = store.collection(watch.kind)
     next_bookmark = loop.time() + watch.bookmark_interval_s
     while True:
