@@ -46,7 +46,9 @@ def test_every_fault_can_be_applied_and_still_compiles() -> None:
 def test_every_fault_has_tests_that_always_run(request: pytest.FixtureRequest) -> None:
     if request.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         pytest.skip("not all tests were collected")
-    ids = {item.nodeid for item in request.session.items if runs_every_time(item)}
+    always = [item for item in request.session.items if runs_every_time(item)]
+    # xdist adds the group to an item's own id, and not to its parent's.
+    ids = {f"{item.parent.nodeid}::{item.name}" for item in always if item.parent}
     ids |= {id_.partition("[")[0] for id_ in ids}
 
     assert [mutant.id for mutant in MUTANTS if not mutant.tests] == []

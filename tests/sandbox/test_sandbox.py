@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import servers
+from tests import forkserver, servers
 from tests.kubectl.tool import Kubectl
 
 DEADLINE_S = 150.0
@@ -74,10 +74,11 @@ class Sandbox:
         self, home: Path, environment: Mapping[str, str], arguments: tuple[str, ...]
     ) -> None:
         self.lines: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "ccm.cli", "sandbox", *arguments],
+        self.process = forkserver.Popen(
+            [sys.executable, "-m", "ccm.cli", "sandbox", *arguments],
             cwd=home,
             env=environment,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -161,7 +162,7 @@ def test_the_doctor_finds_nothing_wrong_with_it(home: Path, environment: Mapping
 def test_ctrl_c_ends_it_and_nothing_stays(home: Path, environment: Mapping[str, str]) -> None:
     with started(home, environment, "--nodes", "3") as sandbox:
         sandbox.read_until("converged: 3 nodes initialised, 3 routes, 2 Services served in ")
-        assert len(processes_of(home)) > 3
+        assert len(processes_of(home)) >= 3
 
         took_s = sandbox.end(signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""No test reaches another machine."""
+"""No test reaches another machine; what tests share is made once."""
 
 from __future__ import annotations
 
@@ -31,3 +31,11 @@ def test_other_machines_are_out_of_reach(
 def test_loopback_is_within_reach() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         socket.create_connection(listener.getsockname()).close()
+
+
+@pytest.mark.xdist_group("of-one")
+def test_a_group_of_tests_shares_a_process(request: pytest.FixtureRequest) -> None:
+    """Else every process makes its own API server, wheel and run of the broken providers."""
+    if not getattr(request.config.option, "loadgroup", False):
+        pytest.skip("only where several processes run with `--dist loadgroup`")
+    assert request.node.nodeid.endswith("@of-one")

@@ -16,39 +16,8 @@ from typing import Any
 import pytest
 
 from ccm.app import stopping
-
-_DRIVER = """
-import asyncio, contextlib, sys, time
-from ccm.app import main
-from ccm.cloud import registry
-from ccm.cloud.interface import Cloud
-
-mood = sys.argv.pop(1)
-
-@contextlib.asynccontextmanager
-async def open_cloud(context):
-    if mood == "never opens":
-        print('{"msg": "opening"}', file=sys.stderr, flush=True)
-        await asyncio.Event().wait()
-    if mood == "refuses":
-        raise PermissionError("bad token")
-    try:
-        yield Cloud(name="paper", has_cluster_id=True)
-    finally:
-        if mood == "fails to close":
-            raise OSError("the cloud is gone")
-        if mood == "never closes":
-            await asyncio.Event().wait()
-
-def load(name):
-    if mood == "is imported slowly":
-        print('{"msg": "importing"}', file=sys.stderr, flush=True)
-        time.sleep(60)
-    return open_cloud
-
-registry.load = load
-main.leave(main.main())
-"""
+from tests import forkserver
+from tests.unit.app import moody
 
 _HELD_BACK = (
     "--feature-gates=LoggingAlphaOptions=true",
@@ -88,8 +57,11 @@ def running(tmp_path: Path, mood: str, *flags: str) -> Iterator[Daemon]:
     argv = ["--cloud-provider=paper", "--master=http://127.0.0.1:1", "--logging-format=json"]
     argv.append("--secure-port=0")
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _DRIVER, mood, *argv, *flags], stdout=output, stderr=output
+        process = forkserver.Popen(
+            [sys.executable, "-m", moody.__name__, mood, *argv, *flags],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
         )
     try:
         yield Daemon(process, log)
