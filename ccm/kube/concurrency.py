@@ -2,8 +2,8 @@
 
 Each connection costs a TLS handshake on both sides, and a thousand requests that are ready
 at once are answered as fast over eight connections as over two hundred, unless the server
-is slow. So the limit is low, and rises by one each time somebody still waits after a while;
-when nothing is under way any more it is low again.
+is slow. So the limit is low, and rises by one each time somebody still waits after a while in
+which few answers came; when nothing is under way any more it is low again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ CONCURRENCY = 8
 """The limit while answers come fast."""
 
 PATIENCE_S = 0.1
-"""After how many seconds in which somebody waited the limit rises by one."""
+"""After how many seconds in which somebody waited and few answers came the limit rises by one."""
+
+MANY = 20
+"""Answers in that time which are not few: a server that gives 200 a second is busy, not slow."""
 
 
 class ConcurrencyLimiter:
@@ -24,6 +27,7 @@ class ConcurrencyLimiter:
     def __init__(self) -> None:
         self._limit = CONCURRENCY
         self._busy = 0
+        self._ended = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -46,6 +50,7 @@ class ConcurrencyLimiter:
 
     def _leave(self) -> None:
         self._busy -= 1
+        self._ended += 1
         self._let_in()
         if not self._busy:
             self._limit = CONCURRENCY
@@ -59,12 +64,13 @@ class ConcurrencyLimiter:
 
     def _watch(self) -> None:
         if self._timer is None:
+            self._ended = 0
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(PATIENCE_S, self._widen)
 
     def _widen(self) -> None:
         self._timer = None
-        if self._waiting:
+        if self._waiting and self._ended < MANY:
             self._limit += 1
             self._let_in()
         if self._waiting:

@@ -51,6 +51,12 @@ async def test_a_slow_server_gets_one_more_for_each_while_that_somebody_waits() 
     assert traffic.order == list(range(1000))
 
 
+async def test_a_busy_server_gets_no_more() -> None:
+    traffic = Traffic()
+    await traffic.send(1000, 0.03)
+    assert traffic.most == CONCURRENCY
+
+
 async def test_when_the_rush_is_over_there_are_few_again() -> None:
     traffic = Traffic()
     await traffic.send(100, 1.0)
