@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Iterable, Iterator, MutableMapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, Literal
 
 from ccm.base import log_render, log_stream, redact
@@ -52,6 +53,7 @@ class _State:
 
 _STATE = _State()
 _LEVELS = _STATE.levels
+_BOUND: ContextVar[Mapping[str, Any]] = ContextVar("bound", default=MappingProxyType({}))
 
 
 class _Finish:
@@ -130,9 +132,15 @@ def logger(name: str, **facts: Any) -> Logger:
     return Logger(_FINISH, _PROCESSORS, {"logger": name, **facts})
 
 
-def bound(**facts: Any) -> AbstractContextManager[object]:
+@contextmanager
+def bound(**facts: Any) -> Iterator[None]:
     """Facts that every line logged inside the block carries, whoever logs it."""
-    return structlog.contextvars.bound_contextvars(**facts)
+    # One variable for all of them: structlog's own way takes one for each, at each reconcile.
+    before = _BOUND.set({**_BOUND.get(), **facts})
+    try:
+        yield
+    finally:
+        _BOUND.reset(before)
 
 
 def setup(
@@ -218,6 +226,12 @@ def _place(frame: FrameType) -> str:
     return f"{path[path.rfind('/') + 1 :]}:{frame.f_lineno}"
 
 
+def _merge_bound(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for name, fact in _BOUND.get().items():
+        event.setdefault(name, fact)
+    return event
+
+
 def _render(_: Any, method: str, event: MutableMapping[str, Any]) -> bytes:
     return _STATE.render(method, event)
 
@@ -246,7 +260,7 @@ class _Forward(logging.Handler):
 _FINISH = _Finish()
 # One list for all loggers, changed in place by whoever captures lines in a test.
 _PROCESSORS: list[Any] = [
-    structlog.contextvars.merge_contextvars,
+    _merge_bound,
     structlog.processors.format_exc_info,
     _render,
 ]

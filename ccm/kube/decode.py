@@ -47,8 +47,7 @@ class Page(Generic[T]):
     malformed_keys: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatchEvent(Generic[T]):
+class WatchEvent(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One event of a watch.
 
     Attributes:

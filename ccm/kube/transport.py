@@ -54,10 +54,12 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 _SLOW_TURN_S = 0.05
 """A wait for the rate limiter above this is logged (client-go)."""
 
+_UNLIMITED = contextlib.nullcontext()
+
 _TROUBLE = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen, which costs at each request
 class _Call:
     """One request, apart from its credential."""
 
@@ -72,7 +74,7 @@ class _Call:
     streamed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Answer:
     """What came back; a stream that was accepted keeps its response and its session."""
 
@@ -237,7 +239,7 @@ class Transport:
     def _slot(self, call: _Call) -> AbstractAsyncContextManager[None]:
         # A stream would hold its slot for ever.
         if call.streamed or call.urgent:
-            return contextlib.nullcontext()
+            return _UNLIMITED
         return self._concurrency
 
     async def _take_turn(self, call: _Call) -> None:
@@ -265,8 +267,8 @@ class Transport:
         started = clock.monotonic()
         answer: _Answer | None = None
         try:
-            start_limit = WATCH_START_TIMEOUT_S if call.streamed else None
-            async with asyncio.timeout(start_limit):
+            limit = asyncio.timeout(WATCH_START_TIMEOUT_S) if call.streamed else _UNLIMITED
+            async with limit:
                 response = await self._send(pooled.session, call, credential)
             code = str(response.status)
             answer = await self._receive(call, response, pooled)

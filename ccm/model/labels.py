@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
@@ -22,6 +23,7 @@ def value_fault(value: str) -> str:
     return ""
 
 
+@lru_cache
 def key_fault(key: str) -> str:
     """What is wrong with a label key; empty when nothing is."""
     prefix, separator, name = key.rpartition("/")
