@@ -15,7 +15,6 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import quote, urlencode
@@ -208,6 +207,8 @@ class Transport:
 
     async def _run(self, call: _Call) -> _Answer:
         """Attempts until one succeeds or the rules say no."""
+        # A stream would hold its slot for ever.
+        slot = _UNLIMITED if call.streamed or call.urgent else self._concurrency
         renewed = False
         attempt = 0
         while True:
@@ -216,7 +217,7 @@ class Transport:
             sent_at = clock.monotonic()
             problem: errors.KubeError
             try:
-                async with self._slot(call):
+                async with slot:
                     answer = await self._exchange(call, credential, is_retry=attempt > 0)
             except errors.Unreachable as cut:
                 problem = cut
@@ -235,12 +236,6 @@ class Transport:
             self._log.debug("request is repeated", after_s=delay, error=str(problem))
             await asyncio.sleep(delay)
             attempt += 1
-
-    def _slot(self, call: _Call) -> AbstractAsyncContextManager[None]:
-        # A stream would hold its slot for ever.
-        if call.streamed or call.urgent:
-            return _UNLIMITED
-        return self._concurrency
 
     async def _take_turn(self, call: _Call) -> None:
         waited = await call.limiter.acquire()
@@ -274,7 +269,7 @@ class Transport:
             answer = await self._receive(call, response, pooled)
             return answer
         except _TROUBLE as problem:
-            raise self._unreachable(call, problem) from problem
+            raise self._trouble(f"{call.method} {call.url.raw_path}", problem) from problem
         finally:
             self._count(call, code, clock.monotonic() - started, is_retry=is_retry)
             if answer is None or answer.pooled is None:
@@ -345,9 +340,6 @@ class Transport:
             raise self._trouble("the watch", problem) from problem
         if rest := b"".join(parts):
             yield rest
-
-    def _unreachable(self, call: _Call, problem: Exception) -> errors.Unreachable:
-        return self._trouble(f"{call.method} {call.url.raw_path}", problem)
 
     def _trouble(self, what: str, problem: Exception) -> errors.Unreachable:
         words = str(problem) or type(problem).__name__
