@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import random
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
@@ -33,6 +34,10 @@ from ccm.runtime.manifest import ControllerContext, Manifest
 from ccm.runtime.sync import until_synced
 
 NO_MIGRATION = migration.Plan(leader_name="")
+
+PREPARE_AFTER_S = 1.0
+"""When a standby imports the controllers: its first requests are out by then, and those of a
+leader are imported already."""
 
 
 class NodeCache:
@@ -95,6 +100,13 @@ class Controllers:
         """Another provider is in use: what failed with the old one is tried at once."""
         for controller in self._running:
             controller.retry_now()
+
+    async def prepare(self) -> None:
+        """Import the controllers, so that the cluster does not wait for that at a take-over."""
+        await asyncio.sleep(PREPARE_AFTER_S)
+        for manifest in names.enabled(self._options.controllers):
+            importlib.import_module(f"{manifest.folder}.controller")
+            await asyncio.sleep(0)  # the Lease is watched meanwhile
 
     async def run(self, handle: Handle, election: Election) -> None:
         """Run until cancelled what the leader runs; `election` is for the second lease."""

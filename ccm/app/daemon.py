@@ -184,6 +184,7 @@ class Daemon:
                 accept = self._controllers.accept
                 source = reload.CloudConfig(file, self._configured, self._holder, accept)
                 group.start(self._reloader(source).run(), name="reload-provider")
+            group.start(self._controllers.prepare(), name="prepare")
             group.start(self._holder.until_crash(), name="provider-watch")
             serving = webhooks.serve(self._options, lambda: self._holder.handle.cloud)
             group.start(serving, name="webhooks")

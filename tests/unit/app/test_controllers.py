@@ -144,3 +144,17 @@ async def test_what_was_refused_is_tried_at_once_with_another_provider(
     assert elapsed_s() == 0
     await cancel_and_join(running)
     await holder.close()
+
+
+@pytest.mark.virtual_time
+async def test_a_standby_imports_what_it_will_run_before_its_turn() -> None:
+    chosen = options.parse(["--controllers=route"])
+    made = controllers.Controllers(chosen, MagicMock(), MagicMock(), Vitals())
+    with patch("importlib.import_module") as imported:
+        preparing = spawn(made.prepare(), name="prepare")
+        await settle()
+        assert not imported.mock_calls  # what the first request needs comes first
+        await preparing
+
+    assert [call.args for call in imported.mock_calls] == [("ccm.controllers.route.controller",)]
+    assert elapsed_s() == controllers.PREPARE_AFTER_S
