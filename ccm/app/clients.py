@@ -21,10 +21,13 @@ EVENTS = "cloud-controller-manager"
 LEADER_ELECTION = "leader-election"
 """User-agent suffixes (Go cloud-provider)."""
 
+DELETIONS = "deletions"
+"""User-agent suffix for the record of deletions."""
+
 ACCOUNTS_NAMESPACE = "kube-system"
 """Where the accounts are (Go cloud-provider)."""
 
-_ALWAYS_OURSELVES = frozenset({INFORMERS, EVENTS, LEADER_ELECTION})
+_ALWAYS_OURSELVES = frozenset({INFORMERS, EVENTS, LEADER_ELECTION, DELETIONS})
 
 
 def user_agent(program: str) -> str:

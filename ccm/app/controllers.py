@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from ccm.app import metrics
-from ccm.app.clients import INFORMERS, Clients
+from ccm.app.clients import DELETIONS, INFORMERS, Clients
 from ccm.app.election import Election
 from ccm.app.events import Events
 from ccm.app.options import Options, gates, migration, names
 from ccm.app.options.controllers import MANIFESTS
-from ccm.app.provider import answers
+from ccm.app.provider import answers, knows_nodes
 from ccm.app.serving.vitals import Vitals
 from ccm.base import log
 from ccm.base.backoff import jittered
@@ -27,9 +27,10 @@ from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, Inventory
 from ccm.cloud.inventory import SharedInventory
 from ccm.kube.informer import Informer, Informers
-from ccm.kube.resources import NODES
+from ccm.kube.resources import CONFIG_MAPS, NODES
 from ccm.model import Node
 from ccm.runtime.controller import Controller
+from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ControllerContext, Manifest
 from ccm.runtime.sync import until_synced
 
@@ -46,13 +47,15 @@ class NodeCache:
     def __init__(self, nodes: Informer[Node]) -> None:
         self._nodes = nodes
 
-    def on_node(self, handler: Callable[[Node | None, Node | None], None]) -> None:
-        """Call `handler(old, new)` for every change of a Node."""
+    def on_node(
+        self, handler: Callable[[Node | None, Node | None], None], *, name: str = "provider"
+    ) -> None:
+        """Call `handler(old, new)` for every change of a Node; the name is for logs."""
         self._nodes.add_handler(
-            name="provider",
+            name=name,
             on_add=lambda node, _: handler(None, node),
             on_update=handler,
-            on_delete=lambda node: handler(node, None),
+            on_delete=lambda node, _: handler(node, None),
         )
 
     def node(self, name: str) -> Node | None:
@@ -85,19 +88,26 @@ class Controllers:
         self._vitals = vitals
         self._plan = plan or NO_MIGRATION
         self._nodes: Informer[Node] | None = None
+        self._handle: Handle | None = None
+        self._inventory: SharedInventory | None = None
         self._running: list[Controller] = []
 
     async def accept(self, cloud: Cloud) -> None:
         """Let a new provider answer a first call, and give it what the old one had.
 
         Raises:
-            CloudError: it does not answer.
+            CloudError: it does not answer, or knows none of the nodes that the old one knows.
         """
-        await answers(cloud, next(iter(self._nodes.store.list()), None) if self._nodes else None)
+        nodes = self._nodes.store.list() if self._nodes is not None else []
+        await answers(cloud, next(iter(nodes), None))
+        if self._handle is not None:
+            await knows_nodes(cloud, self._handle, nodes)
         self._introduce(cloud)
 
     def retry_now(self) -> None:
         """Another provider is in use: what failed with the old one is tried at once."""
+        if self._inventory is not None:
+            self._inventory.drop()
         for controller in self._running:
             controller.retry_now()
 
@@ -115,7 +125,8 @@ class Controllers:
         )
         self._nodes = informers.of(NODES)
         self._introduce(handle.cloud)
-        inventory = self._inventory(handle, self._nodes)
+        self._handle = handle
+        self._inventory = inventory = self._shared_inventory(handle, self._nodes)
         context = ControllerContext(
             client=self._clients.named,
             recorder=self._events.recorder,
@@ -123,12 +134,14 @@ class Controllers:
             handle=handle,
             inventory=inventory,
             gates=gates.build(self._options.feature_gates),
+            deletions=self._deletions(),
         )
         self._vitals.informers = informers
         try:
             async with Group() as group:
                 group.start(informers.run(), name="informers")
                 group.start(_settle(informers), name="settle")
+                group.start(context.deletions.run(), name="deletions")
                 if self._plan is not NO_MIGRATION:
                     shared = election.hold(
                         self._plan.leader_name,
@@ -138,6 +151,7 @@ class Controllers:
                 await self._run_those(context, migration.Runs.MAIN)
         finally:
             self._running.clear()
+            self._handle = self._inventory = None
             self._vitals.stand_by()
             if inventory is not None:
                 await inventory.close()
@@ -157,18 +171,29 @@ class Controllers:
         with metrics.running(manifest.metric), self._vitals.running(manifest.name):
             await controller.run()
 
+    def _deletions(self) -> DeletionRecord:
+        options = self._options
+        return DeletionRecord(
+            self._clients.named(DELETIONS).resource(CONFIG_MAPS),
+            namespace=options.leader_elect_resource_namespace,
+            # Daemons of several providers share the ConfigMap, but not what is in it.
+            owner=options.leader_elect_resource_name,
+        )
+
     def _introduce(self, cloud: Cloud) -> None:
         if cloud.set_informers is not None and self._nodes is not None:
             cloud.set_informers(NodeCache(self._nodes))
 
-    def _inventory(self, handle: Handle, nodes: Informer[Node]) -> SharedInventory | None:
+    def _shared_inventory(self, handle: Handle, nodes: Informer[Node]) -> SharedInventory | None:
         if handle.cloud.inventory is None:
             return None
-        return SharedInventory(
+        inventory = SharedInventory(
             lambda: handle.call(Inventory.list_instances),
             population=lambda: len(nodes.store),
             max_age_s=self._options.inventory_max_age.total_seconds(),
         )
+        NodeCache(nodes).on_node(inventory.note, name="inventory")
+        return inventory
 
 
 def enabled(

@@ -5,12 +5,14 @@ election; on leadership caches, events, controllers.
 Stop, on SIGTERM or SIGINT: changes under way come to their end, for as long as the grace period
 lasts; then controllers, caches; events flushed, Lease released, provider closed, transport
 closed. On a lost Lease: everything is cancelled at once, exit 1; what has not ended by the time
-a successor may lead is ended by force.
+a successor may lead is ended by force. So is a leader that hangs (`election`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
@@ -162,7 +164,9 @@ class Daemon:
         left = self.vitals.handle.abandoned_calls if self.vitals.handle is not None else 0
         if left:
             log.logger("daemon").warning("cloud calls do not end, leaving without them", calls=left)
-            self.last_resort.arm(LEAVE_S, code)
+            ending = threading.Timer(LEAVE_S, os._exit, (code,))
+            ending.daemon = True
+            ending.start()
         else:
             self.last_resort.call_off()
 

@@ -1,4 +1,10 @@
-"""Who leads: one process at a time holds the Lease; what two managers share has a second one."""
+"""Who leads: one process at a time holds the Lease; what two managers share has a second one.
+
+While it is ours two things keep us from working beside a successor, also when the event loop is
+blocked or the process stood still: nothing is begun once the lease may have run out (`Fence`), and
+the process is ended before it does (`LastResort`). Both count from the start of the last renewal
+that succeeded, because a successor counts from its arrival, which is later.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +19,18 @@ from ccm.app.options.documents import DocumentError
 from ccm.app.provider import Misconfigured
 from ccm.app.serving.vitals import Vitals
 from ccm.app.stopping import EXIT_LOST_LEASE, EXIT_OK
-from ccm.base import log
+from ccm.base import clock, log
+from ccm.base.fence import Fence
 from ccm.base.lastresort import LastResort
 from ccm.kube.leader import LeaderElector, LostLease
 from ccm.kube.lock import LeaderElectionConfig, new_identity
 from ccm.kube.resources import LEASES
 from ccm.model.meta import ObjectReference
 from ccm.model.names import COMPONENT_MANAGER
+
+GUARDED = 0.95
+"""Part of a lease that we count on. The rest is for clocks that do not run alike, and for what is
+on its way."""
 
 LAST_MOMENT = 0.8
 """Part of the time between the loss of the lease and its end after which all has to be over."""
@@ -36,7 +47,7 @@ class Election:
         clients: makes the client that writes leases.
         events: told who leads.
         vitals: told who competes.
-        last_resort: armed when a lease is lost.
+        last_resort: armed while a lease is ours.
     """
 
     def __init__(
@@ -80,7 +91,12 @@ class Election:
         Raises:
             LostLease: it is not ours any more.
         """
-        options = self._options
+        options, fence = self._options, Fence()
+
+        async def fenced() -> None:
+            fence.govern()
+            await lead()
+
         elector = LeaderElector(
             self._leases,
             LeaderElectionConfig(
@@ -92,11 +108,17 @@ class Election:
                 retry_period_s=options.leader_elect_retry_period.total_seconds(),
             ),
             recorder=self._events.recorder(COMPONENT_MANAGER),
-            on_lost=self._lost,
-            before_release=lambda: self._events.flush(HURRIED_FLUSH_S),
+            on_renewed=lambda began: self._renewed(lease, fence, began),
+            on_lost=lambda: self._lost(fence),
+            before_release=self._ready_to_release,
         )
         self._vitals.electors[lease] = elector
-        await elector.run(lead)
+        try:
+            await elector.run(fenced)
+        finally:
+            # One that could not be given back, or must not be, still ends us before it runs out.
+            if elector.holder != self._identity:
+                self._last_resort.call_off(lease)
 
     def tell(self, kind: str, reason: str, message: str) -> None:
         """Record an event about our own lease: it stands for the daemon as a whole."""
@@ -108,12 +130,28 @@ class Election:
         )
         self._events.recorder(COMPONENT_MANAGER).event(about, kind, reason, message)
 
-    def _lost(self) -> None:
+    def _renewed(self, lease: str, fence: Fence, began: float) -> None:
+        duration_s = self._options.leader_elect_lease_duration.total_seconds()
+        until = began + GUARDED * duration_s
+        fence.extend(until)
+        self._last_resort.arm(lease, until - clock.monotonic())
+
+    def _lost(self, fence: Fence) -> None:
         """A successor may lead soon; nothing of ours may run then, not even a thread."""
+        fence.lapse()
         self._events.abandon()
         log.flush()
         left = self._options.leader_elect_lease_duration - self._options.leader_elect_renew_deadline
-        self._last_resort.arm(LAST_MOMENT * left.total_seconds(), EXIT_LOST_LEASE)
+        self._last_resort.arm("lost lease", LAST_MOMENT * left.total_seconds())
+
+    async def _ready_to_release(self) -> bool:
+        """Our work has ended; whether a successor may begin at once."""
+        await self._events.flush(HURRIED_FLUSH_S)
+        handle = self._vitals.handle
+        left = handle.abandoned_changes if handle is not None else 0
+        if left:
+            self._log.warning("cloud calls do not end, the lease is left to run out", calls=left)
+        return not left
 
 
 def migration_plan(options: Options) -> migration.Plan | None:

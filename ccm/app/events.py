@@ -39,8 +39,10 @@ class Events:
         return known
 
     def abandon(self) -> None:
-        """The process must end now: leaving delivers nothing more."""
+        """The process must end now: nothing more is delivered."""
         self._abandoned = True
+        for task in self._tasks:
+            task.cancel()
 
     async def flush(self, limit_s: float = FLUSH_S) -> None:
         """Deliver what was recorded, for at most so many seconds."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +30,20 @@ from ccm.base.throttle import TokenBucket
 from ccm.cloud import registry
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import ClientBuilder, Context
-from ccm.cloud.errors import NotFound, Unimplemented, normalized
+from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented, normalized
 from ccm.cloud.fields import ConfigError
 from ccm.cloud.interface import Cloud, InstancesV2, Inventory
+from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.provider_id import is_foreign
 from ccm.cloud.registry import Opener
 from ccm.model import Node
+from ccm.model.names import STATUS_TRUE
 
 OPEN_BACK_OFF = Exponential(base_s=1.0, factor=2.0, cap_s=30.0, jitter=0.2)
 """Pauses between attempts to open the provider."""
+
+SAMPLE = 8
+"""Most nodes about which a new provider is asked."""
 
 OPEN_LIMIT_S = 120.0
 """Longest time of one attempt; a cloud that accepts a connection may never answer."""
@@ -226,6 +232,46 @@ async def answers(cloud: Cloud, node: Node | None) -> None:
             await handle.call(Inventory.list_instances)
         elif cloud.instances is not None and node is not None:
             await handle.call(InstancesV2.instance_exists, node)
+
+
+async def knows_nodes(new: Cloud, old: Handle, nodes: Sequence[Node]) -> None:
+    """Refuse a provider that knows none of the nodes that the one in use knows.
+
+    Some nodes are asked about. Where the one in use cannot say, as with credentials that have
+    expired, a node that is ready speaks for itself.
+
+    Raises:
+        CloudError: the new provider does not know the nodes, or does not answer.
+    """
+    ours = [node for node in nodes if node.provider_id]
+    ours = [node for node in ours if not is_foreign(node.provider_id, old.cloud.provider_schemes)]
+    # Those that are ready have an instance, whatever a cloud says.
+    asked = sorted(random.sample(ours, len(ours)), key=lambda node: not _is_ready(node))[:SAMPLE]
+    asked_new, asked_old = InstanceLookup(Handle(new)), InstanceLookup(old)
+    with suppress(Unimplemented):
+        for node in asked:
+            if (await asked_new.state(node)).exists:
+                return
+        for node in asked:
+            if await _is_known(asked_old, node):
+                names = ", ".join(sorted(each.name for each in asked))
+                raise FailedPrecondition(
+                    f"with this configuration the cloud knows none of the nodes {names}; are its "
+                    "credentials those of another project or region? A restart would use it all "
+                    "the same"
+                )
+
+
+async def _is_known(lookup: InstanceLookup, node: Node) -> bool:
+    """Whether a node's instance exists for all we know."""
+    try:
+        return (await lookup.state(node)).exists
+    except CloudError:
+        return _is_ready(node)
+
+
+def _is_ready(node: Node) -> bool:
+    return node.ready == STATUS_TRUE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

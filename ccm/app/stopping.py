@@ -81,7 +81,7 @@ async def wind_down(
         grace_s: how long changes may take.
         last_resort: armed, so that the process ends also if something hangs afterwards.
     """
-    last_resort.arm(grace_s + MARGIN_S, EXIT_FORCED)
+    last_resort.arm("stop", grace_s + MARGIN_S)
     drained = spawn(drain.drained(grace_s), name="drain")
     try:
         await asyncio.wait({drained, work}, return_when=asyncio.FIRST_COMPLETED)

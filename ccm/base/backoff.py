@@ -9,6 +9,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+RETRY_AFTER_LIMIT_S = 300.0
+"""Longest time that a server's `Retry-After` is believed; one that is wrong stops us for ever."""
+
 
 def jittered(delay_s: float, fraction: float, rng: random.Random) -> float:
     """Stretch a delay by up to `fraction`; a fraction of zero or less leaves it alone."""

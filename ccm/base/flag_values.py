@@ -251,6 +251,12 @@ INT32 = Kind(
     parse=_INT32,
     write=str,
 )
+LIMIT: Kind[int | None] = Kind(
+    word="auto or int32",
+    wants="auto, or a whole number from -2147483648 to 2147483647",
+    parse=lambda text: None if text == "auto" else _INT32(text),
+    write=lambda value: "auto" if value is None else str(value),
+)
 LEVEL = Kind(
     word="level",
     wants="a whole number from 0 to 2147483647",

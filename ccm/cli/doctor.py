@@ -195,7 +195,7 @@ async def answer(
     case = Case(
         options=wanted.options, environ=environ, account=wanted.account, limit_s=wanted.limit_s
     )
-    with _logging(wanted.options.v):
+    with logging_at(wanted.options.v):
         results = await _examine(case, wanted.output, out, watch)
     if wanted.output == "json":
         text = msgspec.json.format(msgspec.json.encode(finding.document(results)), indent=2)
@@ -296,7 +296,7 @@ def _show(result: Result, out: TextIO) -> None:
 
 
 @contextlib.contextmanager
-def _logging(verbosity: int) -> Iterator[None]:
+def logging_at(verbosity: int) -> Iterator[None]:
     """Our findings say it all; the log is for those who ask for it by -v."""
     from ccm.base import log
 

@@ -50,6 +50,10 @@ def _service_uid(service: Service, **_: object) -> str:
     return service.uid
 
 
+def _name(name: str, **_: object) -> str:
+    return name
+
+
 def _destination(route: Route, **_: object) -> str:
     return route.destination_cidr
 
@@ -151,11 +155,12 @@ class LoadBalancer(Protocol):
     async def get_load_balancer(self, cluster_name: str, service: Service) -> Status | None:
         """The load balancer's status; None when nothing of it is there.
 
-        Called before a deletion (unless `Cloud.always_ensure_deleted`) and after a failed
-        `update_load_balancer`. None ends the deletion without a further call, so answer None
-        only on positive knowledge, and never raise `NotFound` instead: an error keeps the
-        Service and is tried again. After a failed update None means that there was nothing
-        to update, which is no failure; an error here counts as "it is there".
+        Called before the deletion of one that this process ensured or found as it should be
+        (unless `Cloud.always_ensure_deleted`), and after a failed `update_load_balancer`. None
+        ends the deletion without a further call, so answer None only on positive knowledge, and
+        never raise `NotFound` instead: an error keeps the Service and is tried again. After a
+        failed update None means that there was nothing to update, which is no failure; an error
+        here counts as "it is there".
         """
         ...
 
@@ -253,6 +258,26 @@ class LoadBalancerDigests(Protocol):
 
         Raise any `CloudError` where the Service cannot be served: it is then ensured, and
         the error is reported from there.
+        """
+        ...
+
+
+@runtime_checkable
+class LoadBalancerRemoval(Protocol):
+    """Optional on the same object as `LoadBalancer`: removal of what belongs to no Service.
+
+    The daemon never calls it; `kube-ccm orphans --delete=NAME` does.
+    """
+
+    @operation(deadline_s=BALANCER_S, change=True, subject=_name)
+    async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
+        """Remove a load balancer of this cluster that `list_load_balancers` named, and all it has.
+
+        Silent when it is gone; that of another cluster is left alone.
+
+        Raises:
+            RetryAfter: the cloud still works on it.
+            FailedPrecondition: something forbids it, such as protection from deletion.
         """
         ...
 
@@ -363,8 +388,9 @@ class Cloud:
         inventory: bulk listing.
         machines: machine driver, for a machine controller; the daemon's node controllers
             never touch it.
-        has_cluster_id: False when the cloud's objects carry no mark of this cluster; the
-            daemon then refuses to start without `--allow-untagged-cloud`.
+        has_cluster_id: True when the cloud's objects carry a mark of this cluster, or none but
+            this cluster's can be seen. A provider has to say so: otherwise the daemon refuses to
+            start without `--allow-untagged-cloud`.
         schemes: provider-ID schemes that are ours, old spellings included. Empty = `name`.
             A node with another scheme is left alone entirely.
         limits: deadlines and rate the provider wants for its calls.
@@ -375,7 +401,8 @@ class Cloud:
             and the admission webhook is on. Empty = nothing is checked.
         always_ensure_deleted: True = a deletion goes straight to `ensure_load_balancer_deleted`,
             which saves a call and also clears what `get_load_balancer` does not see. False =
-            `get_load_balancer` is asked first, as the Go reference does.
+            `get_load_balancer` is asked first where this process confirmed the load balancer and
+            did nothing about it since; the Go reference always asks.
     """
 
     name: str
@@ -389,7 +416,7 @@ class Cloud:
     set_informers: SetInformers | None = None
     inventory: Inventory | None = None
     machines: object | None = None
-    has_cluster_id: bool = True
+    has_cluster_id: bool = False
     schemes: Sequence[str] = ()
     limits: Limits = field(default_factory=Limits)
     service_annotations: Sequence[str] | None = None

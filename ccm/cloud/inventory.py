@@ -4,6 +4,10 @@ A listing is worth its price when more single requests are waiting than it took 
 time. It proves presence only: an instance missing from it is asked for on its own. A
 listing that answered fewer questions than it cost, or failed, pauses bulk listing for a
 while, so that a slow consumer never makes the cloud pay for listings nobody reads.
+
+What a listing says may be as old as its beginning, so its age counts from there. A node without
+provider ID is looked up by its name, which another machine may have had before: it needs a
+listing begun after the node was first seen.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ class SharedInventory:
     Args:
         fetch: makes a listing; one runs at a time.
         population: how many nodes the cluster has, for guessing the price of the first one.
-        max_age_s: seconds a finished listing may be used.
+        max_age_s: seconds since the beginning of a listing for which it may be used. Who asked
+            before it began may use it however long it took.
     """
 
     def __init__(
@@ -62,9 +67,20 @@ class SharedInventory:
         self._max_age_s = max_age_s
         self._log = log.logger("inventory")
         self._index: _Index | None = None
-        self._expires = -math.inf
         self._paused_until = -math.inf
         self._flight: asyncio.Task[_Index | None] | None = None
+        self._is_outdated = False
+        self._began = -math.inf
+        self._without_id_since: dict[str, float] = {}
+
+    def note(self, old: Node | None, new: Node | None) -> None:
+        """A node came, changed or went (None: it is not there); tells how long it is known."""
+        if old is not None and (new is None or new.uid != old.uid):
+            self._without_id_since.pop(old.uid, None)
+        if new is not None and new.provider_id:
+            self._without_id_since.pop(new.uid, None)
+        elif new is not None:
+            self._without_id_since.setdefault(new.uid, monotonic())
 
     async def find(self, node: Node, *, single_requests: int) -> InstanceRecord | None:
         """The node's instance in a listing; None = ask for it on its own.
@@ -74,23 +90,39 @@ class SharedInventory:
             single_requests: how many requests asking one by one would cost all those who
                 wait now, this question included.
         """
-        index = await self._usable(single_requests)
+        since = -math.inf if node.provider_id else self._without_id_since.get(node.uid, math.inf)
+        index = await self._usable(since, single_requests)
         record = index.find(node) if index is not None else None
         _ANSWERS.labels("listing" if record is not None else "single").inc()
         return record
+
+    def drop(self) -> None:
+        """Another cloud answers from now on: what the former one listed counts no more."""
+        self._index = None
+        self._paused_until = -math.inf
+        self._is_outdated = self._flight is not None
 
     async def close(self) -> None:
         """Cancel a listing under way."""
         await cancel_and_join(self._flight)
         self._flight = None
 
-    async def _usable(self, single_requests: int) -> _Index | None:
-        if self._index is not None and monotonic() < self._expires:
+    def _is_fresh(self, began: float, since: float) -> bool:
+        """Whether a listing begun then says something about a node known since then."""
+        return began >= since and monotonic() < began + self._max_age_s
+
+    async def _usable(self, since: float, single_requests: int) -> _Index | None:
+        if self._index is not None and self._is_fresh(self._index.began, since):
             return self._index
-        if self._flight is None and not self._worth_it(single_requests):
+        if self._is_outdated:
             return None
         if self._flight is None:
-            self._flight = spawn(self._refresh(), name="inventory-listing")
+            if since == math.inf or not self._worth_it(single_requests):
+                return None
+            self._began = monotonic()
+            self._flight = spawn(self._refresh(self._began), name="inventory-listing")
+        if not self._is_fresh(self._began, since):
+            return None
         try:
             async with asyncio.timeout(PATIENCE_S):
                 # Shielded: one waiter's end must not take the listing from the others.
@@ -110,27 +142,31 @@ class SharedInventory:
         expected = last.requests if last else math.ceil(self._population() / PAGE_GUESS)
         return single_requests > max(1, expected)
 
-    async def _refresh(self) -> _Index | None:
+    async def _refresh(self, began: float) -> _Index | None:
         try:
             listing = await self._fetch()
         except CloudError as error:
+            if self._is_outdated:
+                return None
             self._paused_until = monotonic() + PAUSE_S
             _LISTINGS.labels("error").inc()
             self._log.warning("bulk listing failed, asking one by one", error=str(error))
             return None
         else:
             _LISTINGS.labels("success").inc()
-            self._index = _Index(listing)
-            self._expires = monotonic() + self._max_age_s
+            if self._is_outdated:
+                return None
+            self._index = _Index(listing, began)
             return self._index
         finally:
-            self._flight = None
+            self._flight, self._is_outdated = None, False
 
 
 class _Index:
     """A listing by provider ID and by name; one that occurs twice proves nothing."""
 
-    def __init__(self, listing: InstanceListing) -> None:
+    def __init__(self, listing: InstanceListing, began: float) -> None:
+        self.began = began
         self.requests = listing.requests
         self.hits = 0
         self.judged = False

@@ -39,6 +39,19 @@ class InstanceLookup:
         """Whether the provider looks instances up by Node (`InstancesV2`)."""
         return self._handle.offers(InstancesV2)
 
+    @property
+    def opening(self) -> int:
+        """A number that changes when another provider object answers from now on."""
+        return self._handle.opening
+
+    def confirmed(self, node: Node) -> bool:
+        """Whether this opening of the provider has confirmed the instance of a node without ID."""
+        return node.uid in self._handle.confirmed
+
+    def forget(self, node: Node) -> None:
+        """The node is gone."""
+        self._handle.confirmed.discard(node.uid)
+
     async def metadata(self, node: Node, *, waiting: int = 1) -> InstanceMetadata | None:
         """Everything known, for initialising a node; None = nothing to say yet.
 
@@ -49,19 +62,20 @@ class InstanceLookup:
         Raises:
             CloudError: the cloud did not answer, or not usefully.
         """
-        if not self.by_node:
-            return await self._legacy.instance_metadata(node)
-        record = await self._listed(node, single_requests=waiting)
-        if record is not None:
-            return record.metadata
-        return await self._handle.call(InstancesV2.instance_metadata, node)
+        opening = self.opening
+        found = await self._metadata(node, waiting)
+        self._note(node, opening, exists=found is not None)
+        return found
 
     async def addresses(self, node: Node, *, waiting: int = 1) -> Sequence[NodeAddress] | None:
         """The addresses, for the periodic pass; None = nothing to say. Raises CloudError."""
-        if not self.by_node:
-            return await self._legacy.addresses(node)
-        metadata = await self.metadata(node, waiting=waiting)
-        return None if metadata is None else metadata.addresses
+        if self.by_node:
+            metadata = await self.metadata(node, waiting=waiting)
+            return None if metadata is None else metadata.addresses
+        opening = self.opening
+        addresses = await self._legacy.addresses(node)
+        self._note(node, opening, exists=bool(addresses))
+        return addresses
 
     async def state(self, node: Node, *, waiting: int = 1) -> InstanceState:
         """Whether the instance exists and runs.
@@ -69,6 +83,22 @@ class InstanceLookup:
         Raises:
             CloudError: existence or power is not known; nothing may follow from that.
         """
+        opening = self.opening
+        found = await self._state(node, waiting)
+        self._note(node, opening, exists=found.exists)
+        return found
+
+    async def confirmed_gone(self, node: Node) -> bool:
+        """Ask once more, never from a listing, whether the instance is gone.
+
+        Raises:
+            CloudError: it is not known; the node must be kept.
+        """
+        if not self.by_node:
+            return not await self._legacy.instance_exists(node)
+        return not await self._handle.call(InstancesV2.instance_exists, node)
+
+    async def _state(self, node: Node, waiting: int) -> InstanceState:
         if not self.by_node:
             return await self._legacy.instance_state(node)
         combined = self._handle.offers(InstanceStates)
@@ -85,15 +115,18 @@ class InstanceLookup:
             return RUNNING
         return SHUTDOWN if off else RUNNING
 
-    async def confirmed_gone(self, node: Node) -> bool:
-        """Ask once more, never from a listing, whether the instance is gone.
-
-        Raises:
-            CloudError: it is not known; the node must be kept.
-        """
+    async def _metadata(self, node: Node, waiting: int) -> InstanceMetadata | None:
         if not self.by_node:
-            return not await self._legacy.instance_exists(node)
-        return not await self._handle.call(InstancesV2.instance_exists, node)
+            return await self._legacy.instance_metadata(node)
+        record = await self._listed(node, single_requests=waiting)
+        if record is not None:
+            return record.metadata
+        return await self._handle.call(InstancesV2.instance_metadata, node)
+
+    def _note(self, node: Node, opening: int, *, exists: bool) -> None:
+        """Remember whom the cloud knows of those that nothing else says it of."""
+        if exists and not node.provider_id and self.opening == opening:
+            self._handle.confirmed.add(node.uid)
 
     async def _listed(self, node: Node, *, single_requests: int) -> InstanceRecord | None:
         if self._inventory is None:

@@ -67,6 +67,16 @@ class Caller(Protocol):
         """The provider's name."""
         ...
 
+    @property
+    def opening(self) -> int:
+        """A number that changes when another provider object is in use."""
+        ...
+
+    @property
+    def confirmed(self) -> set[str]:
+        """UIDs of nodes without provider ID whose instance this opening has confirmed."""
+        ...
+
     def offers(self, face: type) -> bool:
         """Whether the provider has that interface."""
         ...

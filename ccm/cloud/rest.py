@@ -23,7 +23,8 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from asyncio_throttle.throttler import Throttler
 
-from ccm.base import redact
+from ccm.base import fence, redact
+from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.clock import now
 from ccm.base.wire import aiohttp
 from ccm.cloud import errors
@@ -32,9 +33,6 @@ T = TypeVar("T")
 
 RETRY_AFTER_S = 1.0
 """Assumed where a cloud does not say, or not readably, when to come back."""
-
-RETRY_AFTER_LIMIT_S = 300.0
-"""Longest time that a cloud's `Retry-After` is believed; one that is wrong stops us for ever."""
 
 STATUSES: Mapping[int, type[errors.CloudError]] = MappingProxyType(
     {
@@ -150,6 +148,7 @@ class RestClient:
         if self.quota is not None:
             await self.quota.acquire()
         try:
+            fence.check()
             async with self.session.request(
                 method, self.url + path, params=query, data=data, allow_redirects=False
             ) as response:

@@ -140,12 +140,13 @@ class LoadBalancerRecord:
         name: what `get_load_balancer_name` says for its Service.
         digest: of what the cloud really holds, in the words of `load_balancer_digest`; empty =
             half-made or damaged, which never equals a wanted digest.
-        status: where it can be reached.
+        status: where it can be reached. None = the listing does not say: the Service keeps the
+            status it has, and one that has none is ensured. An empty one replaces none either.
     """
 
     name: str
     digest: str
-    status: Status = Status()
+    status: Status | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

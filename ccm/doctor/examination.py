@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ccm.base import clock, redact
 from ccm.base.tasks import leaves
 from ccm.cloud import errors as cloud_errors
-from ccm.doctor import leases, nodes, provider, reach, rights, services
+from ccm.doctor import held, leases, nodes, provider, reach, rights, services
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Result, fail, skip, warn
 from ccm.kube import errors
@@ -44,6 +44,7 @@ CHECKS = (
     Check("permissions", "what the daemon may do", rights.permissions, needs=("identity",)),
     Check("lease", "who leads", leases.lease, needs=("identity",)),
     Check("managers", "who else manages", leases.managers, needs=("identity",)),
+    Check("deletions", "what is not deleted", held.deletions_held, needs=("identity",)),
     Check("provider", "the provider", provider.provider),
     Check(
         "cloud-config", "the provider's configuration", provider.cloud_config, needs=("provider",)

@@ -13,6 +13,7 @@ from typing import Any
 from ccm.app.clients import ACCOUNTS_NAMESPACE
 from ccm.app.options import Options, names
 from ccm.app.serving import trust
+from ccm.runtime import deletions
 from ccm.runtime.manifest import Manifest
 
 SYSTEM_NAMESPACE = "kube-system"
@@ -69,6 +70,7 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
             yield from _controller(options, manifest)
     for verb in ("create", "patch"):
         yield "events", Need(verb=verb, resource="events")
+    yield from _deletions(options)
     if options.leader_elect:
         yield from _leases(options, migrated)
     if options.use_service_account_credentials:
@@ -101,6 +103,15 @@ def _leases(options: Options, migrated: str) -> Iterator[tuple[str, Need]]:
     ):
         for verb in ("get", "update", "watch") if name else ():
             yield user, replace(lease, verb=verb, name=name)
+
+
+def _deletions(options: Options) -> Iterator[tuple[str, Need]]:
+    record = Need(
+        verb="create", resource="configmaps", namespace=options.leader_elect_resource_namespace
+    )
+    yield "the record of deletions", record
+    for verb in ("get", "patch"):
+        yield "the record of deletions", replace(record, verb=verb, name=deletions.NAME)
 
 
 def _accounts(options: Options) -> Iterator[tuple[str, Need]]:

@@ -24,6 +24,7 @@ from typing import Literal
 
 import msgspec
 
+from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.model.meta import Wire
 
 Trouble = Literal["refused", "reset", "timeout", "silent", "garbage", "tls", "credentials"]
@@ -97,7 +98,7 @@ class ApiError(KubeError):
         status: HTTP status, or the code of a Status sent inside a watch.
         reason: Kubernetes' machine-readable reason, such as `NotFound`.
         message: for people.
-        retry_after: seconds the server asks us to wait, if it does.
+        retry_after: seconds the server asks us to wait, if it does; at most 5 minutes.
         details: what the answer is about, if the server said so.
     """
 
@@ -207,15 +208,19 @@ def from_status(status: Status) -> ApiError:
     return _build(status, status.code or 500, None)
 
 
-def retry_after_seconds(headers: Mapping[str, str]) -> int | None:
-    """The Retry-After header if it is a number of seconds; a date does not count."""
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+    """The Retry-After header if it is a number of seconds, at most 5 minutes; no date counts."""
     text = headers.get("Retry-After", "").strip()
-    return int(text) if text.isascii() and text.isdigit() else None
+    return _believed(float(text)) if text.isascii() and text.isdigit() else None
+
+
+def _believed(seconds: float | None) -> float | None:
+    return None if seconds is None else min(seconds, RETRY_AFTER_LIMIT_S)
 
 
 def _build(status: Status, code: int, retry_after: float | None) -> ApiError:
     if retry_after is None and status.details is not None:
-        retry_after = status.details.retry_after_seconds
+        retry_after = _believed(status.details.retry_after_seconds)
     found = _BY_STATUS.get(code, ServerError if code >= 500 else ApiError)
     reason = status.reason or _REASONS.get(code, "InternalError" if code >= 500 else "Unknown")
     if found is Conflict and reason == "AlreadyExists":

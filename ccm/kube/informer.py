@@ -41,7 +41,7 @@ class Handler(Generic[T]):
     name: str
     on_add: Callable[[T, bool], object] | None = None
     on_update: Callable[[T, T], object] | None = None
-    on_delete: Callable[[T], object] | None = None
+    on_delete: Callable[[T, bool], object] | None = None
 
 
 class _Content(Generic[T]):
@@ -72,8 +72,9 @@ class _Content(Generic[T]):
         old = self.store.pop(key)
         if old is None:
             return
+        seen = last is not None or old.is_deleting
         for handler in tuple(self.handlers):
-            self._call(handler, handler.on_delete, last or old)
+            self._call(handler, handler.on_delete, last or old, seen)
 
     def complete(self) -> None:
         if not self.synced.is_set():
@@ -150,13 +151,22 @@ class Informer(Generic[T]):
         """Monotonic time since when the server cannot be followed; None: all is well."""
         return self._reflector.trouble_since
 
+    @property
+    def undecodable(self) -> Collection[str]:
+        """Keys of objects that are there and whose newest state could not be decoded.
+
+        The store has them as they were before, or not at all: nothing may be deleted because
+        of that. An empty key stands for objects whose name could not be read either.
+        """
+        return self._reflector.undecodable
+
     def add_handler(
         self,
         *,
         name: str,
         on_add: Callable[[T, bool], object] | None = None,
         on_update: Callable[[T, T], object] | None = None,
-        on_delete: Callable[[T], object] | None = None,
+        on_delete: Callable[[T, bool], object] | None = None,
     ) -> Handler[T]:
         """Listen to changes; what is there already is delivered at once as added.
 
@@ -165,7 +175,9 @@ class Informer(Generic[T]):
             on_add: object, and whether it belongs to the initial content.
             on_update: old and new; the same object twice at a resync. The UIDs differ
                 if an object was deleted and made anew while nobody was watching.
-            on_delete: the last known state; the store has it no more.
+            on_delete: the last known state, and whether the object was seen to be deleted: an event
+                said so, or its deletion had begun. Otherwise a new list merely lacks it. The
+                store has it no more.
         """
         handler = Handler(name=name, on_add=on_add, on_update=on_update, on_delete=on_delete)
         self._content.introduce(handler)

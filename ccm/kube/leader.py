@@ -85,10 +85,13 @@ class LeaderElector:
             should have a timeout of `LeaderElectionConfig.request_timeout_s`.
         config: see `LeaderElectionConfig`.
         recorder: gets an event when we begin and when we stop to lead.
+        on_renewed: called when the lease was taken or renewed, with the time at which the request
+            for that began: a successor counts from a later one.
         on_lost: called when the lease is lost, before the work is cancelled: from then on
             a successor may lead after the lease duration less the renew deadline.
         before_release: awaited when the work has ended and before the lease is given back; it
-            sets a limit to itself, because a successor waits meanwhile.
+            sets a limit to itself, because a successor waits meanwhile. False: something of the
+            work has not ended after all, and the lease has to run out.
         rng: where jitter comes from.
     """
 
@@ -98,13 +101,15 @@ class LeaderElector:
         config: LeaderElectionConfig,
         *,
         recorder: Recorder,
+        on_renewed: Callable[[float], object],
         on_lost: Callable[[], object],
-        before_release: Callable[[], Awaitable[object]],
+        before_release: Callable[[], Awaitable[bool]],
         rng: random.Random | None = None,
     ) -> None:
         self._leases = leases
         self._config = config
         self._recorder = recorder
+        self._on_renewed = on_renewed
         self._on_lost = on_lost
         self._before_release = before_release
         self._rng = rng or random.Random()
@@ -255,6 +260,7 @@ class LeaderElector:
         self._report_holder()
         if held:
             self._renewed_at = started
+            self._on_renewed(started)
         return held
 
     def _report_holder(self) -> None:
@@ -289,18 +295,19 @@ class LeaderElector:
 
     async def _end(self, work: asyncio.Task[None], renewal: asyncio.Task[None]) -> None:
         """End the work, still renewing; then give the lease back, if it is ours."""
+        may_release = False
         try:
             await tasks.cancel_and_join(work)
             self._tell("stopped leading")
             if not renewal.done():
-                await self._before_release()
+                may_release = await self._before_release()
         finally:
             lost = renewal.done()
             await tasks.cancel_and_join(renewal)
             self.is_leader = False
             self._status.set(0)
             self._log.info("stopped leading", identity=self._config.identity, lost=lost)
-        if not lost:
+        if may_release and not lost:
             await self._release()
 
     async def _release(self) -> None:

@@ -39,6 +39,11 @@ _lists = metrics.counter(
     ("resource", "mode"),
 )
 _watches = metrics.counter("ccm_kube_watches_total", "Watches opened.", ("resource",))
+_undecodable = metrics.gauge(
+    "ccm_kube_undecodable_objects",
+    "Objects whose newest state cannot be decoded; nothing is deleted that could be theirs.",
+    ("resource",),
+)
 _failures = metrics.counter(
     "ccm_kube_reflector_failures_total",
     "Lists and watches that failed and were repeated after a pause.",
@@ -141,12 +146,13 @@ class _Unseen:
 
     def __init__(self, keys: Collection[str]) -> None:
         self._keys = set(keys)
-        self._nameless = False
+        self.undecodable: set[str] = set()
 
-    def saw(self, key: str) -> None:
-        """The list has this object, readable or not; an empty key: one without a name."""
+    def saw(self, key: str, *, readable: bool = True) -> None:
+        """The list has this object; an empty key: one without a name."""
         self._keys.discard(key)
-        self._nameless = self._nameless or not key
+        if not readable:
+            self.undecodable.add(key)
 
     @property
     def gone(self) -> Collection[str]:
@@ -155,7 +161,7 @@ class _Unseen:
         Nothing, if the list had an object without a readable name: rather keep one that
         is gone than report one gone that is not.
         """
-        return () if self._nameless else self._keys
+        return () if "" in self.undecodable else self._keys
 
 
 class _Fruitless(Exception):
@@ -198,6 +204,8 @@ class Reflector(Generic[T]):
         self._watch_list = settings.watch_list
         self.version: str | None = None
         """The last version seen; None before the first list and after an expiry."""
+        self.undecodable: set[str] = set()
+        """Keys of the objects whose newest state could not be decoded; "": one without a name."""
         self._unseen: _Unseen | None = None
         self._fruitless = 0
         self._progress = False
@@ -213,6 +221,7 @@ class Reflector(Generic[T]):
         )
         self._failures = _failures.labels(resource)
         self._watches = _watches.labels(resource)
+        self._undecodable = _undecodable.labels(resource)
 
     @property
     def trouble_since(self) -> float | None:
@@ -267,10 +276,12 @@ class Reflector(Generic[T]):
 
     async def _take_page(self, page: Page[T], unseen: _Unseen) -> None:
         for key in page.malformed_keys:
-            unseen.saw(key)
+            unseen.saw(key, readable=False)
+            self._mark(key, readable=False)
         for start in range(0, len(page.items), _CHUNK):
             for obj in page.items[start : start + _CHUNK]:
                 unseen.saw(obj.key)
+                self._mark(obj.key, readable=True)
                 self._sink.upsert(obj)
             await asyncio.sleep(0)
 
@@ -279,6 +290,9 @@ class Reflector(Generic[T]):
             self._sink.remove(key)
             if number % _CHUNK == 0:
                 await asyncio.sleep(0)
+        # Those this list had, and which were not decoded since.
+        self.undecodable &= unseen.undecodable
+        self._undecodable.set(len(self.undecodable))
         self.version = version
         self._unseen = None
         self._fruitless = 0
@@ -374,17 +388,30 @@ class Reflector(Generic[T]):
                 await asyncio.sleep(0)
 
     def _take_event(self, event: WatchEvent[T]) -> None:
+        is_known = event.object is not None or (event.wire_type == "DELETED" and event.key != "")
+        if is_known:
+            self._mark(event.key, readable=True)
         if event.object is not None and event.type == "DELETED":
             self._sink.remove(event.object.key, event.object)
         elif event.object is not None:
             self._sink.upsert(event.object)
-        elif event.wire_type == "DELETED" and event.key:
+        elif is_known:
             self._sink.remove(event.key)
-        if self._unseen is not None and event.type != "BOOKMARK":
-            self._unseen.saw(event.key)
+        elif event.type == "MALFORMED":
+            self._mark(event.key, readable=False)
+        if self._unseen is not None:
+            # A bookmark in between is no place to go on from: what was not told yet would be
+            # missing, and what is gone would stay.
+            if event.type != "BOOKMARK":
+                self._unseen.saw(event.key, readable=event.type != "MALFORMED")
         elif event.resource_version and event.resource_version != self.version:
             self.version = event.resource_version
             self._progress = True
+
+    def _mark(self, key: str, *, readable: bool) -> None:
+        if self.undecodable or not readable:
+            (self.undecodable.discard if readable else self.undecodable.add)(key)
+            self._undecodable.set(len(self.undecodable))
 
     async def _recover(self, problem: Exception) -> None:
         """Count and log a failure, decide where to go on, and pause."""

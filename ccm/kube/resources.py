@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ccm.model import Event, Lease, Node, Service
+from ccm.model import ConfigMap, Event, Lease, Node, Service
 from ccm.model.meta import KubeObject, ObjectMeta, Wire
 
 T = TypeVar("T", bound=KubeObject)
@@ -141,4 +141,5 @@ LEASES = Kind(
     type=Lease,
     complete=True,
 )
+CONFIG_MAPS = Kind(plural="configmaps", kind="ConfigMap", namespaced=True, type=ConfigMap)
 EVENTS = Kind(plural="events", kind="Event", namespaced=True, type=Event)

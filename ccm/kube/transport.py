@@ -15,13 +15,14 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 from yarl import URL
 
-from ccm.base import clock
+from ccm.base import clock, fence
 from ccm.base.log import logger
 from ccm.base.throttle import Limiter, Unlimited
 from ccm.base.wire import HttpProcessingError, aiohttp
@@ -145,7 +146,7 @@ class Transport:
             limiter: waits for a turn before each attempt.
             user_agent: instead of the process' own.
             retry: False: one attempt, apart from a renewed credential.
-            urgent: waits behind no other request: a Lease is lost meanwhile.
+            urgent: waits behind no other request, and for no lease that holds: it is about one.
 
         Raises:
             errors.ApiError: the server answered with an error.
@@ -262,11 +263,10 @@ class Transport:
         started = clock.monotonic()
         answer: _Answer | None = None
         try:
-            limit = asyncio.timeout(WATCH_START_TIMEOUT_S) if call.streamed else _UNLIMITED
-            async with limit:
+            async with _limit(call):
                 response = await self._send(pooled.session, call, credential)
-            code = str(response.status)
-            answer = await self._receive(call, response, pooled)
+                code = str(response.status)
+                answer = await self._receive(call, response, pooled)
             return answer
         except _TROUBLE as problem:
             raise self._trouble(f"{call.method} {call.url.raw_path}", problem) from problem
@@ -357,6 +357,14 @@ class Transport:
     def _url(self, path: str, query: Mapping[str, str] | None) -> URL:
         tail = f"?{urlencode(query, quote_via=quote)}" if query else ""
         return URL(f"{self._server}{path}{tail}", encoded=True)
+
+
+def _limit(call: _Call) -> AbstractAsyncContextManager[object]:
+    """The limit of one attempt beside its own: what changes something ends with our lease."""
+    if call.streamed:
+        return asyncio.timeout(WATCH_START_TIMEOUT_S)
+    free = call.urgent or call.method == "GET"
+    return _UNLIMITED if free else fence.limit()
 
 
 def answer_delay(status: int, headers: Mapping[str, str]) -> float | None:

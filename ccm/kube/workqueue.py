@@ -6,8 +6,11 @@ wait aside; of several delays for one key the earliest wins, and a plain `add` n
 waits for nor removes a delay. After `shut_down` nothing is taken in, what is queued is
 still handed out, and then `get` raises `ShutDown`.
 
-Ours beside that: a key may be added in the background. It is handed out when no other key
-waits, and loses that mark when it is added once more without it.
+Ours beside that: keys wait in lanes that are served in turns, the foreground more often, so that
+none starves. In the background wait those that were added so, and all that were delayed, most of
+them because they failed; one that is added once more without delay comes to the foreground. A
+key set apart, because work on it hung, waits in a third lane, and only a worker that can be spared
+gets it.
 
 All methods but `get` return at once; none of them may be called from another thread.
 """
@@ -19,12 +22,15 @@ import contextlib
 import heapq
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Generic, TypeVar
 
 from ccm.kube.queue_metrics import QueueMetrics
 
 K = TypeVar("K", bound=Hashable)
+
+FOREGROUND_TURNS = 3
+"""Turns of the foreground for one of each other lane."""
 
 
 class ShutDown(Exception):
@@ -36,14 +42,17 @@ class WorkQueue(Generic[K]):
 
     Args:
         name: value of the label `name` of its metrics.
+        can_spare: whether whoever asks now may be given a key that was set apart.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, can_spare: Callable[[], bool] = lambda: True) -> None:
         self.name = name
+        self._can_spare = can_spare
         self._metrics: QueueMetrics[K] = QueueMetrics(name)
         self._ready: _Lanes[K] = _Lanes()
         self._dirty: set[K] = set()
         self._unhurried: set[K] = set()
+        self._apart: set[K] = set()
         self._processing: set[K] = set()
         self._getters: deque[asyncio.Future[None]] = deque()
         self._delayed: _Delayed[K] = _Delayed()
@@ -59,7 +68,7 @@ class WorkQueue(Generic[K]):
 
         Args:
             key: what to queue.
-            background: let it wait until no other key does.
+            background: let it wait in the background.
         """
         if self._shutting_down:
             return
@@ -76,12 +85,12 @@ class WorkQueue(Generic[K]):
             self._queue(key)
 
     def add_after(self, key: K, delay_s: float) -> None:
-        """Queue a key after a delay, unless it is due earlier already."""
+        """Queue a key in the background after a delay, unless it is due earlier already."""
         if self._shutting_down:
             return
         self._metrics.retried()
         if delay_s <= 0:
-            self.add(key)
+            self.add(key, background=True)
             return
         loop = asyncio.get_running_loop()
         due = loop.time() + delay_s
@@ -92,17 +101,33 @@ class WorkQueue(Generic[K]):
         """Whether a worker has the key in hand."""
         return key in self._processing
 
+    @property
+    def in_work(self) -> Collection[K]:
+        """The keys that workers have in hand."""
+        return tuple(self._processing)
+
+    def is_apart(self, key: K) -> bool:
+        """Whether the key was set apart."""
+        return key in self._apart
+
+    def set_apart(self, key: K, apart: bool) -> None:
+        """Say how a key in work is to wait from now on: apart from the others, or among them."""
+        if apart:
+            self._apart.add(key)
+        else:
+            self._apart.discard(key)
+
     async def get(self) -> K:
         """Take the next key; `done` must follow, whatever happens to the work.
 
         Raises:
             ShutDown: the queue was shut down and is empty.
         """
-        while not self._ready:
-            if self._shutting_down:
+        while (lane := self._ready.next_lane(apart=self._can_spare())) is None:
+            if self._shutting_down and not self._ready:
                 raise ShutDown(self.name)
             await self._wait_for_key()
-        key = self._ready.pop()
+        key = lane.popitem(last=False)[0]
         self._metrics.got(key)
         self._processing.add(key)
         self._dirty.discard(key)
@@ -115,6 +140,9 @@ class WorkQueue(Generic[K]):
         self._processing.discard(key)
         if key in self._dirty:
             self._queue(key)
+        if self._ready.apart:
+            # The worker that had this key may be the one that can be spared for one of those.
+            self._wake_getter()
 
     def shut_down(self) -> None:
         """Take nothing in any more; drop delayed keys; let workers empty the queue."""
@@ -126,7 +154,12 @@ class WorkQueue(Generic[K]):
                 getter.set_result(None)
 
     def _queue(self, key: K) -> None:
-        self._ready.push(key, background=key in self._unhurried)
+        if key in self._apart:
+            self._ready.apart[key] = None
+        elif key in self._unhurried:
+            self._ready.background[key] = None
+        else:
+            self._ready.foreground[key] = None
         self._wake_getter()
 
     async def _wait_for_key(self) -> None:
@@ -163,33 +196,40 @@ class WorkQueue(Generic[K]):
         due = self._delayed.next_due()
         assert due is not None
         for key in self._delayed.pop_due(max(due, asyncio.get_running_loop().time())):
-            self.add(key)
+            self.add(key, background=True)
         self._wake_at(self._delayed.next_due())
 
 
 class _Lanes(Generic[K]):
-    """Keys in the order of their arrival; those in the background after all others."""
+    """Keys in the order of their arrival, in lanes that are served in turns."""
 
     def __init__(self) -> None:
-        self._first: OrderedDict[K, None] = OrderedDict()
-        self._second: OrderedDict[K, None] = OrderedDict()
+        self.foreground: OrderedDict[K, None] = OrderedDict()
+        self.background: OrderedDict[K, None] = OrderedDict()
+        self.apart: OrderedDict[K, None] = OrderedDict()
+        self._turns = deque((*[self.foreground] * FOREGROUND_TURNS, self.background, self.apart))
 
     def __len__(self) -> int:
-        return len(self._first) + len(self._second)
+        return len(self.foreground) + len(self.background) + len(self.apart)
 
-    def push(self, key: K, *, background: bool) -> None:
-        """Append a key to its lane."""
-        (self._second if background else self._first)[key] = None
+    def next_lane(self, *, apart: bool) -> OrderedDict[K, None] | None:
+        """The lane with keys whose turn it is; None: there is none.
 
-    def pop(self) -> K:
-        """Remove and return the next key."""
-        return (self._first or self._second).popitem(last=False)[0]
+        Args:
+            apart: whether that with the keys set apart may be served.
+        """
+        for turn, lane in enumerate(self._turns):
+            if lane and (apart or lane is not self.apart):
+                del self._turns[turn]
+                self._turns.append(lane)
+                return lane
+        return None
 
     def hurry(self, key: K) -> None:
         """Move a key out of the background, if it waits there."""
-        if key in self._second:
-            del self._second[key]
-            self._first[key] = None
+        if key in self.background:
+            del self.background[key]
+            self.foreground[key] = None
 
 
 class _Delayed(Generic[K]):

@@ -5,6 +5,7 @@ are read-only everywhere; a change is a patch that names only what changes, so
 fields we do not decode survive on the server.
 """
 
+from ccm.model.configmap import ConfigMap
 from ccm.model.event import Event, EventSource
 from ccm.model.lease import Lease, LeaseSpec
 from ccm.model.meta import ObjectMeta, ObjectReference, OwnerReference
@@ -19,6 +20,7 @@ from ccm.model.service import (
 )
 
 __all__ = [
+    "ConfigMap",
     "Event",
     "EventSource",
     "Lease",

@@ -20,6 +20,9 @@ EFFECT_NO_SCHEDULE = "NoSchedule"
 TAINT_AUTOSCALER_DELETION = "ToBeDeletedByClusterAutoscaler"
 """On a node that the cluster autoscaler is about to remove; any value, any effect."""
 
+ANNOTATION_ALLOW_DELETION = "kube-ccm/allow-deletion"
+"""On a node: `true` = a person says that it may go although its cloud is in doubt. Ours."""
+
 LABEL_EXCLUDE_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
 """On a node that no load balancer shall send traffic to; any value but a Go false."""
 
@@ -76,6 +79,9 @@ REASON_DELETING_NODE = "DeletingNode"
 REASON_DELETING_NODE_FAILED = "DeletingNodeFailed"
 """Warning event on a Node: deleting it failed; the message has the cause."""
 
+REASON_DELETION_HELD = "DeletionHeld"
+"""Warning: an object, or what it has in the cloud, is not deleted for now. Ours."""
+
 REASON_ENSURING_BALANCER = "EnsuringLoadBalancer"
 REASON_ENSURED_BALANCER = "EnsuredLoadBalancer"
 REASON_DELETING_BALANCER = "DeletingLoadBalancer"
@@ -87,6 +93,9 @@ REASON_SYNC_BALANCER_FAILED = "SyncLoadBalancerFailed"
 REASON_DELETE_BALANCER_FAILED = "DeleteLoadBalancerFailed"
 REASON_UPDATE_BALANCER_FAILED = "UpdateLoadBalancerFailed"
 """Warning events on a Service; the message has the cause."""
+
+REASON_ORPHANED_BALANCER = "OrphanedLoadBalancer"
+"""Warning event on the record of deletions: a load balancer belongs to no Service. Ours."""
 
 REASON_NO_NODES = "UnAvailableLoadBalancer"
 """Warning event on a Service: its load balancer has no members."""

@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from ccm.base.backoff import Exponential
+from ccm.base.backoff import Exponential, jittered
 from ccm.base.bucket import Bucket
 from ccm.cloud import errors as cloud
 from ccm.cloud.errors import Retry
@@ -34,8 +34,17 @@ LONG = Exponential(base_s=30.0, cap_s=600.0)
 LEAST_AFTER_S = 1.0
 """Shortest delay of `Retry.AFTER`: "at once", said again and again, would spin."""
 
+AFTER_JITTER = 0.2
+"""Whoever is told when to come back comes up to this part later: many are told the same."""
+
 SLOW_S = 600.0
 """Delay of `Retry.SLOW`; a change of the object comes earlier."""
+
+EAGER = Exponential(base_s=1.0, cap_s=60.0)
+"""Delays of `Retry.SLOW` for what is new, and may be refused only because it is."""
+
+FIRST_TRIES = 8
+"""So many retries of an item do not wait for those of items that failed more often."""
 
 WAKE_PAUSE_S = 2.0
 """Shortest time between two wake-ups of the keys that an outage had stopped."""
@@ -49,6 +58,7 @@ class RetryDecision:
         retry: the kind of delay.
         after_s: seconds until the next try, where the error says so.
         event: whether people should get a Warning event.
+        eager: `Retry.SLOW` comes sooner, because the object is new.
         outage: the other side was unreachable or overloaded, which passes for all keys at
             once.
         defect: the error is one nobody foresaw: a defect of ours.
@@ -57,6 +67,7 @@ class RetryDecision:
     retry: Retry
     after_s: float | None = None
     event: bool = True
+    eager: bool = False
     outage: bool = False
     defect: bool = False
 
@@ -66,7 +77,9 @@ class RetryDecision:
             return max(self.after_s, LEAST_AFTER_S)
         if self.retry is Retry.LONG:
             return LONG.even_delay(failures)
-        return SLOW_S if self.retry is Retry.SLOW else None
+        if self.retry is Retry.SLOW:
+            return EAGER.even_delay(failures) if self.eager else SLOW_S
+        return None
 
 
 def classify(error: Exception) -> RetryDecision:
@@ -76,6 +89,29 @@ def classify(error: Exception) -> RetryDecision:
     if isinstance(error, kube.KubeError):
         return _of_api_server(error)
     return RetryDecision(retry=Retry.BACK_OFF, defect=True)
+
+
+class FairTurns:
+    """Token buckets that many items share: few failures go before many.
+
+    An item takes a token from the bucket of its number of failures and of all higher numbers,
+    and waits for the first alone. So each bucket counts what those before it take, and in the
+    long run no more tokens are handed out than one bucket has.
+
+    Args:
+        qps: tokens per second.
+        burst: size of the buckets.
+    """
+
+    def __init__(self, *, qps: float, burst: float) -> None:
+        self._buckets = [Bucket(qps=qps, burst=burst) for _ in range(FIRST_TRIES + 1)]
+
+    def reserve(self, failures: int, now: float) -> float:
+        """Take a token, of those to come if need be; the seconds until it is there."""
+        own, *later = self._buckets[min(failures, FIRST_TRIES) :]
+        for bucket in later:
+            bucket.reserve(now)
+        return own.reserve(now)
 
 
 class ItemBackoff(Generic[K]):
@@ -92,7 +128,7 @@ class ItemBackoff(Generic[K]):
         policy: Exponential = DEFAULT,
         *,
         rng: random.Random | None = None,
-        turns: Bucket | None = None,
+        turns: FairTurns | None = None,
     ) -> None:
         self._policy = policy
         self._rng = rng or random.Random()
@@ -117,7 +153,10 @@ class ItemBackoff(Generic[K]):
             self._outage.add(key)
         else:
             self._outage.discard(key)
-        return self._pause(key, decision.delay_s(self._failures.get(key, 0)), now)
+        seconds = decision.delay_s(self._failures.get(key, 0))
+        if decision.retry is Retry.AFTER and seconds is not None:
+            seconds = jittered(seconds, AFTER_JITTER, self._rng)
+        return self._pause(key, seconds, now)
 
     def postponed(self, key: K, now: float) -> float:
         """The item is not ready, which is no fault; the seconds until the next try."""
@@ -181,7 +220,7 @@ class ItemBackoff(Generic[K]):
         if seconds is None:
             seconds = self._policy.delay(failures, self._rng)
             if self._turns is not None:
-                seconds = max(seconds, self._turns.reserve(now))
+                seconds = max(seconds, self._turns.reserve(failures, now))
         self._until[key] = now + seconds
         return seconds
 
@@ -191,7 +230,7 @@ def default_backoff(
 ) -> ItemBackoff[str]:
     """client-go's default for controllers: `DEFAULT`, and a bucket that all keys share."""
     policy = Exponential(base_s=DEFAULT.base_s, cap_s=cap_s)
-    return ItemBackoff(policy, rng=rng, turns=Bucket(qps=DEFAULT_QPS, burst=DEFAULT_BURST))
+    return ItemBackoff(policy, rng=rng, turns=FairTurns(qps=DEFAULT_QPS, burst=DEFAULT_BURST))
 
 
 def _of_cloud(error: cloud.CloudError) -> RetryDecision:

@@ -1,9 +1,9 @@
 """What runs a controller: caches it watches, a queue of keys, workers, passes; all declared.
 
 Handlers of the caches only note what changed and say whether the key has work. Workers take
-one key each; one key is never in two hands. A reconcile that fails comes back as the class
-of its error says (`backoff`); when one succeeds after an outage of the other side, all that
-the outage stopped return at once.
+one key each; one key is never in two hands. A reconcile that fails comes back, in the
+background, as the class of its error says (`backoff`); when one succeeds after an outage of the
+other side, all that the outage stopped return at once.
 """
 
 from __future__ import annotations
@@ -20,10 +20,16 @@ from ccm.base.outage import Outage
 from ccm.base.tasks import Group
 from ccm.cloud.errors import CloudError, Retry
 from ccm.kube.informer import Handler, Informer
-from ccm.kube.workqueue import ShutDown, WorkQueue
 from ccm.model.meta import KubeObject
-from ccm.runtime.backoff import ItemBackoff, RetryDecision, classify, default_backoff
+from ccm.runtime.backoff import (
+    AFTER_JITTER,
+    ItemBackoff,
+    RetryDecision,
+    classify,
+    default_backoff,
+)
 from ccm.runtime.sync import until_synced
+from ccm.runtime.workers import Workers
 
 T = TypeVar("T", bound=KubeObject)
 
@@ -33,7 +39,8 @@ class Result:
     """How a reconcile ended without an error.
 
     Attributes:
-        after_s: come back in that many seconds; None = only when something changes.
+        after_s: come back in that many seconds, or a little later: many may be told the same;
+            None = only when something changes.
         back_off: come back as after a failure, but without reporting one.
     """
 
@@ -45,12 +52,18 @@ DONE = Result()
 NOT_YET = Result(back_off=True)
 
 Reconcile = Callable[[str], Awaitable[Result]]
+Classify = Callable[[str, Exception], RetryDecision]
 OnError = Callable[[str, Exception, RetryDecision], None]
 Work = Callable[[], Coroutine[Any, Any, None]]
 
 
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     """What most do when they are told."""
+
+
+def _by_class(_key: str, error: Exception) -> RetryDecision:
+    """What most let follow from an error, whatever it is about."""
+    return classify(error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +76,14 @@ class Watch(Generic[T]):
             was not there before or is not any more. `initial` marks what was there at the
             start. True queues the object's key.
         synced: called once when all that was there at the start has been told.
+        deleted: told first of an object that is gone because it was deleted, not only missing
+            from a new list.
     """
 
     informer: Informer[T]
     changed: Callable[[T | None, T | None, bool], bool]
     synced: Callable[[], None] = _nothing
+    deleted: Callable[[T], object] = _nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +115,12 @@ class Controller:
         watches: caches to follow, waited for in this order before anything else starts.
         passes: periodic work.
         tasks: other work that runs all the time: name -> coroutine function.
+        classify: what follows from an error about a key.
         on_error: told of every failed reconcile, for events and counters.
         says_outages: log the beginning and the end of an outage; False where the controller has
             better words.
         on_retry: told when `retry_now` is asked for, by a controller that has other pauses too.
-        rng: jitter of the passes.
+        rng: jitter of the passes, and of keys that come back.
     """
 
     def __init__(  # noqa: PLR0913 - it is declared here and nowhere else
@@ -117,24 +134,27 @@ class Controller:
         watches: Sequence[Watch[Any]] = (),
         passes: Sequence[Pass] = (),
         tasks: Mapping[str, Work] | None = None,
+        classify: Classify = _by_class,
         on_error: OnError | None = None,
         says_outages: bool = True,
         on_retry: Callable[[], None] = _nothing,
         rng: random.Random | None = None,
     ) -> None:
-        self.queue: WorkQueue[str] = WorkQueue(queue)
+        self._workers = Workers(name, queue=queue, take=self._take, count=workers)
+        self.queue = self._workers.queue
         self.backoff = default_backoff() if backoff is None else backoff
         self._name = name
         self._reconcile = reconcile
-        self._workers = workers
         self._watches = watches
         self._passes = passes
         self._tasks = tasks or {}
+        self._classify = classify
         self._on_error = on_error
         self._on_retry = on_retry
         self._says_outages = says_outages
         self._rng = rng or random.Random()
         self._ids = random.Random()
+        self._given_up: set[str] = set()
         self._log = log.logger(name)
         self._outage = Outage(
             self._log,
@@ -155,17 +175,20 @@ class Controller:
                     group.start(task(), name=f"{self._name}-{name}")
                 for number, each in enumerate(self._passes):
                     group.start(self._repeat(each), name=f"{self._name}-pass-{number}")
-                for number in range(self._workers):
-                    group.start(self._work(), name=f"{self._name}-worker-{number}")
+                self._workers.start(group)
         finally:
             self.queue.shut_down()
             for informer, handler in handlers:
                 informer.remove_handler(handler)
 
     def retry_now(self) -> None:
-        """Try all keys that wait after a failure: what they failed on is another now."""
-        for key in self.backoff.release():
-            self.queue.add(key)
+        """Try all keys that failed, for what they failed on is another now.
+
+        Those in work too, after the work: it was begun with the former.
+        """
+        for key in (*self.backoff.release(), *self._given_up, *self.queue.in_work):
+            self.queue.add(key, background=True)
+        self._given_up.clear()
         self._on_retry()
 
     def _follow(self, watch: Watch[T]) -> Handler[T]:
@@ -174,11 +197,16 @@ class Controller:
             if watch.changed(old, new, initial) and subject is not None:
                 self.queue.add(subject.key)
 
+        def gone(obj: T, seen: bool) -> None:
+            if seen:
+                watch.deleted(obj)
+            note(obj, None)
+
         return watch.informer.add_handler(
             name=self._name,
             on_add=lambda obj, initial: note(None, obj, initial),
             on_update=note,
-            on_delete=lambda obj: note(obj, None),
+            on_delete=gone,
         )
 
     async def _repeat(self, each: Pass) -> None:
@@ -191,19 +219,8 @@ class Controller:
                 self._log.error("pass failed unexpectedly", exc_info=error)
             await asyncio.sleep(jittered(each.period_s, each.jitter, self._rng))
 
-    async def _work(self) -> None:
-        while True:
-            try:
-                key = await self.queue.get()
-            except ShutDown:
-                return
-            try:
-                await self._take(key)
-            finally:
-                self.queue.done(key)
-
-    async def _take(self, key: str) -> None:
-        """One reconcile, as one unit of work and of the log."""
+    async def _take(self, key: str) -> bool:
+        """One reconcile, as one unit of work and of the log; whether it ended without an error."""
         reconcile_id = f"{self._ids.getrandbits(48):012x}"
         async with drain.unit():
             with log.bound(controller=self._name, key=key, reconcile_id=reconcile_id):
@@ -211,30 +228,33 @@ class Controller:
                     result = await self._reconcile(key)
                 except Exception as error:  # noqa: BLE001 - the one place where it may fail
                     self._failed(key, error)
-                else:
-                    self._succeeded(key, result)
+                    return False
+                self._succeeded(key, result)
+                return True
 
     def _succeeded(self, key: str, result: Result) -> None:
         now = clock.monotonic()
+        self._given_up.discard(key)
         self._log.debug("reconciled", after_s=result.after_s, back_off=result.back_off)
         for other in self.backoff.recovered(key, now):
-            self.queue.add(other)
+            self.queue.add(other, background=True)
         self._note_outage(None)
         if result.back_off:
             self.queue.add_after(key, self.backoff.postponed(key, now))
             return
         self.backoff.forget(key)
         if result.after_s is not None:
-            self.queue.add_after(key, result.after_s)
+            self.queue.add_after(key, jittered(result.after_s, AFTER_JITTER, self._rng))
 
     def _failed(self, key: str, error: Exception) -> None:
-        decision = classify(error)
+        decision = self._classify(key, error)
         if self._on_error is not None:
             self._on_error(key, error, decision)
         if decision.defect:
             self._log.error("reconcile failed unexpectedly", exc_info=error)
         if decision.retry is Retry.NEVER:
             self.backoff.forget(key)
+            self._given_up.add(key)
         else:
             delay = self.backoff.failed(key, decision, clock.monotonic())
             self.queue.add_after(key, delay)

@@ -20,13 +20,51 @@ if TYPE_CHECKING:
     from ccm.kube.client import Client
     from ccm.kube.informer import Informers
     from ccm.runtime.controller import Controller
+    from ccm.runtime.deletions import DeletionRecord
     from ccm.runtime.recorder import Recorder
 
 GENERIC = Section("generic")
 MISC = Section("misc")
 """Sections of flags that controllers share with the daemon, as in the Go reference."""
 
+_DELETIONS = Section("deletions", ours=True)
+
 F = TypeVar("F")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MassDeletionFlags:
+    """What all controllers that delete have in common."""
+
+    allow_mass_deletion: bool = _DELETIONS.flag(
+        False,
+        "Delete nodes, load balancers and routes also where so many would go at once that "
+        "something else is wrong rather: the cloud denies more than a third of the nodes, or more "
+        "than a third of the Services or nodes are missing though nobody saw them deleted.",
+    )
+
+
+def _selector(value: str) -> str:
+    from ccm.model.selectors import BadSelectorError, parse_labels
+
+    try:
+        parse_labels(value)
+    except BadSelectorError:
+        return "must be a label selector such as cloud=ours,!foreign"
+    return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnNodesFlags:
+    """The flag that both node controllers read."""
+
+    own_nodes: str = Section("nodes", ours=True).flag(
+        "",
+        "Label selector of the nodes that are ours. About others the cloud is not asked, and "
+        "nothing of them is changed, as is the rule for nodes whose provider ID names another "
+        "cloud. Empty means that all may be ours.",
+        check=lambda value: _selector(value) if value else "",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +78,7 @@ class ControllerContext:
         handle: the handle to the cloud.
         inventory: the shared listing of instances; None where the provider has none.
         gates: the feature gates.
+        deletions: what the brakes remember, and where what they hold back is shown.
     """
 
     client: Callable[[str], Client]
@@ -48,6 +87,7 @@ class ControllerContext:
     handle: Handle
     inventory: SharedInventory | None
     gates: Gates
+    deletions: DeletionRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,13 +194,13 @@ class Sandbox:
             name="board",
             on_add=lambda node, _: board.node_seen(node, time.monotonic()),
             on_update=lambda _, node: board.node_seen(node, time.monotonic()),
-            on_delete=lambda node: board.node_gone(node.name, time.monotonic()),
+            on_delete=lambda node, _: board.node_gone(node.name, time.monotonic()),
         )
         informers.of(SERVICES).add_handler(
             name="board",
             on_add=lambda service, _: self._service_seen(service),
             on_update=lambda _, service: self._service_seen(service),
-            on_delete=lambda service: board.service_gone(service.key, time.monotonic()),
+            on_delete=lambda service, _: board.service_gone(service.key, time.monotonic()),
         )
         informers.of(EVENTS).add_handler(
             name="board",

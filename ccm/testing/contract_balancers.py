@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from ccm.cloud import errors
-from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests
+from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests, LoadBalancerRemoval
 from ccm.cloud.types import Status
 from ccm.model import Node, Service, ServicePort
 from ccm.testing import network_probes, probes
@@ -154,6 +154,10 @@ class BalancerCases:
             names = [one.name for one in await balancer.list_load_balancers(CLUSTER)]
             same(names, [balancer.get_load_balancer_name(CLUSTER, ours)], "listed for us")
         await deleted(balancer, ours)
+        if isinstance(balancer, LoadBalancerRemoval):
+            for service in (ours, theirs):
+                name = balancer.get_load_balancer_name(CLUSTER, service)
+                await balancer.delete_load_balancer(CLUSTER, name)
 
         await _holds(harness, balancer, [(theirs, nodes)])
 

@@ -248,7 +248,12 @@ async def open_memory(
     """A provider with every capability; `dataclasses.replace` takes some away."""
     offered = provider(api)
     yield Cloud(
-        name=SCHEME, instances=offered, instances_v1=offered, zones=offered, inventory=offered
+        name=SCHEME,
+        instances=offered,
+        instances_v1=offered,
+        zones=offered,
+        inventory=offered,
+        has_cluster_id=True,
     )
 
 

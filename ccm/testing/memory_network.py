@@ -191,10 +191,15 @@ class MemoryNetwork:
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: Service) -> None:
         """Delete what is there."""
-        found = await self._find(cluster_name, service)
-        if found is not None:
+        name = self.get_load_balancer_name(cluster_name, service)
+        await self.delete_load_balancer(cluster_name, name)
+
+    async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
+        """Delete what is there."""
+        found = await translated(self.api.balancer(self._token, name))
+        if found is not None and found.cluster == cluster_name:
             with suppress(errors.NotFound):
-                await translated(self.api.delete_balancer(self._token, found.name))
+                await translated(self.api.delete_balancer(self._token, name))
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
         """All of the cluster."""
@@ -253,7 +258,13 @@ async def open_memory_network(
 ) -> AsyncIterator[Cloud]:
     """A provider with instances, load balancers and routes."""
     offered = network(api)
-    yield Cloud(name=SCHEME, instances=MemoryProvider(api), load_balancer=offered, routes=offered)
+    yield Cloud(
+        name=SCHEME,
+        instances=MemoryProvider(api),
+        load_balancer=offered,
+        routes=offered,
+        has_cluster_id=True,
+    )
 
 
 def _check(balancer: MemoryBalancer) -> None:

@@ -120,6 +120,8 @@ class _Unprotected:
     def __init__(self, cloud: Cloud) -> None:
         self._cloud = cloud
         self.name = cloud.name
+        self.opening = 0
+        self.confirmed: set[str] = set()
 
     def offers(self, face: type) -> bool:
         return capabilities.offered(self._cloud, face) is not None

@@ -50,4 +50,5 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             service_annotations=ANNOTATIONS,
             service_annotation_schema=service_annotations.SCHEMA,
             always_ensure_deleted=True,
+            has_cluster_id=True,
         )

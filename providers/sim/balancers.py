@@ -28,7 +28,7 @@ LONGEST_WAIT_S = 30.0
 
 
 class SimBalancers:
-    """`LoadBalancer` and `LoadBalancerDigests` in one."""
+    """`LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval` in one."""
 
     def __init__(self, api: client.Client) -> None:
         self._api = api
@@ -86,8 +86,17 @@ class SimBalancers:
         Raises:
             FailedPrecondition: it is protected from deletion.
         """
-        found = await self._find(cluster_name, service)
-        if found is not None:
+        name = self.get_load_balancer_name(cluster_name, service)
+        await self.delete_load_balancer(cluster_name, name)
+
+    async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
+        """One request to find it, another to delete it.
+
+        Raises:
+            FailedPrecondition: it is protected from deletion.
+        """
+        found = await self._api.balancer(name)
+        if found is not None and found.cluster == cluster_name:
             with contextlib.suppress(cloud.NotFound):
                 await self._api.delete_balancer(found.id)
 

@@ -22,11 +22,13 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import CloudError, address
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.ownership import Ownership
 from ccm.controllers.node import controller as node_controller
 from ccm.controllers.node.controller import NodeController
 from ccm.controllers.nodelifecycle import controller as lifecycle_controller
 from ccm.controllers.nodelifecycle.controller import NodeLifecycleController
 from ccm.controllers.nodelifecycle.metrics import observe_call
+from ccm.controllers.nodelifecycle.plan import Rules
 from ccm.controllers.route.controller import RouteController
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
@@ -34,10 +36,12 @@ from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.errors import KubeError
 from ccm.kube.events import EventRecorder
 from ccm.kube.informer import Informer
-from ccm.kube.resources import EVENTS, NODES
+from ccm.kube.resources import CONFIG_MAPS, EVENTS, NODES
 from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.model import Node, Taint, names
+from ccm.runtime.deletions import DeletionRecord
+from ccm.runtime.holds import Holds
 from ccm.testing import builders
 from ccm.testing.fakes import FakeCloud
 from tests import servers
@@ -253,21 +257,30 @@ class NodeEnvironment(Environment):
             nodes=self.informer,
             api=self.client("node-controller").resource(NODES),
             lookup=self._lookup(fake),
-            schemes=tuple(fake.cloud().provider_schemes),
+            ownership=Ownership(schemes=fake.cloud().provider_schemes),
             events=self.recorder(names.COMPONENT_NODE),
             settings=node_controller.Settings(**settings),
             rng=random.Random(1),
         )
 
-    def lifecycle(self, fake: FakeCloud, **settings: Any) -> NodeLifecycleController:
+    def lifecycle(
+        self, fake: FakeCloud, *, workers: int = 1, **rules: Any
+    ) -> NodeLifecycleController:
         """A node lifecycle controller of its own for this cloud."""
+        events = self.recorder(names.COMPONENT_NODE_LIFECYCLE)
+        ownership = Ownership(schemes=fake.cloud().provider_schemes)
+        record = self.client("deletions").resource(CONFIG_MAPS)
+        slots = DeletionRecord(record, namespace="kube-system", owner="lease")
         return NodeLifecycleController(
             nodes=self.informer,
             api=self.client("node-controller").resource(NODES),
             lookup=self._lookup(fake, observe_call),
-            schemes=tuple(fake.cloud().provider_schemes),
-            events=self.recorder(names.COMPONENT_NODE_LIFECYCLE),
-            settings=lifecycle_controller.Settings(**settings),
+            slots=slots,
+            holds=Holds(lifecycle_controller.KIND, events, slots),
+            events=events,
+            settings=lifecycle_controller.Settings(
+                workers=workers, rules=Rules(ownership=ownership, **rules)
+            ),
         )
 
     async def sync(self, fake: FakeCloud, name: str = "node0") -> None:
@@ -275,10 +288,16 @@ class NodeEnvironment(Environment):
         await self.node_controller(fake).sync_node(name)
 
     async def monitor(self, fake: FakeCloud) -> NodeLifecycleController:
-        """Let a new node lifecycle controller look at node0 once; the controller."""
-        controller = self.lifecycle(fake)
+        """Let a node lifecycle controller look at node0 once, by the reference's policy."""
+        controller = self.lifecycle(fake, reference=True)
         await monitor_once(controller)
         return controller
+
+    async def monitor_twice(self, fake: FakeCloud) -> None:
+        """Let a node lifecycle controller look at node0 twice, by our policy; no brake."""
+        controller = self.lifecycle(fake, period_s=0.0, limit=0)
+        await monitor_once(controller)
+        await monitor_once(controller)
 
     @contextlib.asynccontextmanager
     async def running(

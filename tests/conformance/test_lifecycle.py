@@ -96,7 +96,7 @@ def both(name: str, node: Any, script: Any, *expected: Any) -> list[Any]:
             *(FAILED, {**V1, **RUNS, "external_ids": {"node0": "12345"}}),
             *(KEPT, [ASKED_ID, *OLD_QUESTIONS]),
         ),
-        row("lifecycle-id-03", FAILED, no_id(NotFound("gone")), DELETED, [ASKED_ID] * 2),
+        row("lifecycle-id-03", FAILED, no_id(NotFound("gone")), DELETED, [ASKED_ID]),
         row("lifecycle-id-04", FAILED, no_id(Unavailable("down")), KEPT, [ASKED_ID]),
         *both("lifecycle-more-01", KNOWN, {"exists_error": NotFound("gone")}, KEPT, None),
         *both("lifecycle-more-02", KNOWN, {"exists_error": wrapped(NotFound(""))}, KEPT, None),
@@ -128,7 +128,7 @@ def both(name: str, node: Any, script: Any, *expected: Any) -> list[Any]:
         row("lifecycle-trace-02", {**SETTLED, "taints": [DOWN]}, {}, UNTAINTED, []),
         row("lifecycle-trace-04", KNOWN, RUNS, KEPT, TWO_QUESTIONS),
         row("lifecycle-trace-05", KNOWN, OFF, TAINTED, TWO_QUESTIONS),
-        row("lifecycle-trace-06", KNOWN, GONE, DELETED, TWO_QUESTIONS[:1] * 2),
+        row("lifecycle-trace-06", KNOWN, GONE, DELETED, TWO_QUESTIONS[:1]),
     ],
 )
 async def test_one_look(
@@ -276,11 +276,26 @@ async def test_a_cloud_that_takes_back_its_word_deletes_nothing(
     fake = Wavering(**script)
     made = await env.node(**node)
 
-    await env.monitor(fake)
+    await env.monitor_twice(fake)
 
     assert ["exists" in call for call in fake.calls] == [True, True]
     assert await outcome(env, made) == KEPT
     assert env.calls() == []
+
+
+@pytest.mark.row("lifecycle-own-17")
+@pytest.mark.both_servers
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+async def test_two_denials_delete(env: NodeEnvironment, v2: bool) -> None:
+    fake = FakeCloud(exists=False, v2=v2)
+    made = await env.node(**KNOWN)
+
+    await env.monitor_twice(fake)
+
+    assert ["exists" in call for call in fake.calls] == [True, True]
+    assert await outcome(env, made) == DELETED
+    assert env.bodies(DELETE)[0]["preconditions"] == {"uid": made.uid}
+    assert await env.reasons() == ["DeletingNode"]
 
 
 @pytest.mark.row("lifecycle-own-04")

@@ -13,7 +13,6 @@ import pytest
 
 from ccm.base import metrics
 from ccm.cloud import CloudError, InstanceMetadata, RetryAfter, Unavailable
-from ccm.controllers.nodelifecycle.plan import Protection
 from ccm.model import Node, names
 from ccm.testing.builders import shutdown_taint
 from ccm.testing.fakes import FakeCloud
@@ -26,7 +25,6 @@ from tests.conformance.environment import (
     NodeEnvironment,
     cloud,
     eventually,
-    monitor_once,
     row,
 )
 from tests.faults import Respond
@@ -200,13 +198,19 @@ async def test_what_will_not_pass_by_itself_is_retried_slowly(
     await env.node(taints=[U], annotations=annotations)
     async with env.running(env.node_controller(fake)):
         await env.proxy.wait_for(EVENT_POST, answered=True)
-        await advance(599)
-        assert len(fake.calls) == 1
-        await advance(2)
-        await eventually(lambda: len(fake.calls) == 2)
+        # In the node's first quarter of an hour after 0, 1, 3, 7, 15, 31, 63, ... 903 s.
+        for _ in range(32):
+            await advance(30)
+            await quiet()
+        young = len(fake.calls)
+        assert 15 <= young <= 22
+        await advance(500)
+        assert len(fake.calls) == young
+        await advance(100)
+        await eventually(lambda: len(fake.calls) == young + 1)
         # A change of the object comes earlier.
         await env.change("node0", {"metadata": {"annotations": {"mark": "1"}}})
-        await eventually(lambda: len(fake.calls) == 3)
+        await eventually(lambda: len(fake.calls) == young + 2)
     assert await env.reasons() == ["InitializationFailed"]
     assert list((await env.present()).taints) == [U]
 
@@ -218,7 +222,7 @@ async def test_a_provider_may_ask_for_a_calm_delay(env: NodeEnvironment) -> None
     async with env.running(env.node_controller(fake)):
         await advance(41)
         assert len(fake.calls) == 1
-        await advance(2)
+        await advance(10)
         await eventually(lambda: len(fake.calls) == 2)
     assert await env.trace() == []
 
@@ -275,7 +279,7 @@ async def test_a_provider_may_ask_for_a_calm_delay_about_a_node(env: NodeEnviron
     async with env.running(env.lifecycle(fake, period_s=5)):
         await advance(41)
         assert len(fake.calls) == 1
-        await advance(2)
+        await advance(10)
         assert len(fake.calls) == 2
 
 
@@ -321,24 +325,25 @@ async def test_a_slow_answer_holds_up_no_other_node(env: NodeEnvironment) -> Non
 
 @pytest.mark.row("lifecycle-own-15")
 async def test_a_young_node_is_kept_until_it_is_old_enough(env: NodeEnvironment) -> None:
-    hour = Protection(least_age_s=3600)
     await not_ready(env, 1)
-    controller = env.lifecycle(cloud(exists=False), protection=hour)
-    await monitor_once(controller)
-    assert await env.trace() == []
+    controller = env.lifecycle(cloud(exists=False), least_age_s=3600)
+    async with env.running(controller):
+        await advance(20)
+        assert [one for one in await env.trace() if one.startswith("DELETE")] == []
 
-    jump(2 * 3600)
-    await monitor_once(controller)
-    assert await env.stored("node0") is None
+        jump(2 * 3600)
+        await eventually(lambda: env.informer.store.get("node0") is None)
 
 
 @pytest.mark.row("lifecycle-own-16")
 async def test_a_brake_keeps_the_nodes_that_are_too_many(env: NodeEnvironment) -> None:
     await not_ready(env, 3)
-    controller = env.lifecycle(cloud(exists=False), protection=Protection(most_deletions=2))
-
-    for number in range(3):
-        await monitor_once(controller, f"node{number}")
+    controller = env.lifecycle(cloud(exists=False), limit=2, period_s=0.05)
+    async with env.running(controller):
+        await eventually(lambda: len(env.informer.store) == 1)
+        await advance(60)
 
     requests = [one for one in await env.trace() if one.startswith("DELETE")]
-    assert requests == ["DELETE nodes/node0 200", "DELETE nodes/node1 200"]
+    assert len(requests) == 2
+    found = [await env.stored(f"node{number}") for number in range(3)]
+    assert found.count(None) == 2

@@ -78,7 +78,7 @@ SHORT_LEASE: Mapping[str, str] = {
 WAIT_S = 60.0
 """How long a scenario waits for what should come at once; a busy machine is slow."""
 
-_POLL_S = (0.02, 0.1)  # The longer it takes the less often: questions cost the server too
+_POLL_S = 0.02
 _STOP_S = 20.0  # Grace periods, and a busy machine
 
 
@@ -91,15 +91,14 @@ async def wait_for(
         AssertionError: it took too long.
     """
     deadline = time.monotonic() + within_s
-    pause_s, longest_s = _POLL_S
+    pause_s = _POLL_S
     while True:
-        answer = await condition()
-        if answer:
+        if answer := await condition():
             return answer
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_s} s: {what}; last answer: {answer!r}")
         await asyncio.sleep(pause_s)
-        pause_s = min(pause_s * 1.1, longest_s)
+        pause_s = min(pause_s * 1.1, 5 * _POLL_S)  # each look costs the server too
 
 
 class Daemon:

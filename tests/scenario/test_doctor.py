@@ -183,7 +183,7 @@ from ccm import cloud
 @cloud.provider(sdk="1.0")
 async def open_cloud(context):
     time.sleep(600)
-    yield cloud.Cloud(name="hanging")
+    yield cloud.Cloud(name="hanging", has_cluster_id=True)
 """
 
 

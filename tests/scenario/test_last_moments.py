@@ -18,6 +18,7 @@ from tests import servers
 from tests.scenario import harness, load
 from tests.scenario.harness import Environment, wait_for
 from tests.scenario.plugin import install
+from tests.scenario.watchdog import cut_short
 
 WITHIN_S = 60.0
 FLAGS = {"controllers": SERVICE.name, "concurrent-service-syncs": "2"}
@@ -134,7 +135,7 @@ class Instances:
 async def open_cloud(context):
     notes = Path(context.config.decode().strip())
     try:
-        yield cloud.Cloud(name="stuck", instances=Instances(notes))
+        yield cloud.Cloud(name="stuck", has_cluster_id=True, instances=Instances(notes))
     finally:
         (notes / "closing").touch()
         await hang(notes / "cancelled")
@@ -171,6 +172,7 @@ async def test_a_lost_lease_ends_what_hangs(env: Environment) -> None:
     await standby.says("became leader", within_s=WITHIN_S)
 
     assert leader.exit_code == 1
+    assert "ccm/app/main.py" in await cut_short(leader)
     assert len(leader.lines("leaderelection lost")) == 1
     assert {path.name for path in notes.iterdir()} >= {
         *(f"cancelled-node-{number}" for number in range(3)),

@@ -98,7 +98,9 @@ async def open_cloud(context):
             notes.write(what + "\\n")
 
     note("opened")
-    yield cloud.Cloud(name="noted", set_informers=lambda informers: note("informers"))
+    yield cloud.Cloud(
+        name="noted", has_cluster_id=True, set_informers=lambda informers: note("informers")
+    )
     note("closed")
 '''
 

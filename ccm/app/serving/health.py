@@ -1,11 +1,12 @@
 """What is healthy: the checks behind `/healthz`, `/livez` and `/readyz`.
 
 `/livez` and `/healthz` fail only on what a restart cures: an event loop that is always late,
-a controller that ended, a worker that never comes back, a lease held without renewing it.
-`/readyz` also fails while the API server or the cloud cannot be reached, the caches are not
-complete, or nothing is heard of the cluster, and says why. A controller for which the
-provider lacks something, or that refuses its flags, is reported there and fails nothing:
-neither a restart nor patience changes that. A standby is ready when it reaches the API server.
+a controller that ended, a worker or all threads of a synchronous library that never come back,
+a lease held without renewing it. `/readyz` also fails while the API server or the cloud cannot
+be reached, none of those threads is free, the caches are not complete, or nothing is heard of
+the cluster, and says why. A controller for which the provider lacks something, or that refuses
+its flags, is reported there and fails nothing: neither a restart nor patience changes that. A
+standby is ready when it reaches the API server.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from ccm.app.serving.reviews import Raw
 from ccm.app.serving.vitals import LATE_S, Vitals
 from ccm.base import clock
+from ccm.cloud.blocking import exhausted
 from ccm.kube import errors, queue_metrics
 from ccm.kube.informer import Informer
 from ccm.serving.health import WELL, Check, Finding, wrong
@@ -29,6 +31,9 @@ and a loop that stands still answers no probe at all."""
 STUCK_S = 3600.0
 """A worker that holds one key for so long will not come back: each call it makes ends by
 itself, the longest after a quarter of an hour."""
+
+NO_THREAD_S = 300.0
+"""If no thread became free for so long, their calls hang, and nothing else ends a thread."""
 
 SILENT_S = 900.0
 """A cache that heard nothing for so long; a watch is opened anew after ten minutes at most."""
@@ -60,20 +65,22 @@ class Checks:
             Check(name="event-loop", look=_now(self._loop)),
             Check(name="workers", look=_now(self._workers)),
         )
+        self._threads_alive = Check(name="cloud-threads", look=_now(partial(_threads, NO_THREAD_S)))
         self._able = (
             Check(name="api-server", look=self._api_server),
             Check(name="cloud", look=_now(self._cloud)),
+            Check(name="cloud-threads", look=_now(partial(_threads, 0.0))),
             Check(name="caches", look=_now(self._caches)),
             Check(name="authentication", look=_now(self._authentication)),
         )
 
     def healthz(self) -> Sequence[Check]:
         """Behind `/healthz`: the names the reference has, and what `/livez` has."""
-        return (*self._elections(), *self._alive, *self._controllers())
+        return (*self._elections(), *self._alive, self._threads_alive, *self._controllers())
 
     def livez(self) -> Sequence[Check]:
         """Behind `/livez`: what a restart cures."""
-        return (*self._alive, *self._elections(), *self._controllers())
+        return (*self._alive, self._threads_alive, *self._elections(), *self._controllers())
 
     def readyz(self) -> Sequence[Check]:
         """Behind `/readyz`: whether we can do our work."""
@@ -154,6 +161,13 @@ class Checks:
         except errors.KubeError as error:
             return wrong(str(error))
         return WELL
+
+
+def _threads(limit_s: float) -> Finding:
+    return _together(
+        f"no thread for {kind} became free for {seconds:.0f}s" if seconds >= limit_s else ""
+        for kind, seconds in exhausted().items()
+    )
 
 
 def _now(look: Callable[[], Finding]) -> Callable[[], Awaitable[Finding]]:

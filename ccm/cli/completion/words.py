@@ -13,13 +13,15 @@ from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from ccm.cli import doctor
+from ccm.cli import doctor, orphans
 from ccm.cli.completion import NO_FILES, NO_SPACE
 
 if TYPE_CHECKING:
     from ccm.base.flags import Flag
 
 DAEMON = "cloud-controller-manager"
+
+_TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, orphans)}
 
 _PROVIDERS = "ccm.providers"
 """The registry's group of entry points, without the time it takes to load the registry."""
@@ -93,8 +95,9 @@ def place(whole: argparse.ArgumentParser, before: Sequence[str]) -> Place:
     if not name:
         words = {name: text for name, (text, _) in commands.items()}
         return Place(options=_options(whole), words=words)
-    if name == doctor.NAME:
-        return Place(options=[*map(_of_flag, doctor.own_flags().values()), *_daemon()])
+    if name in _TAKES_DAEMONS_FLAGS:
+        own = _TAKES_DAEMONS_FLAGS[name].own_flags().values()
+        return Place(options=[*map(_of_flag, own), *_daemon()])
     parser = commands[name][1]
     positionals = [action for action in _actions(parser) if not action.option_strings]
     words = dict.fromkeys((word for one in positionals for word in _known(_of_action(one))), "")

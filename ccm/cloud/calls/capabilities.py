@@ -14,6 +14,7 @@ from ccm.cloud.interface import (
     Inventory,
     LoadBalancer,
     LoadBalancerDigests,
+    LoadBalancerRemoval,
     Routes,
 )
 from ccm.cloud.legacy import Instances, Zones
@@ -26,11 +27,12 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
     Inventory: ("inventory", "an inventory"),
     LoadBalancer: ("load_balancer", "load balancers"),
     LoadBalancerDigests: ("load_balancer", "digests of load balancers"),
+    LoadBalancerRemoval: ("load_balancer", "removal of load balancers by name"),
     Routes: ("routes", "routes"),
 }
 """Interface -> the field of `Cloud` that holds it, and its name in messages."""
 
-_ON_THE_SAME_OBJECT = (InstanceStates, LoadBalancerDigests)
+_ON_THE_SAME_OBJECT = (InstanceStates, LoadBalancerDigests, LoadBalancerRemoval)
 """Interfaces that the object of another may have besides."""
 
 _FACE_OF: Mapping[Callable[..., Any], type] = {

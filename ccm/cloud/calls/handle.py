@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple, cast
 
-from ccm.base import drain, metrics
+from ccm.base import drain, fence, metrics
 from ccm.base.clock import monotonic
 from ccm.base.throttle import Limiter, Unlimited, bucket
 from ccm.cloud import errors
@@ -86,6 +86,8 @@ class _Provider:
     limiter: Limiter
     trouble: Trouble | None = None
     calls: InflightCalls = field(default_factory=InflightCalls)
+    opening: int = 0
+    confirmed: set[str] = field(default_factory=set)
 
 
 class Handle:
@@ -129,9 +131,27 @@ class Handle:
         return self._provider.trouble
 
     @property
+    def opening(self) -> int:
+        """Which provider object is in use: a number that changes with each exchange.
+
+        What two openings say of one thing may be about two accounts.
+        """
+        return self._provider.opening
+
+    @property
+    def confirmed(self) -> set[str]:
+        """UIDs of nodes without provider ID whose instance this opening has confirmed."""
+        return self._provider.confirmed
+
+    @property
     def abandoned_calls(self) -> int:
         """How many calls did not end when they were cancelled, and still run."""
         return self._provider.calls.abandoned
+
+    @property
+    def abandoned_changes(self) -> int:
+        """How many of them may still change something in the cloud."""
+        return self._provider.calls.abandoned_changes
 
     async def ended(self, cloud: Cloud) -> None:
         """Wait until every call to a provider object, perhaps one swapped out, has ended."""
@@ -145,6 +165,8 @@ class Handle:
         """Use another provider object from the next call on; calls under way finish."""
         self._provider.cloud = cloud
         self._provider.limiter = self._limiter_for(cloud)
+        self._provider.opening += 1
+        self._provider.confirmed.clear()
 
     def observe(self, observer: Observer) -> Handle:
         """The same handle; what is called through it is told to an observer too."""
@@ -207,6 +229,7 @@ class Handle:
         for wrapper in self._arounds:
             step = partial(wrapper, operation, step)
         async with drain.change(long=True) if operation.change else contextlib.nullcontext():
+            fence.check()
             answer = await step()
         responses.verify(method, answer)
         return answer

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from ccm.base import log, metrics
 from ccm.base.tasks import spawn
 from ccm.cloud import errors
-from ccm.cloud.blocking import OUTLASTED
+from ccm.cloud.blocking import KIND, OUTLASTED, THREADS
 from ccm.cloud.interface import Cloud
 from ccm.cloud.operation import Operation
 
@@ -32,7 +32,7 @@ GRACE_S = 1.0
 """How long a cancelled call may take to clean up before it is abandoned. A lost lease and
 a stop wait as long, so it is well below the time a successor waits."""
 
-MOST_ABANDONED = 16
+MOST_ABANDONED = THREADS
 """Abandoned calls of one operation at the same time; beyond, further ones are refused."""
 
 REMARKABLE_S = 30.0
@@ -72,6 +72,11 @@ class InflightCalls:
     def abandoned(self) -> int:
         """How many calls were abandoned and have not ended since."""
         return len(self._abandoned)
+
+    @property
+    def abandoned_changes(self) -> int:
+        """How many of these change something."""
+        return sum(operation.change for operation, _ in self._abandoned.values())
 
     async def ended(self, cloud: Cloud) -> None:
         """Wait until all calls to a provider object have ended, abandoned ones included."""
@@ -183,15 +188,16 @@ class InflightCalls:
                 self._running.pop(id(cloud), None)
 
         under_way.inc()
-        task = spawn(_outcome(make), name=f"cloud-{operation.verb}")
+        task = spawn(_outcome(operation.verb, make), name=f"cloud-{operation.verb}")
         running.add(task)
         task.add_done_callback(ended)
         return task
 
 
-async def _outcome(make: Callable[[], Awaitable[T]]) -> T | _Fault:
+async def _outcome(verb: str, make: Callable[[], Awaitable[T]]) -> T | _Fault:
     """Make the call; whatever it raises is a value, for vendor SDKs raise SystemExit."""
     OUTLASTED.set(True)
+    KIND.set(verb)
     try:
         return await make()
     except (KeyboardInterrupt, GeneratorExit):

@@ -10,7 +10,7 @@ step and touches nothing else.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -19,7 +19,7 @@ from ccm.base.outage import Outage
 from ccm.base.tasks import bounded
 from ccm.cloud.errors import CloudError, FailedPrecondition, Retry
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.provider_id import is_foreign
+from ccm.cloud.ownership import Ownership
 from ccm.cloud.types import InstanceMetadata
 from ccm.controllers.node import metrics, plan
 from ccm.kube.errors import KubeError
@@ -27,7 +27,7 @@ from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, names
 from ccm.model.node import age_s, is_uninitialized
 from ccm.model.patches import Patch, StaleObject
-from ccm.runtime.backoff import RetryDecision, default_backoff
+from ccm.runtime.backoff import RetryDecision, classify, default_backoff
 from ccm.runtime.controller import DONE, NOT_YET, Controller, Pass, Result, Watch
 from ccm.runtime.recorder import Recorder
 from ccm.runtime.writer import Step, Writer, Writes
@@ -40,6 +40,9 @@ BACK_OFF_CAP_S = 30.0
 
 `Deviation:` client-go's cap is 1000 s; there, heartbeats override the back-off, here they
 do not, so the back-off itself must stay short."""
+
+YOUNG_S = 900.0
+"""A node younger than this may be refused because the cloud does not know all of it yet."""
 
 WRITE_ATTEMPTS = 20
 WRITE_PAUSE_S = 0.05
@@ -71,7 +74,7 @@ class NodeController:
         nodes: the shared cache of nodes.
         api: requests in this controller's name.
         lookup: questions to the cloud.
-        schemes: provider-ID schemes of our cloud.
+        ownership: which nodes are ours.
         events: where events go.
         settings: numbers of workers and periods.
         rng: jitter.
@@ -83,14 +86,14 @@ class NodeController:
         nodes: Informer[Node],
         api: Writes[Node],
         lookup: InstanceLookup,
-        schemes: tuple[str, ...],
+        ownership: Ownership,
         events: Recorder,
         settings: Settings,
         rng: random.Random | None = None,
     ) -> None:
         self._nodes = nodes
         self._lookup = lookup
-        self._schemes = schemes
+        self._ownership = ownership
         self._events = events
         self._settings = settings
         self._log = log.logger(names.COMPONENT_NODE)
@@ -112,6 +115,7 @@ class NodeController:
             backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
             watches=[Watch(informer=nodes, changed=self._changed)],
             passes=[Pass(work=self.update_addresses, period_s=settings.status_period_s)],
+            classify=self._classify,
             on_error=self._failed,
         )
 
@@ -123,12 +127,10 @@ class NodeController:
             KubeError: a write failed.
         """
         node = self._nodes.store.get(name)
-        if node is None:
+        if node is None or self._ownership.is_foreign(node):
             return DONE
         if not is_uninitialized(node):
             await self._reconcile_labels(node)
-            return DONE
-        if is_foreign(node.provider_id, self._schemes):
             return DONE
         if not is_uninitialized(self._writer.newest(node)):
             # The cache lags behind our own write.
@@ -173,7 +175,7 @@ class NodeController:
         """Write until done; None when the node needs it no more."""
 
         def complete(current: Node) -> InstanceMetadata:
-            by_node, schemes = self._lookup.by_node, self._schemes
+            by_node, schemes = self._lookup.by_node, self._ownership.schemes
             return plan.completed(current, metadata, id_required=by_node, schemes=schemes)
 
         def addresses(current: Node) -> Patch | None:
@@ -201,6 +203,11 @@ class NodeController:
         self._events.event(
             _reference(before), names.NORMAL, names.REASON_SYNCED, "Node synced successfully"
         )
+
+    def _classify(self, name: str, error: Exception) -> RetryDecision:
+        node = self._nodes.store.get(name)
+        age = None if node is None else age_s(node, clock.now())
+        return replace(classify(error), eager=age is not None and age < YOUNG_S)
 
     def _failed(self, name: str, error: Exception, decision: RetryDecision) -> None:
         if decision.retry is Retry.AFTER:
@@ -257,7 +264,7 @@ class NodeController:
         return "updated"
 
     def _is_settled(self, node: Node) -> bool:
-        return not is_uninitialized(node) and not is_foreign(node.provider_id, self._schemes)
+        return not is_uninitialized(node) and not self._ownership.is_foreign(node)
 
     # --- the cache ----------------------------------------------------------------------------
 
@@ -265,8 +272,9 @@ class NodeController:
         if new is None:
             assert old is not None
             self._forget(old.name)
+            self._lookup.forget(old)
             return False
-        if is_uninitialized(new) and not is_foreign(new.provider_id, self._schemes):
+        if is_uninitialized(new) and not self._ownership.is_foreign(new):
             self._waiting.add(new.name)
             metrics.UNINITIALIZED.set(len(self._waiting))
         else:

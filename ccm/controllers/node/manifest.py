@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from ccm.base import flag_checks as checks
 from ccm.base.flags import Section
-from ccm.runtime.manifest import MISC, ControllerContext, Manifest, lacks_instances
+from ccm.runtime.manifest import (
+    MISC,
+    ControllerContext,
+    Manifest,
+    OwnNodesFlags,
+    lacks_instances,
+)
 
 if TYPE_CHECKING:
     from ccm.runtime.controller import Controller
@@ -24,7 +30,7 @@ def _status_workers(value: int) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeFlags:
+class NodeFlags(OwnNodesFlags):
     """The flags of this controller."""
 
     concurrent_node_syncs: int = _SECTION.flag(
@@ -57,6 +63,7 @@ class NodeFlags:
 
 def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
     from ccm.cloud.lookup import InstanceLookup
+    from ccm.cloud.ownership import Ownership
     from ccm.controllers.node.controller import NodeController, Settings
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE
@@ -65,7 +72,7 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
         nodes=context.informers.of(NODES),
         api=context.client(MANIFEST.client).resource(NODES),
         lookup=InstanceLookup(context.handle, context.inventory),
-        schemes=tuple(context.handle.cloud.provider_schemes),
+        ownership=Ownership.of(context.handle.cloud.provider_schemes, flags.own_nodes),
         events=context.recorder(COMPONENT_NODE),
         settings=Settings(
             workers=flags.concurrent_node_syncs,

@@ -5,57 +5,73 @@ shutdown taint) is queued; a change of readiness queues it at once. Workers take
 by one, so a slow answer about one node holds up no other. An error of the cloud keeps the
 node and delays the next question about it.
 
-Two rules can be set that hold a node although its instance is gone: a least age, and a
-brake on how many are deleted in a while, for the day when the cloud denies all of them.
-
-Deleting takes two answers: after the first "gone" the cloud is asked again, never from a
-cache or listing, the node is judged as it is cached by then, and the DELETE carries its UID.
+What the cloud says is kept by `evidence`. A node that it denies is asked about again a period
+later, never from a cache or listing; meanwhile some ready node is asked about too, to see
+whether the cloud knows our cluster at all. A deletion takes a slot on record before the
+request, and the DELETE carries the node's UID.
 """
 
 from __future__ import annotations
 
-import math
+import asyncio
 from dataclasses import dataclass
+from typing import Protocol
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.base.outage import Outage
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, Internal
-from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
 from ccm.cloud.types import InstanceState
 from ccm.controllers.nodelifecycle import metrics, plan
-from ccm.kube.errors import KubeError
+from ccm.controllers.nodelifecycle.evidence import Census
+from ccm.kube.errors import ApiError, KubeError, ServerError
 from ccm.kube.informer import Informer
 from ccm.model import Node, names
 from ccm.model.node import age_s
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import ItemBackoff, RetryDecision
 from ccm.runtime.controller import DONE, Controller, Pass, Result, Watch
+from ccm.runtime.holds import Holds
 from ccm.runtime.passtimer import PassTimer
 from ccm.runtime.recorder import Recorder
-from ccm.runtime.window import SlidingCounter
 from ccm.runtime.writer import Deletes, Step, Writer, delete
 
 QUEUE_NAME = "NodeLifecycle"
 """Value of the work-queue metrics' label."""
 
+KIND = "Node"
+"""What is deleted here, on record and in metrics."""
+
 ERROR_BACK_OFF_CAP_S = 300.0
 """Longest pause before the cloud is asked again about a node it gave an error for."""
+
+HOLD = plan.Action.HOLD
+
+
+class Slots(Protocol):
+    """Counts deletions, whoever leads (a `DeletionRecord`)."""
+
+    async def reserve(self, kind: str, *, limit: int, window_s: float) -> bool:
+        """Take a slot for one deletion; False: there is none left. Raises KubeError."""
+        ...
+
+    def give_back(self, kind: str) -> None:
+        """The deletion was refused."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How hard the controller works.
+    """How hard the controller works, and what it may do.
 
     Attributes:
+        rules: what the judge goes by; its period is also the time between two passes.
         workers: nodes looked at at once.
-        period_s: seconds between two passes over the suspects.
-        protection: what forbids deleting nodes.
     """
 
+    rules: plan.Rules
     workers: int = 1
-    period_s: float = 5.0
-    protection: plan.Protection = plan.NO_PROTECTION
 
 
 class NodeLifecycleController:
@@ -65,9 +81,10 @@ class NodeLifecycleController:
         nodes: the shared cache of nodes.
         api: requests in this controller's name.
         lookup: questions to the cloud.
-        schemes: provider-ID schemes of our cloud.
+        slots: counts deletions.
+        holds: shows those that are held back.
         events: where events go.
-        settings: number of workers and period.
+        settings: number of workers, period and rules.
     """
 
     def __init__(
@@ -76,21 +93,27 @@ class NodeLifecycleController:
         nodes: Informer[Node],
         api: Deletes[Node],
         lookup: InstanceLookup,
-        schemes: tuple[str, ...],
+        slots: Slots,
+        holds: Holds,
         events: Recorder,
         settings: Settings,
     ) -> None:
         self._nodes = nodes
         self._api = api
         self._lookup = lookup
-        self._schemes = schemes
+        self._slots = slots
+        self._holds = holds
         self._events = events
-        self._settings = settings
+        self._rules = rules = settings.rules
         self._log = log.logger(names.COMPONENT_NODE_LIFECYCLE)
         self._writer = Writer(api)
         self._suspects: set[str] = set()
-        self._deletions = SlidingCounter(plan.BRAKE_WINDOW_S)
+        self._witnesses: set[str] = set()
+        self._is_called = False
+        self._kept: set[str] = set()
         self._held: dict[str, plan.Reason] = {}
+        self._foreign = 0
+        self._census = Census(rules.ownership, is_claimed=lookup.confirmed, period_s=rules.period_s)
         self._timer = PassTimer(metrics.PASS_DURATION.observe)
         self._trouble = Outage(
             self._log,
@@ -102,9 +125,10 @@ class NodeLifecycleController:
             queue=QUEUE_NAME,
             reconcile=self.monitor_node,
             workers=settings.workers,
-            backoff=ItemBackoff(Exponential(base_s=settings.period_s, cap_s=ERROR_BACK_OFF_CAP_S)),
+            backoff=ItemBackoff(Exponential(base_s=rules.period_s, cap_s=ERROR_BACK_OFF_CAP_S)),
             watches=[Watch(informer=nodes, changed=self._changed)],
-            passes=[Pass(work=self._queue_suspects, period_s=settings.period_s)],
+            passes=[Pass(work=self._queue_suspects, period_s=rules.period_s)],
+            tasks={"shown": self._until_end},
             on_error=self._failed,
             says_outages=False,
         )
@@ -116,80 +140,142 @@ class NodeLifecycleController:
             CloudError, KubeError: the node is kept, and asked about again later.
         """
         try:
-            await self._monitor(name)
+            return await self._monitor(name)
         except (CloudError, KubeError) as error:
             if self._suspect(name) is not None:
                 if isinstance(error, ImplementedElsewhere):
                     # Left alone, it would be asked about again in each pass, without back-off.
                     raise Internal(str(error)) from error
                 raise
-            # It became ready or went away while the cloud was asked.
+            # It became ready or went away while the cloud was asked, or is a mere witness.
+            return DONE
         finally:
             self._timer.finished(name)
-        return DONE
 
-    async def _monitor(self, name: str) -> None:
-        node = self._suspect(name)
+    async def _monitor(self, name: str) -> Result:
+        if name in self._nodes.undecodable:
+            # What is cached is an older state; nothing may follow from that.
+            return DONE
+        node = self._nodes.store.get(name)
         if node is None:
-            return
-        if node.ready == names.STATUS_TRUE:
+            return DONE
+        suspect = plan.is_suspect(node, self._rules.ownership)
+        if not suspect and name not in self._witnesses:
+            return DONE
+        if suspect and node.ready == names.STATUS_TRUE and self._may_touch(node):
             await self._put_taint(node, None)
-            return
-        state = await self._lookup.state(node, waiting=len(self._suspects))
-        verdict = self._judge(node, state, confirmed_gone=None)
-        if verdict.reason is plan.Reason.UNCONFIRMED:
-            gone = await self._lookup.confirmed_gone(node)
-            verdict = self._judge(node, state, confirmed_gone=gone)
-        metrics.DECISIONS.labels(verdict.action.value, verdict.reason.name.lower()).inc()
+            return DONE
+        state = await self._ask(node)
+        if not suspect or state is None:
+            return DONE
+        verdict = self._judge(node)
         if verdict.action is plan.Action.DELETE:
-            # Before the request, so that others who are at it now are counted too.
-            self._deletions.note(clock.monotonic())
-            await self._delete(node)
+            verdict = await self._delete(node)
         elif state.exists:
             await self._put_taint(node, state)
-        self._note_hold(name, verdict)
+        metrics.DECISIONS.labels(verdict.action.value, verdict.reason.name.lower()).inc()
+        self._note_hold(node, verdict)
+        if verdict.reason is plan.Reason.UNCONFIRMED:
+            self._call_witnesses()
+            return Result(after_s=self._wait_s(node))
+        return DONE
 
-    def _note_hold(self, name: str, verdict: plan.Verdict) -> None:
-        """Say it when a node is held for a new reason, not in every pass."""
-        if verdict.action is not plan.Action.HOLD:
-            self._held.pop(name, None)
-        elif name in self._suspects and self._held.get(name) is not verdict.reason:
-            self._held[name] = verdict.reason
-            braked = verdict.reason is plan.Reason.BRAKED
-            level = self._log.warning if braked else self._log.info
-            level("node held", node=name, reason=verdict.reason.value)
+    async def _ask(self, node: Node) -> InstanceState | None:
+        """What the cloud says; None: another provider was opened while it was asked."""
+        opening = self._lookup.opening
+        self._census.use(opening)
+        # It is known already, unless nobody follows the cache.
+        self._census.saw(node, clock.monotonic(), initial=True)
+        is_second = not self._rules.reference and self._wait_s(node) == 0
+        try:
+            if is_second:
+                gone = await self._lookup.confirmed_gone(node)
+                state = GONE if gone else RUNNING
+            else:
+                state = await self._lookup.state(node, waiting=len(self._suspects))
+        except CloudError:
+            self._census.failed(node)
+            raise
+        if self._lookup.opening != opening:
+            return None
+        now = clock.monotonic()
+        self._census.heard(node, now, exists=state.exists, is_second=is_second)
+        return state
 
-    def _judge(
-        self, asked: Node, state: InstanceState, *, confirmed_gone: bool | None
-    ) -> plan.Verdict:
+    def _wait_s(self, node: Node) -> float | None:
+        """Seconds until a denied node may be asked about again; None = it is not denied."""
+        evidence = self._census.evidence(node)
+        if evidence is None or evidence.exists:
+            return None
+        # Not the difference to the time gone by: sums of fractions would miss the moment.
+        due = evidence.since + self._rules.period_s
+        return max(0.0, due - clock.monotonic())
+
+    def _judge(self, asked: Node) -> plan.Verdict:
+        self._census.use(self._lookup.opening)
+        evidence = self._census.evidence(asked)
+        if evidence is None:
+            # It changed while the cloud was asked.
+            return plan.Verdict(action=plan.Action.KEEP, reason=plan.Reason.REPLACED)
         age = age_s(asked, clock.now())
-        forbidden = self._settings.protection.forbids(
-            age_s=math.inf if age is None else age,
-            deleted_lately=self._deletions.count(clock.monotonic()),
+        facts = plan.Facts(
+            evidence=evidence,
+            age_s=self._census.age_s(asked, clock.monotonic(), age),
+            is_claimed=self._lookup.confirmed(asked),
+            tally=self._census.tally(),
         )
-        return plan.judge(
-            asked,
-            self._nodes.store.get(asked.name),
-            state,
-            confirmed_gone=confirmed_gone,
-            schemes=self._schemes,
-            forbidden=forbidden,
-        )
+        return plan.judge(asked, self._nodes.store.get(asked.name), facts, self._rules)
 
-    async def _delete(self, node: Node) -> None:
+    async def _delete(self, node: Node) -> plan.Verdict:
+        """Delete the node, if there is a slot for that and it is still right when we have it."""
+        limit = self._rules.limit_for(self._census.tally().ours)
+        if limit and not await self._has_slot(node, limit):
+            return plan.Verdict(action=HOLD, reason=plan.Reason.BRAKED)
+        verdict = self._judge(node)
+        deleted = verdict.action is plan.Action.DELETE
+        # Without an answer it may have been deleted: the slot is kept, for the next attempt too.
+        self._kept.add(node.uid)
+        try:
+            if deleted:
+                deleted = await self._request(node)
+                self._kept.discard(node.uid)
+        except ApiError as error:
+            deleted = isinstance(error, ServerError)
+            raise
+        finally:
+            if not deleted:
+                self._kept.discard(node.uid)
+                if limit:
+                    self._slots.give_back(KIND)
+        return verdict
+
+    async def _has_slot(self, node: Node, limit: int) -> bool:
+        if node.uid in self._kept:
+            return True
+        try:
+            return await self._slots.reserve(KIND, limit=limit, window_s=plan.BRAKE_WINDOW_S)
+        except KubeError:
+            self._note_hold(node, plan.Verdict(action=HOLD, reason=plan.Reason.UNRECORDED))
+            raise
+
+    async def _request(self, node: Node) -> bool:
+        """Send the DELETE; False: there was nothing to delete."""
         message = f"Deleting node {node.name} because it does not exist in the cloud provider"
         self._events.event(node.reference, names.NORMAL, names.REASON_DELETING_NODE, message)
         try:
-            if await delete(self._api, node):
-                self._log.info("node deleted, its instance is gone", node=node.name)
+            found = await delete(self._api, node)
         except StaleObject:
             # The cloud's answer was not about the object that has the name now.
             self._log.info("node was re-created, not deleted", node=node.name)
+            return False
         except KubeError as error:
             message = f"Deleting node {node.name} failed: {error}"
             reason = names.REASON_DELETING_NODE_FAILED
             self._events.event(node.reference, names.WARNING, reason, message)
             raise
+        if found:
+            self._log.info("node deleted, its instance is gone", node=node.name)
+        return found
 
     async def _put_taint(self, node: Node, state: InstanceState | None) -> None:
         """Write the shutdown taint as it should be; on conflict look at the node anew."""
@@ -199,11 +285,61 @@ class NodeLifecycleController:
 
     async def _queue_suspects(self) -> None:
         self._note_end_of_trouble()
-        # Those that failed come back by themselves, each when its pause is over.
-        due = [name for name in self._suspects if not self.controller.backoff.failures(name)]
+        self._note_foreign()
+        self._census.use(self._lookup.opening)
+        self._is_called = False
+        self._call_witnesses()
+        due = [name for name in self._suspects if self._is_due(name)]
         self._timer.started(due, joins=False)
         for name in due:
             self.controller.queue.add(name)
+
+    def _is_due(self, name: str) -> bool:
+        """Those that failed or wait for a second answer come back when their pause is over."""
+        node = self._nodes.store.get(name)
+        return not self.controller.backoff.failures(name) and not (node and self._wait_s(node))
+
+    def _call_witnesses(self) -> None:
+        """Have some ready nodes asked about too, once in a pass, if a node is denied."""
+        if self._is_called or self._rules.reference:
+            return
+        self._witnesses.clear()
+        self._witnesses.update(self._census.witnesses(clock.monotonic()))
+        self._is_called = bool(self._census.tally().has_doubt)
+        for name in self._witnesses:
+            self.controller.queue.add(name)
+
+    def _note_hold(self, node: Node, verdict: plan.Verdict) -> None:
+        """Say it when a node is held for a new reason, not in every pass."""
+        if verdict.reason is plan.Reason.UNCONFIRMED:
+            return
+        if not verdict.is_held_back or node.name not in self._suspects:
+            self._release(node)
+        elif self._held.get(node.name) is not verdict.reason:
+            self._held[node.name] = verdict.reason
+            why = verdict.reason.value
+            self._log.warning("node held", node=node.name, reason=why)
+            message = f"Node {node.name} is not deleted, although its cloud denies it: {why}"
+            self._holds.hold(node.reference, verdict.reason.name.lower(), message)
+
+    def _release(self, node: Node) -> None:
+        if self._held.pop(node.name, None) is not None:
+            self._holds.release(node.reference)
+
+    def _note_foreign(self) -> None:
+        foreign = self._census.tally().foreign
+        if foreign != self._foreign:
+            self._foreign = foreign
+            metrics.FOREIGN.set(foreign)
+            self._log.info("nodes of others are left alone", count=foreign)
+
+    async def _until_end(self) -> None:
+        """What is shown about nodes is of who leads."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._holds.clear()
+            metrics.FOREIGN.set(0)
 
     def _failed(self, name: str, error: Exception, _decision: RetryDecision) -> None:
         self._trouble.goes_on(node=name, error=str(error))
@@ -211,16 +347,27 @@ class NodeLifecycleController:
     def _suspect(self, name: str) -> Node | None:
         """The node as it is cached now, if it has to be looked at."""
         node = self._nodes.store.get(name)
-        return node if node is not None and plan.is_suspect(node, self._schemes) else None
+        found = node is not None and plan.is_suspect(node, self._rules.ownership)
+        return node if found else None
 
-    def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
-        if new is not None and plan.is_suspect(new, self._schemes):
-            self._suspects.add(new.name)
-            return plan.changed_state(old, new)
+    def _may_touch(self, node: Node) -> bool:
+        return plan.may_touch(node, self._rules, is_claimed=self._lookup.confirmed(node))
+
+    def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
+        if old is not None and (new is None or old.uid != new.uid):
+            self._census.lost(old.name)
+            self._kept.discard(old.uid)
+            self._lookup.forget(old)
+            self._release(old)
+        if new is not None:
+            self._census.saw(new, clock.monotonic(), initial=initial)
+            if plan.is_suspect(new, self._rules.ownership):
+                self._suspects.add(new.name)
+                return plan.changed_state(old, new)
         known = new or old
         assert known is not None
         self._suspects.discard(known.name)
-        self._held.pop(known.name, None)
+        self._release(known)
         self.controller.backoff.forget(known.name)
         self._note_end_of_trouble()
         return False

@@ -3,24 +3,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ccm.base import flag_checks as checks
+from ccm.base import flag_values as values
 from ccm.base.flags import Section
-from ccm.runtime.manifest import GENERIC, ControllerContext, Manifest, lacks_instances
+from ccm.runtime.manifest import (
+    GENERIC,
+    ControllerContext,
+    Manifest,
+    MassDeletionFlags,
+    OwnNodesFlags,
+    lacks_instances,
+)
 
 if TYPE_CHECKING:
+    from ccm.controllers.nodelifecycle.plan import Rules
     from ccm.runtime.controller import Controller
 
 NAME = "cloud-node-lifecycle-controller"
 _SECTION = Section(NAME)
 _DELETIONS = Section("deletion of nodes", ours=True)
+_GUARDED, _REFERENCE = "guarded", "reference"
+
+
+def _limit(value: int | None) -> str:
+    return "" if value is None else checks.zero_or_more("no limit")(value)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeLifecycleFlags:
+class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
     """The flags of this controller."""
 
     # Deviation: the reference asks about one node after the other, so one slow answer
@@ -44,39 +59,60 @@ class NodeLifecycleFlags:
         "may not know it yet. 0 means that any node may be deleted.",
         check=checks.not_negative,
     )
-    node_deletion_limit: int = _DELETIONS.flag(
-        0,
-        "Most nodes that are deleted within ten minutes; the others are held meanwhile, and looked "
-        "at again in each pass. A brake for the day when the cloud denies every instance. 0 means "
-        "no limit.",
+    node_deletion_limit: int | None = _DELETIONS.flag(
+        None,
+        "Most nodes that are deleted within ten minutes, whichever replica leads; the others are "
+        "held meanwhile, and looked at again in each pass. A brake for the day when the cloud "
+        "denies every instance. auto means 10, or one in ten of our nodes where that is more; 0 "
+        "means no limit.",
+        kind=values.LIMIT,
         unit="nodes",
-        check=checks.zero_or_more("no limit"),
+        check=_limit,
+    )
+    node_deletion_policy: str = _DELETIONS.flag(
+        _GUARDED,
+        "What it takes to delete a node. guarded: two denials of the cloud a monitor period apart, "
+        "and no doubt about the cloud itself. reference: one denial, as in the Go implementation; "
+        "nothing is held, and the other flags of this section have no effect.",
+        check=checks.one_of(_GUARDED, _REFERENCE),
     )
 
 
 def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     from ccm.cloud.lookup import InstanceLookup
-    from ccm.controllers.nodelifecycle.controller import NodeLifecycleController, Settings
+    from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController, Settings
     from ccm.controllers.nodelifecycle.metrics import observe_call
-    from ccm.controllers.nodelifecycle.plan import Protection
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE_LIFECYCLE
+    from ccm.runtime.holds import Holds
 
+    events = context.recorder(COMPONENT_NODE_LIFECYCLE)
     return NodeLifecycleController(
         nodes=context.informers.of(NODES),
         api=context.client(MANIFEST.client).resource(NODES),
         lookup=InstanceLookup(context.handle.observe(observe_call), context.inventory),
-        schemes=tuple(context.handle.cloud.provider_schemes),
-        events=context.recorder(COMPONENT_NODE_LIFECYCLE),
+        slots=context.deletions,
+        holds=Holds(KIND, events, context.deletions),
+        events=events,
         settings=Settings(
+            rules=_rules(context.handle.cloud.provider_schemes, flags),
             workers=flags.concurrent_node_lifecycle_syncs,
-            period_s=flags.node_monitor_period.total_seconds(),
-            protection=Protection(
-                least_age_s=flags.node_deletion_least_age.total_seconds(),
-                most_deletions=flags.node_deletion_limit,
-            ),
         ),
     ).controller
+
+
+def _rules(schemes: Collection[str], flags: NodeLifecycleFlags) -> Rules:
+    from ccm.cloud.ownership import Ownership
+    from ccm.controllers.nodelifecycle.plan import Rules
+
+    return Rules(
+        ownership=Ownership.of(schemes, flags.own_nodes),
+        period_s=flags.node_monitor_period.total_seconds(),
+        least_age_s=flags.node_deletion_least_age.total_seconds(),
+        limit=flags.node_deletion_limit,
+        allow_mass=flags.allow_mass_deletion,
+        reference=flags.node_deletion_policy == _REFERENCE,
+    )
 
 
 MANIFEST: Manifest[NodeLifecycleFlags] = Manifest(

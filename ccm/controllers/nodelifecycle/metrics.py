@@ -20,6 +20,11 @@ DECISIONS = metrics.counter(
     ["fate", "reason"],
 )
 
+FOREIGN = metrics.gauge(
+    "ccm_nodes_foreign",
+    "Nodes of other clouds or outside of --own-nodes, which are left alone.",
+)
+
 _RESULTS = {
     "success": "success",
     "not_found": "instance_not_found",

@@ -9,10 +9,11 @@ asked for when the call has ended.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from ccm.base import clock, log
@@ -23,7 +24,8 @@ from ccm.cloud.interface import Routes
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
 from ccm.controllers.route.conditions import Conditions
-from ccm.kube.store import View
+from ccm.controllers.route.overlaps import Overlaps
+from ccm.kube.informer import Informer
 from ccm.model import Node, names
 from ccm.model.cidr import Network
 from ccm.runtime.backoff import ItemBackoff, RetryDecision, classify
@@ -41,6 +43,13 @@ class Change(NamedTuple):
     creates: bool
 
 
+class Queued(NamedTuple):
+    """A call whose turn has not come, and what begins it."""
+
+    change: Change
+    begin: Callable[[], None]
+
+
 @dataclass(slots=True, kw_only=True)
 class RouteChanges:
     """The calls under way.
@@ -50,60 +59,78 @@ class RouteChanges:
         nodes: the cached nodes; a call looks at them once more at the last moment.
         conditions: told of routes that are created.
         events: where events go.
-        slots: calls at once.
+        concurrency: calls at once; so many tasks at most.
         retry: asks for a comparison after so many seconds, because a call failed.
         soon: asks for a comparison, because a call ended that something waited for.
         backoff: how long each route is left alone.
     """
 
     handle: Handle
-    nodes: View[Node]
+    nodes: Informer[Node]
     conditions: Conditions
     events: Recorder
-    slots: asyncio.Semaphore
+    concurrency: int
     retry: Callable[[float], None]
     soon: Callable[[], None]
     backoff: ItemBackoff[plan.Key]
     _log: log.Logger = field(init=False, default_factory=lambda: log.logger(names.COMPONENT_ROUTE))
     _group: Group | None = field(init=False, default=None)
     _under_way: Counter[Change] = field(init=False, default_factory=Counter)
+    _queue: deque[Queued] = field(init=False, default_factory=deque)
     _retry_blocked: bool = field(init=False, default=False)
 
     async def run(self) -> None:
         """Let calls run until cancelled."""
         async with Group() as self._group:
-            await asyncio.get_running_loop().create_future()
+            try:
+                await asyncio.get_running_loop().create_future()
+            finally:
+                self._queue.clear()
 
     def listing(self) -> Sequence[Change]:
-        """Routes are listed from now on; the changes that the listing cannot tell about."""
+        """Routes are listed from now on; the changes that the listing cannot tell about.
+
+        Calls whose turn has not come are left to the comparison with it.
+        """
+        for change, _ in self._queue:
+            if change.creates:
+                self.conditions.drop(change.node)
+        self._queue.clear()
         self._retry_blocked = False
         return list(self._under_way)
 
-    def start(self, found: plan.Plan, before: Sequence[Change]) -> None:
+    async def start(self, found: plan.Plan, before: Sequence[Change]) -> None:
         """Start what neither pauses nor meets a call that was under way at the listing."""
         now = clock.monotonic()
-        busy = plan.Overlaps(change.network for change in before)
+        busy = Overlaps(change.network for change in before)
         removals: dict[int, asyncio.Task[bool]] = {}
+        coming: set[int] = set()
+        keys: list[plan.Key] = []
         for position, deletion in enumerate(found.deletions):
-            if self._may_start(deletion.key, deletion.network, busy, now):
+            keys.append(deletion.key)
+            if self._may_start(keys[-1], deletion.network, busy, now):
+                coming.add(position)
                 change = Change(deletion.route.target_node, deletion.network, creates=False)
-                removals[position] = self._begin(change, self._delete(deletion, change))
+                begin = partial(self._begin_deletion, deletion, change, position, removals)
+                self._queue.append(Queued(change, begin))
+            await _breathe(len(keys))
         for creation in found.creations:
-            if self._may_start(creation.key, creation.network, busy, now) and all(
-                position in removals for position in creation.after
+            keys.append(creation.key)
+            if self._may_start(keys[-1], creation.network, busy, now) and all(
+                position in coming for position in creation.after
             ):
                 change = Change(creation.node.name, creation.network, creates=True)
                 self.conditions.begin(change.node)
-                obstacles = [removals[position] for position in creation.after]
-                self._begin(change, self._create(creation, change, obstacles))
-        self.backoff.keep(
-            [each.key for each in found.deletions] + [each.key for each in found.creations]
-        )
+                begin = partial(self._begin_creation, creation, change, removals)
+                self._queue.append(Queued(change, begin))
+            await _breathe(len(keys))
+        self.backoff.keep(keys)
+        self._feed()
 
     def distrust(self, before: Sequence[Change]) -> None:
         """Believe no listing about what was under way, if by now its opposite is wanted."""
         for change in before:
-            node = self.nodes.get(change.node)
+            node = self.nodes.store.get(change.node)
             is_wanted = node is not None and change.network in plan.pod_networks(node)
             if is_wanted != change.creates:
                 self._retry_blocked = True
@@ -115,11 +142,35 @@ class RouteChanges:
             # Its call ended during the listing: nobody else asks for what waited for it.
             self.soon()
 
-    def _may_start(self, key: plan.Key, network: Network, busy: plan.Overlaps, now: float) -> bool:
+    def _may_start(self, key: plan.Key, network: Network, busy: Overlaps, now: float) -> bool:
         if busy.with_(network):
             self._retry_blocked = True
             return False
         return not self.backoff.waits(key, now)
+
+    def _feed(self) -> None:
+        """Begin those whose turn it is."""
+        while self._queue and self._under_way.total() < self.concurrency:
+            self._queue.popleft().begin()
+
+    def _begin_deletion(
+        self,
+        deletion: plan.Deletion,
+        change: Change,
+        position: int,
+        removals: dict[int, asyncio.Task[bool]],
+    ) -> None:
+        removals[position] = self._begin(change, self._delete(deletion, change))
+
+    def _begin_creation(
+        self,
+        creation: plan.Creation,
+        change: Change,
+        removals: Mapping[int, asyncio.Task[bool]],
+    ) -> None:
+        # What is in its way comes before it in the queue, so it has begun.
+        obstacles = [removals[position] for position in creation.after]
+        self._begin(change, self._create(creation, change, obstacles))
 
     def _begin(self, change: Change, call: Coroutine[Any, Any, bool]) -> asyncio.Task[bool]:
         assert self._group is not None, "`run` comes first"
@@ -140,6 +191,7 @@ class RouteChanges:
                 self.soon()
             if change.creates:
                 self.conditions.end(change.node)
+            self._feed()
 
     async def _delete(self, deletion: plan.Deletion, change: Change) -> bool:
         """Delete a route; whether it is gone."""
@@ -147,11 +199,12 @@ class RouteChanges:
         facts = {"node": change.node, "cidr": route.destination_cidr, "route": route.name}
         with self._ending(change):
             try:
-                async with self.slots:
-                    node = self.nodes.get(change.node)
-                    if deletion.reason is plan.DeletionReason.STRAY and plan.is_wanted(route, node):
-                        return False
-                    await self.handle.call(Routes.delete_route, cluster, route)
+                node = self.nodes.store.get(change.node)
+                if deletion.reason is plan.DeletionReason.STRAY and plan.is_wanted(route, node):
+                    return False
+                if plan.is_doubtful(deletion, self.nodes.store.keys(), self.nodes.undecodable):
+                    return False
+                await self.handle.call(Routes.delete_route, cluster, route)
             except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
                 self._failed(deletion.key, error, facts)
                 return False
@@ -170,10 +223,9 @@ class RouteChanges:
                 for obstacle in obstacles:
                     if not await obstacle:
                         return False
-                async with self.slots:
-                    started = clock.monotonic()
-                    if not await self._create_now(creation):
-                        return False
+                started = clock.monotonic()
+                if not await self._create_now(creation):
+                    return False
             except Exception as error:  # noqa: BLE001 - one route's trouble must not end the others
                 facts = {"node": change.node, "cidr": creation.cidr}
                 if self._failed(creation.key, error, facts).event:
@@ -186,7 +238,7 @@ class RouteChanges:
 
     async def _create_now(self, creation: plan.Creation) -> bool:
         """Create the route unless the node changed while the call waited for its turn."""
-        node = self.nodes.get(creation.node.name)
+        node = self.nodes.store.get(creation.node.name)
         if node is None or node.uid != creation.node.uid:
             return False
         if creation.network not in plan.pod_networks(node):
@@ -223,3 +275,9 @@ class RouteChanges:
             f"after {took_s:.3f}s: {error}"
         )
         self.events.event(node.reference, names.WARNING, names.REASON_ROUTE_FAILED, message)
+
+
+async def _breathe(number: int) -> None:
+    """Let others work after each chunk."""
+    if number % plan.CHUNK == 0:
+        await asyncio.sleep(0)

@@ -6,6 +6,7 @@ since. While a call still creates one, nothing is said.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable
 
@@ -65,11 +66,13 @@ class Conditions:
         for name, network in self._created_lately:
             self._missing.get(name, set()).discard(network)
 
-    def write(self, nodes: Iterable[Node]) -> None:
+    async def write(self, nodes: Iterable[Node]) -> None:
         """Write what these nodes' conditions should say and do not."""
-        for node in nodes:
+        for number, node in enumerate(nodes, start=1):
             if self._patch(node) is not None:
                 self.controller.queue.add(node.name)
+            if number % plan.CHUNK == 0:
+                await asyncio.sleep(0)
 
     def begin(self, name: str) -> None:
         """A call creates a route of that node."""
@@ -82,10 +85,15 @@ class Conditions:
 
     def end(self, name: str) -> None:
         """A call that was begun is over, however it ended."""
+        self.drop(name)
+        if not self._creating[name]:
+            self.controller.queue.add(name)
+
+    def drop(self, name: str) -> None:
+        """A call that was begun is left to the next comparison; nothing is said until then."""
         self._creating[name] -= 1
         if not self._creating[name]:
             del self._creating[name]
-            self.controller.queue.add(name)
 
     def forget(self, name: str) -> None:
         """Nothing is known about that node, so nothing is said until the next comparison."""

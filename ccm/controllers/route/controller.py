@@ -27,7 +27,7 @@ from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Routes
 from ccm.cloud.types import Route
-from ccm.controllers.route import metrics, plan
+from ccm.controllers.route import metrics, owners, plan
 from ccm.controllers.route.calls import BACKOFF, Change, RouteChanges
 from ccm.controllers.route.conditions import Conditions
 from ccm.controllers.route.schedule import Schedule, Times
@@ -36,6 +36,8 @@ from ccm.model import Node, names
 from ccm.model.cidr import Network
 from ccm.runtime.backoff import ItemBackoff, classify
 from ccm.runtime.controller import DONE, Controller, Result, Watch
+from ccm.runtime.deletions import DeletionRecord
+from ccm.runtime.holds import Holds, mass_guard
 from ccm.runtime.recorder import Recorder
 from ccm.runtime.writer import Writes
 
@@ -63,6 +65,7 @@ class Settings:
         condition_workers: conditions written at once.
         keep_foreign_reason: leave a NetworkUnavailable condition of the right status alone
             when somebody else wrote it.
+        allow_mass_deletion: delete routes however many nodes are missing.
     """
 
     concurrency: int = 200
@@ -70,6 +73,7 @@ class Settings:
     grace_s: float = 60.0
     condition_workers: int = 10
     keep_foreign_reason: bool = False
+    allow_mass_deletion: bool = False
 
 
 class RouteController:
@@ -82,6 +86,7 @@ class RouteController:
         ranges: the cluster's Pod ranges, see `plan.parse_ranges`.
         events: where events go.
         settings: numbers and periods.
+        record: where what is held back is shown, and where a person allows it; None = nowhere.
         rng: jitter.
     """
 
@@ -94,6 +99,7 @@ class RouteController:
         ranges: Sequence[Network],
         events: Recorder,
         settings: Settings,
+        record: DeletionRecord | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._rng = rng = rng or random.Random()
@@ -109,6 +115,11 @@ class RouteController:
             begins="routes cannot be listed",
             ends="routes can be listed again",
         )
+        self._doubts = Outage(
+            log.logger(names.COMPONENT_ROUTE),
+            begins="routes stay that could belong to nodes that cannot be decoded",
+            ends="all nodes can be decoded again",
+        )
         self._conditions = Conditions(
             nodes=nodes,
             api=api,
@@ -117,10 +128,10 @@ class RouteController:
         )
         self._calls = RouteChanges(
             handle=handle,
-            nodes=nodes.store,
+            nodes=nodes,
             conditions=self._conditions,
             events=events,
-            slots=asyncio.Semaphore(settings.concurrency),
+            concurrency=settings.concurrency,
             retry=self._retry,
             soon=self._compare_soon,
             backoff=ItemBackoff(BACKOFF, rng=rng),
@@ -129,12 +140,23 @@ class RouteController:
             names.COMPONENT_ROUTE,
             queue=QUEUE_NAME,
             reconcile=self._compare,
-            watches=[Watch(informer=nodes, changed=self._changed, synced=self._first)],
+            watches=[
+                Watch(
+                    informer=nodes,
+                    changed=self._changed,
+                    synced=self._first,
+                    deleted=self._seen_deleted,
+                )
+            ],
             tasks={"calls": self._calls.run, "conditions": self._conditions.controller.run},
             on_retry=self._try_anew,
         )
         self._targets: Collection[str] = ()
         self._without_cidrs_since: dict[str, float] = {}
+        self._holds = Holds("Route", events, record)
+        self._guard = mass_guard(record, allow=settings.allow_mass_deletion)
+        self._next_look = math.inf
+        self._released: set[plan.Wanted] = set()
 
     # --- comparisons ------------------------------------------------------------------------
 
@@ -169,30 +191,70 @@ class RouteController:
         self._unlisted.is_over()
         self._listing.forget(COMPARISON)
         self._schedule.listed()
-        self._carry_out(routes, before)
+        await self._carry_out(routes, before)
         graces = [
             since + self._grace_s
             for name, since in self._without_cidrs_since.items()
             if name in self._targets
         ]
         self._schedule.finished(
-            [self._calls.backoff.first_end(clock.monotonic()), *graces],
+            [self._calls.backoff.first_end(clock.monotonic()), self._next_look, *graces],
             safety_s=jittered(self._safety_s, SAFETY_JITTER, self._rng),
         )
 
-    def _carry_out(self, routes: Sequence[Route], before: Sequence[Change]) -> None:
-        horizon = clock.monotonic() - self._grace_s
-        held = {name for name, since in self._without_cidrs_since.items() if since > horizon}
+    async def _carry_out(self, routes: Sequence[Route], before: Sequence[Change]) -> None:
         nodes = self._nodes.store.list()
-        found = plan.compare(nodes, routes, ranges=self._ranges, held=held)
+        found = self._guarded(await self._planned(nodes, routes))
+        if found.doubtful:
+            self._doubts.goes_on(routes=found.doubtful)
+        else:
+            self._doubts.is_over()
         metrics.observe_comparison(
             kept=found.kept, missing=len(found.creations), doomed=len(found.deletions)
         )
         self._targets = {route.target_node for route in routes}
         self._conditions.compared(found)
-        self._calls.start(found, before)
-        self._conditions.write(nodes)
+        await self._calls.start(found, before)
+        await self._conditions.write(nodes)
         self._calls.distrust(before)
+
+    def _guarded(self, found: plan.Plan) -> plan.Plan:
+        """Without what rests on the absence of nodes, where too many of them are missing."""
+        doomed = owners.unexplained(found, self._nodes.store.get, self._released)
+        now, settled = clock.monotonic(), owners.settled(found)
+        wait_s = self._guard.wait_s(len(doomed), settled, now)
+        held = doomed if wait_s else []
+        self._next_look = now + wait_s if held else math.inf
+        # What was released is remembered for as long as its route is there.
+        self._released &= owners.strays(found)
+        shown = held if self._guard.in_doubt else []
+        for each in shown:
+            node = self._nodes.store.get(each.route.target_node)
+            self._holds.hold(
+                node.reference if node is not None else owners.reference(each),
+                owners.REASON,
+                owners.message(len(doomed), settled),
+            )
+        self._holds.only({each.route.target_node for each in shown})
+        return owners.without(found, held)
+
+    async def _planned(self, nodes: Sequence[Node], routes: Sequence[Route]) -> plan.Plan:
+        """Compare, and let others work in between."""
+        horizon = clock.monotonic() - self._grace_s
+        steps = plan.compare(
+            nodes,
+            routes,
+            ranges=self._ranges,
+            held={name for name, since in self._without_cidrs_since.items() if since > horizon},
+            undecodable=frozenset(self._nodes.undecodable),
+        )
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: plan.Plan = end.value
+                return found
+            await asyncio.sleep(0)
 
     def _queue(self) -> None:
         if math.isfinite(self._schedule.due):
@@ -222,6 +284,9 @@ class RouteController:
         if old is not None and (new is None or old.uid != new.uid):
             self._without_cidrs_since.pop(old.name, None)
             self._conditions.forget(old.name)
+            self._guard.missing(clock.monotonic())
+        if old is None and not initial:
+            self._guard.back(clock.monotonic())
         if new is not None:
             self._note_ranges(new)
         if plan.concerns_routes(old, new, targets=self._targets) and not initial:
@@ -231,6 +296,9 @@ class RouteController:
                     self._calls.backoff.forget(plan.creation_key(new.name, network))
             self._compare_soon()
         return False
+
+    def _seen_deleted(self, node: Node) -> None:
+        self._released.update((node.name, network) for network in plan.pod_networks(node))
 
     def _note_ranges(self, node: Node) -> None:
         if plan.has_no_pod_cidrs(node):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ccm.base import flag_checks as checks
 from ccm.base.flags import Fault, Section
 from ccm.base.gates import Gate
-from ccm.runtime.manifest import GENERIC, ControllerContext, Manifest
+from ccm.runtime.manifest import GENERIC, ControllerContext, Manifest, MassDeletionFlags
 
 if TYPE_CHECKING:
     from ccm.cloud.interface import Cloud
@@ -30,7 +30,7 @@ _NEEDS_GATE = f"Without effect where {WATCH_ROUTES.name} is off."
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouteFlags:
+class RouteFlags(MassDeletionFlags):
     """The flags of this controller."""
 
     configure_cloud_routes: bool = GENERIC.flag(
@@ -113,6 +113,7 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
         handle=context.handle.observe(observe_call),
         ranges=parse_ranges(flags.cluster_cidr),
         events=context.recorder(COMPONENT_ROUTE),
+        record=context.deletions,
         settings=Settings(
             concurrency=context.handle.cloud.limits.concurrent_routes,
             times=Times(
@@ -122,6 +123,7 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
             ),
             grace_s=flags.route_grace_period.total_seconds(),
             keep_foreign_reason=flags.route_keep_foreign_conditions,
+            allow_mass_deletion=flags.allow_mass_deletion,
         ),
     ).controller
 

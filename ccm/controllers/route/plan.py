@@ -7,15 +7,25 @@ the node wants. Ranges are compared as networks, never as text.
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
+from typing import TypeVar
 
 from ccm.cloud.types import Route
+from ccm.controllers.route.overlaps import Overlaps, place
 from ccm.model import Node, NodeCondition, names
-from ccm.model.cidr import Network, overlap, parse_cidr
+from ccm.model.cidr import Network, parse_cidr
 from ccm.model.patches import Patch, same_object
+
+T = TypeVar("T")
+
+Steps = Generator[None, None, T]
+"""Work that stops now and then, so that whoever drives it can let others go on."""
+
+CHUNK = 500
+"""Nodes or routes between two stops; some milliseconds of work."""
 
 MOST_RANGES = 2
 """A cluster has one Pod range, or one of each family."""
@@ -29,6 +39,9 @@ Key = tuple[str, ...]
 
 Wanted = tuple[str, Network]
 """The name of a node and a range that it wants a route to."""
+
+_parsed = lru_cache(maxsize=1 << 16)(parse_cidr)
+"""Ranges rarely change, and each is read several times in each comparison."""
 
 
 class DeletionReason(Enum):
@@ -97,6 +110,7 @@ class Plan:
         missing: names of the nodes that have Pod ranges -> those of them without a route,
             as text where nobody can read it.
         cut_off: names of the nodes without Pod ranges that some route leads to.
+        doubtful: how many routes stay because their node may be one that cannot be decoded.
     """
 
     deletions: Sequence[Deletion] = ()
@@ -104,6 +118,7 @@ class Plan:
     kept: int = 0
     missing: Mapping[str, Collection[Network | str]] = field(default_factory=dict)
     cut_off: Collection[str] = ()
+    doubtful: int = 0
 
 
 def creation_key(node: str, network: Network) -> Key:
@@ -148,7 +163,7 @@ def pod_networks(node: Node) -> Mapping[Network, str]:
     """The node's Pod ranges, each once, as it spells them; what is no CIDR is left out."""
     found: dict[Network, str] = {}
     for cidr in node.spec.pod_cidrs or ():
-        network = parse_cidr(cidr)
+        network = _parsed(cidr)
         if network is not None:
             found.setdefault(network, cidr)
     return found
@@ -181,11 +196,12 @@ def concerns_routes(old: Node | None, new: Node | None, *, targets: Collection[s
 
 def compare(
     nodes: Iterable[Node],
-    routes: Iterable[Route],
+    routes: Sequence[Route],
     *,
     ranges: Sequence[Network],
     held: Collection[str] = (),
-) -> Plan:
+    undecodable: Collection[str] = (),
+) -> Steps[Plan]:
     """Say what follows from the nodes and the cloud's routes.
 
     Args:
@@ -194,51 +210,52 @@ def compare(
         ranges: the cluster's Pod ranges.
         held: names of nodes that lost their Pod ranges a moment ago: their routes stay, as
             long as no other node wants a range that overlaps.
+        undecodable: names of nodes whose newest state cannot be decoded; empty: one whose name
+            cannot be read either. No route that could be theirs is deleted.
     """
     by_name = {node.name: node for node in nodes}
-    wanted = {
-        (name, network): cidr
-        for name, node in by_name.items()
-        for network, cidr in pod_networks(node).items()
-    }
-    routes = list(routes)
-    serving, unserving = _sorted_out(routes, wanted, ranges)
-    deletions: list[Deletion] = []
-    spared: list[Deletion] = []
-    for each in unserving:
-        is_spared = each.reason is DeletionReason.STRAY and each.route.target_node in held
-        (spared if is_spared else deletions).append(each)
-    satisfied = set()
-    for key, candidates in serving.items():
-        best, unwanted = _choose(by_name[key[0]], key[1], candidates)
-        deletions += [each for each in unwanted if is_managed(each.network, ranges)]
-        if best is not None:
-            satisfied.add(key)
-    missing = {key: cidr for key, cidr in wanted.items() if key not in satisfied}
+    wanted = yield from _wanted(by_name.values())
+    serving, unserving = yield from _sorted_out(routes, wanted, ranges)
+    satisfied, unwanted = yield from _chosen(serving, by_name, ranges)
+    lacking = yield from _lacking(wanted, satisfied)
+    spared = [each for each in unserving if _is_spared(each, held)]
+    deletions = [*unwanted, *(each for each in unserving if not _is_spared(each, held))]
+    if spared:
+        in_the_way = Overlaps(network for _, _, network, _ in lacking)
+        deletions += [each for each in spared if in_the_way.with_(each.network)]
+    sure = [each for each in deletions if not is_doubtful(each, by_name, undecodable)]
+    sure.sort(key=lambda each: (str(each.network), each.route.target_node, each.route.name))
+    yield
     targets = {route.target_node for route in routes}
-    in_the_way = Overlaps(network for _, network in missing)
-    deletions += [each for each in spared if in_the_way.with_(each.network)]
-    deletions.sort(key=lambda each: (str(each.network), each.route.target_node, each.route.name))
-    obstacles = Overlaps(each.network for each in deletions)
     return Plan(
-        deletions=deletions,
-        creations=[
-            Creation(node=by_name[name], cidr=cidr, network=network, after=obstacles.with_(network))
-            for (name, network), cidr in sorted(missing.items(), key=_by_node)
-        ],
+        deletions=sure,
+        creations=(
+            yield from _creations(
+                lacking, by_name, Overlaps(one.network for one in sure if lacking)
+            )
+        ),
         kept=len(satisfied),
-        missing=_by_name(by_name.values(), missing),
+        missing=(yield from _by_name(by_name.values(), lacking)),
         cut_off=tuple(
             name
             for name, node in by_name.items()
             if has_no_pod_cidrs(node) and name in targets and name not in held
         ),
+        doubtful=len(deletions) - len(sure),
     )
+
+
+def is_doubtful(each: Deletion, nodes: Collection[str], undecodable: Collection[str]) -> bool:
+    """Whether the route may belong to a node that cannot be decoded."""
+    if not undecodable:
+        return False
+    target = each.route.target_node
+    return target in undecodable or ("" in undecodable and target not in nodes)
 
 
 def is_wanted(route: Route, node: Node | None) -> bool:
     """Whether the node that a route leads to wants the route's range."""
-    return node is not None and parse_cidr(route.destination_cidr) in pod_networks(node)
+    return node is not None and _parsed(route.destination_cidr) in pod_networks(node)
 
 
 def condition_patch(
@@ -272,61 +289,91 @@ def condition_patch(
     return {"metadata": same_object(node), "status": {"conditions": [condition]}}
 
 
-class Overlaps:
-    """Networks by position, asked which of them overlap another; cheap for thousands.
-
-    Two CIDRs overlap only if one contains the other.
-    """
-
-    def __init__(self, networks: Iterable[Network]) -> None:
-        self._at: dict[Network, list[int]] = {}
-        for position, network in enumerate(networks):
-            self._at.setdefault(network, []).append(position)
-        self._lengths = {(one.version, one.prefixlen) for one in self._at}
-        self._ordered = sorted(self._at, key=_place)
-        self._places = [_place(one) for one in self._ordered]
-
-    def with_(self, network: Network) -> Sequence[int]:
-        """The positions of the networks that overlap this one, in order."""
-        found: list[int] = []
-        for version, length in self._lengths:
-            if version == network.version and length < network.prefixlen:
-                found += self._at.get(network.supernet(new_prefix=length), ())
-        position = bisect.bisect_left(self._places, (*_place(network)[:2], 0))
-        while position < len(self._ordered) and overlap(self._ordered[position], network):
-            one = self._ordered[position]
-            if one.prefixlen >= network.prefixlen:
-                found += self._at[one]
-            position += 1
-        return sorted(found)
+_Lacking = tuple[str, tuple[int, int, int], Network, str]
+"""A missing route: node, place in the order of networks, range, and as the node spells it."""
 
 
-def _by_node(item: tuple[tuple[str, Network], str]) -> tuple[str, tuple[int, int, int]]:
-    (name, network), _ = item
-    return (name, _place(network))
+def _chunks(items: Iterable[T]) -> Iterator[Sequence[T]]:
+    every = list(items)
+    for start in range(0, len(every), CHUNK):
+        yield every[start : start + CHUNK]
 
 
-def _place(network: Network) -> tuple[int, int, int]:
-    return (network.version, int(network.network_address), network.prefixlen)
+def _wanted(nodes: Iterable[Node]) -> Steps[Mapping[Wanted, str]]:
+    """What the nodes want, as they spell it."""
+    found: dict[Wanted, str] = {}
+    for part in _chunks(nodes):
+        for node in part:
+            for network, cidr in pod_networks(node).items():
+                found[node.name, network] = cidr
+        yield
+    return found
 
 
 def _sorted_out(
     routes: Iterable[Route], wanted: Collection[Wanted], ranges: Sequence[Network]
-) -> tuple[Mapping[Wanted, list[Route]], list[Deletion]]:
+) -> Steps[tuple[Mapping[Wanted, list[Route]], list[Deletion]]]:
     """The routes that may do what a node wants, and those of ours that do not."""
     serving: dict[Wanted, list[Route]] = {}
     others: list[Deletion] = []
-    for route in routes:
-        network = parse_cidr(route.destination_cidr)
-        if network is None:
-            continue
-        key = (route.target_node, network)
-        if key in wanted and not route.blackhole:
-            serving.setdefault(key, []).append(route)
-        elif is_managed(network, ranges):
-            reason = DeletionReason.BLACKHOLE if route.blackhole else DeletionReason.STRAY
-            others.append(Deletion(route=route, network=network, reason=reason))
+    for part in _chunks(routes):
+        for route in part:
+            network = _parsed(route.destination_cidr)
+            if network is None:
+                continue
+            key = (route.target_node, network)
+            if key in wanted and not route.blackhole:
+                serving.setdefault(key, []).append(route)
+            elif is_managed(network, ranges):
+                reason = DeletionReason.BLACKHOLE if route.blackhole else DeletionReason.STRAY
+                others.append(Deletion(route=route, network=network, reason=reason))
+        yield
     return serving, others
+
+
+def _chosen(
+    serving: Mapping[Wanted, Sequence[Route]], nodes: Mapping[str, Node], ranges: Sequence[Network]
+) -> Steps[tuple[Collection[Wanted], list[Deletion]]]:
+    """What has its route, and the routes beside it that have to go."""
+    satisfied: set[Wanted] = set()
+    deletions: list[Deletion] = []
+    for part in _chunks(serving.items()):
+        for key, candidates in part:
+            best, unwanted = _choose(nodes[key[0]], key[1], candidates)
+            deletions += [each for each in unwanted if is_managed(each.network, ranges)]
+            if best is not None:
+                satisfied.add(key)
+        yield
+    return satisfied, deletions
+
+
+def _lacking(
+    wanted: Mapping[Wanted, str], satisfied: Collection[Wanted]
+) -> Steps[Sequence[_Lacking]]:
+    """What has no route, by node and range."""
+    found: list[_Lacking] = []
+    for part in _chunks(wanted.items()):
+        for key, cidr in part:
+            if key not in satisfied:
+                found.append((key[0], place(key[1]), key[1], cidr))
+        yield
+    return sorted(found, key=lambda each: each[:2])
+
+
+def _creations(
+    lacking: Iterable[_Lacking], nodes: Mapping[str, Node], obstacles: Overlaps
+) -> Steps[Sequence[Creation]]:
+    found: list[Creation] = []
+    for part in _chunks(lacking):
+        for name, _, network, cidr in part:
+            after = obstacles.with_(network)
+            found.append(Creation(node=nodes[name], cidr=cidr, network=network, after=after))
+        yield
+    return found
+
+
+def _is_spared(each: Deletion, held: Collection[str]) -> bool:
+    return each.reason is DeletionReason.STRAY and each.route.target_node in held
 
 
 def _choose(
@@ -355,15 +402,17 @@ def _has_addresses_of(route: Route, node: Node) -> bool:
 
 
 def _by_name(
-    nodes: Iterable[Node], missing: Collection[tuple[str, Network]]
-) -> Mapping[str, Collection[Network | str]]:
-    found: dict[str, set[Network | str]] = {
-        # A range that nobody can read will never have a route.
-        node.name: {cidr for cidr in node.spec.pod_cidrs or () if parse_cidr(cidr) is None}
-        for node in nodes
-        if not has_no_pod_cidrs(node)
-    }
-    for name, network in missing:
+    nodes: Iterable[Node], lacking: Iterable[_Lacking]
+) -> Steps[Mapping[str, Collection[Network | str]]]:
+    found: dict[str, set[Network | str]] = {}
+    for part in _chunks(nodes):
+        for node in part:
+            if not has_no_pod_cidrs(node):
+                # A range that nobody can read will never have a route.
+                cidrs = node.spec.pod_cidrs or ()
+                found[node.name] = {cidr for cidr in cidrs if _parsed(cidr) is None}
+        yield
+    for name, _, network, _ in lacking:
         found[name].add(network)
     return found
 

@@ -148,7 +148,7 @@ class Balancers:
             with self._reporting(
                 service, reason, f"{_SYNC} check if load balancer exists before cleanup"
             ):
-                exists = await self._must_be_deleted(service)
+                exists = await self._must_be_deleted(service, record)
             if exists:
                 self._announce_deletion(service, record)
                 with self._reporting(service, reason, f"{_SYNC} delete load balancer"):
@@ -197,8 +197,10 @@ class Balancers:
 
     # --- steps ------------------------------------------------------------------------------
 
-    async def _must_be_deleted(self, service: Service) -> bool:
-        if self.handle.cloud.always_ensure_deleted:
+    async def _must_be_deleted(self, service: Service, record: Record) -> bool:
+        # Unless all of it is known to have been there, the balancer may be gone and what it was
+        # made with, such as a floating IP, may be left.
+        if self.handle.cloud.always_ensure_deleted or record.state is not State.APPLIED:
             return True
         try:
             return await self._exists(service)

@@ -5,7 +5,8 @@ is now and at what was done for it, and does the one thing that is missing: ensu
 the members, remove, or put back what somebody took away. So these never overlap for one
 Service, and the newest state always counts.
 
-What people change comes before what a start, a change of nodes or a drift check asks for.
+What people change comes before most of what a start, a change of nodes or a drift check asks
+for: that waits in the background of the queue.
 Changes of nodes are collected into bursts. After a start one listing spares the calls for
 Services whose load balancer is as it should be, where the provider can list.
 """
@@ -19,21 +20,27 @@ from dataclasses import dataclass
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
+from ccm.base.outage import Outage
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import RetryAfter
 from ccm.cloud.interface import LoadBalancerDigests
+from ccm.cloud.services import load_balancer_status
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.balancer import Balancers
-from ccm.controllers.service.listing import ATTEMPTS, Listing, Verdict, listed
-from ccm.controllers.service.nodes import Members, matters
+from ccm.controllers.service.bursts import Bursts
+from ccm.controllers.service.listing import Listing, Verdict, listed, listed_in_time
+from ccm.controllers.service.nodes import Members, are_known, is_excluded, matters
+from ccm.controllers.service.orphans import Orphans
 from ccm.controllers.service.plan import Action
 from ccm.controllers.service.record import Record, State
+from ccm.controllers.service.vanished import Vanished
 from ccm.kube.informer import Informer
-from ccm.model import Node, Service, names
+from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import ItemBackoff, RetryDecision
 from ccm.runtime.controller import DONE, Controller, Pass, Result, Watch
-from ccm.runtime.debounce import Debouncer
+from ccm.runtime.deletions import DeletionRecord
+from ccm.runtime.holds import Holds, mass_guard
 from ccm.runtime.passtimer import PassTimer
 from ccm.runtime.recorder import Recorder
 from ccm.runtime.writer import Writer, Writes
@@ -50,6 +57,9 @@ REPAIR_PAUSE_S = 5.0
 STALE = Result(after_s=1.0)
 """A Service that changed under a write is looked at again when the cache has the change."""
 
+MEMBERS_PAUSE_S = 10.0
+"""Time until members are looked at again that are not known now."""
+
 DRIFT_JITTER = 0.2
 """The period of drift checks is stretched by up to this part."""
 
@@ -62,9 +72,11 @@ class Settings:
         workers: Services worked on at once.
         classes: load balancer classes that are ours, beside Services without one.
         quiet_s: seconds without a change of nodes after which members are changed.
-        longest_wait_s: seconds after the first change of nodes by which they are changed.
+        longest_wait_s: seconds after the first change of nodes by which they are changed, unless
+            it pays to wait (see `Bursts`); a node that goes away never waits longer.
         drift_period_s: seconds between two drift checks; 0 = never.
         drift_budget: most Services that one drift check ensures.
+        allow_mass_deletion: remove load balancers however many Services are missing.
     """
 
     workers: int = 1
@@ -73,6 +85,7 @@ class Settings:
     longest_wait_s: float = 10.0
     drift_period_s: float = 0.0
     drift_budget: int = 10
+    allow_mass_deletion: bool = False
 
 
 class ServiceController:
@@ -85,6 +98,8 @@ class ServiceController:
         handle: the way to the cloud.
         events: where events go.
         settings: numbers and periods.
+        about: what events are about that belong to no Service.
+        record: where what is held back is shown, and where a person allows it; None = nowhere.
         rng: jitter.
     """
 
@@ -97,9 +112,12 @@ class ServiceController:
         handle: Handle,
         events: Recorder,
         settings: Settings,
+        about: ObjectReference,
+        record: DeletionRecord | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._services = services
+        self._nodes = nodes
         self._handle = handle
         self._settings = settings
         self._log = log.logger(names.COMPONENT_SERVICE)
@@ -109,11 +127,23 @@ class ServiceController:
             handle=handle, writer=self._writer, events=events, members=self._members
         )
         self._records: dict[str, Record] = {}
+        self._vanished = Vanished(
+            Holds("Service", events, record),
+            mass_guard(record, allow=settings.allow_mass_deletion),
+        )
         self._foreign: set[str] = set()
+        self._orphans = Orphans(
+            handle=handle, services=services, records=self._records, events=events, about=about
+        )
         self._to_verify: list[str] = []
         self._listing: Listing | None = None
-        self._timer = PassTimer(metrics.NODE_SYNC.observe)
-        self._debouncer = Debouncer(
+        self._undecodable = Outage(
+            self._log,
+            begins="members of load balancers stay as they are, too many nodes cannot be decoded",
+            ends="enough nodes can be decoded again to change members",
+        )
+        self._timer = PassTimer(self._passed)
+        self._bursts = Bursts(
             self._nodes_changed, quiet_s=settings.quiet_s, longest_s=settings.longest_wait_s
         )
         drift = Pass(
@@ -131,11 +161,12 @@ class ServiceController:
             watches=[
                 # The nodes that are there at the start are no change.
                 Watch(informer=nodes, changed=self._node_changed, synced=self._nodes_synced),
-                Watch(informer=services, changed=self._changed),
+                Watch(informer=services, changed=self._changed, deleted=self._seen_deleted),
             ],
-            passes=[drift] if settings.drift_period_s > 0 else [],
+            passes=[self._orphans.look, *([drift] if settings.drift_period_s > 0 else [])],
             tasks={"start": self._verify_all},
             on_error=self._failed,
+            on_retry=self._drop_listing,
             rng=rng,
         )
 
@@ -148,9 +179,7 @@ class ServiceController:
     async def sync_service(self, key: str) -> Result:
         """Do what one Service needs now.
 
-        Raises:
-            CloudError: the provider failed.
-            KubeError: a write failed.
+        Raises CloudError, where the provider failed, or KubeError, where a write did.
         """
         try:
             return await self._sync(key)
@@ -163,12 +192,16 @@ class ServiceController:
         while True:
             service, record, action = self._decide(key)
             if action is Action.REMOVE_VANISHED and record is not None:
+                if wait_s := self._vanished.wait_s(record, self._records):
+                    return Result(after_s=wait_s)
                 await self._balancers.remove_vanished(record)
-                del self._records[key]
+                self._forget(key)
             elif action is Action.FORGET:
-                del self._records[key]
+                self._forget(key)
             elif service is None or action is Action.NOTHING:
                 return DONE
+            elif action is Action.WAIT:
+                return Result(after_s=MEMBERS_PAUSE_S)
             elif action is Action.VERIFY and record is not None:
                 await self._verify(service, record)
             elif action is Action.UPDATE and record is not None:
@@ -194,9 +227,19 @@ class ServiceController:
             record,
             self._rules,
             members_due=record is not None and self._members.are_due(record.members, record.burst),
+            members_known=self._members_known(),
             was_foreign=service is not None and service.uid in self._foreign,
         )
         return service, record, action
+
+    def _members_known(self) -> bool:
+        missing = [key for key in self._nodes.undecodable if key not in self._nodes.store]
+        known = not missing or are_known(len(missing), len(self._nodes.store))
+        if known:
+            self._undecodable.is_over()
+        else:
+            self._undecodable.goes_on(missing=len(missing))
+        return known
 
     async def _ensure(self, service: Service, record: Record) -> None:
         await self._balancers.ensure(service, record)
@@ -220,6 +263,9 @@ class ServiceController:
             self._log.info("finalizer or status put back", service=service.key)
         return DONE
 
+    def _forget(self, key: str) -> None:
+        self._vanished.forget(self._records.pop(key))
+
     def _failed(self, key: str, error: Exception, decision: RetryDecision) -> None:
         record = self._records.get(key)
         if record is not None and isinstance(error, RetryAfter):
@@ -232,10 +278,14 @@ class ServiceController:
     async def _verify_all(self) -> None:
         """Queue what was there at the start, with a listing at hand if there can be one."""
         if self._to_verify and self._handle.offers(LoadBalancerDigests):
-            self._listing = await listed(self._handle, attempts=ATTEMPTS)
+            self._listing = await listed_in_time(self._handle)
         for key in self._to_verify:
             self.controller.queue.add(key, background=True)
         self._to_verify = []
+
+    def _drop_listing(self) -> None:
+        """Another cloud may answer now: what the former one listed says nothing any more."""
+        self._listing = None
 
     async def _verify(self, service: Service, record: Record) -> None:
         """Spare the ensure of a Service whose load balancer is as it should be."""
@@ -248,7 +298,9 @@ class ServiceController:
         members, fingerprint = self._members.all, self._members.fingerprint
         verdict, status = self._listing.compare(service, members)
         metrics.STARTUP.labels(verdict.value).inc()
-        if verdict in (Verdict.EQUAL, Verdict.ELSEWHERE):
+        if verdict is Verdict.EQUAL and not (status and status.ingress) and service.ingress:
+            status = load_balancer_status(service)  # what was written stays
+        if verdict is Verdict.ELSEWHERE or status is not None:
             record.burst = self._members.bursts
             record.confirm(service, fingerprint, status)
 
@@ -273,6 +325,7 @@ class ServiceController:
             listing = await listed(self._handle, attempts=1)
             if listing is None:
                 return
+            self._orphans.note(listing)
             due = [
                 key
                 for key, record in at_rest.items()
@@ -297,7 +350,7 @@ class ServiceController:
             # Its members are about to be changed anyway.
             return False
         verdict, status = listing.compare(record.applied, self._members.all)
-        if verdict is Verdict.EQUAL and status is not None and record.status is not None:
+        if status is not None and status.ingress and record.status is not None:
             return not plan.same_status(status, record.status)
         return verdict in (Verdict.DIFFERENT, Verdict.MISSING)
 
@@ -308,16 +361,35 @@ class ServiceController:
             assert old is not None
             self._foreign.discard(old.uid)
             self._writer.forget(old.key)
-            return old.key in self._records
+            return self._gone(old)
         self._note_class(new)
+        record = self._records.get(new.key)
+        if record is not None and record.applied.uid == new.uid:
+            record.owner_deleted = False
+            self._vanished.back(record)
         if old is None:
             return self._added(new, initial)
-        record = self._records.get(new.key)
+        if old.uid != new.uid:
+            self._gone(old)
         lags = self._writer.newest(new) is not new
         if not plan.is_relevant(old, new, record, self._rules, lags=lags):
             return False
         if record is not None:
             record.silent = False
+        return True
+
+    def _seen_deleted(self, service: Service) -> None:
+        record = self._records.get(service.key)
+        if record is not None and record.applied.uid == service.uid:
+            record.owner_deleted = True
+
+    def _gone(self, service: Service) -> bool:
+        """A Service is not there any more; whether there is something to do."""
+        record = self._records.get(service.key)
+        if record is None:
+            return False
+        if plan.is_unexplained(service, record, self._settings.classes):
+            self._vanished.add(service.key)
         return True
 
     def _added(self, service: Service, initial: bool) -> bool:
@@ -330,7 +402,8 @@ class ServiceController:
         if initial:
             # An earlier process may have served it, so it counts as served until verified.
             self._records[service.key] = Record(applied=service, state=State.UNVERIFIED)
-            if not service.is_deleting:
+            # A listing can spare nothing for one that nobody ever served.
+            if plan.looks_served(service) and not service.is_deleting:
                 self._to_verify.append(service.key)
                 return False
         return True
@@ -346,13 +419,20 @@ class ServiceController:
         self._members.end_burst()
 
     def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
+        waited = len(self._members.unsettled)
         if new is not None:
             self._members.put(new)
         elif old is not None:
             self._members.remove(old.name)
+        if waits := len(self._members.unsettled) - waited:
+            self._bursts.wave(goes_on=waited + waits > 0)
         if old is None or new is None or matters(old, new):
-            self._debouncer.note()
+            self._bursts.note(leaves=new is None or is_excluded(new))
         return False
+
+    def _passed(self, took_s: float) -> None:
+        metrics.NODE_SYNC.observe(took_s)
+        self._bursts.passed(took_s)
 
     def _nodes_changed(self) -> None:
         """A burst of changes is over: queue the Services whose members are others now."""
@@ -362,6 +442,8 @@ class ServiceController:
         if changed and self._records:
             members = len(self._members.all)
             self._log.info("nodes changed", members=members, load_balancers=len(due))
+        if due:
+            self._bursts.passes()
         self._timer.started(due, joins=True)
         for key in due:
             self.controller.queue.add(key, background=True)

@@ -9,6 +9,7 @@ from enum import Enum
 
 from ccm.base import log
 from ccm.base.backoff import Exponential
+from ccm.base.waiting import within
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError, ImplementedElsewhere, RetryAfter
 from ccm.cloud.interface import LoadBalancer, LoadBalancerDigests
@@ -19,6 +20,10 @@ ATTEMPTS = 4
 PAUSES = Exponential(base_s=1.0, factor=2.0, cap_s=30.0)
 """How often a listing is asked for at the start, and the pauses between; ensuring every
 Service instead is dear, so a hiccup of the cloud is waited out."""
+
+LONGEST_S = 60.0
+"""How long a start waits for its listing in all: Services wait as well, and ensuring each of them
+is dear, not wrong."""
 
 
 class Verdict(Enum):
@@ -44,7 +49,10 @@ class Listing:
     records: Mapping[str, LoadBalancerRecord]
 
     def compare(self, service: Service, members: Sequence[Node]) -> tuple[Verdict, Status | None]:
-        """Whether the cloud holds what the Service asks for, and the status if it does."""
+        """Whether the cloud holds what the Service asks for, and the status if it does.
+
+        None where the listing does not say the status.
+        """
         compute, cluster = self.handle.compute, self.handle.cluster_name
         try:
             name = compute(LoadBalancer.get_load_balancer_name, cluster, service)
@@ -60,6 +68,16 @@ class Listing:
         if not wanted or wanted != record.digest:
             return Verdict.DIFFERENT, None
         return Verdict.EQUAL, record.status
+
+
+async def listed_in_time(handle: Handle) -> Listing | None:
+    """A listing for a start; None when the cloud gave none in `LONGEST_S`."""
+    try:
+        return await within(LONGEST_S, listed(handle, attempts=ATTEMPTS), name="the listing")
+    except TimeoutError as error:
+        logger = log.logger(names.COMPONENT_SERVICE)
+        logger.warning("load balancers cannot be listed, all are ensured", error=str(error))
+        return None
 
 
 async def listed(handle: Handle, *, attempts: int) -> Listing | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ccm.base import flag_checks as checks
 from ccm.base.durations import format_duration
 from ccm.base.flags import Fault, Section
-from ccm.runtime.manifest import ControllerContext, Manifest
+from ccm.runtime.manifest import ControllerContext, Manifest, MassDeletionFlags
 
 if TYPE_CHECKING:
     from ccm.cloud.interface import Cloud
@@ -23,7 +23,7 @@ _BALANCERS = Section("load balancers", ours=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServiceFlags:
+class ServiceFlags(MassDeletionFlags):
     """The flags of this controller."""
 
     concurrent_service_syncs: int = _SECTION.flag(
@@ -48,7 +48,8 @@ class ServiceFlags:
     load_balancer_nodes_longest_wait: timedelta = _BALANCERS.flag(
         timedelta(seconds=10),
         "Time after the first change of a node by which members are changed although further nodes "
-        "change.",
+        "change. A node that goes away never waits longer; nodes that come wait for the end of "
+        "their wave of initialisation (at most 10m), and up to 1m after a change that took long.",
     )
     load_balancer_drift_check_period: timedelta = _BALANCERS.flag(
         timedelta(0),
@@ -89,6 +90,8 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
         api=context.client(MANIFEST.client).resource(SERVICES),
         handle=context.handle,
         events=context.recorder(COMPONENT_SERVICE),
+        about=context.deletions.reference,
+        record=context.deletions,
         settings=Settings(
             workers=flags.concurrent_service_syncs,
             classes=frozenset(flags.load_balancer_classes),
@@ -96,6 +99,7 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
             longest_wait_s=flags.load_balancer_nodes_longest_wait.total_seconds(),
             drift_period_s=flags.load_balancer_drift_check_period.total_seconds(),
             drift_budget=flags.load_balancer_drift_check_budget,
+            allow_mass_deletion=flags.allow_mass_deletion,
         ),
     ).controller
 

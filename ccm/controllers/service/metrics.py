@@ -39,6 +39,10 @@ DRIFT = metrics.counter(
     "ccm_service_drift_found",
     "Load balancers that a drift check found to differ from what was wanted, or to be missing.",
 )
+ORPHANS = metrics.gauge(
+    "ccm_service_orphans",
+    "Load balancers of this cluster that belong to no Service, in the last two listings.",
+)
 REPAIRS = metrics.counter(
     "ccm_service_repairs",
     "Finalizers and statuses put back after somebody else had changed them.",

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from ccm.base.booleans import parse_bool
 from ccm.model import Node, names
+from ccm.model.node import is_uninitialized
 
 NAMES_SHOWN = 20
 """Most node names in a message (Go cloud-provider, service controller)."""
@@ -51,6 +52,15 @@ def shown(members: Sequence[Node]) -> str:
     return f"[{' '.join(some)}]"
 
 
+def are_known(missing: int, nodes: int) -> bool:
+    """Whether members may be given although some nodes are missing, as they cannot be decoded.
+
+    One of many is no reason to give the others none; without a third of them a load balancer
+    would lose more than it may.
+    """
+    return missing * 3 <= missing + nodes
+
+
 class Members:
     """The members, told of every change of a node."""
 
@@ -61,6 +71,8 @@ class Members:
         self._at_burst = ""
         self.bursts = 0
         """How many bursts of changes are over."""
+        self.unsettled: set[str] = set()
+        """Names of those whose initialisation will change them: they have no provider ID yet."""
 
     def put(self, node: Node) -> None:
         """A node appeared or changed."""
@@ -69,12 +81,15 @@ class Members:
             return
         old = self._nodes.get(node.name)
         self._nodes[node.name] = node
+        waits = is_uninitialized(node) and not node.provider_id
+        (self.unsettled.add if waits else self.unsettled.discard)(node.name)
         self._sorted = None
         if old is None or old.provider_id != node.provider_id:
             self._fingerprint = None
 
     def remove(self, name: str) -> None:
         """A node is gone, or no member any more."""
+        self.unsettled.discard(name)
         if self._nodes.pop(name, None) is not None:
             self._sorted = None
             self._fingerprint = None

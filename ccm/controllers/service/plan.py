@@ -47,6 +47,8 @@ class Action(Enum):
     """Remove its load balancer, then our finalizer and the status."""
     REMOVE_VANISHED = "remove vanished"
     """Remove the load balancer of a Service that is gone, or another by now."""
+    WAIT = "wait"
+    """Nobody asked for anything, and who may be a member is not known: look again later."""
     FORGET = "forget"
     """The Service is gone or another, and nothing is left of the one we knew."""
 
@@ -70,6 +72,7 @@ def decide(
     rules: Rules,
     *,
     members_due: bool,
+    members_known: bool = True,
     was_foreign: bool = False,
 ) -> Action:
     """The one thing to do about a Service now.
@@ -83,6 +86,8 @@ def decide(
         record: what was done for it; None = nothing by this process.
         rules: what makes it ours.
         members_due: whether its load balancer has to be given other members.
+        members_known: False while so many nodes cannot be decoded that giving members would
+            take traffic from nodes that are well.
         was_foreign: whether its class was another controller's when last seen with one, whose
             finalizer it then is that it carries.
     """
@@ -98,11 +103,11 @@ def decide(
     if record is None or record.state in (State.PENDING, State.REMOVED):
         return Action.ENSURE
     if record.state is State.UNVERIFIED:
-        return Action.VERIFY
+        return Action.VERIFY if members_known else Action.WAIT
     if needs_ensure(record.applied, service, rules.prefixes):
         return Action.ENSURE
     if members_due:
-        return Action.UPDATE
+        return Action.UPDATE if members_known else Action.WAIT
     return Action.REPAIR if is_damaged(service, record.status) else Action.NOTHING
 
 
@@ -157,6 +162,23 @@ def needs_cleanup(service: Service, classes: Collection[str]) -> bool:
     if not has_load_balancer_finalizer(service) or is_foreign(service, classes):
         return False
     return service.is_deleting or service.type != TYPE_LOAD_BALANCER
+
+
+def looks_served(service: Service) -> bool:
+    """Whether somebody served it: there is the finalizer, or an address, which may be older."""
+    return has_load_balancer_finalizer(service) or bool(service.ingress)
+
+
+def is_unexplained(service: Service, record: Record, classes: Collection[str]) -> bool:
+    """Whether a Service is gone, with something left in the cloud, and nobody deleted it.
+
+    Args:
+        service: as it was last seen.
+        record: what was done for it.
+        classes: load balancer classes that are ours.
+    """
+    explained = record.owner_deleted or service.is_deleting or not wants_balancer(service, classes)
+    return record.may_exist and record.applied.uid == service.uid and not explained
 
 
 def needs_ensure(old: Service, new: Service, prefixes: Sequence[str] | None) -> bool:

@@ -48,6 +48,7 @@ class Record:
         not_before: monotonic time before which a change of nodes is no reason to call.
         touched_at: monotonic time of the last call to the provider.
         repaired_at: monotonic time of the last repair.
+        owner_deleted: the Service was seen to be deleted; else it may just not be there.
     """
 
     applied: Service
@@ -61,6 +62,7 @@ class Record:
     not_before: float = LONG_AGO
     touched_at: float = LONG_AGO
     repaired_at: float = LONG_AGO
+    owner_deleted: bool = False
 
     @property
     def may_exist(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
+from ccm.model.selectors import BadSelectorError
 from ccm.sandbox.apiserver import errors, kinds, selectors
 
 EXACT: Literal["Exact"] = "Exact"
@@ -95,7 +96,7 @@ def list_options(kind: kinds.Kind, query: Mapping[str, str]) -> ListOptions:
     words = (query.get("labelSelector", ""), query.get("fieldSelector", ""))
     try:
         selector = selectors.parse(kind, *words)
-    except selectors.BadSelectorError as error:
+    except BadSelectorError as error:
         raise errors.bad_request(str(error)) from error
     page = Continue.parse(query["continue"]) if query.get("continue") else None
     found = msgspec.structs.replace(_read(ListOptions, query), selector=selector, page=page)

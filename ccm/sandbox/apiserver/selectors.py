@@ -1,8 +1,7 @@
 """Label and field selectors in their text form: parse, then match.
 
-Label selectors: `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`, joined by
-commas. Field selectors: `path=value`, `path==value`, `path!=value`, joined by commas, with
-`\\,`, `\\=` and `\\\\` standing for the plain characters.
+Label selectors are those of `ccm.model.selectors`. Field selectors: `path=value`, `path==value`,
+`path!=value`, joined by commas, with `\\,`, `\\=` and `\\\\` standing for the plain characters.
 """
 
 from __future__ import annotations
@@ -12,32 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ccm.model.selectors import BadSelectorError, Requirement, parse_labels
 from ccm.sandbox.apiserver import kinds, paths
-
-_TERM = re.compile(
-    r"\s*(?P<absent>!\s*)?(?P<key>[^\s,!=()]+)"
-    r"(?(absent)|(?:\s*(?P<op>==|!=|=)\s*(?P<value>[^\s,!=()]*)"
-    r"|\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?)\s*(?:,|$)"
-)
-
-
-class BadSelectorError(ValueError):
-    """A text that is no selector, or names a field that cannot be selected by."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
-    """One term: the key's value must (or must not) be among `values`; None = any value."""
-
-    key: str
-    values: frozenset[str] | None
-    wanted: bool
-
-    def matches(self, found: Mapping[str, str]) -> bool:
-        """Whether labels or fields satisfy the term; an absent key satisfies `!=`."""
-        value = found.get(self.key)
-        inside = value is not None and (self.values is None or value in self.values)
-        return inside is self.wanted
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,30 +41,6 @@ def parse(kind: kinds.Kind, label_text: str, field_text: str) -> Selector:
         BadSelectorError: the text is malformed, or the kind has no such field.
     """
     return Selector(labels=parse_labels(label_text), fields=_parse_fields(kind, field_text))
-
-
-def parse_labels(text: str) -> tuple[Requirement, ...]:
-    """The requirements of a label selector.
-
-    Raises:
-        BadSelectorError: the text is malformed.
-    """
-    terms = []
-    position = 0
-    while position < len(text.rstrip()):
-        found = _TERM.match(text, position)
-        if found is None:
-            raise BadSelectorError(f"unable to parse requirement: {text[position:]!r}")
-        terms.append(_label_term(found))
-        position = found.end()
-    return tuple(terms)
-
-
-def _label_term(found: re.Match[str]) -> Requirement:
-    values = found["values"].split(",") if found["set"] else [found["value"]] * bool(found["op"])
-    is_negative = found["absent"] or found["op"] == "!=" or found["set"] == "notin"
-    among = frozenset(value.strip() for value in values) if values else None
-    return Requirement(key=found["key"], values=among, wanted=not is_negative)
 
 
 def _parse_fields(kind: kinds.Kind, text: str) -> tuple[Requirement, ...]:

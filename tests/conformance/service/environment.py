@@ -17,7 +17,7 @@ from ccm.kube.resources import NODES, SERVICES
 from ccm.model import names
 from tests.conformance.environment import NODES_PATH, TIMEOUT_S, Environment, eventually
 from tests.faults import Match
-from tests.unit.controllers.service.world import FakeBalancers, FakeDigests
+from tests.unit.controllers.service.world import RECORD, FakeBalancers, FakeDigests
 
 PATH = "/api/v1/namespaces/default/services"
 WRITE = Match(method="POST|PUT|PATCH|DELETE", path="/services")
@@ -105,7 +105,7 @@ class ServiceEnvironment(Environment):
         """Wait until the cloud was called so, and for a moment in which nothing more comes."""
         await eventually(lambda: len(self.balancers.calls) >= len(expected))
         await asyncio.sleep(0.1)
-        assert self.balancers.calls == list(expected)
+        assert self.balancers.calls == list(expected), self.balancers.calls
 
     # --- the controller ---------------------------------------------------------------------
 
@@ -120,6 +120,7 @@ class ServiceEnvironment(Environment):
             handle=Handle(Cloud(name="fake", load_balancer=self.balancers)),
             events=self.recorder(names.COMPONENT_SERVICE),
             settings=Settings(**{"quiet_s": 0.1, **settings}),
+            about=RECORD,
         )
         tasks = [
             spawn(informers.run(), name="informers"),

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock, Mock, patch
+from unittest.mock import AsyncMock, MagicMock, Mock, patch
 
 import pytest
 from structlog.testing import capture_logs
@@ -22,6 +22,7 @@ from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Limits
 from ccm.controllers.route.controller import Settings
+from ccm.kube import errors as kube_errors
 from ccm.runtime.controller import DONE, Controller, Result
 from ccm.runtime.manifest import ControllerContext
 from ccm.testing.clock import elapsed_s, settle
@@ -45,6 +46,7 @@ def started(*flags: str, of: Cloud | None = None) -> list[str]:
         handle=Handle(of or cloud()),
         inventory=None,
         gates=gates.build(chosen.feature_gates),
+        deletions=Mock(),
     )
     return [manifest.alias for manifest, _ in controllers.enabled(chosen, context)]
 
@@ -129,7 +131,11 @@ async def test_what_was_refused_is_tried_at_once_with_another_provider(
     forever = asyncio.Event().wait
     no_caches = MagicMock(run=forever, wait_synced=lambda _limit_s: forever())
     monkeypatch.setattr(controllers, "Informers", Mock(return_value=no_caches))
-    work = controllers.Controllers(options.parse([]), Mock(), Mock(), Vitals())
+    clients = Mock()
+    clients.named.return_value.resource.return_value.get = AsyncMock(
+        side_effect=kube_errors.NotFound(status=404, reason="NotFound", message="no record")
+    )
+    work = controllers.Controllers(options.parse([]), clients, Mock(), Vitals())
     holder = ProviderHolder(exchanged=work.retry_now)
     handle = await holder.open(lambda: nullcontext(Cloud(name="old")))
     running = spawn(work.run(handle, Mock()), name="controllers")

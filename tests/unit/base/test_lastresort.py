@@ -8,33 +8,54 @@ import sys
 import pytest
 
 _PROGRAM = """
-import time
+import ctypes, time
 from ccm.base.lastresort import LastResort
 
 last_resort = LastResort()
-last_resort.arm(0.1, 7)
+last_resort.arm("stop", {seconds})
 {then}
-time.sleep({hangs_s})
+{hangs}
 """
+
+WAITS = "time.sleep({:g})".format
+GRIPS = "ctypes.PyDLL(None).sleep({:g})".format
+"""Waits in C, without letting any other thread of Python run."""
 
 
 @pytest.mark.parametrize(
-    ("then", "hangs_s", "code"),
+    ("seconds", "then", "hangs", "code"),
     [
-        pytest.param("", 20, 7, id="armed"),
-        pytest.param("last_resort.arm(20, 8)", 10, 7, id="an-earlier-end-stays"),
+        pytest.param(0.1, "", WAITS(20), 1, id="armed"),
+        pytest.param(0.1, "", GRIPS(20), 1, id="no-thread-of-python-runs"),
+        pytest.param(-1, "", WAITS(20), 1, id="too-late-already"),
+        pytest.param(0.1, "last_resort.arm('lease', 20)", WAITS(10), 1, id="the-earlier-stays"),
+        pytest.param(20, "last_resort.arm('lease', 0.1)", WAITS(10), 1, id="the-earlier-comes"),
+        pytest.param(0.2, "last_resort.arm('stop', 20)", WAITS(0.5), 0, id="put-off"),
         pytest.param(
-            "last_resort.call_off(); last_resort.arm(20, 8); last_resort.arm(0.2, 9)",
-            10,
-            9,
-            id="an-earlier-end-replaces",
+            0.2,
+            "last_resort.arm('lease', 0.1); last_resort.call_off('lease')",
+            WAITS(10),
+            1,
+            id="one-of-two-called-off",
         ),
-        pytest.param("last_resort.call_off(); last_resort.call_off()", 0.3, 0, id="called-off"),
+        pytest.param(
+            0.2,
+            "last_resort.arm('lease', 0.1); last_resort.call_off(); last_resort.call_off()",
+            WAITS(0.5),
+            0,
+            id="all-called-off",
+        ),
     ],
 )
-def test_a_process_that_hangs_is_ended(then: str, hangs_s: float, code: int) -> None:
-    program = _PROGRAM.format(then=then, hangs_s=hangs_s)
+def test_a_process_that_hangs_is_ended(seconds: float, then: str, hangs: str, code: int) -> None:
+    program = _PROGRAM.format(seconds=seconds, then=then, hangs=hangs)
 
-    done = subprocess.run([sys.executable, "-c", program], timeout=15, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], timeout=15, check=False, capture_output=True, text=True
+    )
 
     assert done.returncode == code
+    assert done.stdout == ""
+    # Where it hung, for whoever reads the log.
+    assert done.stderr.startswith("Timeout (") == bool(code)
+    assert ('File "<string>", line' in done.stderr) == bool(code)

@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import contextvars
 import threading
+from collections.abc import AsyncIterator
 
 import pytest
 
+from ccm.base import clock, metrics
+from ccm.base.fence import Fence, Lapsed
 from ccm.cloud import Status, errors
-from ccm.cloud.blocking import OUTLASTED, THREADS, blocking
+from ccm.cloud.blocking import KIND, OUTLASTED, THREADS, blocking, exhausted
 from ccm.cloud.calls.handle import Handle
+from tests.handclock import HandClock
 from tests.unit.cloud.calls.provider import cloud, ensure
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
@@ -63,6 +67,77 @@ async def test_threads_are_bounded() -> None:
 
     assert most == THREADS
     assert running == 0
+
+
+@contextlib.asynccontextmanager
+async def all_threads_taken(kind: str) -> AsyncIterator[threading.Event]:
+    """Every thread for one kind of call is at work until the event is set."""
+    release = threading.Event()
+    KIND.set(kind)
+    holding = [asyncio.ensure_future(blocking(release.wait, 10)) for _ in range(THREADS)]
+    await asyncio.sleep(0)
+    try:
+        yield release
+    finally:
+        release.set()
+        await asyncio.gather(*holding)
+
+
+async def test_threads_of_one_kind_that_hang_do_not_hold_up_the_others() -> None:
+    async with all_threads_taken("ensure"):
+        KIND.set("exists")
+        async with asyncio.timeout(5):
+            assert await blocking(int, "11", base=2) == 3
+
+
+async def test_a_call_of_the_daemon_uses_the_threads_of_its_kind() -> None:
+    seen: list[str] = []
+
+    async def synchronous() -> Status:
+        await blocking(lambda: seen.append(threading.current_thread().name))
+        return Status()
+
+    await ensure(Handle(cloud("threads", synchronous)), "uid-1")
+
+    assert [name.rpartition("_")[0] for name in seen] == ["cloud-ensure_load_balancer"]
+
+
+async def test_it_is_told_for_how_long_no_thread_became_free(hand: HandClock) -> None:
+    def free() -> float | None:
+        labels = {"operation": "told"}
+        return metrics.REGISTRY.get_sample_value("ccm_cloud_threads_free", labels)
+
+    KIND.set("told")
+    await blocking(int)
+    hand.advance(50)
+    async with all_threads_taken("told") as release:
+        assert (exhausted(), free()) == ({"told": 0.0}, 0)
+        hand.advance(100)
+        waiting = asyncio.ensure_future(blocking(int))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert exhausted() == {"told": 100.0}, "what never had a thread frees none"
+        release.set()
+
+    assert (exhausted(), free()) == ({}, THREADS)
+
+
+async def test_threads_that_come_and_go_do_not_hang(hand: HandClock) -> None:
+    """All are taken all the time, and one is taken anew."""
+    KIND.set("one by one")
+    events = [threading.Event() for _ in range(THREADS + 1)]
+    calls = [asyncio.ensure_future(blocking(event.wait, 10)) for event in events]
+    await asyncio.sleep(0)
+    hand.advance(100)
+    events[0].set()
+    await calls[0]
+
+    assert exhausted() == {"one by one": 0.0}
+
+    for event in events:
+        event.set()
+    await asyncio.gather(*calls)
 
 
 async def test_a_cancelled_caller_does_not_wait_for_the_thread() -> None:
@@ -150,3 +225,21 @@ async def test_calls_about_one_service_do_not_overlap_in_threads_either() -> Non
                 assert await ensure(handle, "uid-1") == Status()
                 break
             await asyncio.sleep(0.01)
+
+
+async def test_what_waited_for_a_thread_until_the_lease_ran_out_is_not_begun() -> None:
+    lease = Fence()
+    lease.extend(clock.monotonic() + 60)
+    lease.govern()
+    release, ran = threading.Event(), threading.Event()
+    holding = [asyncio.ensure_future(blocking(release.wait, 5)) for _ in range(THREADS)]
+    waiting = asyncio.ensure_future(blocking(ran.set))
+    await asyncio.sleep(0.01)
+
+    lease.lapse()
+    release.set()
+
+    await asyncio.gather(*holding, return_exceptions=True)
+    with pytest.raises(Lapsed):
+        await waiting
+    assert not ran.is_set()

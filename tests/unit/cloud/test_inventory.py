@@ -100,16 +100,46 @@ async def test_a_listing_is_used_until_it_is_too_old() -> None:
     assert listings.fetched == 2
 
 
-async def test_the_age_counts_from_the_end_of_the_listing() -> None:
+async def test_the_age_counts_from_the_beginning_of_the_listing() -> None:
+    """Who asked before it began gets its answer; a later question needs a younger one."""
     listings = Listings()
     inventory = shared(listings)
     asked = await waiting(inventory, listings)
-    await advance(2 * MAX_AGE_S - 1)
+    await advance(MAX_AGE_S)
+    assert await inventory.find(known("b"), single_requests=5) is None
     listings.free.set()
     assert await asked
+    assert listings.fetched == 1
 
     assert await inventory.find(known("a"), single_requests=5)
+    assert listings.fetched == 2
+
+
+async def test_a_name_needs_a_listing_begun_after_its_node_was_first_seen() -> None:
+    listings = Listings(["a", "b", "c"])
+    inventory = shared(listings)
+    inventory.note(None, node("a"))
+    assert await inventory.find(node("a"), single_requests=5)
+    await advance(1)
+    inventory.note(None, node("b"))
+    inventory.note(node("a"), node("a", uid="another"))
+
+    assert await inventory.find(node("b"), single_requests=1) is None
+    assert await inventory.find(node("a", uid="another"), single_requests=1) is None
+    assert await inventory.find(node("stranger"), single_requests=5) is None
     assert listings.fetched == 1
+    assert await inventory.find(node("b"), single_requests=5)
+    assert listings.fetched == 2
+
+
+async def test_nodes_that_have_their_id_or_are_gone_are_not_remembered() -> None:
+    inventory = shared(Listings())
+    for name in ("a", "b"):
+        inventory.note(None, node(name))
+    inventory.note(node("a"), known("a"))
+    inventory.note(node("b"), None)
+
+    assert not inventory._without_id_since
 
 
 async def test_a_node_without_provider_id_is_found_by_its_name() -> None:
@@ -117,6 +147,8 @@ async def test_a_node_without_provider_id_is_found_by_its_name() -> None:
     listings.records.append(record("twin", provider_id="fake://1"))
     listings.records.append(record("twin", provider_id="fake://2"))
     inventory = shared(listings)
+    for name in ("a", "twin"):
+        inventory.note(None, node(name))
 
     by_name = await inventory.find(node("a"), single_requests=5)
     assert by_name is not None
@@ -136,8 +168,10 @@ async def test_records_without_provider_id_are_found_by_name_only() -> None:
     listings = Listings(())
     nameless = InstanceRecord(name="a", power=Power.RUNNING, metadata=InstanceMetadata())
     listings.records = [nameless]
+    inventory = shared(listings)
+    inventory.note(None, node("a"))
 
-    assert await shared(listings).find(node("a"), single_requests=5) is nameless
+    assert await inventory.find(node("a"), single_requests=5) is nameless
 
 
 @pytest.mark.parametrize(
@@ -311,6 +345,7 @@ async def test_the_last_question_before_a_deletion_never_uses_a_listing() -> Non
 @pytest.mark.parametrize("asked", [known("a"), node("a")], ids=["by_id", "by_name"])
 async def test_what_is_listed_twice_proves_nothing(asked: Node) -> None:
     inventory = shared(Listings(["a", "b", "a"]))
+    inventory.note(None, asked)
 
     assert await inventory.find(asked, single_requests=100) is None
     assert await inventory.find(known("b"), single_requests=100) is not None

@@ -331,3 +331,23 @@ async def test_cancellation_is_no_reason_to_fall_back() -> None:
         await call
 
     assert fake.calls == []
+
+
+@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
+@pytest.mark.parametrize("question", ["metadata", "addresses", "state"])
+async def test_what_an_opening_confirmed_of_a_node_without_id_is_remembered(
+    v2: bool, question: str
+) -> None:
+    fake = FakeCloud(v2=v2, exists=True, addresses=[address("InternalIP", "10.0.0.1")])
+    handle = Handle(fake.cloud())
+    lookup, bare, other = InstanceLookup(handle), node("a"), node("b", provider_id="fake://b")
+    for each in (bare, other):
+        await getattr(lookup, question)(each)
+    assert [lookup.confirmed(bare), lookup.confirmed(other)] == [True, False]
+
+    handle.swap(fake.cloud())
+    assert not lookup.confirmed(bare)
+
+    await getattr(lookup, question)(bare)
+    lookup.forget(bare)
+    assert not lookup.confirmed(bare)

@@ -14,6 +14,8 @@ import pytest
 import pytest_asyncio
 
 from ccm.base import clock, redact, tasks
+from ccm.base.backoff import RETRY_AFTER_LIMIT_S
+from ccm.base.fence import Fence
 from ccm.cloud import errors, rest
 from ccm.cloud.rest import QuotaLimiter, Refusal, RestClient
 from tests.unit.kube import proxy
@@ -126,10 +128,10 @@ async def test_an_answer_that_makes_no_sense_is_no_answer(
     ("told", "seconds"),
     [
         ("17", 17.0),
-        ("86400", rest.RETRY_AFTER_LIMIT_S),
+        ("86400", RETRY_AFTER_LIMIT_S),
         ("9" * 400, rest.RETRY_AFTER_S),
         (timedelta(minutes=3), 180.0),
-        (timedelta(hours=1), rest.RETRY_AFTER_LIMIT_S),
+        (timedelta(hours=1), RETRY_AFTER_LIMIT_S),
         (timedelta(hours=-1), 0.0),
         (f"Mon, 01 Jan {'9' * 20} 00:00:00 GMT", rest.RETRY_AFTER_S),
         ("Mon, 01 Jan 2024 00:00:00", rest.RETRY_AFTER_S),
@@ -175,6 +177,18 @@ async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) 
             await client.request("GET", "/items")
         with pytest.raises(errors.Unavailable):
             await client.request("GET", "/items")
+
+
+async def test_nothing_is_sent_without_a_lease_that_holds(
+    server: proxy.Server, client: RestClient
+) -> None:
+    """One call is many requests: each looks for itself."""
+    Fence().govern()
+
+    with pytest.raises(errors.DeadlineExceeded):
+        await client.request("DELETE", "/items/a")
+
+    assert server.seen == []
 
 
 async def test_a_listing_is_read_to_its_end(server: proxy.Server, client: RestClient) -> None:

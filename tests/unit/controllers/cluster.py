@@ -54,6 +54,11 @@ class Cluster:
         return self[node.name]
 
     def drop(self, name: str) -> None:
+        """The node is deleted."""
+        self.informer._content.remove(name, self.informer.store.get(name))
+
+    def lose(self, name: str) -> None:
+        """A new list lacks the node."""
         self.informer._content.remove(name)
 
     def __getitem__(self, name: str) -> Node:
@@ -87,6 +92,11 @@ class Cluster:
         refusal = self.refuse()
         if refusal is not None:
             raise refusal
+        bound, present = patch.get("metadata", {}), self[name]
+        if bound.get("uid", present.uid) != present.uid:
+            raise moved()
+        if bound.get("resourceVersion", present.resource_version) != present.resource_version:
+            raise moved()
         self.patches.append((name, patch))
         return self.put(patched(self[name], patch))
 

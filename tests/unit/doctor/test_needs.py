@@ -18,8 +18,8 @@ MANIFESTS = Path(__file__).parents[3] / "manifests"
 Rule = tuple[str, str, str, str, str]
 """Group, resource, name, namespace, verb."""
 
-REVIEWS = ["tokenreviews", "subjectaccessreviews", "configmaps"]
-"""What the roles that every cluster brings along grant."""
+REVIEWS = ["tokenreviews", "subjectaccessreviews", "extension-apiserver-authentication"]
+"""Resources, or names, that the roles grant which every cluster brings along."""
 
 
 def given(*words: str) -> options.Options:
@@ -59,8 +59,10 @@ def test_the_shipped_rules_are_what_is_needed() -> None:
 
     shipped = documents("rbac.yaml")
 
-    assert granted(shipped) == rules(need for need in wanted if need.resource not in REVIEWS)
-    assert {need.resource for need in wanted} >= set(REVIEWS)
+    assert granted(shipped) == rules(
+        need for need in wanted if not {need.resource, need.name} & set(REVIEWS)
+    )
+    assert {word for need in wanted for word in (need.resource, need.name)} >= set(REVIEWS)
     assert bound(shipped) == {"system:auth-delegator", "extension-apiserver-authentication-reader"}
 
 
@@ -125,4 +127,18 @@ def test_the_lease_is_named_as_the_flags_say() -> None:
 def test_without_endpoints_nobody_is_asked_about_callers() -> None:
     assert needs(given("--secure-port=0"), reviews=True) == needs(given("--secure-port=0"))
     skipping = needs(given("--authentication-skip-lookup"), reviews=True)
-    assert "configmaps" not in {need.resource for need in skipping}
+    assert REVIEWS[-1] not in {need.name for need in skipping}
+
+
+def test_the_record_of_deletions_is_beside_the_lease_and_ours_whoever_acts() -> None:
+    wanted = needs(
+        given("--leader-elect-resource-namespace=ns", "--use-service-account-credentials")
+    )
+
+    found = [need for need in wanted if need.resource == "configmaps"]
+    assert [str(need) for need in found] == [
+        "create configmaps in ns",
+        "get configmaps/kube-ccm-deletions in ns",
+        "patch configmaps/kube-ccm-deletions in ns",
+    ]
+    assert {need.account for need in found} == {""}

@@ -58,9 +58,9 @@ def having(case: Case, *names: str) -> None:
 
 
 async def test_objects_without_a_mark_are_a_failure_unless_allowed(make: Make) -> None:
-    strict = await make(has_cluster_id=False)
-    allowed = await make("--allow-untagged-cloud", has_cluster_id=False)
-    marked = await make()
+    strict = await make()
+    allowed = await make("--allow-untagged-cloud")
+    marked = await make(has_cluster_id=True)
 
     found = [(await provider.cluster_id(case)).verdict.value for case in (strict, allowed, marked)]
 

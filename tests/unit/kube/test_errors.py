@@ -65,6 +65,16 @@ def test_the_header_wins_over_the_details() -> None:
     assert error.retry_after == 3
 
 
+@pytest.mark.parametrize("seconds", ["86400", "9" * 5000], ids=["a day", "no end"])
+def test_a_server_is_waited_for_five_minutes_at_most(seconds: str) -> None:
+    details = {"details": {"retryAfterSeconds": 86400}}
+    body = json.dumps(a_status(429, "TooManyRequests") | details).encode()
+
+    assert errors.retry_after_seconds({"Retry-After": seconds}) == 300
+    assert errors.from_response(429, {"Retry-After": seconds}, b"").retry_after == 300
+    assert errors.from_response(429, {}, body).retry_after == 300
+
+
 @pytest.mark.parametrize("text", ["", "soon", "-1", "1.5", "Wed, 21 Oct 2026 07:28:00 GMT", "²"])
 def test_only_whole_seconds_count_as_retry_after(text: str) -> None:
     assert errors.retry_after_seconds({"Retry-After": text}) is None

@@ -44,9 +44,10 @@ class Listener:
         assert self._store.get(new.key) is new
         self.heard.append(f"update {new.name}@{old.resource_version}->{new.resource_version}")
 
-    def on_delete(self, obj: Node) -> None:
+    def on_delete(self, obj: Node, seen: bool) -> None:
         assert obj.key not in self._store
-        self.heard.append(f"delete {obj.name}@{obj.resource_version}")
+        how = "delete" if seen else "miss"
+        self.heard.append(f"{how} {obj.name}@{obj.resource_version}")
 
 
 def listen(informer: Informer[Node], name: str = "test") -> Listener:
@@ -108,7 +109,7 @@ async def test_after_a_new_list_known_objects_are_updates_and_unchanged_ones_sil
     async with running(informer.run()):
         listener.heard.clear()
         await advance(5)
-        assert listener.heard == ["update changed@2->12", "add new@13", "delete gone@3"]
+        assert listener.heard == ["update changed@2->12", "add new@13", "miss gone@3"]
 
 
 async def test_a_failing_handler_stops_nobody() -> None:

@@ -17,7 +17,7 @@ from ccm.kube import errors
 from ccm.kube.leader import LeaderElector, LostLease
 from ccm.kube.lock import LeaderElectionConfig
 from ccm.model.meta import ObjectReference
-from ccm.testing.clock import advance, elapsed_s, settle
+from ccm.testing.clock import START_S, advance, elapsed_s, settle
 from tests.unit.kube.leases import NAME, NAMESPACE, Server
 
 pytestmark = pytest.mark.virtual_time
@@ -58,24 +58,28 @@ class Replica:
         self.work = Work(tidy_up_s=tidy_up_s)
         self.recorder = Recorder()
         self.lost: list[float] = []
+        self.renewed: list[float] = []
+        self.may_release = True
         self.parting_s = 0.0
         self.parting: list[tuple[float, str | None, int]] = []
         self.elector = LeaderElector(
             server,
             LeaderElectionConfig(namespace=NAMESPACE, name=NAME, identity=identity),
             recorder=self.recorder,
+            on_renewed=lambda began: self.renewed.append(began - START_S),
             on_lost=lambda: self.lost.append(elapsed_s()),
             before_release=lambda: self.part(server),
             rng=random.Random(identity),
         )
         self.task = asyncio.create_task(self.elector.run(self.work))
 
-    async def part(self, server: Server) -> None:
+    async def part(self, server: Server) -> bool:
         """Note how things stand before the lease is given back."""
         await asyncio.sleep(self.parting_s)
         assert self.work.ended is not None
         told = len(self.recorder.events)
         self.parting.append((self.work.ended, server.spec.holder_identity, told))
+        return self.may_release
 
     @property
     def leads(self) -> bool:
@@ -204,6 +208,36 @@ async def test_a_slow_success_counts_from_its_beginning(server: Cluster) -> None
     await advance(60)
     assert isinstance(await replica.result(), LostLease)
     assert replica.work.ended == pytest.approx(12.0)
+    # The one that began at 8 is never answered.
+    assert replica.renewed == [0, 2]
+
+
+async def test_whoever_protects_the_work_is_told_when_each_renewal_began(server: Cluster) -> None:
+    replica = server.start()
+    server.fault = lambda verb: 1.0
+    await advance(2)
+    assert replica.renewed == [0]
+    assert replica.work.began == 2
+    await advance(4.5)
+    assert replica.renewed == [0, 4]
+    server.fault = lambda verb: errors.Unreachable("refused", kind="refused")
+    await advance(5)
+    assert replica.renewed == [0, 4]
+
+
+async def test_a_lease_is_left_to_run_out_while_something_has_not_ended(server: Cluster) -> None:
+    replica = server.start()
+    standby = server.start("standby")
+    await advance(10)
+    replica.may_release = False
+    replica.task.cancel()
+    await advance(14.9)
+    assert replica.task.cancelled()
+    assert server.spec.holder_identity == "baz"
+    assert server.verbs.count("update") == 5
+    assert not standby.leads
+    await advance(0.2)
+    assert standby.leads
 
 
 async def test_a_short_outage_is_survived(server: Cluster) -> None:

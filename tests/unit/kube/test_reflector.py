@@ -423,3 +423,27 @@ async def test_contact_and_trouble_tell_how_fresh_the_copy_is() -> None:
         assert reflector.trouble_since == start + 5
         await advance(4)
         assert reflector.trouble_since is None
+
+
+async def test_what_cannot_be_decoded_is_known_until_it_can_or_is_gone() -> None:
+    server = Server(
+        watches=[
+            [
+                *initial(node("a", 1), node("b", 2), version=5),
+                *(malformed(key, 6) for key in ("a", "b", "c")),
+                1.0,
+                modified(node("a", 7)),
+                malformed("b", 8, "DELETED"),
+                1.0,
+                api_error(410),
+            ],
+            [malformed("d", 9, "ADDED"), *initial(node("a", 7), version=9), FOREVER],
+        ]
+    )
+    async with following(server, LISTED) as (reflector, sink):
+        assert reflector.undecodable == {"a", "b", "c"}
+        assert set(sink.objects) == {"a", "b"}
+        await advance(1)
+        assert reflector.undecodable == {"c"}
+        await advance(10)
+        assert reflector.undecodable == {"d"}

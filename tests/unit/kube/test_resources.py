@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from ccm.kube import errors, exec_plugin, resources
-from ccm.kube.resources import EVENTS, LEASES, NODES, SERVICES, Kind
-from ccm.model import event, lease, meta, node, service
+from ccm.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, SERVICES, Kind
+from ccm.model import configmap, event, lease, meta, node, service
 
-KINDS: list[Kind[Any]] = [NODES, SERVICES, LEASES, EVENTS]
+KINDS: list[Kind[Any]] = [NODES, SERVICES, LEASES, EVENTS, CONFIG_MAPS]
 
 _MODELS = {
     "Cause": "V1StatusCause",
@@ -30,7 +30,7 @@ _NOT_THERE = {"ExecCredential", "ExecStatus", "Bookmark", "Named", "NameMeta", "
 _LISTS_AND_MAPS = (msgspec.inspect.ListType, msgspec.inspect.DictType)
 
 
-_MODULES = (meta, node, service, lease, event, resources, errors, exec_plugin)
+_MODULES = (meta, node, service, lease, event, configmap, resources, errors, exec_plugin)
 
 
 def _wire_types() -> Iterator[type[meta.Wire]]:

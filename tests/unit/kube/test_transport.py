@@ -9,6 +9,8 @@ import gzip
 import pytest
 from aiohttp import web
 
+from ccm.base import clock
+from ccm.base.fence import Fence
 from ccm.base.metrics import REGISTRY
 from ccm.base.throttle import TokenBucket
 from ccm.kube import credentials, errors
@@ -295,3 +297,65 @@ async def test_durations_and_sizes_are_counted(server: Server) -> None:
     assert _metric("rest_client_rate_limiter_duration_seconds_count", **labels) == 1
     assert _metric("rest_client_request_size_bytes_sum", **labels) == 3
     assert _metric("rest_client_response_size_bytes_sum", **labels) == 5
+
+
+def governing(seconds: float) -> Fence:
+    """The fence of this test."""
+    made = Fence()
+    made.extend(clock.monotonic() + seconds)
+    made.govern()
+    return made
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+async def test_nothing_is_changed_without_a_lease_that_holds(server: Server, method: str) -> None:
+    """But for the Lease itself; whoever only asks changes nothing."""
+    governing(0)
+
+    with no_answer("timeout"):
+        await server.transport.do(method, "/change")
+    await server.transport.do("GET", "/read")
+    await server.transport.do(method, "/lease", urgent=True)
+
+    assert [seen.path for seen in server.seen] == ["/read", "/lease"]
+
+
+async def test_a_lease_that_ran_out_meanwhile_is_noticed(server: Server, hand: HandClock) -> None:
+    """While it waited for its turn, or for another attempt."""
+    governing(1)
+    server.will(refuses(429, "TooManyRequests", Retry_After="2"))
+
+    with no_answer("timeout"):
+        await server.transport.do("PATCH", "/again")
+    assert len(server.seen) == 1
+
+    governing(1)
+    limiter = TokenBucket(qps=0.1, burst=1)
+    await limiter.acquire()
+    with no_answer("timeout"):
+        await server.transport.do("PATCH", "/turn", limiter=limiter)
+    assert len(server.seen) == 1
+
+
+async def test_a_change_under_way_ends_with_the_lease(server: Server) -> None:
+    """Not before, however often it is renewed meanwhile."""
+
+    async def slow(_: web.BaseRequest) -> web.StreamResponse:
+        arrived.set()
+        await asyncio.sleep(0.3)
+        return web.Response(body=b"{}")
+
+    arrived = asyncio.Event()
+    server.will(slow, slow)
+    lease = governing(0.2)
+    change = asyncio.create_task(server.transport.do("PATCH", "/renewed"))
+    await arrived.wait()
+    lease.extend(clock.monotonic() + 60)
+    assert await change == b"{}"
+
+    arrived.clear()
+    change = asyncio.create_task(server.transport.do("PATCH", "/lost"))
+    await arrived.wait()
+    lease.lapse()
+    with no_answer("timeout"):
+        await change

@@ -240,3 +240,45 @@ async def test_a_key_in_work_that_is_added_both_ways_does_not_wait(
         queue.done(key)
     assert len(queue) == len(order)
     assert await take_all(queue) == list(order)
+
+
+async def test_what_was_delayed_waits_in_the_background(queue: Queue) -> None:
+    for key in "abc":
+        queue.add_after(key, 1)
+    queue.add_after("d", 0)
+    await advance(1)
+    for key in "vwxya":
+        queue.add(key)
+    assert await take_all(queue) == ["v", "w", "x", "d", "y", "a", "b", "c"]
+
+
+@pytest.mark.parametrize("lane", [{}, BACKGROUND], ids=["foreground", "background"])
+async def test_no_lane_starves(queue: Queue, lane: dict[str, bool]) -> None:
+    """However fast keys come back to one lane, the other has its turn."""
+    queue.add("other", background=not lane)
+    for key in "abcdef":
+        queue.add(key, **lane)
+    assert "other" in (await take_all(queue))[:4]
+
+
+async def test_keys_set_apart_are_handed_out_while_a_worker_can_be_spared() -> None:
+    can_spare = False
+    queue = Queue("apart", can_spare=lambda: can_spare)
+    for key in "ab":
+        queue.add(key)
+        assert await queue.get() == key
+        queue.set_apart(key, True)
+        queue.add(key)
+        queue.done(key)
+    queue.add("c")
+    assert await queue.get() == "c"
+    waiting = asyncio.create_task(queue.get())
+    await settle()
+    assert not waiting.done()
+    can_spare = True
+    queue.done("c")
+    assert await waiting == "a"
+    queue.set_apart("a", False)
+    queue.add("a")
+    queue.done("a")
+    assert await take_all(queue) == ["a", "b"]

@@ -13,6 +13,8 @@ from ccm.cloud import errors as cloud
 from ccm.cloud.errors import InvalidArgument, Retry, Unavailable
 from ccm.kube import errors as kube
 from ccm.runtime.backoff import (
+    AFTER_JITTER,
+    FIRST_TRIES,
     LEAST_AFTER_S,
     LONG,
     SLOW_S,
@@ -79,6 +81,7 @@ def test_what_follows_from_an_error(error: Exception, expected: RetryDecision) -
         (RetryDecision(retry=Retry.AFTER, after_s=7), [7, 7, 7]),
         (RetryDecision(retry=Retry.AFTER, after_s=0), [LEAST_AFTER_S] * 3),
         (RetryDecision(retry=Retry.SLOW), [SLOW_S, SLOW_S, SLOW_S]),
+        (RetryDecision(retry=Retry.SLOW, eager=True), [1, 2, 60]),
         (RetryDecision(retry=Retry.LONG), [30, 60, LONG.cap_s]),
     ],
     ids=lambda value: value.retry.name if isinstance(value, RetryDecision) else "",
@@ -159,6 +162,39 @@ def test_the_default_is_the_longer_of_key_and_bucket() -> None:
     delays = [backoff.failed(f"key-{number}", BACK_OFF, 0.0) for number in range(102)]
     assert delays[:100] == pytest.approx([0.005] * 100)
     assert delays[100:] == pytest.approx([0.1, 0.2])
+
+
+def test_first_tries_do_not_wait_for_those_of_items_that_failed_often() -> None:
+    backoff = default_backoff()
+    now = 0.0
+    for _ in range(FIRST_TRIES + 1):
+        now += 1000.0
+        for number in range(1000):
+            assert backoff.failed(f"stuck-{number}", BACK_OFF, now) <= 100
+
+    assert backoff.failed("new", BACK_OFF, now) == pytest.approx(0.005)
+    assert backoff.failed("stuck-0", BACK_OFF, now) >= 90
+
+
+def test_in_the_long_run_all_tries_share_one_rate() -> None:
+    """What goes before is not had for nothing: those behind wait the longer."""
+    backoff = default_backoff()
+    for _ in range(FIRST_TRIES):
+        backoff.failed("stuck", BACK_OFF, 0.0)
+    for number in range(1000):
+        backoff.failed(f"new-{number}", BACK_OFF, 0.0)
+
+    assert backoff.failed("stuck", BACK_OFF, 0.0) == pytest.approx((1000 + 9 - 100) / 10)
+
+
+def test_who_is_told_when_to_come_back_comes_a_little_later_than_the_others() -> None:
+    backoff = made()
+
+    pauses = [backoff.failed(str(number), after(100), 0.0) for number in range(100)]
+
+    assert min(pauses) >= 100
+    assert max(pauses) <= 100 * (1 + AFTER_JITTER)
+    assert len(set(pauses)) == 100
 
 
 def test_a_bucket_hands_out_tokens_to_come() -> None:

@@ -9,6 +9,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from ccm.kube.informer import Informer
 from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node
 from ccm.runtime.backoff import ItemBackoff, RetryDecision
+from ccm.runtime.backoff import classify as by_class
 from ccm.runtime.controller import DONE, NOT_YET, Controller, OnError, Pass, Result, Watch
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, elapsed_s, settle
@@ -136,11 +138,9 @@ async def test_no_more_keys_are_in_work_than_there_are_workers() -> None:
     ("answer", "times"),
     [
         (DONE, [0]),
-        (Result(after_s=25), [0, 25, 50, 75, 100]),
         (NOT_YET, [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
         (Internal("x"), [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
         (KeyError("a defect"), [0, 1, 3, 7, 15, 23, 31, 39, 47, 55, 63, 71, 79, 87, 95, 103]),
-        (RetryAfter("busy", seconds=40), [0, 40, 80]),
         (PermissionDenied("no"), [0, 30, 90]),
         (FailedPrecondition("no"), [0]),
         (ImplementedElsewhere("not ours"), [0]),
@@ -155,6 +155,62 @@ async def test_the_class_of_the_error_decides_when_a_key_returns(
         queue.add("a")
         await advance(105)
     assert works.times("a") == times
+
+
+@pytest.mark.parametrize("answer", [Result(after_s=25), RetryAfter("busy", seconds=25)])
+async def test_many_that_are_told_the_same_time_do_not_come_back_together(answer: object) -> None:
+    keys = [str(number) for number in range(100)]
+    works = Works(**dict.fromkeys(keys, answer))
+    async with running(works) as queue:
+        for key in keys:
+            queue.add(key)
+        await advance(24.9)
+        assert works.when == [(key, 0) for key in keys]
+        await advance(5.2)
+    second = [works.times(key)[1] for key in keys]
+    assert len(set(second)) > 90, "25 to 30 seconds later"
+
+
+async def test_what_failed_comes_back_in_the_background() -> None:
+    """Retries and changes take turns, so that neither keeps the other waiting."""
+    works = Works(a=Internal("x"), b=Internal("x"))
+    works.took_s = 0.7
+    async with running(works) as queue:
+        for key in "abcdef":
+            queue.add(key)
+        await advance(5)
+        assert [key for key, _ in works.when] == list("abcadefb")
+        works.answers.clear()
+        await advance(20)
+
+
+async def test_what_an_outage_stopped_comes_back_in_the_background() -> None:
+    down = Unavailable("down")
+    works = Works(a=down, b=down)
+    async with running(works) as queue:
+        for key in "ab":
+            queue.add(key)
+        await advance(10)
+        works.answers.clear()
+        works.took_s = 1
+        works.when.clear()
+        for key in "axyz":
+            queue.add(key)
+        await advance(20)
+        assert [key for key, _ in works.when][:5] == ["a", "x", "y", "b", "z"]
+
+
+async def test_an_error_may_mean_something_else_for_one_key() -> None:
+    def classify(key: str, error: Exception) -> RetryDecision:
+        return replace(by_class(error), eager=key == "new")
+
+    works = Works(new=FailedPrecondition("no"), old=FailedPrecondition("no"))
+    async with running(works, classify=classify) as queue:
+        queue.add("new")
+        queue.add("old")
+        await advance(100)
+    assert works.times("new") == [0, 1, 3, 7, 15, 31, 63]
+    assert works.times("old") == [0]
 
 
 async def test_never_forgets_the_failures_before() -> None:

@@ -126,6 +126,24 @@ async def test_a_worker_that_does_not_come_back_is_ill() -> None:
     assert await world.live() == {}
 
 
+async def test_threads_that_never_come_back_cost_readiness_at_once_and_life_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    taken = {"ensure_load_balancer": 0.0}
+    monkeypatch.setattr(health, "exhausted", lambda: taken)
+
+    assert await world.ready() == {
+        "cloud-threads": "no thread for ensure_load_balancer became free for 0s"
+    }
+    taken["ensure_load_balancer"] = health.NO_THREAD_S - 1
+    assert await world.live() == {}
+    taken["ensure_load_balancer"] += 1
+    assert set(await world.live()) == set(await world.ready()) == {"cloud-threads"}
+    taken.clear()
+    assert await world.ready() == {}
+
+
 @pytest.mark.row("serving-health-06")
 async def test_a_lost_lease_that_goes_unnoticed_is_ill() -> None:
     world = World()

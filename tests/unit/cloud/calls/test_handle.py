@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from ccm.base import metrics
+from ccm.base import clock, metrics
 from ccm.base.drain import Drain
+from ccm.base.fence import Fence, Lapsed
 from ccm.cloud import (
     Cloud,
     InstanceStates,
@@ -47,6 +48,7 @@ NEVER_CALLED = {"add_ssh_key_to_all_instances", "current_node_name", "get_zone"}
 LONG_S = {
     "ensure_load_balancer": 900.0,
     "update_load_balancer": 900.0,
+    "delete_load_balancer": 900.0,
     "ensure_load_balancer_deleted": 900.0,
     "list_routes": 300.0,
     "create_route": 300.0,
@@ -376,3 +378,24 @@ def test_a_computed_answer_fails_with_a_cloud_error(
     with pytest.raises(kind) as caught:
         handle.compute(LoadBalancer.get_load_balancer_name, "c1", service)
     assert caught.value.__cause__ is not caught.value
+
+
+@pytest.mark.parametrize("method", OPERATIONS, ids=lambda one: str(one.__name__))
+async def test_nothing_is_asked_or_changed_without_a_lease_that_holds(
+    method: Callable[..., Any],
+) -> None:
+    """The last look is after the wait for the rate, in which it may run out."""
+    lease = Fence()
+    lease.extend(clock.monotonic() + 5)
+    lease.govern()
+    provider = Provider(raising(errors.NotFound("x")))
+    handle = Handle(provider.cloud("fenced", limits=Limits(rate=Rate(qps=0.1, burst=1))))
+    with pytest.raises(errors.NotFound):
+        await call(handle, method)
+
+    with pytest.raises(errors.DeadlineExceeded) as refused:
+        await call(handle, method)
+
+    assert elapsed_s() == 10
+    assert isinstance(refused.value.__cause__, Lapsed)
+    assert provider.asked == [method.__name__]

@@ -159,6 +159,24 @@ async def test_a_cancellation_in_the_grace_after_a_deadline_is_passed_on() -> No
     assert handle.abandoned_calls == 1
 
 
+async def test_those_that_may_still_change_something_are_told_apart() -> None:
+    question, change = Stubborn(), Stubborn()
+    provider = Provider(question)
+    handle = Handle(provider.cloud("s6"), deadline_s=5)
+    with pytest.raises(errors.DeadlineExceeded):
+        await handle.call(InstancesV2.instance_exists, node("n"))
+    assert (handle.abandoned_calls, handle.abandoned_changes) == (1, 0)
+
+    provider.act = change
+    with pytest.raises(errors.DeadlineExceeded):
+        await ensure(handle)
+    assert (handle.abandoned_calls, handle.abandoned_changes) == (2, 1)
+
+    change.leave.set()
+    await settle()
+    assert (handle.abandoned_calls, handle.abandoned_changes) == (1, 0)
+
+
 async def test_nothing_else_is_done_about_the_subject_meanwhile() -> None:
     """Calls about one Service never overlap, not even with one that was given up."""
     stubborn = Stubborn()

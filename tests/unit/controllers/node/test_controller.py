@@ -11,10 +11,11 @@ from ccm.base import metrics
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.ownership import Ownership
 from ccm.cloud.types import InstanceMetadata, address
 from ccm.controllers.node.controller import WRITE_ATTEMPTS, NodeController, Settings
 from ccm.kube.errors import Conflict
-from ccm.model import Node
+from ccm.model import Node, names
 from ccm.runtime.controller import DONE
 from ccm.testing.builders import node as build
 from ccm.testing.builders import uninitialized_taint
@@ -27,12 +28,12 @@ pytestmark = pytest.mark.virtual_time
 U = uninitialized_taint()
 
 
-def controller(cluster: Cluster, fake: FakeCloud) -> NodeController:
+def controller(cluster: Cluster, fake: FakeCloud, own_nodes: str = "") -> NodeController:
     return NodeController(
         nodes=cluster.informer,
         api=cluster,
         lookup=InstanceLookup(Handle(fake.cloud())),
-        schemes=("fake",),
+        ownership=Ownership.of(("fake",), own_nodes),
         events=cluster,
         settings=Settings(status_period_s=1e9),
         rng=random.Random(1),
@@ -151,3 +152,17 @@ async def test_delays_count_from_the_creation_of_the_node(created: str, seconds:
 
     assert total() - before == pytest.approx(seconds)
     assert cluster.events == [("Synced", "Node synced successfully")]
+
+
+async def test_a_node_that_is_left_to_others_is_neither_asked_about_nor_changed() -> None:
+    """Neither its taint nor its labels: another manager looks after it."""
+    labels = {names.LABEL_ZONE_BETA: "z1"}
+    cluster = Cluster(build("new", taints=[U]), build("old", labels=labels))
+    fake = cloud()
+    made = controller(cluster, fake, own_nodes="own")
+
+    for name in ("new", "old"):
+        assert await made.sync_node(name) == DONE
+    await made.update_addresses()
+
+    assert (fake.calls, cluster.requests) == ([], [])

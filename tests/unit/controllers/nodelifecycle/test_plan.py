@@ -3,31 +3,63 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
 
+from ccm.cloud.ownership import Ownership
 from ccm.cloud.types import InstanceState, Power
+from ccm.controllers.nodelifecycle.evidence import Evidence, Tally
 from ccm.controllers.nodelifecycle.plan import (
+    DOUBT_S,
+    INITIALISING_S,
+    NEW_DENIED_S,
     Action,
-    Protection,
+    Facts,
     Reason,
+    Rules,
     changed_state,
     is_suspect,
     judge,
+    may_touch,
     taint_patch,
 )
 from ccm.model import Node, Taint, names
-from ccm.testing.builders import node, shutdown_taint
+from ccm.testing.builders import node, shutdown_taint, uninitialized_taint
 
-OURS = ("fake",)
-GONE = InstanceState(exists=False)
+OURS = Ownership(schemes=("fake",))
+SELECTED = Ownership.of(("fake",), "own")
+RULES = Rules(ownership=OURS)
 RUNNING = InstanceState(exists=True, power=Power.RUNNING)
 SHUTDOWN = InstanceState(exists=True, power=Power.SHUTDOWN)
-DOWN, A = shutdown_taint(), Taint(key="a", effect="NoSchedule")
+DOWN, A, NEW = shutdown_taint(), Taint(key="a", effect="NoSchedule"), uninitialized_taint()
 NOT_OURS = shutdown_taint(effect="NoExecute")
 
 ASKED = node(provider_id="fake://1", ready="False")
+GONE = Evidence(exists=False, since=0.0, heard=5.0, lasted_s=5.0, is_second=True)
+ONCE = Evidence(exists=False, since=0.0, heard=0.0)
+EXISTS = Evidence(exists=True, since=0.0, heard=0.0)
+
+
+def facts(
+    evidence: Evidence = GONE, *, age_s: float = 1e9, is_claimed: bool = False, **tally: Any
+) -> Facts:
+    counted: dict[str, Any] = {"ours": 1, "settled": 1, "denied": 1, **tally}
+    return Facts(evidence=evidence, age_s=age_s, is_claimed=is_claimed, tally=Tally(**counted))
+
+
+def patient(seconds: float) -> Evidence:
+    return replace(GONE, lasted_s=seconds)
+
+
+def reason(of: Node, given: Facts, rules: Rules = RULES) -> Reason:
+    """Why the node is held; `GONE` if it is deleted. Under the reference's policy it always is."""
+    verdict = judge(of, of, given, rules)
+    assert verdict.action is (Action.DELETE if verdict.reason is Reason.GONE else Action.HOLD)
+    assert judge(of, of, given, replace(rules, reference=True)).action is Action.DELETE
+    return verdict.reason
 
 
 def deleting(of: Node) -> Node:
@@ -35,64 +67,26 @@ def deleting(of: Node) -> Node:
     return msgspec.structs.replace(of, metadata=metadata)
 
 
+@pytest.mark.parametrize("reference", [False, True])
 @pytest.mark.parametrize(
-    ("current", "state", "confirmed", "action", "reason"),
+    ("current", "evidence", "action", "reason"),
     [
-        (ASKED, GONE, True, Action.DELETE, Reason.GONE),
-        (ASKED, GONE, None, Action.HOLD, Reason.UNCONFIRMED),
-        (ASKED, GONE, False, Action.HOLD, Reason.CONTRADICTED),
-        (ASKED, RUNNING, True, Action.KEEP, Reason.EXISTS),
-        (ASKED, SHUTDOWN, None, Action.KEEP, Reason.EXISTS),
-        (None, GONE, True, Action.KEEP, Reason.REPLACED),
-        (node(provider_id="fake://1", ready="False", uid="x"), GONE, True, Action.KEEP, None),
-        (node(provider_id="fake://2", ready="False"), GONE, True, Action.KEEP, Reason.REPLACED),
-        (node(provider_id="fake://1"), GONE, True, Action.KEEP, Reason.READY),
-        (deleting(ASKED), GONE, True, Action.HOLD, Reason.DELETING),
-        (deleting(ASKED), GONE, None, Action.HOLD, Reason.DELETING),
+        (ASKED, GONE, Action.DELETE, Reason.GONE),
+        (ASKED, EXISTS, Action.KEEP, Reason.EXISTS),
+        (None, GONE, Action.KEEP, Reason.REPLACED),
+        (node(provider_id="fake://1", ready="False", uid="x"), GONE, Action.KEEP, Reason.REPLACED),
+        (node(provider_id="fake://2", ready="False"), GONE, Action.KEEP, Reason.REPLACED),
+        (node(provider_id="fake://1"), GONE, Action.KEEP, Reason.READY),
+        (deleting(ASKED), GONE, Action.HOLD, Reason.DELETING),
+        (deleting(ASKED), ONCE, Action.HOLD, Reason.DELETING),
     ],
 )
 def test_what_happens_to_a_node(
-    current: Node | None,
-    state: InstanceState,
-    confirmed: bool | None,
-    action: Action,
-    reason: Reason | None,
+    current: Node | None, evidence: Evidence, action: Action, reason: Reason, reference: bool
 ) -> None:
-    verdict = judge(ASKED, current, state, confirmed_gone=confirmed, schemes=OURS)
+    verdict = judge(ASKED, current, facts(evidence), replace(RULES, reference=reference))
 
-    assert verdict.action is action
-    assert verdict.reason is (reason or Reason.REPLACED)
-    assert verdict == judge(ASKED, current, state, confirmed_gone=confirmed, schemes=OURS)
-
-
-@pytest.mark.parametrize("confirmed", [None, True])
-@pytest.mark.parametrize("why", [Reason.YOUNG, Reason.BRAKED])
-def test_what_is_forbidden_holds_a_node_that_would_be_deleted(
-    why: Reason, confirmed: bool | None
-) -> None:
-    """The cloud need not be asked a second time for that."""
-    held = judge(ASKED, ASKED, GONE, confirmed_gone=confirmed, schemes=OURS, forbidden=why)
-    kept = judge(ASKED, ASKED, RUNNING, confirmed_gone=None, schemes=OURS, forbidden=why)
-
-    assert (held.action, held.reason) == (Action.HOLD, why)
-    assert kept.action is Action.KEEP
-
-
-@pytest.mark.parametrize(
-    ("protection", "age_s", "lately", "why"),
-    [
-        (Protection(), 0, 1000, None),
-        (Protection(), -5, 0, None),
-        (Protection(least_age_s=60), 59, 0, Reason.YOUNG),
-        (Protection(least_age_s=60), 60, 0, None),
-        (Protection(most_deletions=3), 0, 2, None),
-        (Protection(most_deletions=3), 0, 3, Reason.BRAKED),
-    ],
-)
-def test_what_forbids_deleting(
-    protection: Protection, age_s: float, lately: int, why: Reason | None
-) -> None:
-    assert protection.forbids(age_s=age_s, deleted_lately=lately) is why
+    assert (verdict.action, verdict.reason) == (action, reason)
 
 
 def test_a_node_is_deleted_in_one_case_only() -> None:
@@ -108,30 +102,136 @@ def test_a_node_is_deleted_in_one_case_only() -> None:
         ),
     ]
     deleted = [
-        (current, state, confirmed)
-        for current, state, confirmed in itertools.product(
-            others, (GONE, RUNNING, SHUTDOWN), (None, False, True)
-        )
-        if judge(ASKED, current, state, confirmed_gone=confirmed, schemes=OURS).action
-        is Action.DELETE
+        (current, evidence)
+        for current, evidence in itertools.product(others, (GONE, ONCE, EXISTS))
+        if judge(ASKED, current, facts(evidence), RULES).action is Action.DELETE
     ]
 
     assert deleted
-    for current, state, confirmed in deleted:
+    for current, evidence in deleted:
         assert current is not None
         assert (current.uid, current.provider_id) == (ASKED.uid, ASKED.provider_id)
         assert current.ready != names.STATUS_TRUE
         assert not current.metadata.deletion_timestamp
-        assert state == GONE
-        assert confirmed is True
+        assert evidence is GONE
 
 
-def test_a_node_of_another_cloud_is_never_deleted() -> None:
-    foreign = node(provider_id="other://1", ready="False")
-
-    verdict = judge(foreign, foreign, GONE, confirmed_gone=True, schemes=OURS)
+@pytest.mark.parametrize("rules", [RULES, replace(RULES, reference=True)])
+@pytest.mark.parametrize(
+    ("foreign", "ownership"),
+    [
+        (node(provider_id="other://1", ready="False"), OURS),
+        (node(provider_id="other://1", ready="False", labels={"own": ""}), SELECTED),
+        (ASKED, SELECTED),
+    ],
+    ids=["scheme", "scheme of a selected one", "not selected"],
+)
+def test_a_foreign_node_is_never_deleted(foreign: Node, ownership: Ownership, rules: Rules) -> None:
+    verdict = judge(foreign, foreign, facts(), replace(rules, ownership=ownership))
 
     assert (verdict.action, verdict.reason) == (Action.KEEP, Reason.FOREIGN)
+
+
+TAINTED = node(provider_id="fake://1", ready="False", taints=[NEW])
+NAMELESS = node(ready="False", taints=[NEW])
+BARE = node(ready="False")
+
+
+@pytest.mark.parametrize(
+    ("held", "given", "rules", "why"),
+    [
+        (ASKED, facts(ONCE), RULES, Reason.UNCONFIRMED),
+        (ASKED, facts(age_s=59), replace(RULES, least_age_s=60), Reason.YOUNG),
+        (ASKED, facts(age_s=60), replace(RULES, least_age_s=60), Reason.GONE),
+        (TAINTED, facts(age_s=INITIALISING_S - 1), RULES, Reason.YOUNG),
+        (TAINTED, facts(age_s=INITIALISING_S), RULES, Reason.GONE),
+        (NAMELESS, facts(patient(NEW_DENIED_S - 1), age_s=0), RULES, Reason.NEW),
+        (NAMELESS, facts(patient(NEW_DENIED_S), age_s=0), RULES, Reason.GONE),
+        (NAMELESS, facts(patient(NEW_DENIED_S), foreign_ids=1), RULES, Reason.MIXED),
+        (BARE, facts(foreign_ids=1), RULES, Reason.UNCLAIMED),
+        (BARE, facts(patient(1e9)), RULES, Reason.UNCLAIMED),
+        (BARE, facts(is_claimed=True), RULES, Reason.GONE),
+    ],
+)
+def test_what_holds_one_node(held: Node, given: Facts, rules: Rules, why: Reason) -> None:
+    assert reason(held, given, rules) is why
+
+
+@pytest.mark.parametrize("of", [NAMELESS, BARE])
+def test_who_says_which_nodes_are_ours_need_not_wait_for_others(of: Node) -> None:
+    mine = msgspec.structs.replace(
+        of, metadata=msgspec.structs.replace(of.metadata, labels={"own": ""})
+    )
+    given = facts(patient(NEW_DENIED_S), foreign_ids=1)
+
+    assert reason(mine, given, replace(RULES, ownership=SELECTED)) is Reason.GONE
+
+
+@pytest.mark.parametrize(
+    ("counted", "denied_s", "why"),
+    [
+        ({"settled": 4, "denied": 3}, 5, Reason.GONE),
+        ({"settled": 4, "denied": 4}, 1e9, Reason.ALL_DENIED),
+        ({"settled": 12, "denied": 4, "confirmed": 8}, 5, Reason.GONE),
+        ({"settled": 11, "denied": 4, "confirmed": 7}, DOUBT_S - 1, Reason.MASS_DENIAL),
+        ({"settled": 11, "denied": 4, "confirmed": 7}, DOUBT_S, Reason.GONE),
+        ({"settled": 11, "denied": 4, "unasked": 7}, DOUBT_S, Reason.ALL_DENIED),
+        ({"settled": 9, "denied": 1, "unasked": 8}, DOUBT_S - 1, Reason.UNWITNESSED),
+        ({"settled": 9, "denied": 1, "unasked": 8}, DOUBT_S, Reason.GONE),
+        ({"settled": 9, "denied": 1, "unasked": 7, "confirmed": 1}, 5, Reason.GONE),
+        ({"settled": 0, "denied": 0, "new_denied": 4}, 1e9, Reason.ALL_DENIED),
+        ({"settled": 0, "denied": 0, "new_denied": 3}, 5, Reason.GONE),
+        ({"settled": 1, "denied": 0, "confirmed": 1, "new_denied": 9}, 5, Reason.GONE),
+    ],
+)
+def test_what_makes_the_clouds_word_doubtful(
+    counted: dict[str, Any], denied_s: float, why: Reason
+) -> None:
+    given = facts(patient(denied_s), **counted)
+    allowed = {names.ANNOTATION_ALLOW_DELETION: "true"}
+
+    assert reason(ASKED, given) is why
+    assert reason(ASKED, given, replace(RULES, allow_mass=True)) is Reason.GONE
+    assert reason(annotated(allowed), given) is Reason.GONE
+    assert reason(annotated({names.ANNOTATION_ALLOW_DELETION: "no"}), given) is why
+
+
+def annotated(annotations: dict[str, str]) -> Node:
+    return node(provider_id="fake://1", ready="False", annotations=annotations)
+
+
+@pytest.mark.parametrize(
+    ("rules", "ours", "limit"),
+    [
+        (RULES, 5, 10),
+        (RULES, 109, 10),
+        (RULES, 110, 11),
+        (replace(RULES, limit=0), 5000, 0),
+        (replace(RULES, limit=3), 5000, 3),
+        (replace(RULES, limit=3, reference=True), 5000, 0),
+    ],
+)
+def test_how_many_may_be_deleted_in_a_while(rules: Rules, ours: int, limit: int) -> None:
+    assert rules.limit_for(ours) == limit
+
+
+@pytest.mark.parametrize(
+    ("of", "ownership", "is_claimed", "expected"),
+    [
+        (ASKED, OURS, False, True),
+        (NAMELESS, OURS, False, True),
+        (BARE, OURS, False, False),
+        (BARE, OURS, True, True),
+        (BARE, SELECTED, False, True),
+    ],
+)
+def test_who_is_changed_before_the_cloud_was_asked(
+    of: Node, ownership: Ownership, is_claimed: bool, expected: bool
+) -> None:
+    rules = replace(RULES, ownership=ownership)
+
+    assert may_touch(of, rules, is_claimed=is_claimed) is expected
+    assert may_touch(of, replace(rules, reference=True), is_claimed=is_claimed)
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,32 @@ async def test_a_deletion_is_thought_over_at_the_last_moment() -> None:
         assert env.cloud.present() == {("back", B)}
 
 
+async def test_a_deletion_waits_in_vain_when_its_node_cannot_be_decoded_any_more() -> None:
+    routes = [made("x", A), made("lost", B, "r1")]
+    async with running(routes=routes, slow=[f"delete x {A}"], concurrency=1) as env:
+        env.informer._reflector.undecodable.add("lost")
+        env.cloud.open[f"delete x {A}"].set()
+        await advance(30)
+
+        assert env.cloud.present() == {("lost", B)}
+
+
+async def test_calls_whose_turn_has_not_come_are_left_to_the_next_comparison() -> None:
+    nodes = {"a": A, "b": B}
+    async with running(nodes, slow=[f"create a {A}"], concurrency=1, interval_s=1) as env:
+        env.node("c", "10.120.2.0/24")
+        env.cloud.faults["list"] = Unavailable("down")
+        await advance(20)
+        env.cloud.open[f"create a {A}"].set()
+        await advance(1)
+        assert env.cloud.changes() == [f"create a {A}"]
+        assert ("b", "True", "NoRouteCreated") not in env.conditions
+
+        env.cloud.faults.clear()
+        await advance(200)
+        assert len(env.cloud.present()) == 3
+
+
 @pytest.mark.parametrize("becomes", [None, "10.120.2.0/24"], ids=["gone", "of another range"])
 async def test_a_creation_of_a_range_that_its_node_no_longer_has_is_left_out(
     becomes: str | None,

@@ -49,7 +49,7 @@ async def test_a_retry_after_is_honoured_and_makes_no_event() -> None:
         env.cloud.faults.clear()
         await advance(41)
         assert len(env.cloud.changes()) == 1
-        await advance(2)
+        await advance(11)
 
         assert len(env.cloud.changes()) == 2
         assert env.told == []

@@ -9,6 +9,7 @@ import pytest
 
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import plan
+from ccm.controllers.route.overlaps import Overlaps
 from ccm.controllers.route.plan import DeletionReason
 from ccm.model import Node
 from ccm.model.cidr import Network, overlap, parse_cidr
@@ -34,8 +35,14 @@ def route(target: str, cidr: str, name: str = "", *, ip: str = "", **fields: boo
     )
 
 
-def compare(nodes: Sequence[Node], routes: Sequence[Route], held: Sequence[str] = ()) -> plan.Plan:
-    return plan.compare(nodes, routes, ranges=RANGES, held=held)
+def compare(nodes: Sequence[Node], routes: Sequence[Route], **more: Sequence[str]) -> plan.Plan:
+    steps = plan.compare(nodes, routes, ranges=RANGES, **more)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: plan.Plan = end.value
+            return found
 
 
 def created(found: plan.Plan) -> list[tuple[str, str]]:
@@ -235,7 +242,7 @@ def test_overlaps_are_those_a_look_at_each_would_find() -> None:
         network(f"10.{rng.randrange(4)}.{rng.randrange(256)}.0/{rng.randrange(9, 28)}")
         for _ in range(200)
     ] + [network(f"fd00:{rng.randrange(9)}::/{rng.randrange(16, 64)}") for _ in range(50)]
-    index = plan.Overlaps(networks)
+    index = Overlaps(networks)
 
     for one in networks:
         expected = [position for position, other in enumerate(networks) if overlap(one, other)]
@@ -282,3 +289,27 @@ def test_the_condition_as_it_is_written() -> None:
 )
 def test_which_ranges_are_ours(cluster: str, cidr: str, ours: bool) -> None:
     assert plan.is_managed(network(cidr), plan.parse_ranges(cluster)) is ours
+
+
+def test_a_comparison_stops_often_enough_for_others_to_work() -> None:
+    nodes = [node(f"n{n}", f"10.120.{n // 256}.{n % 256}/32") for n in range(5000)]
+    routes = [route(f"n{n}", f"10.120.{n // 256}.{n % 256}/32") for n in range(2500)]
+    stops = sum(1 for _ in plan.compare(nodes, routes, ranges=RANGES))
+
+    assert stops >= (5000 + 2500) / 500
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "deletions"),
+    [([], ["lost", "other"]), (["lost"], ["other"]), ([""], [])],
+    ids=["all are read", "one is not", "one has no name either"],
+)
+def test_routes_that_could_be_those_of_an_unreadable_node_stay(
+    unreadable: Sequence[str], deletions: Sequence[str]
+) -> None:
+    routes = [route("lost", "10.120.1.0/24", "lost"), route("other", "10.120.2.0/24", "other")]
+
+    found = compare([node("a")], routes, undecodable=unreadable)
+
+    assert [name for name, _ in deleted(found)] == deletions
+    assert found.doubtful == 2 - len(deletions)

@@ -18,6 +18,7 @@ from ccm.controllers.route import plan
 from ccm.controllers.route.controller import RouteController, Settings
 from ccm.controllers.route.schedule import Times
 from ccm.model import ObjectReference
+from ccm.runtime.deletions import DeletionRecord
 from ccm.testing import builders
 from tests.unit.controllers.cluster import Cluster
 
@@ -124,12 +125,19 @@ async def running(
     slow: Collection[str] = (),
     faults: Mapping[str, Exception] | None = None,
     latency_s: float = 0.0,
+    record: DeletionRecord | None = None,
+    unreadable: str | None = None,
     **settings: Any,
 ) -> AsyncIterator[Environment]:
-    """The controller at work, over nodes with one range each and routes that were there."""
+    """The controller at work, over nodes with one range each and routes that were there.
+
+    A node of the name `unreadable` is there too, but cannot be decoded.
+    """
     env = Environment()
     for name, cidr in (nodes or {}).items():
         env.node(name, cidr)
+    if unreadable is not None:
+        env.informer._reflector.undecodable.add(unreadable)
     env.cloud.routes, env.cloud.slow = list(routes), set(slow)
     env.cloud.faults, env.cloud.latency_s = dict(faults or {}), latency_s
     controller = RouteController(
@@ -139,6 +147,7 @@ async def running(
         ranges=RANGES,
         events=env,
         settings=Settings(**timed(settings)),
+        record=record,
         rng=random.Random(1),
     )
     async with env.running(controller.controller):

@@ -144,19 +144,20 @@ async def test_come_back_later_is_obeyed_from_every_call_and_told_nobody(operati
             world.change(ports=[{"port": 81, "protocol": "TCP", "targetPort": 80}])
         else:
             world.delete()
-        await world.pass_time(42 * 3 + 1)
+        await world.pass_time(42 * 3 * 1.2 + 1)
 
         at = [
             moment
             for moment, call in zip(world.balancers.at, world.balancers.calls, strict=True)
             if call == operation
         ]
-        assert [round(b - a, 3) for a, b in itertools.pairwise(at)] == [42, 42, 42]
+        assert all(42 <= b - a <= 42 * 1.2 for a, b in itertools.pairwise(at))
+        assert len(at) == 4
         assert len(world.events) <= 1
         assert not [event for event in world.events if event[1] == "Warning"]
 
         world.balancers.faults.clear()
-        await world.pass_time(42)
+        await world.pass_time(42 * 1.2)
         assert world.balancers.calls[-1] in (operation, "delete")
 
 

@@ -83,10 +83,10 @@ async def test_a_service_that_loses_its_finalizer_while_it_waits_for_its_cleanup
     world.service("a", type_="ClusterIP", finalizers=[F])
     world.service("b", type_="ClusterIP", finalizers=[F])
     world.balancers.held = {"auidb2": ((), ())}
-    world.balancers.slow.add("get")
+    world.balancers.slow.add("delete")
     async with world.running():
         await world.pass_time(1)
-        assert world.balancers.calls == ["get"]
+        assert world.balancers.calls == ["delete"]
 
         world.vanish("default/b")
         world.balancers.release.set()
@@ -122,9 +122,10 @@ async def test_a_service_made_anew_under_its_name_has_the_old_balancer_removed_f
 
 @pytest.mark.row("service-sync-06")
 async def test_without_a_balancer_nothing_is_deleted_but_the_finalizer() -> None:
-    world = World()
-    world.service(finalizers=[F, "foo"], deleting=True)
-    async with world.running():
+    async with served() as world:
+        world.meta(finalizers=[F, "foo"])
+        world.balancers.held.clear()
+        world.delete()
         await world.pass_time(1)
 
         assert world.balancers.calls == ["get"]
@@ -151,7 +152,7 @@ async def test_a_failed_removal_keeps_the_finalizer() -> None:
         world.delete()
         await world.pass_time(16)
 
-        assert world.balancers.calls == ["get", "delete"] * 3
+        assert world.balancers.calls == ["get", "delete", "delete", "delete"]
         assert world.finalizers() == [F]
         assert world.reasons() == ["DeletingLoadBalancer", "SyncLoadBalancerFailed"] * 3
 

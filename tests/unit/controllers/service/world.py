@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,12 +19,14 @@ from ccm.controllers.service.controller import ServiceController, Settings
 from ccm.kube.errors import Conflict, Invalid, NotFound
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, Taint, names
+from ccm.runtime.deletions import DeletionRecord
 from ccm.sandbox.apiserver import patches, schema
 from ccm.testing import builders
 from ccm.testing.clock import advance, settle
 
 F = names.FINALIZER_LOAD_BALANCER
 KEY = "default/web"
+RECORD = ObjectReference(kind="ConfigMap", api_version="v1", namespace="kube-system", name="kept")
 Members = tuple[str, ...]
 
 
@@ -139,6 +141,7 @@ class World:
         self.write_faults: list[Exception] = []
         self.before_write: Callable[[], None] | None = None
         self.cache_lags = False
+        self.record: DeletionRecord | None = None
         self._fresh_caches()
 
     def _fresh_caches(self) -> None:
@@ -148,7 +151,7 @@ class World:
     # --- what the controller uses -----------------------------------------------------------
 
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
-        assert (reference.kind, reference.api_version) == ("Service", "v1")
+        assert reference == RECORD or (reference.kind, reference.api_version) == ("Service", "v1")
         self.events.append((reference.name, kind, reason))
         self.messages.append(message)
 
@@ -239,7 +242,7 @@ class World:
         """Store an object as the next version, and tell the cache."""
         key = f"{body['metadata']['namespace']}/{body['metadata']['name']}"
         if body["metadata"].get("deletionTimestamp") and not body["metadata"].get("finalizers"):
-            self.vanish(key)
+            self.vanish(key, seen=True)
             return
         self.version += 1
         body["metadata"]["resourceVersion"] = str(self.version)
@@ -251,10 +254,12 @@ class World:
         """Delete a Service: it waits for its finalizers, or is gone."""
         self.meta(name, deletionTimestamp="2026-01-01T00:00:00Z")
 
-    def vanish(self, key: str = KEY) -> None:
+    def vanish(self, key: str = KEY, *, seen: bool = False) -> None:
+        """A Service is deleted and an event says so, or a new list just lacks it."""
         self.objects.pop(key, None)
         if not self.cache_lags:
-            self.services._content.remove(key)
+            last = self.services.store.get(key)
+            self.services._content.remove(key, last if seen else None)
 
     def catch_up(self) -> None:
         """Let the cache have what it missed."""
@@ -283,10 +288,16 @@ class World:
     # --- running ----------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def running(self, **settings: Any) -> AsyncIterator[ServiceController]:
-        """The controller at work; a second time is a restart with new caches."""
+    async def running(
+        self, *, undecodable: Collection[str] = (), **settings: Any
+    ) -> AsyncIterator[ServiceController]:
+        """The controller at work; a second time is a restart with new caches.
+
+        Nodes of the names `undecodable` are there too, but cannot be decoded.
+        """
         present = [*self.nodes.store.list()]
         self._fresh_caches()
+        self.nodes._reflector.undecodable.update(undecodable)
         for node in present:
             self.nodes._content.upsert(node)
         for body in self.objects.values():
@@ -300,6 +311,8 @@ class World:
             handle=Handle(self.cloud),
             events=self,
             settings=Settings(**settings),
+            about=RECORD,
+            record=self.record,
             rng=random.Random(1),
         )
         task = spawn(controller.controller.run(), name="controller")

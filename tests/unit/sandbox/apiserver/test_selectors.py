@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from ccm.model.selectors import BadSelectorError, parse_labels
 from ccm.sandbox.apiserver import kinds, selectors
 
 
@@ -36,8 +37,8 @@ def test_label_selectors(text: str, labels: dict[str, str], selected: bool) -> N
 
 @pytest.mark.parametrize("text", ["a b", "a in x", "=b", "a,,b", "a in (x"])
 def test_a_malformed_label_selector_is_refused(text: str) -> None:
-    with pytest.raises(selectors.BadSelectorError):
-        selectors.parse_labels(text)
+    with pytest.raises(BadSelectorError):
+        parse_labels(text)
 
 
 @pytest.mark.parametrize(
@@ -72,5 +73,5 @@ def test_the_source_of_an_event_falls_back_to_its_reporter() -> None:
     "text", ["spec.foo=1", "metadata.namespace=x", "metadata.name", "involvedObject.name=x"]
 )
 def test_a_field_that_nodes_are_not_selected_by_is_refused(text: str) -> None:
-    with pytest.raises(selectors.BadSelectorError):
+    with pytest.raises(BadSelectorError):
         selectors.parse(kinds.NODES, "", text)

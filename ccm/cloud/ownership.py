@@ -1,0 +1,43 @@
+"""Which nodes are this daemon's; both node controllers ask here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from ccm.cloud.provider_id import is_foreign
+from ccm.model import Node
+from ccm.model.selectors import Requirement, parse_labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Which nodes are ours; about the others no cloud is asked, and nothing of them is changed.
+
+    Attributes:
+        schemes: provider-ID schemes of our cloud.
+        selector: what the labels of our nodes satisfy; empty = all nodes may be ours.
+    """
+
+    schemes: Collection[str]
+    selector: tuple[Requirement, ...] = ()
+
+    @classmethod
+    def of(cls, schemes: Collection[str], own_nodes: str) -> Ownership:
+        """By the text of `--own-nodes`. Raises BadSelectorError."""
+        return cls(schemes=tuple(schemes), selector=parse_labels(own_nodes))
+
+    @property
+    def is_explicit(self) -> bool:
+        """Whether somebody said which nodes are ours."""
+        return bool(self.selector)
+
+    def is_foreign(self, node: Node) -> bool:
+        """Whether a node belongs to another cloud, or to another manager of this one."""
+        return self.has_foreign_id(node) or not all(
+            term.matches(node.labels) for term in self.selector
+        )
+
+    def has_foreign_id(self, node: Node) -> bool:
+        """Whether its provider ID names another cloud."""
+        return is_foreign(node.provider_id, self.schemes)

@@ -1,0 +1,218 @@
+"""A cluster, clouds that lie, and daemons that delete nodes: in memory and in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from ccm.base import clock
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.errors import CloudError
+from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.ownership import Ownership
+from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController, Settings
+from ccm.controllers.nodelifecycle.plan import Rules
+from ccm.model import Node, Taint, names
+from ccm.model.times import format_time
+from ccm.runtime.deletions import DeletionRecord, held_back
+from ccm.runtime.holds import Holds
+from ccm.testing.builders import CREATED, uninitialized_taint
+from ccm.testing.builders import node as build
+from ccm.testing.clock import VirtualTimeLoop, advance
+from ccm.testing.fakes import FakeCloud
+from tests.unit.controllers.cluster import Cluster, moved
+from tests.unit.runtime.configmap import Api
+
+MINUTE_S = 60.0
+OWNER = "lease"
+GOING = Taint(key=names.TAINT_AUTOSCALER_DELETION, effect=names.EFFECT_NO_SCHEDULE)
+NEW = uninitialized_taint()
+
+
+class HarmDone(Exception):
+    """Under the reference's policy a disaster has done its harm; there is nothing more to tell."""
+
+
+class Vms(FakeCloud):
+    """A cloud with instances; `lie` says of whom it denies that it is there.
+
+    `broken` is what it answers instead of anything else.
+    """
+
+    def __init__(self, name: str = "fake") -> None:
+        super().__init__(name=name)
+        self.there: set[str] = set()
+        self.lie: Callable[[str], bool] = lambda _: False
+        self.broken: Callable[[str], CloudError | None] = lambda _: None
+
+    async def instance_exists(self, node: Node) -> bool:
+        await self._log("instance-exists", node.provider_id or node.name)
+        subject = node.provider_id.removeprefix(f"{self.name}://") or node.name
+        error = self.broken(subject)
+        if error is not None:
+            raise error
+        return subject in self.there and not self.lie(subject)
+
+
+class ApiServer(Cluster):
+    """Deletes for good, and only what has the UID."""
+
+    def __init__(self, deleting: Callable[[str], None]) -> None:
+        super().__init__()
+        self._deleting = deleting
+
+    async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
+        self.requests.append("DELETE")
+        refusal = self.refuse()
+        if refusal is not None:
+            raise refusal
+        if self[name].uid != uid:
+            raise moved()
+        self._deleting(name)
+        self.deleted.append(name)
+        self.drop(name)
+
+
+@dataclass
+class World:
+    """What happens around the daemons.
+
+    Attributes:
+        reference: whether they work as the Go reference does.
+        precious: nodes whose machines run, or that are no business of ours.
+        harmed: those of them that were deleted.
+    """
+
+    reference: bool = False
+    cloud: Vms = field(default_factory=Vms)
+    config_map: Api = field(default_factory=Api)
+    precious: set[str] = field(default_factory=set)
+    harmed: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.api = ApiServer(lambda name: self.harmed.extend({name} & self.precious))
+        self.handle = Handle(self.cloud.cloud())
+
+    @contextlib.asynccontextmanager
+    async def daemon(
+        self, handle: Handle | None = None, *, own_nodes: str = "", **rules: Any
+    ) -> AsyncIterator[NodeLifecycleController]:
+        """One that leads, until its end."""
+        handle = handle or self.handle
+        record = DeletionRecord(self.config_map, namespace="kube-system", owner=OWNER)
+        made = NodeLifecycleController(
+            nodes=self.api.informer,
+            api=self.api,
+            lookup=InstanceLookup(handle),
+            slots=record,
+            holds=Holds(KIND, self.api, record),
+            events=self.api,
+            settings=Settings(
+                workers=16,
+                rules=Rules(
+                    ownership=Ownership.of(handle.cloud.provider_schemes, own_nodes),
+                    reference=self.reference,
+                    **rules,
+                ),
+            ),
+        )
+        keeper = spawn(record.run(), name="record")
+        try:
+            async with self.api.running(made.controller):
+                with contextlib.suppress(HarmDone):
+                    yield made
+        finally:
+            await cancel_and_join(keeper)
+
+    def node(
+        self,
+        name: str,
+        *,
+        ready: bool = True,
+        there: bool = True,
+        scheme: str | None = "fake",
+        taints: Collection[Taint] = (),
+        young: bool = False,
+        **facts: Any,
+    ) -> Node:
+        """A node and its machine, which runs unless it is not `there`; put as it is now."""
+        if there:
+            self.cloud.there.add(name)
+            self.precious.add(name)
+        return self.api.put(
+            build(
+                name,
+                provider_id=f"{scheme}://{name}" if scheme else "",
+                ready="True" if ready else "Unknown",
+                taints=list(taints),
+                created=format_time(clock.now()) if young else CREATED,
+                **facts,
+            )
+        )
+
+    def nodes(self, count: int, **facts: Any) -> list[str]:
+        """So many of them: n0, n1 and so on."""
+        return [self.node(f"n{number}", **facts).name for number in range(count)]
+
+    def gone(self, *gone: str) -> None:
+        """Their machines are deleted in the cloud, and their kubelets silent."""
+        self.cloud.there -= {*gone}
+        self.precious -= {*gone}
+        self.silent(*gone)
+
+    def silent(self, *silent: str, ready: str = "Unknown") -> None:
+        """Their kubelets are not heard of; the machines run on."""
+        for name in silent:
+            old = self.api[name]
+            self.api.put(
+                build(
+                    name,
+                    provider_id=old.provider_id,
+                    ready=ready,
+                    taints=list(old.taints),
+                    labels=old.labels,
+                    annotations=old.annotations,
+                    uid=old.uid,
+                    created=old.metadata.creation_timestamp or "",
+                )
+            )
+
+    @property
+    def left(self) -> set[str]:
+        """The nodes that are there."""
+        return set(self.api.informer.store.keys())
+
+    @property
+    def held(self) -> dict[str, str]:
+        """What is held back, as `doctor` finds it: node -> reason."""
+        found = held_back(self.config_map.map, OWNER).get(KIND)
+        return {one.name: one.reason for one in found.objects} if found else {}
+
+    def unharmed(self) -> None:
+        """Nothing was harmed; under the reference's policy it must have been, and all ends."""
+        assert bool(self.harmed) is self.reference, self.harmed
+        if self.reference:
+            raise HarmDone
+
+    async def until_gone(self, those: Iterable[str], *, within_s: float) -> float:
+        """Wait until these nodes are deleted, and nothing else that matters; the seconds."""
+        start, awaited = clock.monotonic(), {*those}
+        while awaited & self.left and clock.monotonic() - start < within_s:
+            await advance(1.0)
+        assert awaited & self.left == set()
+        assert self.harmed == []
+        await advance(15.0)  # so that what is held is on record
+        assert awaited & self.held.keys() == set()
+        return clock.monotonic() - start
+
+
+def set_wall_clock(by: timedelta) -> None:
+    """Somebody sets the clock on the wall."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.start += by

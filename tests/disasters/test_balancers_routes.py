@@ -1,0 +1,322 @@
+"""Owners that disappear without having been deleted: load balancers and routes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from ccm.base.metrics import REGISTRY
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.model import Node, names
+from ccm.runtime import holds
+from ccm.runtime.deletions import DeletionRecord, held_back
+from ccm.testing.clock import advance
+from tests.unit.controllers.route import world as routes
+from tests.unit.controllers.service.world import World
+from tests.unit.runtime.configmap import Api
+
+pytestmark = pytest.mark.virtual_time
+
+SHOPS = [f"shop-{number}" for number in range(9)]
+HOUR = 3600.0
+
+RECKLESS = pytest.mark.parametrize("reckless", [False, True], ids=["guarded", "reckless"])
+"""With and without the guard: what it keeps from happening does happen without it."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_held() -> None:
+    holds._held.clear()
+
+
+def held(kind: str) -> float:
+    """How many deletions are held back, by the metric."""
+    reason = {"Service": "services_missing", "Route": "nodes_missing"}[kind]
+    labels = {"kind": kind, "reason": reason}
+    return REGISTRY.get_sample_value("ccm_deletions_held", labels) or 0.0
+
+
+@contextlib.asynccontextmanager
+async def record(api: Api) -> AsyncIterator[DeletionRecord]:
+    """A daemon's record of deletions, kept up to date."""
+    made = DeletionRecord(api, namespace="kube-system", owner="lease")
+    running = spawn(made.run(), name="record")
+    try:
+        yield made
+    finally:
+        await cancel_and_join(running)
+
+
+# --- load balancers -------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def shops(*, of: DeletionRecord | None = None, **settings: Any) -> AsyncIterator[World]:
+    """Services that were served a while ago."""
+    world = World()
+    world.record = of
+    world.node("a")
+    async with world.running(**settings):
+        for name in SHOPS:
+            world.service(name)
+        await world.pass_time(60)
+        assert len(world.balancers.held) == len(SHOPS)
+        world.forget()
+        yield world
+
+
+def lose(world: World, *lost: str) -> dict[str, Any]:
+    """A new list lacks these Services."""
+    before = {f"default/{name}": world.objects[f"default/{name}"] for name in lost}
+    for key in before:
+        world.vanish(key)
+    return before
+
+
+def bring_back(world: World, bodies: dict[str, Any]) -> None:
+    for body in bodies.values():
+        world.put(body)
+
+
+@RECKLESS
+async def test_an_api_server_lists_no_services_for_a_while(reckless: bool) -> None:
+    """After an outage the list is empty. No balancer goes, people see why, and when the Services
+    are back they are served as ever; one that is deleted then loses its balancer."""
+    async with shops(allow_mass_deletion=reckless) as world:
+        lost = lose(world, *SHOPS)
+        await world.pass_time(HOUR)
+        if reckless:
+            assert world.balancers.held == {}
+            return
+        assert world.balancers.log == []
+        assert sorted(world.events) == [(name, "Warning", "DeletionHeld") for name in SHOPS]
+        assert held("Service") == len(SHOPS)
+
+        bring_back(world, lost)
+        await world.pass_time(HOUR)
+        assert held("Service") == 0
+        assert len(world.balancers.held) == len(SHOPS)
+        world.delete("shop-0")
+        await world.pass_time(60)
+        assert len(world.balancers.held) == len(SHOPS) - 1
+
+
+async def test_the_services_come_back_page_by_page() -> None:
+    """The list after the empty one is slow: when most are back, the few that are still missing
+    are not taken for deleted."""
+    async with shops() as world:
+        lost = lose(world, *SHOPS)
+        await world.pass_time(60)
+        late = {key: lost.pop(key) for key in ("default/shop-7", "default/shop-8")}
+
+        bring_back(world, lost)
+        await world.pass_time(30)
+        assert len(world.balancers.held) == len(SHOPS)
+        bring_back(world, late)
+        await world.pass_time(HOUR)
+
+        assert len(world.balancers.held) == len(SHOPS)
+        assert held("Service") == 0
+
+
+async def test_most_come_back_and_two_were_deleted_meanwhile() -> None:
+    """What does not come back was deleted: its balancer goes, a while after the others came."""
+    async with shops() as world:
+        lost = lose(world, *SHOPS)
+        await world.pass_time(60)
+
+        bring_back(world, {key: lost[key] for key in list(lost)[2:]})
+        await world.pass_time(HOUR)
+
+        assert len(world.balancers.held) == len(SHOPS) - 2
+        assert held("Service") == 0
+
+
+@RECKLESS
+async def test_another_clusters_api_server_answers_under_the_same_name(reckless: bool) -> None:
+    """A load balancer in front of API servers points to a new cluster, whose Services have the
+    same names and other UIDs. The balancers of the old cluster's stay, which serve it still."""
+    async with shops(allow_mass_deletion=reckless) as world:
+        before = set(world.balancers.held)
+        for name in SHOPS:
+            world.service(name, uid=f"new-{name}")
+        await world.pass_time(HOUR)
+
+        stays = set(world.balancers.held) & before
+        assert stays == (set() if reckless else before)
+        assert held("Service") == (0 if reckless else len(SHOPS))
+
+
+async def test_etcd_is_restored_from_a_snapshot_and_a_person_says_so() -> None:
+    """Services made since the snapshot are gone for good: held until a person allows it."""
+    api = Api()
+    async with record(api) as made, shops(of=made) as world:
+        lose(world, *SHOPS[:5])
+        await world.pass_time(HOUR)
+        assert len(world.balancers.held) == len(SHOPS)
+        listed = held_back(api.map, "lease")["Service"]
+        assert sorted(one.key for one in listed.objects) == [
+            f"default/{name}" for name in SHOPS[:5]
+        ]
+
+        api.annotate(names.ANNOTATION_ALLOW_DELETION, "true")
+        await world.pass_time(180)
+
+        assert len(world.balancers.held) == 4
+        assert held_back(api.map, "lease") == {}
+
+
+@pytest.mark.parametrize("how", ["deleted", "no longer of that type", "few"])
+async def test_services_that_go_for_good_reason_lose_their_balancers_at_once(how: str) -> None:
+    """A namespace is deleted, a platform moves to Ingress, a few vanish: none of that is held."""
+    async with shops() as world:
+        going = SHOPS[:3] if how == "few" else SHOPS
+        for name in going:
+            if how == "deleted":
+                # Somebody took the finalizer away, too.
+                world.vanish(f"default/{name}", seen=True)
+            elif how == "few":
+                world.vanish(f"default/{name}")
+            else:
+                world.change(name, type="ClusterIP")
+        await world.pass_time(1)
+
+        assert len(world.balancers.held) == len(SHOPS) - len(going)
+        assert held("Service") == 0
+
+
+async def test_services_go_missing_one_after_the_other_while_their_list_is_read() -> None:
+    """The first few of many that a new list lacks are not removed before the rest is known."""
+    async with shops(workers=5) as world:
+        for name in SHOPS:
+            lose(world, name)
+            await world.pass_time(0.1)
+        await world.pass_time(HOUR)
+
+        assert len(world.balancers.held) == len(SHOPS)
+
+
+# --- routes ---------------------------------------------------------------------------------
+
+NODES = routes.spread(9)
+
+
+def lose_nodes(env: routes.Environment, *lost: str) -> dict[str, Node]:
+    before = {name: env[name] for name in lost}
+    for name in lost:
+        env.lose(name)
+    return before
+
+
+@RECKLESS
+async def test_an_api_server_lists_no_nodes_for_a_while(reckless: bool) -> None:
+    """No route goes, people see why, and all is as before when the nodes are back."""
+    async with routes.running(NODES, allow_mass_deletion=reckless) as env:
+        await advance(60)
+        lost = lose_nodes(env, *NODES)
+        await advance(HOUR)
+        if reckless:
+            assert env.cloud.routes == []
+            return
+        assert env.cloud.present() == set(NODES.items())
+        assert sorted(env.told) == [(name, "Warning", "DeletionHeld") for name in sorted(NODES)]
+        assert held("Route") == len(NODES)
+
+        for node in lost.values():
+            env.put(node)
+        await advance(HOUR)
+        assert held("Route") == 0
+        env.drop("n0")
+        await advance(60)
+        assert env.cloud.present() == set(NODES.items()) - {("n0", NODES["n0"])}
+
+
+@RECKLESS
+async def test_every_node_loses_its_pod_range(reckless: bool) -> None:
+    """Something cleared `spec.podCIDRs` of all nodes: after the grace the routes stay."""
+    async with routes.running(NODES, allow_mass_deletion=reckless) as env:
+        await advance(60)
+        for name in NODES:
+            env.node(name)
+        await advance(HOUR)
+        assert env.cloud.present() == (set() if reckless else set(NODES.items()))
+        assert held("Route") == (0 if reckless else len(NODES))
+
+        for name, cidr in NODES.items():
+            env.node(name, cidr)
+        await advance(HOUR)
+        assert env.cloud.present() == set(NODES.items())
+        assert held("Route") == 0
+
+
+async def test_the_nodes_come_back_page_by_page() -> None:
+    """The few nodes that a slow list has not told yet keep their routes."""
+    async with routes.running(NODES) as env:
+        await advance(60)
+        lost = lose_nodes(env, *NODES)
+        await advance(60)
+        late = [lost.pop(name) for name in ("n7", "n8")]
+        for node in lost.values():
+            env.put(node)
+        await advance(40)
+        assert env.cloud.present() == set(NODES.items())
+        for node in late:
+            env.put(node)
+        await advance(HOUR)
+
+        assert env.cloud.present() == set(NODES.items())
+
+
+async def test_at_night_a_cluster_shrinks_from_nine_nodes_to_five() -> None:
+    """Their deletion is seen: the routes go within seconds, though they are almost half."""
+    async with routes.running(NODES) as env:
+        await advance(60)
+        for name in ("n0", "n1", "n2", "n3"):
+            env.drop(name)
+        await advance(15)
+
+        assert len(env.cloud.routes) == 5
+        assert held("Route") == 0
+
+
+async def test_nodes_went_while_the_daemon_was_away_and_a_person_says_so() -> None:
+    """After a restart the routes of 4 nodes out of 9 lead nowhere, and nobody saw why: they are
+    held until a person allows it. What is in their way waits, and is made then."""
+    api = Api()
+    stale = [
+        routes.made(f"n{number}", f"10.120.{number}.0/24", f"r{number}") for number in range(9)
+    ]
+    left = {name: cidr for name, cidr in NODES.items() if name > "n3"}
+    async with record(api) as made:
+        newcomer = {"new": "10.120.0.0/24"}
+        async with routes.running(left | newcomer, routes=stale, record=made) as env:
+            await advance(HOUR)
+            assert env.cloud.changes() == []
+            listed = held_back(api.map, "lease")["Route"]
+            assert [one.name for one in listed.objects] == ["n0", "n1", "n2", "n3"]
+
+            api.annotate(names.ANNOTATION_ALLOW_DELETION, "true")
+            await advance(2 * HOUR)
+
+            assert env.cloud.present() == set((left | newcomer).items())
+            assert held_back(api.map, "lease") == {}
+
+
+async def test_two_daemons_of_two_clouds_share_a_cluster_and_its_config_map() -> None:
+    """One holds the routes of its missing nodes; the other goes on, and neither undoes what the
+    other wrote."""
+    api = Api()
+    other = DeletionRecord(api, namespace="kube-system", owner="other")
+    async with record(api) as ours, routes.running(NODES, record=ours) as env:
+        await advance(60)
+        lose_nodes(env, *NODES)
+        await advance(60)
+        assert await other.reserve("Node", limit=1, window_s=600)
+        await advance(HOUR)
+
+        assert held_back(api.map, "lease")["Route"].count == len(NODES)
+        assert held_back(api.map, "other") == {}
+        assert not await other.reserve("Node", limit=1, window_s=2 * HOUR)

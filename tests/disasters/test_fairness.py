@@ -1,0 +1,447 @@
+"""Disasters of fairness: what hangs, fails or asks for patience holds up nothing but itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+
+from ccm.app.serving import health
+from ccm.app.serving.vitals import Vitals
+from ccm.base import clock, metrics
+from ccm.cloud import Status, default_load_balancer_name, errors
+from ccm.cloud.blocking import THREADS, blocking
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.interface import Cloud, InstancesV2
+from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.ownership import Ownership
+from ccm.cloud.types import InstanceMetadata
+from ccm.controllers.node import controller as node_controller
+from ccm.controllers.node.controller import NodeController
+from ccm.kube import errors as kube_errors
+from ccm.model import Node
+from ccm.testing.builders import node, uninitialized_taint
+from ccm.testing.clock import advance, elapsed_s
+from ccm.testing.fakes import FakeCloud
+from tests.handclock import HandClock
+from tests.unit.app.serving.api import Api
+from tests.unit.cloud.calls.provider import ensure
+from tests.unit.controllers.cluster import Cluster
+from tests.unit.controllers.service.world import FakeBalancers, World
+
+virtual_time = pytest.mark.virtual_time
+
+
+class HangingBalancers(FakeBalancers):
+    """Calls about some Services take `hang_s`; those of a stubborn cloud cannot be cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hanging: Collection[str] = ()
+        self.hang_s = 1e9
+        self.stubborn = False
+
+    async def _answer(self, operation: str, name: str) -> None:
+        end = clock.monotonic() + self.hang_s
+        while name in self.hanging and clock.monotonic() < end:
+            try:
+                await asyncio.sleep(end - clock.monotonic())
+            except asyncio.CancelledError:
+                if not self.stubborn:
+                    raise
+        await super()._answer(operation, name)
+
+
+@contextlib.asynccontextmanager
+async def serving(*services: str, **how: Any) -> AsyncIterator[tuple[World, HangingBalancers]]:
+    """A service controller with one worker, which has served these Services."""
+    world = World()
+    world.balancers = balancers = HangingBalancers()
+    world.cloud = Cloud(name="fake", load_balancer=balancers)
+    world.node("n0")
+    for name in services:
+        world.service(name)
+    async with world.running(**how):
+        await world.pass_time(60)
+        assert len(balancers.held) == len(services)
+        yield world, balancers
+
+
+def behind(balancers: FakeBalancers, node: str) -> set[str]:
+    """Services whose balancer does not have that node."""
+    names = {default_load_balancer_name(service): service.name for service in balancers.given}
+    return {names[name] for name, (_, members) in balancers.held.items() if node not in members}
+
+
+def sample(metric: str, /, **labels: str) -> float:
+    return metrics.REGISTRY.get_sample_value(metric, labels) or 0.0
+
+
+# --- workers ----------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_two_services_hang_for_half_a_day_and_the_others_follow_every_change() -> None:
+    """Calls about two of five Services never end. The other three must not keep old members
+    although there is one worker; when the cloud answers again, the two follow as well."""
+    async with serving(*"abcde") as (world, balancers):
+        balancers.hanging = "de"
+        for number in range(1, 13):
+            world.node(f"n{number}")
+            await world.pass_time(120)
+            assert behind(balancers, f"n{number}") == {"d", "e"}
+            await world.pass_time(3480)
+
+        balancers.hanging = ()
+        await world.pass_time(1800)
+        assert behind(balancers, "n12") == set()
+
+
+@virtual_time
+@pytest.mark.parametrize("stubborn", [False, True], ids=["cancelled", "given up"])
+async def test_sixteen_hanging_services_do_not_delay_a_node_change(stubborn: bool) -> None:
+    """Sixteen of twenty Services hang, again and again, cancelled at their deadline or given up.
+    A node that is added reaches the other four within two minutes, with one worker."""
+    await follow(20, 16, hang_s=1200, stubborn=stubborn, wait_s=5000, quick_s=1)
+
+
+@virtual_time
+@settings(max_examples=40, deadline=None)
+@given(
+    services=st.integers(min_value=1, max_value=40),
+    hanging=st.integers(min_value=0, max_value=16),
+    hang_s=st.floats(min_value=31, max_value=3000),
+    quick_s=st.floats(min_value=0, max_value=2),
+    stubborn=st.booleans(),
+    wait_s=st.floats(min_value=0, max_value=5000),
+)
+@example(services=17, hanging=16, hang_s=31, quick_s=2, stubborn=True, wait_s=0)
+async def test_a_node_change_reaches_all_that_do_not_hang(
+    services: int, hanging: int, hang_s: float, quick_s: float, stubborn: bool, wait_s: float
+) -> None:
+    """However many Services there are, up to sixteen of which have hung once and hang again, and
+    however long: a change of nodes reaches the others within two minutes, with one worker."""
+    assume(hanging < services and quick_s * services <= 60)
+    await follow(
+        services, hanging, hang_s=hang_s, stubborn=stubborn, wait_s=wait_s, quick_s=quick_s
+    )
+
+
+async def follow(
+    services: int, hanging: int, *, hang_s: float, stubborn: bool, wait_s: float, quick_s: float
+) -> None:
+    names = [f"s{number}" for number in range(services)]
+    async with serving(*names) as (world, balancers):
+        balancers.hanging, balancers.hang_s = names[:hanging], hang_s
+        balancers.stubborn = stubborn
+        world.node("n1")
+        # Each hangs for the first time, and holds up a worker that nobody can foresee.
+        await world.pass_time(60 + 31 * hanging + min(hang_s, 1000) + wait_s)
+        balancers.seconds = quick_s
+
+        world.node("n2")
+        await world.pass_time(120)
+
+        assert behind(balancers, "n2") <= set(balancers.hanging)
+        balancers.hanging = ()
+        await world.pass_time(4000)
+        assert behind(balancers, "n2") == set()
+
+
+@virtual_time
+async def test_a_service_that_hung_is_deleted_in_the_end() -> None:
+    """Calls about a Service hang, and it is deleted meanwhile. Its balancer must not be left
+    behind: it goes as soon as the cloud answers, and people wait for no other Service."""
+    async with serving("a", "b") as (world, balancers):
+        balancers.hanging = "a"
+        world.node("n1")
+        await world.pass_time(3600)
+        world.delete("a")
+        world.delete("b")
+        await world.pass_time(10)
+        assert set(world.objects) == {"default/a"}
+
+        balancers.hanging = ()
+        await world.pass_time(2000)
+        assert (world.objects, balancers.held) == ({}, {})
+
+
+@virtual_time
+async def test_more_services_hang_than_workers_can_be_lent() -> None:
+    """Forty Services hang. No worker is left in the end, which a metric shows and a log line says,
+    and no more calls run at once than may; when the cloud answers again, all are served."""
+    names = [f"s{number}" for number in range(40)]
+    async with serving(*names) as (world, balancers):
+        balancers.hanging = names
+        world.node("n1")
+        await world.pass_time(3600)
+        assert sample("ccm_workers_lent", name="service") == 16
+        assert sum(balancers.under_way.values()) <= 17
+
+        balancers.hanging = ()
+        await world.pass_time(4000)
+        assert behind(balancers, "n1") == set()
+        assert sample("ccm_workers_lent", name="service") == 0
+
+
+@virtual_time
+async def test_retries_do_not_keep_people_waiting_nor_people_the_retries() -> None:
+    """The cloud refuses a hundred Services, a second each, while somebody changes another one all
+    the time. The changes must be applied, and each of the hundred tried again."""
+    names = [f"s{number}" for number in range(100)]
+    async with serving("web") as (world, balancers):
+        balancers.seconds = 1
+        balancers.faults = {f"ensure {name}": errors.Internal("refused") for name in names}
+        for name in names:
+            world.service(name)
+        await world.pass_time(1200)
+        world.forget()
+        for port in range(1000, 1600):
+            world.change(ports=[{"port": port, "protocol": "TCP", "targetPort": 80}])
+            await world.pass_time(1)
+        assert {name for _, name, _ in balancers.log} == {"web", *names}
+        calls = zip(balancers.at, balancers.log, strict=True)
+        applied = [at for at, (_, name, _) in calls if name == "web"]
+        assert max(later - at for at, later in pairwise(applied)) <= 3
+
+        balancers.faults.clear()
+        await world.pass_time(600)
+        assert len(balancers.held) == 101
+
+
+# --- threads ----------------------------------------------------------------------------------
+
+
+class SynchronousCloud:
+    """A provider over a synchronous library, whose requests hang while it is out of order."""
+
+    def __init__(self) -> None:
+        self.out_of_order = False
+        self.in_order_again = threading.Event()
+        self.begun = 0
+
+    def _request(self) -> None:
+        self.begun += 1
+        if self.out_of_order:
+            self.in_order_again.wait(60)
+
+    async def ensure_load_balancer(self, *_: object) -> Status:
+        await blocking(self._request)
+        return Status()
+
+    async def instance_exists(self, _: Node) -> bool:
+        await blocking(self._request)
+        return True
+
+
+class Daemon:
+    """A daemon's way to that cloud while calls about `hanging` Services hang, and its health."""
+
+    def __init__(self, hanging: int) -> None:
+        self.cloud = SynchronousCloud()
+        face: Any = self.cloud
+        self.handle = Handle(Cloud(name="sdk", load_balancer=face, instances=face))
+        vitals = Vitals()
+        vitals.opened(self.handle)
+        self.checks = health.Checks(vitals, Api(b"ok"))
+        self.hanging = hanging
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Daemon]:
+        self.cloud.out_of_order = True
+        uids = [f"hanging-{number}" for number in range(self.hanging)]
+        stuck = [asyncio.ensure_future(ensure(self.handle, uid)) for uid in uids]
+        while self.cloud.begun < self.hanging:
+            await asyncio.sleep(0)
+        self.cloud.out_of_order = False
+        try:
+            yield self
+        finally:
+            self.cloud.in_order_again.set()
+            await asyncio.gather(*stuck)
+
+    async def ill(self) -> tuple[bool, bool]:
+        """Whether it is not ready, and whether it is not alive."""
+        ready = [await check.look() for check in self.checks.readyz()]
+        alive = [await check.look() for check in self.checks.livez()]
+        return not all(each.ok for each in ready), not all(each.ok for each in alive)
+
+
+async def test_sixteen_threads_hang_and_no_other_call_waits() -> None:
+    """Calls about sixteen Services hang in threads of a synchronous library. Neither another
+    Service nor a node may wait for them, and the daemon is well."""
+    async with Daemon(16).running() as daemon, asyncio.timeout(10):
+        assert await ensure(daemon.handle, "another") == Status()
+        assert await daemon.handle.call(InstancesV2.instance_exists, node("n"))
+        assert await daemon.ill() == (False, False)
+
+
+async def test_all_threads_for_balancers_hang_and_nodes_are_looked_after(hand: HandClock) -> None:
+    """All threads for one kind of call hang. Other calls must go on; it is seen at once that the
+    daemon is not ready, and after five minutes it is started anew, unless they come back."""
+    async with Daemon(THREADS).running() as daemon, asyncio.timeout(10):
+        assert await daemon.handle.call(InstancesV2.instance_exists, node("n"))
+        assert await daemon.ill() == (True, False)
+        assert sample("ccm_cloud_threads_free", operation="ensure_load_balancer") == 0
+        hand.advance(299)
+        assert await daemon.ill() == (True, False)
+        hand.advance(2)
+        assert await daemon.ill() == (True, True)
+
+    assert await daemon.ill() == (False, False)
+
+
+# --- nodes ------------------------------------------------------------------------------------
+
+NOW = "2026-01-01T00:00:00Z"
+"""When virtual time begins."""
+
+
+def fresh(name: str) -> Node:
+    return node(name, taints=[uninitialized_taint()], created=NOW)
+
+
+@contextlib.asynccontextmanager
+async def initializing(fake: FakeCloud, *nodes: Node) -> AsyncIterator[Cluster]:
+    """The node controller at work."""
+    cluster = Cluster(*nodes)
+    made = NodeController(
+        nodes=cluster.informer,
+        api=cluster,
+        lookup=InstanceLookup(Handle(fake.cloud())),
+        ownership=Ownership.of(("fake",), ""),
+        events=cluster,
+        settings=node_controller.Settings(status_period_s=1e9),
+        rng=random.Random(1),
+    )
+    async with cluster.running(made.controller):
+        yield cluster
+
+
+@virtual_time
+@pytest.mark.parametrize("healed_s", [3, 120])
+async def test_a_new_node_that_does_not_match_at_first_is_initialised_soon(healed_s: float) -> None:
+    """The cloud gives a new node an ID that is wrong, and corrects it in seconds or minutes. The
+    node must not stay tainted for ten minutes more."""
+    heals_at = clock.monotonic() + healed_s
+
+    def metadata(_: Node) -> InstanceMetadata:
+        healed = clock.monotonic() >= heals_at
+        return InstanceMetadata(provider_id="fake://1" if healed else "wrong://1")
+
+    async with initializing(FakeCloud(metadata=metadata), fresh("n")) as cluster:
+        await advance(healed_s - 0.5)
+        assert cluster["n"].taints
+        await advance(61)
+        assert cluster["n"].provider_id == "fake://1"
+        assert not cluster["n"].taints
+
+
+@virtual_time
+async def test_a_node_that_never_matches_is_soon_asked_about_rarely() -> None:
+    """A person has to correct something, and comes late. The cloud must not be asked every minute
+    for ever; the correction is seen in the end."""
+    fake = FakeCloud(provider_ids={"n": "wrong://1"})
+    async with initializing(fake, fresh("n")) as cluster:
+        await advance(7200)
+        before = len(fake.calls)
+        assert before < 40
+        await advance(7200)
+        assert len(fake.calls) - before == 12
+
+        fake.provider_ids = {"n": "fake://1"}
+        await advance(600)
+        assert not cluster["n"].taints
+
+
+@virtual_time
+async def test_a_thousand_stuck_nodes_do_not_delay_the_retries_of_a_new_one() -> None:
+    """The cloud fails for each of a thousand nodes, all the time, and once for a new one. The new
+    one must not wait until all the others had their turn."""
+    fake = FakeCloud()
+    failed: list[str] = []
+
+    def metadata(asked: Node) -> InstanceMetadata:
+        if asked.name != "new" or "new" not in failed:
+            failed.append(asked.name)
+            raise errors.Internal("no")
+        return InstanceMetadata(provider_id="fake://new")
+
+    fake.metadata = metadata
+    stuck = [fresh(f"stuck{number}") for number in range(1000)]
+    async with initializing(fake, *stuck) as cluster:
+        await advance(120)
+        cluster.put(fresh("new"))
+        await advance(5)
+        assert not cluster["new"].taints
+        assert "new" in failed
+
+
+@virtual_time
+async def test_an_api_server_that_sends_us_away_for_a_day_is_asked_again_within_minutes() -> None:
+    """An overloaded API server, or a proxy, says "come back in a day". One wrong number must not
+    keep a node from its Pods for a day."""
+    fake = FakeCloud(provider_ids={"n": "fake://1"})
+    async with initializing(fake) as cluster:
+        refusal = kube_errors.from_response(429, {"Retry-After": "86400"}, b"")
+        cluster.refuse = lambda: refusal
+        cluster.put(fresh("n"))
+        await advance(10)
+        cluster.refuse = lambda: None
+        await advance(360)
+        assert not cluster["n"].taints
+
+
+@virtual_time
+async def test_five_hundred_nodes_told_the_same_time_do_not_come_back_at_once() -> None:
+    """A busy cloud says "in a minute" about five hundred nodes. A minute later they must not all
+    be there in the same moment, for it would be as busy again, and none may be early."""
+    asked: list[float] = []
+
+    def metadata(_: Node) -> InstanceMetadata:
+        asked.append(elapsed_s())
+        if len(asked) <= 500:
+            raise errors.RetryAfter("busy", seconds=60)
+        return InstanceMetadata(provider_id="fake://1")
+
+    nodes = [fresh(f"n{number}") for number in range(500)]
+    async with initializing(FakeCloud(metadata=metadata), *nodes) as cluster:
+        await advance(75)
+        assert [each for each in cluster.informer.store.list() if each.taints] == []
+    again = asked[500:]
+    assert min(again) >= 60
+    assert Counter(round(when, 1) for when in again).most_common(1)[0][1] < 25
+
+
+# --- starts -----------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_a_listing_that_hangs_at_the_start_costs_a_minute_and_a_new_service_nothing() -> None:
+    """A daemon starts, and the cloud's listing of balancers hangs. A Service that nobody served
+    yet must not wait for it, and the others not for longer than a minute."""
+    world = World(digests=True)
+    world.node("n0")
+    for name in "abc":
+        world.service(name)
+    async with world.running():
+        await world.pass_time(60)
+    world.forget()
+    world.service("new")
+    world.balancers.slow.add("list")
+
+    async with world.running():
+        await world.pass_time(1)
+        assert world.balancers.of("ensure") == [("new", ("n0",))]
+        world.node("n1")
+        await world.pass_time(64)
+        assert behind(world.balancers, "n1") == set()

@@ -1,0 +1,237 @@
+"""A reload that would exchange the provider for one of somebody else's project."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from ccm.app import controllers, options
+from ccm.app.controllers import Controllers
+from ccm.app.provider import ProviderHolder
+from ccm.app.serving.vitals import Vitals
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud import errors
+from ccm.cloud.interface import Cloud
+from ccm.cloud.types import InstanceListing, InstanceMetadata, InstanceRecord, Power
+from ccm.kube.informer import Informer
+from ccm.model import Node
+from ccm.runtime.controller import DONE, Controller, Result
+from ccm.runtime.manifest import Manifest
+from ccm.testing import builders
+from ccm.testing.clock import settle
+from ccm.testing.fakes import FakeCloud
+from tests.unit.runtime.configmap import Api
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Project(FakeCloud):
+    """A cloud that knows some nodes by name; `error` when it answers nothing."""
+
+    def __init__(self, *known: str) -> None:
+        super().__init__()
+        self.known = set(known)
+        self.broken: Exception | None = None
+
+    async def instance_exists(self, node: Node) -> bool:
+        if self.broken is not None:
+            raise self.broken
+        return node.name in self.known
+
+
+class Daemon:
+    """What leads: its nodes, its provider, and one controller that fails as told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, project: Project, **parts: Any) -> None:
+        self.nodes: Informer[Node] = Informer(None, resource="nodes")  # type: ignore[arg-type]
+        self.tried: list[str] = []
+        self.error: Exception | None = None
+        self.busy = asyncio.Event()
+        self.busy.set()
+        self.controller = Controller("paper", queue="paper", reconcile=self._reconcile)
+        caches = Mock(run=asyncio.Event().wait, wait_synced=lambda _s: asyncio.Event().wait())
+        caches.of.return_value = self.nodes
+        monkeypatch.setattr(controllers, "Informers", Mock(return_value=caches))
+        one: Manifest[Any] = Manifest(
+            name="paper",
+            alias="paper",
+            client="paper",
+            metric="paper",
+            acts=(),
+            lacks=lambda _cloud: "",
+            build=lambda context, _flags: self._build(context),
+        )
+        monkeypatch.setattr(controllers, "enabled", self._enabled)
+        monkeypatch.setattr(controllers, "MANIFESTS", (one,))
+        self._one = one
+        clients = Mock()
+        clients.named.return_value.resource.return_value = Api()
+        self.work = Controllers(options.parse([]), clients, Mock(), Vitals())
+        self.holder = ProviderHolder(exchanged=self.work.retry_now)
+        self.cloud = self._cloud(project, **parts)
+        self.context: Any = None
+
+    def _enabled(self, _options: object, context: Any, *_: object) -> Any:
+        self.context = context
+        return [(self._one, self.controller)]
+
+    def _build(self, _context: object) -> Controller:
+        return self.controller
+
+    async def _reconcile(self, key: str) -> Result:
+        self.tried.append(key)
+        error = self.error
+        await self.busy.wait()
+        if error is not None:
+            raise error
+        return DONE
+
+    def _cloud(self, project: Project, **parts: Any) -> Cloud:
+        return Cloud(name="fake", instances=project, **parts)
+
+    def node(self, name: str, *, ready: str = "True") -> None:
+        made = builders.node(name, provider_id=f"fake://{name}", ready=ready)
+        self.nodes._content.upsert(made)
+
+    async def reload(self, project: Project, **parts: Any) -> None:
+        """The configuration file names another project."""
+        cloud = self._cloud(project, **parts)
+        await self.holder.exchange(lambda: nullcontext(cloud), self.work.accept)
+
+    @contextlib.asynccontextmanager
+    async def leading(self) -> AsyncIterator[None]:
+        handle = await self.holder.open(lambda: nullcontext(self.cloud))
+        running = spawn(self.work.run(handle, Mock()), name="controllers")
+        await settle()
+        try:
+            yield
+        finally:
+            await cancel_and_join(running)
+            await self.holder.close()
+
+
+async def test_a_reload_to_an_empty_project_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials of a project without our nodes stay out of use, until they are put right."""
+    old, empty, right = Project("a", "b"), Project("x"), Project("b")
+    daemon = Daemon(monkeypatch, old)
+    for name in "ab":
+        daemon.node(name)
+    async with daemon.leading():
+        with pytest.raises(errors.FailedPrecondition, match="none of the nodes a, b"):
+            await daemon.reload(empty)
+        assert daemon.holder.handle.cloud.instances is old
+
+        await daemon.reload(right)
+        assert daemon.holder.handle.cloud.instances is right
+
+
+@pytest.mark.parametrize("ready", ["True", "False"])
+async def test_a_reload_when_the_old_credentials_have_expired(
+    monkeypatch: pytest.MonkeyPatch, ready: str
+) -> None:
+    """The old provider cannot speak for its nodes: one that is ready does. Without any, the new
+    one may be right."""
+    old, new = Project("a"), Project()
+    old.broken = errors.Unauthenticated("expired")
+    daemon = Daemon(monkeypatch, old)
+    daemon.node("a", ready=ready)
+    async with daemon.leading():
+        refused = pytest.raises(errors.FailedPrecondition) if ready == "True" else nullcontext()
+        with refused:
+            await daemon.reload(new)
+
+        assert daemon.holder.handle.cloud.instances is (old if ready == "True" else new)
+
+
+async def test_a_reload_when_nobody_knows_the_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that the old provider does not know either, or of another cloud, are no reason."""
+    new = Project()
+    daemon = Daemon(monkeypatch, Project())
+    daemon.node("a")
+    daemon.nodes._content.upsert(builders.node("b", provider_id="aws://b"))
+    async with daemon.leading():
+        await daemon.reload(new)
+
+        assert daemon.holder.handle.cloud.instances is new
+
+
+async def test_a_swap_wakes_every_key_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the old provider refused, for good or for now, or works on, is asked anew."""
+    daemon = Daemon(monkeypatch, Project())
+    async with daemon.leading():
+        for error in (
+            errors.PermissionDenied("no"),
+            errors.InvalidArgument("never"),
+            errors.ImplementedElsewhere("not mine"),
+        ):
+            daemon.error = error
+            daemon.controller.queue.add(type(error).__name__)
+            await settle()
+        daemon.error = errors.PermissionDenied("no")
+        daemon.busy.clear()
+        daemon.controller.queue.add("slow")
+        await settle()
+        daemon.tried.clear()
+        daemon.error = None
+
+        await daemon.reload(Project())
+        daemon.busy.set()
+        await settle()
+
+        assert sorted(daemon.tried) == [
+            "ImplementedElsewhere",
+            "InvalidArgument",
+            "PermissionDenied",
+            "slow",
+        ]
+
+
+class Listing:
+    """A bulk listing that says what it is told, when it is told."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = known
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def list_instances(self) -> InstanceListing:
+        await self.free.wait()
+        found = [
+            InstanceRecord(
+                name=name,
+                power=Power.RUNNING,
+                metadata=InstanceMetadata(provider_id=f"fake://{name}"),
+            )
+            for name in self.known
+        ]
+        return InstanceListing(instances=found, requests=1)
+
+
+@pytest.mark.parametrize("when", ["before", "under way"])
+async def test_what_the_old_project_listed_counts_no_more(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """A listing from before the swap, or still under way then, says nothing about the new one."""
+    old = Listing("a")
+    daemon = Daemon(monkeypatch, Project("a"), inventory=old)
+    daemon.node("a")
+    async with daemon.leading():
+        inventory = daemon.context.inventory
+        asked = {"node": daemon.nodes.store.list()[0], "single_requests": 9}
+        if when == "under way":
+            old.free.clear()
+        ask = spawn(inventory.find(**asked), name="ask")
+        await settle()
+
+        await daemon.reload(Project("a"), inventory=Listing())
+        old.free.set()
+
+        found = await ask
+        assert (found is None) is (when == "under way")
+        assert await inventory.find(**asked) is None

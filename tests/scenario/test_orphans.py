@@ -1,0 +1,91 @@
+"""`kube-ccm orphans`: what belongs to no Service is shown, and deleted only by its name."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from ccm.cli import orphans
+from ccm.cloud import Context, RetryAfter, Service, default_load_balancer_name
+from ccm.testing import builders
+from providers import sim
+from tests.scenario.harness import Environment
+
+PATH = "/api/v1/namespaces/default/services"
+BODY = {
+    "metadata": {"name": "kept"},
+    "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]},
+}
+
+
+@pytest_asyncio.fixture
+async def owner(env: Environment) -> AsyncIterator[Service]:
+    """A Service with a load balancer, beside one whose Service was lost."""
+    service = msgspec.convert(await env.cluster.create(PATH, BODY), Service)
+    async with sim.open_cloud(Context(config=Path(env.cloud_config).read_bytes())) as cloud:
+        assert cloud.load_balancer is not None
+        for each in (service, builders.service("lost")):
+            with contextlib.suppress(RetryAfter):
+                await cloud.load_balancer.ensure_load_balancer("kubernetes", each, ())
+        yield service
+
+
+LOST = default_load_balancer_name(builders.service("lost"))
+
+
+async def told(env: Environment, *words: str) -> str:
+    said = io.StringIO()
+    given = [
+        f"--kubeconfig={env.server.kubeconfig_path}",
+        "--cloud-provider=sim",
+        f"--cloud-config={env.cloud_config}",
+    ]
+    await orphans.answer(orphans.read([*given, *words]), said, environ={})
+    return said.getvalue()
+
+
+@pytest.mark.usefixtures("owner")
+async def test_one_is_shown_and_deleted_by_its_name(env: Environment) -> None:
+    assert (await told(env)).startswith(f"{LOST}  ")
+    assert not env.calls("delete_balancer")
+
+    assert await told(env, f"--delete={LOST}") == f"{LOST} is deleted\n"
+    assert len(env.calls("delete_balancer")) == 1
+    assert "every load balancer" in await told(env)
+
+
+async def test_one_that_belongs_to_a_service_is_never_deleted(
+    env: Environment, owner: Service
+) -> None:
+    with pytest.raises(orphans.Refused, match="belongs to a Service"):
+        await told(env, f"--delete={default_load_balancer_name(owner)}")
+
+    assert not env.calls("delete_balancer")
+
+
+@pytest.mark.usefixtures("owner")
+async def test_nothing_is_done_with_the_name_of_another_cluster(env: Environment) -> None:
+    assert "every load balancer" in await told(env, "--cluster-name=other")
+    with pytest.raises(orphans.Refused, match="is no load balancer of this cluster"):
+        await told(env, "--cluster-name=other", f"--delete={LOST}")
+
+    assert not env.calls("delete_balancer")
+
+
+async def test_what_is_missing_is_said(env: Environment) -> None:
+    with pytest.raises(orphans.Refused, match="cannot be read"):
+        await told(env, "--cloud-config=/nowhere")
+
+
+def test_a_wrong_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert orphans.run(["--cloud-provider=sim", "--no-such-flag"]) == orphans.EXIT_USAGE
+    assert "--no-such-flag" in capsys.readouterr().err
+    out = io.StringIO()
+    assert orphans.run(["--help"], out=out) == 0
+    assert "--delete" in out.getvalue()

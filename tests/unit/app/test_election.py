@@ -1,0 +1,194 @@
+"""What holds a leader: the fence around its work, and the end of the process should it hang."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from ccm.app import options
+from ccm.app.election import Election
+from ccm.app.options import config
+from ccm.app.serving.vitals import Vitals
+from ccm.app.stopping import EXIT_LOST_LEASE
+from ccm.base import fence
+from ccm.base.fence import Lapsed
+from ccm.testing.clock import advance, elapsed_s, jump, settle
+from tests.unit.kube.leases import NAME, Server
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Ends:
+    """When the process would end, by reason; a `LastResort` that harms nobody."""
+
+    def __init__(self) -> None:
+        self.at: dict[str, float] = {}
+
+    def arm(self, why: str, seconds: float) -> None:
+        self.at[why] = round(elapsed_s() + seconds, 6)
+
+    def call_off(self, *reasons: str) -> None:
+        for why in reasons or tuple(self.at):
+            self.at.pop(why, None)
+
+
+class Events:
+    """Nobody is told."""
+
+    abandoned = False
+
+    def recorder(self, _component: str) -> Any:
+        return SimpleNamespace(event=lambda *_: None)
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+    async def flush(self, limit_s: float) -> None:
+        """There are none."""
+
+
+def allowed() -> bool:
+    """Whether something may be begun here and now."""
+    try:
+        fence.check()
+    except Lapsed:
+        return False
+    return True
+
+
+class Replica:
+    """One process, whose work looks at the fence whenever it is asked to."""
+
+    def __init__(self, *flags: str) -> None:
+        self.server = Server()
+        self.ends = Ends()
+        self.events = Events()
+        self.abandoned_calls = 1
+        self.abandoned_changes = 0
+        vitals = Vitals()
+        vitals.handle = self  # type: ignore[assignment]
+        argv = ["--cloud-provider=x", f"--leader-elect-resource-name={NAME}", *flags]
+        clients: Any = SimpleNamespace(lease=lambda _: SimpleNamespace(resource=self._resource))
+        given: Any = (self.events, vitals, self.ends)
+        self.election = Election(config.effective(options.parse(argv)), clients, *given)
+        self.asked = asyncio.Event()
+        self.may_begin: bool | None = None
+        self.task = asyncio.create_task(self.election.run(self.lead))
+
+    def _resource(self, _kind: object) -> Server:
+        return self.server
+
+    async def lead(self) -> None:
+        try:
+            while True:
+                await self.asked.wait()
+                self.asked.clear()
+                self.may_begin = allowed()
+        finally:
+            self.may_begin_at_its_end = allowed()
+
+    async def tries(self) -> bool | None:
+        """Whether something may be begun now."""
+        self.may_begin = None
+        self.asked.set()
+        for _ in range(5):
+            await asyncio.sleep(0)  # no time passes
+        return self.may_begin
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await advance(10)
+        assert self.task.done()
+
+
+@pytest_asyncio.fixture
+async def replica() -> AsyncIterator[Replica]:
+    made = Replica()
+    await settle()
+    yield made
+    await made.stop()
+
+
+async def test_each_renewal_puts_the_end_off(replica: Replica) -> None:
+    """By 95 % of the lease from the moment at which it began."""
+    assert replica.ends.at == {NAME: 14.25}
+    replica.server.fault = lambda verb: 1.5
+    await advance(3.4)
+    assert replica.ends.at == {NAME: 14.25}
+    await advance(0.2)
+    assert replica.ends.at == {NAME: 16.25}
+    await advance(60)
+    assert await replica.tries() is True
+
+
+@pytest.mark.parametrize(("stands_still_s", "may_begin"), [(14.2, True), (14.3, False)])
+async def test_nothing_is_begun_after_the_end(
+    replica: Replica, stands_still_s: float, may_begin: bool
+) -> None:
+    jump(stands_still_s)
+
+    assert await replica.tries() is may_begin
+
+
+@pytest.mark.parametrize("how", ["unreachable", "taken"])
+async def test_a_lost_lease_ends_everything_at_once(how: str) -> None:
+    replica = Replica()
+    await settle()
+    replica.abandoned_changes = 1
+    if how == "taken":
+        replica.server.hold("thief")
+        await advance(2)
+        ends = {"lost lease": 2 + 4.0}
+    else:
+        replica.server.fault = lambda verb: 60.0
+        await advance(10)
+        ends = {NAME: 14.25, "lost lease": 10 + 4}
+
+    assert not replica.may_begin_at_its_end
+    assert replica.events.abandoned
+    assert replica.task.result() == EXIT_LOST_LEASE
+    assert replica.ends.at == ends
+
+
+async def test_a_lease_that_was_given_back_ends_nobody() -> None:
+    replica = Replica()
+    await settle()
+
+    await replica.stop()
+
+    assert replica.may_begin_at_its_end
+    assert replica.server.spec.holder_identity == ""
+    assert replica.ends.at == {}
+
+
+@pytest.mark.parametrize("why", ["changes", "server"])
+async def test_a_lease_that_is_not_given_back_still_ends_the_process(why: str) -> None:
+    """A change in the cloud has not ended, or the API server does not answer."""
+    replica = Replica()
+    await advance(4)
+    if why == "changes":
+        replica.abandoned_changes = 1
+    else:
+        replica.server.fault = lambda verb: 60.0
+
+    await replica.stop()
+
+    assert replica.server.spec.holder_identity != ""
+    assert replica.ends.at == {NAME: 4 + 14.25}
+
+
+async def test_without_election_there_is_no_end() -> None:
+    replica = Replica("--leader-elect=false")
+    await settle()
+
+    jump(1e6)
+
+    assert await replica.tries() is True
+    assert replica.ends.at == {}
+    assert replica.server.calls == []
+    await replica.stop()

@@ -1,0 +1,235 @@
+"""Workers: one is lent for each that is held up, and goes when that one comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from ccm.base.metrics import REGISTRY
+from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.runtime import workers
+from ccm.runtime.workers import HELD_UP_S, MOST_LENT, Workers
+from ccm.testing.clock import advance, elapsed_s, settle
+
+pytestmark = pytest.mark.virtual_time
+
+
+class Crew:
+    """Workers of keys that take as long as the test says, and fail if it says so."""
+
+    def __init__(self, count: int = 1, /, **lasts: float) -> None:
+        self.workers = Workers("crew", queue="crew", take=self.take, count=count)
+        self.lasts = lasts
+        self.failing: set[str] = set()
+        self.began: list[tuple[str, float]] = []
+        self.hands: Counter[str] = Counter()
+        self.peak = 0
+
+    async def take(self, key: str) -> bool:
+        self.began.append((key, elapsed_s()))
+        self.hands[key] += 1
+        assert self.hands[key] == 1, f"{key} is in two hands"
+        self.peak = max(self.peak, self.hands.total())
+        try:
+            await asyncio.sleep(self.lasts.get(key, 0))
+        finally:
+            self.hands[key] -= 1
+        return key not in self.failing
+
+    def add(self, *keys: str) -> None:
+        for key in keys:
+            self.workers.queue.add(key)
+
+    async def hang(self, *keys: str) -> None:
+        """Let keys hold up their workers once, and forget that."""
+        for key in keys:
+            self.add(key)
+            await advance(self.lasts[key])
+        self.began.clear()
+
+    def since(self, when: float) -> dict[str, float]:
+        """When keys were begun for the last time, in seconds since then."""
+        return {key: began - when for key, began in self.began}
+
+    @contextlib.asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        async def run() -> None:
+            async with Group() as group:
+                self.workers.start(group)
+
+        task = spawn(run(), name="crew")
+        await settle()
+        try:
+            yield
+        finally:
+            await cancel_and_join(task)
+        assert task.cancelled()
+
+
+def lent() -> float | None:
+    return REGISTRY.get_sample_value("ccm_workers_lent", {"name": "crew"})
+
+
+async def test_a_worker_is_lent_for_as_long_as_another_is_held_up() -> None:
+    crew = Crew(slow=100.0, a=10.0, b=10.0)
+    async with crew.at_work():
+        crew.add("slow", "a", "b")
+        await advance(HELD_UP_S - 1)
+        assert (crew.since(0), lent()) == ({"slow": 0}, 0)
+        await advance(31)
+        assert crew.since(0) == {"slow": 0, "a": 30, "b": 40}
+        assert lent() == 1
+        await advance(40)
+        assert lent() == 0
+        crew.add("a", "b")
+        await advance(20)
+        assert crew.since(100) == {"slow": -100, "a": 0, "b": 10}
+
+
+async def test_each_is_replaced_when_it_has_lasted_as_long_as_the_first() -> None:
+    crew = Crew(2, one=100.0, two=100.0, a=100.0)
+    async with crew.at_work():
+        crew.add("one")
+        await advance(10)
+        crew.add("two", "a", "b")
+        await advance(80)
+        assert crew.since(0) == {"one": 0, "two": 10, "a": 30, "b": 40}
+
+
+async def test_a_key_that_hung_before_never_takes_the_last_free_worker() -> None:
+    crew = Crew(slow=100.0, a=10.0)
+    async with crew.at_work():
+        await crew.hang("slow")
+        crew.add("slow")
+        await advance(1)
+        crew.add("a")
+        await advance(1)
+        assert crew.since(100) == {"slow": 0, "a": 1}
+        assert lent() == 1
+
+
+async def test_a_key_that_hung_before_waits_where_no_worker_can_be_lent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "MOST_LENT", 1)
+    crew = Crew(one=100.0, two=100.0)
+    async with crew.at_work():
+        await crew.hang("one", "two")
+        crew.add("one", "two")
+        await advance(50)
+        crew.add("a")
+        await advance(50)
+        assert crew.since(200) == {"one": 0, "a": 50, "two": 100}
+
+
+async def test_one_of_several_free_workers_may_be_given_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "MOST_LENT", 0)
+    crew = Crew(2, one=100.0, two=100.0)
+    async with crew.at_work():
+        await crew.hang("one", "two")
+        crew.add("one", "two", "a")
+        await advance(100)
+        assert crew.since(200) == {"one": 0, "a": 0, "two": 100}
+
+
+async def test_a_key_is_trusted_again_when_it_was_dealt_with_quickly_and_well() -> None:
+    crew = Crew(slow=100.0)
+    queue = crew.workers.queue
+    async with crew.at_work():
+        await crew.hang("slow")
+        crew.lasts.clear()
+        crew.failing = {"slow"}
+        crew.add("slow")
+        await settle()
+        assert queue.is_apart("slow"), "what is refused at once may hang again"
+        crew.failing.clear()
+        crew.add("slow")
+        await settle()
+        assert not queue.is_apart("slow")
+
+
+async def test_no_more_workers_are_lent_than_may_be_and_that_is_said() -> None:
+    slow = {f"slow{number}": 10_000.0 for number in range(MOST_LENT + 5)}
+    crew = Crew(**slow)
+    with capture_logs() as lines:
+        async with crew.at_work():
+            crew.add(*slow)
+            await advance(2_000)
+            assert (crew.hands.total(), lent()) == (1 + MOST_LENT, MOST_LENT)
+            await advance(30_000)
+            assert (crew.peak, lent()) == (1 + MOST_LENT, 0)
+            crew.add("a")
+            await settle()
+            assert crew.since(32_000)["a"] == 0
+    told = [line["event"] for line in lines if line["log_level"] != "debug"]
+    assert told[0].startswith("objects hold up all workers that can be lent")
+    assert told[-1] == "workers can be lent again"
+
+
+async def test_nobody_is_lent_while_the_workers_are_being_stopped() -> None:
+    """A reconcile may take its time to clean up, and a timer may end meanwhile."""
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: faults.append(fault))
+    crew = Crew()
+
+    async def stubborn(_: str) -> bool:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await asyncio.sleep(10)
+        return True
+
+    crew.workers._take = stubborn
+    async with crew.at_work():
+        crew.add("a")
+        await advance(HELD_UP_S - 5)
+
+    assert elapsed_s() == HELD_UP_S + 5
+    assert faults == []
+
+
+ADDED = st.lists(
+    st.tuples(
+        st.integers(min_value=0, max_value=30),
+        st.sampled_from([0.0, 1.0, 29.0, 31.0, 500.0]),
+        st.booleans(),
+        st.floats(min_value=0, max_value=100),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(added=ADDED, count=st.integers(min_value=1, max_value=3))
+async def test_whatever_hangs_every_key_is_served_and_none_in_two_hands(
+    added: list[tuple[int, float, bool, float]], count: int
+) -> None:
+    crew = Crew(count)
+    asked_at: dict[str, float] = {}
+    async with crew.at_work():
+        for number, lasts, fails, pause in added:
+            key = str(number)
+            crew.lasts[key] = lasts
+            crew.failing = crew.failing | {key} if fails else crew.failing - {key}
+            asked_at[key] = elapsed_s()
+            crew.add(key)
+            await advance(pause)
+        await advance(60 * 500)
+        assert crew.hands.total() == 0
+        assert crew.peak <= count + MOST_LENT
+        for key, when in asked_at.items():
+            assert crew.since(when)[key] >= 0, "an addition was lost"
+        crew.began.clear()
+        crew.lasts = dict.fromkeys("abcdef", 1.0)
+        crew.add(*crew.lasts)
+        await advance(0)
+        assert len(crew.began) == count, "workers are as many as at the start"
