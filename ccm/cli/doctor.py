@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TextIO
+
+from ccm.cli import daemon_flags
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
@@ -72,15 +73,7 @@ class Wanted:
 
 def add(commands: Any) -> None:
     """Describe the subcommand to the command line's parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        NAME,
-        help=SUMMARY,
-        add_help=False,
-        # The words are the daemon's, whose syntax is not argparse's.
-        prefix_chars="\0",
-    )
-    parser.add_argument("words", nargs=argparse.REMAINDER)
-    parser.set_defaults(run=lambda options: run(options.words))
+    daemon_flags.add(commands, NAME, SUMMARY, run)
 
 
 def own_flags() -> Mapping[str, Flag]:
@@ -122,7 +115,7 @@ def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     out = sys.stdout if out is None else out
     try:
         if {"-h", "--help"} & set(words):
-            out.write(_help())
+            out.write(daemon_flags.explain(_INTRODUCTION, own_flags()))
             return EXIT_OK
         wanted = read(words)
     except UsageError as error:
@@ -138,38 +131,18 @@ def read(words: Sequence[str]) -> Wanted:
     Raises:
         UsageError: they cannot be used; every fault is named.
     """
-    from ccm.app.options import FLAGS, Options, argv, checks, config
-
-    own = own_flags()
-    parsed = argv.parse({**FLAGS, **own}, words)
-    given = {name: value for name, value in parsed.values.items() if name not in own}
-    chosen = {name: parsed.values.get(name, flag.default) for name, flag in own.items()}
-    faults = [f"{word!r} is no flag" for word in parsed.arguments]
-    faults += [
-        flag.fault(chosen[name], right)
-        for name, flag in own.items()
-        if (right := flag.wrong(chosen[name]))
-    ]
-    options = config.effective(Options.given(given))
-    # A missing provider is found by the examination, whose other checks are made all the same.
-    faults += checks.faults(replace(options, cloud_provider=options.cloud_provider or _UNSET))
-    if faults:
-        raise argv.UsageError(faults)
+    options, chosen = daemon_flags.read(
+        words,
+        own_flags(),
+        # A missing provider is found by the examination, whose other checks are made all the same.
+        complete=lambda given: replace(given, cloud_provider=given.cloud_provider or _UNSET),
+    )
     return Wanted(
         options=options,
         output=chosen["output"],
         limit_s=chosen["timeout"].total_seconds(),
         account=chosen["as"],
     )
-
-
-def _help() -> str:
-    from ccm.app.options import FLAGS, SECTIONS
-    from ccm.app.options.command import explain
-
-    own = own_flags()
-    every = {**own, **FLAGS}
-    return _INTRODUCTION + explain(every, (own["output"].section, *SECTIONS))
 
 
 async def answer(
@@ -195,7 +168,7 @@ async def answer(
     case = Case(
         options=wanted.options, environ=environ, account=wanted.account, limit_s=wanted.limit_s
     )
-    with logging_at(wanted.options.v):
+    with daemon_flags.logging_at(wanted.options.v):
         results = await _examine(case, wanted.output, out, watch)
     if wanted.output == "json":
         text = msgspec.json.format(msgspec.json.encode(finding.document(results)), indent=2)
@@ -293,16 +266,3 @@ def _show(result: Result, out: TextIO) -> None:
         console.print(verdict, style=_STYLES[result.finding.verdict.value], end="")
     out.writelines(f"{line}\n" for line in (first, *others))
     out.flush()
-
-
-@contextlib.contextmanager
-def logging_at(verbosity: int) -> Iterator[None]:
-    """Our findings say it all; the log is for those who ask for it by -v."""
-    from ccm.base import log
-
-    with open(os.devnull, "wb", buffering=0) as nowhere:
-        log.setup(verbosity=verbosity, stream=None if verbosity else nowhere)
-        try:
-            yield
-        finally:
-            log.setup()

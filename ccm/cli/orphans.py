@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
+
+from ccm.cli import daemon_flags
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
@@ -63,12 +64,7 @@ class Wanted:
 
 def add(commands: Any) -> None:
     """Describe the subcommand to the command line's parser."""
-    # The words are the daemon's, whose syntax is not argparse's.
-    parser: argparse.ArgumentParser = commands.add_parser(
-        NAME, help=SUMMARY, add_help=False, prefix_chars="\0"
-    )
-    parser.add_argument("words", nargs=argparse.REMAINDER)
-    parser.set_defaults(run=lambda options: run(options.words))
+    daemon_flags.add(commands, NAME, SUMMARY, run)
 
 
 def own_flags() -> Mapping[str, Flag]:
@@ -89,15 +85,14 @@ def own_flags() -> Mapping[str, Flag]:
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
     from ccm.app.options.argv import UsageError
-    from ccm.cli.doctor import logging_at
 
     out = sys.stdout if out is None else out
     try:
         if {"-h", "--help"} & set(words):
-            out.write(_help())
+            out.write(daemon_flags.explain(_INTRODUCTION, own_flags()))
             return EXIT_OK
         wanted = read(words)
-        with logging_at(wanted.options.v):
+        with daemon_flags.logging_at(wanted.options.v):
             asyncio.run(answer(wanted, out))
     except UsageError as error:
         sys.stderr.write(f"kube-ccm orphans: {error}\n")
@@ -114,24 +109,8 @@ def read(words: Sequence[str]) -> Wanted:
     Raises:
         UsageError: they cannot be used; every fault is named.
     """
-    from ccm.app.options import FLAGS, Options, argv, checks, config
-
-    own = own_flags()
-    parsed = argv.parse({**FLAGS, **own}, words)
-    given = {name: value for name, value in parsed.values.items() if name not in own}
-    options = config.effective(Options.given(given))
-    faults = [*(f"{word!r} is no flag" for word in parsed.arguments), *checks.faults(options)]
-    if faults:
-        raise argv.UsageError(faults)
-    return Wanted(options=options, delete=parsed.values.get("delete", ""))
-
-
-def _help() -> str:
-    from ccm.app.options import FLAGS, SECTIONS
-    from ccm.app.options.command import explain
-
-    own = own_flags()
-    return _INTRODUCTION + explain({**own, **FLAGS}, (own["delete"].section, *SECTIONS))
+    options, chosen = daemon_flags.read(words, own_flags())
+    return Wanted(options=options, delete=chosen["delete"])
 
 
 async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> None:

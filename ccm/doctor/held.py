@@ -23,7 +23,7 @@ async def deletions_held(case: Case) -> Finding:
         return ok("none is held back")
     except GarbledRecord as error:
         return fail(f"{where}: {error}", "mend it, or delete it: it is made anew")
-    if record.annotations.get(names.ANNOTATION_ALLOW_DELETION) == "true":
+    if record.allows_deletion:
         return warn(
             f"{where} allows deletions of any number, by its annotation "
             f"{names.ANNOTATION_ALLOW_DELETION}",

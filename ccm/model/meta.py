@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ccm.model import names
+
 EMPTY: Mapping[str, str] = {}
 
 
@@ -96,6 +98,11 @@ class KubeObject(Wire, frozen=True, kw_only=True):
     def annotations(self) -> Mapping[str, str]:
         """Annotations; empty when there are none."""
         return self.metadata.annotations or EMPTY
+
+    @property
+    def allows_deletion(self) -> bool:
+        """Whether a person annotated it so that a deletion held back is made after all."""
+        return self.annotations.get(names.ANNOTATION_ALLOW_DELETION) == "true"
 
     @property
     def finalizers(self) -> Sequence[str]:

@@ -21,7 +21,8 @@ TAINT_AUTOSCALER_DELETION = "ToBeDeletedByClusterAutoscaler"
 """On a node that the cluster autoscaler is about to remove; any value, any effect."""
 
 ANNOTATION_ALLOW_DELETION = "kube-ccm/allow-deletion"
-"""On a node: `true` = a person says that it may go although its cloud is in doubt. Ours."""
+"""On a node: `true` = a person says that it may go although its cloud is in doubt; on the
+ConfigMap with the record of deletions: load balancers and routes may, however many. Ours."""
 
 LABEL_EXCLUDE_BALANCERS = "node.kubernetes.io/exclude-from-external-load-balancers"
 """On a node that no load balancer shall send traffic to; any value but a Go false."""

@@ -19,7 +19,6 @@ import msgspec
 from ccm.base import clock, log, waiting
 from ccm.base.outage import Outage
 from ccm.kube import errors
-from ccm.model import names
 from ccm.model.configmap import ConfigMap
 from ccm.model.meta import ObjectMeta, ObjectReference, Wire
 from ccm.model.patches import same_object, same_version
@@ -141,10 +140,7 @@ class DeletionRecord:
 
         As it was when it was last looked at; `run` looks while anything is held.
         """
-        found = self._map
-        return (
-            found is not None and found.annotations.get(names.ANNOTATION_ALLOW_DELETION) == "true"
-        )
+        return self._map is not None and self._map.allows_deletion
 
     async def reserve(self, kind: str, *, limit: int, window_s: float) -> bool:
         """Take a slot for one deletion, and put it on record; False: there is none left.

@@ -175,7 +175,7 @@ def _held(node: Node, facts: Facts, rules: Rules) -> Reason | None:
         return Reason.UNCONFIRMED
     if not node.provider_id and is_uninitialized(node) and facts.evidence.lasted_s < NEW_DENIED_S:
         return Reason.NEW
-    if node.annotations.get(names.ANNOTATION_ALLOW_DELETION) == "true":
+    if node.allows_deletion:
         return None
     if not node.provider_id and not rules.ownership.is_explicit:
         if is_uninitialized(node):

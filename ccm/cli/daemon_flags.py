@@ -1,0 +1,79 @@
+"""What commands share that take the daemon's flags, in its own syntax, and a few of theirs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ccm.app.options import Options
+    from ccm.base.flags import Flag
+
+
+def add(commands: Any, name: str, summary: str, run: Callable[[Sequence[str]], int]) -> None:
+    """Describe a command to the command line's parser; it gets its words as they are."""
+    # The words are the daemon's, whose syntax is not argparse's.
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, add_help=False, prefix_chars="\0"
+    )
+    parser.add_argument("words", nargs=argparse.REMAINDER)
+    parser.set_defaults(run=lambda options: run(options.words))
+
+
+def read(
+    words: Sequence[str],
+    own: Mapping[str, Flag],
+    *,
+    complete: Callable[[Options], Options] = lambda options: options,
+) -> tuple[Options, Mapping[str, Any]]:
+    """Turn words into the daemon's settings and the values of the command's own flags.
+
+    Args:
+        words: what stands behind the command's name.
+        own: its own flags.
+        complete: puts in what the daemon would need and this command does not, before the
+            settings are checked; they are given as they were.
+
+    Raises:
+        UsageError: the words cannot be used; every fault is named.
+    """
+    from ccm.app.options import FLAGS, Options, argv, checks, config
+
+    parsed = argv.parse({**FLAGS, **own}, words)
+    given = {name: value for name, value in parsed.values.items() if name not in own}
+    chosen = {name: parsed.values.get(name, flag.default) for name, flag in own.items()}
+    faults = [f"{word!r} is no flag" for word in parsed.arguments]
+    faults += [
+        flag.fault(chosen[name], right)
+        for name, flag in own.items()
+        if (right := flag.wrong(chosen[name]))
+    ]
+    options = config.effective(Options.given(given))
+    faults += checks.faults(complete(options))
+    if faults:
+        raise argv.UsageError(faults)
+    return options, chosen
+
+
+def explain(introduction: str, own: Mapping[str, Flag]) -> str:
+    """The help of a command: its own flags first."""
+    from ccm.app.options import FLAGS, SECTIONS, command
+
+    sections = dict.fromkeys(flag.section for flag in own.values())
+    return introduction + command.explain({**own, **FLAGS}, (*sections, *SECTIONS))
+
+
+@contextlib.contextmanager
+def logging_at(verbosity: int) -> Iterator[None]:
+    """What a command says is all; the log is for those who ask for it by -v."""
+    from ccm.base import log
+
+    with open(os.devnull, "wb", buffering=0) as nowhere:
+        log.setup(verbosity=verbosity, stream=None if verbosity else nowhere)
+        try:
+            yield
+        finally:
+            log.setup()
