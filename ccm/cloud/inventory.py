@@ -133,7 +133,8 @@ class SharedInventory:
     def _worth_it(self, single_requests: int) -> bool:
         now = monotonic()
         last = self._index
-        if last is not None and not last.judged:
+        # One that is still young is only too old for a newer node, which says nothing of its worth.
+        if last is not None and not last.judged and now >= last.began + self._max_age_s:
             last.judged = True
             if last.hits < last.requests:
                 self._paused_until = now + PAUSE_S

@@ -224,6 +224,20 @@ async def test_a_listing_that_did_not_pay_off_pauses_bulk_listing() -> None:
     assert listings.fetched == 2
 
 
+async def test_nodes_that_come_during_a_wave_are_no_reason_to_pause() -> None:
+    """They are too new for the listing that another one read, and share the next one."""
+    listings = Listings(("early", "late"), requests=3)
+    inventory = shared(listings)
+    early, late = node("early"), node("late")
+    inventory.note(None, early)
+    assert await inventory.find(early, single_requests=9)
+    await advance(1)
+    inventory.note(None, late)
+
+    assert await inventory.find(late, single_requests=9)
+    assert listings.fetched == 2
+
+
 async def test_a_failed_listing_falls_back_and_pauses() -> None:
     listings = Listings()
     inventory = shared(listings)
