@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import random
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -270,7 +271,8 @@ class NodeEnvironment(Environment):
         events = self.recorder(names.COMPONENT_NODE_LIFECYCLE)
         ownership = Ownership(schemes=fake.cloud().provider_schemes)
         record = self.client("deletions").resource(CONFIG_MAPS)
-        slots = DeletionRecord(record, namespace="kube-system", owner="lease")
+        # Other tests on this server have slots too; a brake that counted theirs would hold ours.
+        slots = DeletionRecord(record, namespace="kube-system", owner=uuid.uuid4().hex)
         return NodeLifecycleController(
             nodes=self.informer,
             api=self.client("node-controller").resource(NODES),

@@ -338,7 +338,7 @@ async def test_a_young_node_is_kept_until_it_is_old_enough(env: NodeEnvironment)
 @pytest.mark.row("lifecycle-own-16")
 async def test_a_brake_keeps_the_nodes_that_are_too_many(env: NodeEnvironment) -> None:
     await not_ready(env, 3)
-    controller = env.lifecycle(cloud(exists=False), limit=2, period_s=0.05)
+    controller = env.lifecycle(cloud(exists=False), limit=2, period_s=0.5)
     async with env.running(controller):
         await eventually(lambda: len(env.informer.store) == 1)
         await advance(60)
