@@ -42,11 +42,14 @@ _WIPED = (
     "/api/v1/nodes",
     "/api/v1/persistentvolumes",
     "/api/v1/events",
+    "/api/v1/configmaps",
     "/apis/events.k8s.io/v1/events",
     "/apis/coordination.k8s.io/v1/leases",
 )
-# The real server's own: its identity, and the service that stands for it.
+# The real server's own: its identity, what it tells of itself, and the service that stands for it.
 _KEPT = (
+    "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+    "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-",
     "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/apiserver-",
     "/api/v1/namespaces/default/services/kubernetes",
 )

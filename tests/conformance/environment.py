@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import random
-import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -271,8 +270,7 @@ class NodeEnvironment(Environment):
         events = self.recorder(names.COMPONENT_NODE_LIFECYCLE)
         ownership = Ownership(schemes=fake.cloud().provider_schemes)
         record = self.client("deletions").resource(CONFIG_MAPS)
-        # Other tests on this server have slots too; a brake that counted theirs would hold ours.
-        slots = DeletionRecord(record, namespace="kube-system", owner=uuid.uuid4().hex)
+        slots = DeletionRecord(record, namespace="kube-system", owner="lease")
         return NodeLifecycleController(
             nodes=self.informer,
             api=self.client("node-controller").resource(NODES),
