@@ -34,6 +34,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Workers are forked when the tests are collected."""
+    from tests import workers
+
+    workers.fork_workers(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_getremotemodule() -> str:
+    """They have nothing to collect."""
+    from tests import workers
+
+    return workers.REMOTE
+
+
 def pytest_asyncio_loop_factories(
     item: pytest.Item,
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

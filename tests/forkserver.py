@@ -26,7 +26,7 @@ import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,11 @@ _LARGEST_ORDER = 200_000
 
 class Popen(subprocess.Popen[Any]):
     """`subprocess.Popen`, forked; it dies with the process that started it."""
+
+    @staticmethod
+    def server() -> socket.socket:
+        """The way to the server that forks it."""
+        return _server()
 
     def _execute_child(self, *given: Any) -> None:
         how = inspect.signature(subprocess.Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
@@ -52,7 +57,7 @@ class Popen(subprocess.Popen[Any]):
         streams = [how["p2cread"], how["c2pwrite"], how["errwrite"]]
         own = [stream if stream >= 0 else number for number, stream in enumerate(streams)]
         self._told, telling = os.pipe()
-        socket.send_fds(_server(), [json.dumps(order).encode()], [*own, telling])
+        socket.send_fds(self.server(), [json.dumps(order).encode()], [*own, telling])
         os.close(telling)
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(how[end] for end in pipes))  # type: ignore[attr-defined]
@@ -112,12 +117,15 @@ def run(command: Sequence[str], *, timeout: float, **how: Any) -> subprocess.Com
 
 @functools.cache
 def _server() -> socket.socket:
-    """The way to this process's server, which ends when we do."""
+    """The way to this process's server."""
+    return started([sys.executable, "-m", "tests.forkserver"], cwd=_ROOT)
+
+
+def started(command: Sequence[str], *words: str, **how: Any) -> socket.socket:
+    """The way to a new server, which ends when we do; it is told its own end first."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", "tests.forkserver", str(theirs.fileno())]
-    server = subprocess.Popen(
-        command, cwd=_ROOT, pass_fds=[theirs.fileno()], start_new_session=True
-    )
+    command = [*command, str(theirs.fileno()), *words]
+    server = subprocess.Popen(command, pass_fds=[theirs.fileno()], start_new_session=True, **how)
     theirs.close()
 
     @atexit.register
@@ -138,8 +146,8 @@ def _import_everything() -> None:
                 importlib.import_module(module.name)
 
 
-def _next_child(orders: socket.socket) -> dict[str, Any]:
-    """Serve; returns in each child, with its order."""
+def next_child(orders: socket.socket, take: Callable[[Sequence[int]], None]) -> dict[str, Any]:
+    """Serve; returns in each child, with its order, after it took its standard streams."""
     ended, wakeup = os.pipe()
     for end in (ended, wakeup):
         os.set_blocking(end, False)
@@ -160,7 +168,7 @@ def _next_child(orders: socket.socket) -> dict[str, Any]:
             if pid == 0:
                 if dies_with_us is not None:
                     dies_with_us()
-                _take(streams[:3])
+                take(streams[:3])
                 return dict(json.loads(text))
             children[pid] = streams[3]
             os.write(streams[3], f"{pid:16}".encode())
@@ -177,12 +185,18 @@ def _tell_ends(children: dict[int, int]) -> None:
         os.close(children.pop(pid))
 
 
-def _take(streams: Sequence[int]) -> None:
-    """Make these the standard streams, and close all else."""
+def set_streams(streams: Sequence[int]) -> None:
+    """Make these the standard streams, and forget the server's signals."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
+        os.close(stream)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _take(streams: Sequence[int]) -> None:
+    """Make these the standard streams, and close all else."""
+    set_streams(streams)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
 
 
@@ -203,6 +217,6 @@ if __name__ == "__main__":
     channel = socket.socket(fileno=int(sys.argv[1]))
     _import_everything()
     gc.freeze()
-    order = _next_child(channel)
+    order = next_child(channel, _take)
     channel.detach()  # closed already
     _become(order)

@@ -26,6 +26,7 @@ from ccm.base.tasks import Group
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, Inventory
 from ccm.cloud.inventory import SharedInventory
+from ccm.cloud.ownership import Ownership
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import CONFIG_MAPS, NODES
 from ccm.model import Node
@@ -99,9 +100,12 @@ class Controllers:
             CloudError: it does not answer, or knows none of the nodes that the old one knows.
         """
         nodes = self._nodes.store.list() if self._nodes is not None else []
-        await answers(cloud, next(iter(nodes), None))
+        own_nodes = self._options.own_nodes
+        ownership = Ownership.of(cloud.provider_schemes, own_nodes)
+        ours = (node for node in nodes if not ownership.is_foreign(node))
+        await answers(cloud, next(ours, None))
         if self._handle is not None:
-            await knows_nodes(cloud, self._handle, nodes)
+            await knows_nodes(cloud, self._handle, nodes, own_nodes=own_nodes)
         self._introduce(cloud)
 
     def retry_now(self) -> None:

@@ -86,7 +86,7 @@ def _read_cluster(options: Options, environ: Mapping[str, str]) -> kube_config.C
 
 async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) -> int:
     """Run the daemon until it is told to stop, or its HTTPS server fails; the exit code."""
-    logger = log.logger("daemon")
+    logger, fault = log.logger("daemon"), None
     with stopping.signals() as stop:
         work = spawn(daemon.run(), name="daemon")
         told = spawn(stop.wait(), name="stop-signal")
@@ -105,12 +105,19 @@ async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) ->
                     last_resort=daemon.last_resort,
                 )
             return work.result() if work.done() else stopping.EXIT_OK
+        except BaseException as error:
+            fault = error
+            raise
         finally:
             await cancel_and_join(told, work)
             await cancel_and_join(flushing)
-            daemon.let_go(stopping.EXIT_OK if stop.is_set() else stopping.EXIT_LOST_LEASE)
-            if stop.is_set() and not work.cancelled() and work.exception() is not None:
-                logger.error("shutdown failed", exc_info=work.exception())
+            if stop.is_set() and not work.cancelled():
+                fault = work.exception()
+            if fault is not None and (stop.is_set() or daemon.abandoned_calls):
+                # What hangs may keep it from those who would say it otherwise.
+                logger.error("the daemon failed", exc_info=fault)
+            code = stopping.EXIT_LOST_LEASE if fault is None else stopping.EXIT_DEFECT
+            daemon.let_go(stopping.EXIT_OK if stop.is_set() else code)
             logger.info("stopped", **metrics.summary())
 
 
@@ -159,12 +166,16 @@ class Daemon:
             finally:
                 await self._holder.close()
 
+    @property
+    def abandoned_calls(self) -> int:
+        """How many calls to the cloud do not end."""
+        return self.vitals.handle.abandoned_calls if self.vitals.handle is not None else 0
+
     def let_go(self, code: int) -> None:
         """All work has ended; what a provider does not end will not hold up our end."""
-        left = self.vitals.handle.abandoned_calls if self.vitals.handle is not None else 0
-        if left:
+        if left := self.abandoned_calls:
             log.logger("daemon").warning("cloud calls do not end, leaving without them", calls=left)
-            ending = threading.Timer(LEAVE_S, os._exit, (code,))
+            ending = threading.Timer(LEAVE_S, _leave, (code,))
             ending.daemon = True
             ending.start()
         else:
@@ -204,6 +215,11 @@ class Daemon:
 
     def _reloader(self, *sources: reload.Source) -> reload.Reloader:
         return reload.Reloader(sources, self._election.tell, since=self._since)
+
+
+def _leave(code: int) -> None:
+    log.flush()
+    os._exit(code)
 
 
 async def _beside(follow: Coroutine[Any, Any, None], serve: Coroutine[Any, Any, int]) -> int:

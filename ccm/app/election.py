@@ -16,6 +16,7 @@ from ccm.app.clients import Clients
 from ccm.app.events import HURRIED_FLUSH_S, Events
 from ccm.app.options import Options, migration
 from ccm.app.options.documents import DocumentError
+from ccm.app.options.election import GUARDED
 from ccm.app.provider import Misconfigured
 from ccm.app.serving.vitals import Vitals
 from ccm.app.stopping import EXIT_LOST_LEASE, EXIT_OK
@@ -27,10 +28,6 @@ from ccm.kube.lock import LeaderElectionConfig, new_identity
 from ccm.kube.resources import LEASES
 from ccm.model.meta import ObjectReference
 from ccm.model.names import COMPONENT_MANAGER
-
-GUARDED = 0.95
-"""Part of a lease that we count on. The rest is for clocks that do not run alike, and for what is
-on its way."""
 
 LAST_MOMENT = 0.8
 """Part of the time between the loss of the lease and its end after which all has to be over."""

@@ -34,7 +34,7 @@ from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimpleme
 from ccm.cloud.fields import ConfigError
 from ccm.cloud.interface import Cloud, InstancesV2, Inventory
 from ccm.cloud.lookup import InstanceLookup
-from ccm.cloud.provider_id import is_foreign
+from ccm.cloud.ownership import Ownership
 from ccm.cloud.registry import Opener
 from ccm.model import Node
 from ccm.model.names import STATUS_TRUE
@@ -234,7 +234,9 @@ async def answers(cloud: Cloud, node: Node | None) -> None:
             await handle.call(InstancesV2.instance_exists, node)
 
 
-async def knows_nodes(new: Cloud, old: Handle, nodes: Sequence[Node]) -> None:
+async def knows_nodes(
+    new: Cloud, old: Handle, nodes: Sequence[Node], *, own_nodes: str = ""
+) -> None:
     """Refuse a provider that knows none of the nodes that the one in use knows.
 
     Some nodes are asked about. Where the one in use cannot say, as with credentials that have
@@ -243,14 +245,17 @@ async def knows_nodes(new: Cloud, old: Handle, nodes: Sequence[Node]) -> None:
     Raises:
         CloudError: the new provider does not know the nodes, or does not answer.
     """
-    ours = [node for node in nodes if node.provider_id]
-    ours = [node for node in ours if not is_foreign(node.provider_id, old.cloud.provider_schemes)]
+    before = Ownership.of(old.cloud.provider_schemes, own_nodes)
+    after = Ownership.of(new.provider_schemes, own_nodes)
+    ours = [node for node in nodes if node.provider_id or node.uid in old.confirmed]
+    ours = [node for node in ours if not before.is_foreign(node)]
     # Those that are ready have an instance, whatever a cloud says.
     asked = sorted(random.sample(ours, len(ours)), key=lambda node: not _is_ready(node))[:SAMPLE]
     asked_new, asked_old = InstanceLookup(Handle(new)), InstanceLookup(old)
     with suppress(Unimplemented):
         for node in asked:
-            if (await asked_new.state(node)).exists:
+            # No cloud is asked about a node of another one; it does not know that either.
+            if not after.is_foreign(node) and (await asked_new.state(node)).exists:
                 return
         for node in asked:
             if await _is_known(asked_old, node):

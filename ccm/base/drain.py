@@ -13,8 +13,6 @@ drain both do nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
 from ccm.base import waiting
@@ -97,50 +95,60 @@ _DRAIN: ContextVar[Drain | None] = ContextVar("drain", default=None)
 _UNIT: ContextVar[_Unit | None] = ContextVar("unit", default=None)
 
 
-@asynccontextmanager
-async def unit() -> AsyncIterator[None]:
+class unit:  # noqa: N801 - reads like a function; no generator, as it is around each reconcile
     """A piece of work; once a drain has begun, it waits at its door until it is cancelled."""
-    drain = _DRAIN.get()
-    if drain is None:
-        yield
-        return
-    if drain.begun:
-        await _never()
-    work = _Unit(drain)
-    token = _UNIT.set(work)
-    try:
-        yield
-    finally:
-        _UNIT.reset(token)
-        work.end()
+
+    __slots__ = ("_token", "_work")
+
+    async def __aenter__(self) -> None:
+        self._work: _Unit | None = None
+        drain = _DRAIN.get()
+        if drain is None:
+            return
+        if drain.begun:
+            await _never()
+        self._work = _Unit(drain)
+        self._token = _UNIT.set(self._work)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._work is not None:
+            _UNIT.reset(self._token)
+            self._work.end()
 
 
-@asynccontextmanager
-async def change(*, long: bool = False) -> AsyncIterator[None]:
+class change:  # noqa: N801 - as `unit`; it is around each request
     """A change of the world. Where it may not be begun any more, it waits to be cancelled.
 
     Args:
         long: it may take minutes, so that not even a unit that has changed something may
             begin it once a drain has begun.
     """
-    drain = _DRAIN.get()
-    if drain is None:
-        yield
-        return
-    work = _UNIT.get()
-    own = work is None or not work.is_open
-    if own or work is None:
-        work = _Unit(drain)
-    if drain.begun and (long or not work.changed):
-        work.give_up()
-        await _never()
-    work.begin_change()
-    try:
-        yield
-    finally:
-        work.end_change()
-        if own:
-            work.end()
+
+    __slots__ = ("_is_own", "_long", "_work")
+
+    def __init__(self, *, long: bool = False) -> None:
+        self._long = long
+
+    async def __aenter__(self) -> None:
+        self._work: _Unit | None = None
+        drain = _DRAIN.get()
+        if drain is None:
+            return
+        work = _UNIT.get()
+        self._is_own = work is None or not work.is_open
+        if self._is_own or work is None:
+            work = _Unit(drain)
+        if drain.begun and (self._long or not work.changed):
+            work.give_up()
+            await _never()
+        work.begin_change()
+        self._work = work
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._work is not None:
+            self._work.end_change()
+            if self._is_own:
+                self._work.end()
 
 
 async def _never() -> None:

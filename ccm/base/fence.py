@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from contextvars import ContextVar
+from types import TracebackType
 
 from ccm.base import clock
 
@@ -84,21 +83,36 @@ def check() -> None:
         fence.check()
 
 
-@asynccontextmanager
-async def limit() -> AsyncIterator[None]:
-    """What is begun inside ends when the lease does, renewals on the way counted in.
+class limit:  # noqa: N801 - used as `asyncio.timeout` is
+    """What is begun inside ends in time, and when the lease does, renewals on the way counted in.
+
+    Entering raises `Lapsed` where it must not be begun.
+
+    Args:
+        seconds: its time; None = as long as the lease.
 
     Raises:
-        Lapsed: it must not be begun.
-        TimeoutError: the lease ended meanwhile.
+        TimeoutError: its time was up, or the lease ended meanwhile.
     """
-    fence = _FENCE.get()
-    if fence is None:
-        yield
-        return
-    async with asyncio.timeout(None) as limit:
-        fence.begin(limit)
-        try:
-            yield
-        finally:
-            fence.ended(limit)
+
+    __slots__ = ("_fence", "_timeout")
+
+    # Neither a generator nor a second timeout: this is around each request.
+    def __init__(self, seconds: float | None = None) -> None:
+        self._fence = _FENCE.get()
+        self._timeout = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        if self._fence is not None:
+            self._fence.begin(self._timeout)
+        await self._timeout.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._fence is not None:
+            self._fence.ended(self._timeout)
+        await self._timeout.__aexit__(kind, error, trace)

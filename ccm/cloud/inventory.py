@@ -30,6 +30,10 @@ PATIENCE_S = 60.0
 """Longest wait for a listing; after it a node is asked for on its own, so that one hanging
 listing holds nobody up for longer than one hanging call would."""
 
+PACE_S = 1.0
+"""Shortest time between the beginnings of two listings: new nodes come one after the other, and
+each that comes meanwhile shares the next one, which reads all instances again."""
+
 PAUSE_S = 60.0
 """How long bulk listing rests after a listing that failed or did not pay off."""
 
@@ -114,21 +118,30 @@ class SharedInventory:
     async def _usable(self, since: float, single_requests: int) -> _Index | None:
         if self._index is not None and self._is_fresh(self._index.began, since):
             return self._index
-        if self._is_outdated:
-            return None
-        if self._flight is None:
-            if since == math.inf or not self._worth_it(single_requests):
-                return None
-            self._began = monotonic()
-            self._flight = spawn(self._refresh(self._began), name="inventory-listing")
-        if not self._is_fresh(self._began, since):
+        if since == math.inf:
             return None
         try:
             async with asyncio.timeout(PATIENCE_S):
-                # Shielded: one waiter's end must not take the listing from the others.
-                return await asyncio.shield(self._flight)
+                return await self._awaited(since, single_requests)
         except TimeoutError:
             return None
+
+    async def _awaited(self, since: float, single_requests: int) -> _Index | None:
+        while not self._is_outdated:
+            serves = self._flight is not None and self._is_fresh(self._began, since)
+            # Many who came while one was under way share the next one, unless that takes long.
+            is_slow = self._flight is not None and monotonic() >= self._began + PACE_S
+            if not serves and (is_slow or not self._worth_it(single_requests)):
+                return None
+            if self._flight is None:
+                self._began = math.inf
+                self._flight = spawn(self._refresh(), name="inventory-listing")
+                serves = True
+            # Shielded: one waiter's end must not take the listing from the others.
+            index = await asyncio.shield(self._flight)
+            if serves or index is None:
+                return index
+        return None
 
     def _worth_it(self, single_requests: int) -> bool:
         now = monotonic()
@@ -143,8 +156,11 @@ class SharedInventory:
         expected = last.requests if last else math.ceil(self._population() / PAGE_GUESS)
         return single_requests > max(1, expected)
 
-    async def _refresh(self, began: float) -> _Index | None:
+    async def _refresh(self) -> _Index | None:
         try:
+            if self._index is not None:
+                await asyncio.sleep(self._index.began + PACE_S - monotonic())
+            began = self._began = monotonic()
             listing = await self._fetch()
         except CloudError as error:
             if self._is_outdated:

@@ -56,6 +56,9 @@ _SLOW_TURN_S = 0.05
 
 _UNLIMITED = contextlib.nullcontext()
 
+_WAITS = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S)
+"""Without a limit of the whole, which is ours: a second one would cost at each request."""
+
 _TROUBLE = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
 
@@ -67,11 +70,12 @@ class _Call:
     url: URL
     headers: Mapping[str, str]
     body: bytes | None
-    timeout: aiohttp.ClientTimeout
+    timeout_s: float
     limiter: Limiter
     retry: bool = True
     urgent: bool = False
     streamed: bool = False
+    waits: aiohttp.ClientTimeout = _WAITS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,7 +164,7 @@ class Transport:
             url=self._url(path, query),
             headers=headers,
             body=body,
-            timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S),
+            timeout_s=timeout_s,
             limiter=limiter or Unlimited(),
             retry=retry,
             urgent=urgent,
@@ -190,11 +194,10 @@ class Transport:
             url=self._url(path, query),
             headers=self._headers(user_agent, "identity"),
             body=None,
-            timeout=aiohttp.ClientTimeout(
-                total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_timeout_s
-            ),
+            timeout_s=WATCH_START_TIMEOUT_S,
             limiter=limiter or Unlimited(),
             streamed=True,
+            waits=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_timeout_s),
         )
         answer = await self._run(call)
         assert answer.response is not None
@@ -286,7 +289,7 @@ class Transport:
             call.url,
             data=call.body,
             headers=headers,
-            timeout=call.timeout,
+            timeout=call.waits,
             allow_redirects=False,
             server_hostname=self.config.tls.server_name or None,
         )
@@ -360,11 +363,9 @@ class Transport:
 
 
 def _limit(call: _Call) -> AbstractAsyncContextManager[object]:
-    """The limit of one attempt beside its own: what changes something ends with our lease."""
-    if call.streamed:
-        return asyncio.timeout(WATCH_START_TIMEOUT_S)
+    """The limit of one attempt: what changes something ends with our lease too."""
     free = call.urgent or call.method == "GET"
-    return _UNLIMITED if free else fence.limit()
+    return asyncio.timeout(call.timeout_s) if free else fence.limit(call.timeout_s)
 
 
 def answer_delay(status: int, headers: Mapping[str, str]) -> float | None:

@@ -42,13 +42,16 @@ class Result:
         after_s: come back in that many seconds, or a little later: many may be told the same;
             None = only when something changes.
         back_off: come back as after a failure, but without reporting one.
+        idle: there was nothing to do, so that it ended quickly proves nothing.
     """
 
     after_s: float | None = None
     back_off: bool = False
+    idle: bool = False
 
 
 DONE = Result()
+IDLE = Result(idle=True)
 NOT_YET = Result(back_off=True)
 
 Reconcile = Callable[[str], Awaitable[Result]]
@@ -220,7 +223,7 @@ class Controller:
             await asyncio.sleep(jittered(each.period_s, each.jitter, self._rng))
 
     async def _take(self, key: str) -> bool:
-        """One reconcile, as one unit of work and of the log; whether it ended without an error."""
+        """One reconcile, as one unit of work and of the log; whether it did all it had to."""
         reconcile_id = f"{self._ids.getrandbits(48):012x}"
         async with drain.unit():
             with log.bound(controller=self._name, key=key, reconcile_id=reconcile_id):
@@ -230,7 +233,7 @@ class Controller:
                     self._failed(key, error)
                     return False
                 self._succeeded(key, result)
-                return True
+                return not result.idle
 
     def _succeeded(self, key: str, result: Result) -> None:
         now = clock.monotonic()

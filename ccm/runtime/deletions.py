@@ -91,7 +91,7 @@ class _Request:
     kind: str
     limit: int
     window_s: float
-    granted: bool | None = None
+    slot: str = ""
     error: Exception | None = None
 
 
@@ -119,6 +119,7 @@ class DeletionRecord:
         self._log = log.logger("deletions")
         self._map: ConfigMap | None = None
         self._is_read = False
+        self._looked_at = -math.inf
         self._moments: dict[str, _Moments] = {}
         self._windows: dict[str, float] = {}
         self._held: dict[str, Callable[[], Sequence[Held]]] = {}
@@ -138,12 +139,14 @@ class DeletionRecord:
     def is_allowed(self) -> bool:
         """Whether a person allows what is held back: by the annotation, on the ConfigMap.
 
-        As it was when it was last looked at; `run` looks while anything is held.
+        As it was a moment ago: `run` looks while anything is held. What was allowed once may not
+        be any more when the next disaster comes.
         """
-        return self._map is not None and self._map.allows_deletion
+        is_fresh = _now() - self._looked_at < 2 * LOOK_S
+        return is_fresh and self._map is not None and self._map.allows_deletion
 
-    async def reserve(self, kind: str, *, limit: int, window_s: float) -> bool:
-        """Take a slot for one deletion, and put it on record; False: there is none left.
+    async def reserve(self, kind: str, *, limit: int, window_s: float) -> str:
+        """Take a slot for one deletion, and put it on record; empty: there is none left.
 
         Those who ask meanwhile share the next write.
 
@@ -167,14 +170,14 @@ class DeletionRecord:
                 self._asked.remove(request)
         if request.error is not None:
             raise request.error.with_traceback(None)
-        return bool(request.granted)
+        return request.slot
 
-    def give_back(self, kind: str) -> None:
-        """The deletion that was reserved last was refused: it counts no more."""
-        moments = self._moments.get(kind)
-        if moments:
+    def give_back(self, kind: str, slot: str) -> None:
+        """The deletion for which that was reserved was refused: it counts no more."""
+        moments = self._moments.get(kind, {})
+        if slot in moments:
             # Kept, so that reading the record does not bring it back.
-            moments[max(moments, key=lambda text: moments[text])] = -math.inf
+            moments[slot] = -math.inf
             self.changed()
 
     def show(self, kind: str, held: Callable[[], Sequence[Held]]) -> None:
@@ -200,8 +203,9 @@ class DeletionRecord:
         while True:
             if not any(held() for held in self._held.values()):
                 await self._changed.wait()
-            elif not await waiting.wait_for(self._changed, LOOK_S):
-                self._is_read = False
+            else:
+                await waiting.wait_for(self._changed, LOOK_S)
+                self._is_read &= _now() - self._looked_at < LOOK_S
             self._changed.clear()
             try:
                 async with self._lock:
@@ -234,8 +238,8 @@ class DeletionRecord:
         for attempt in range(1, _ATTEMPTS + 1):
             if not self._is_read:
                 await self._read()
-            moments, granted = self._granted(asked)
-            if granted or not asked:
+            moments, slots = self._granted(asked)
+            if slots or not asked:
                 try:
                     await self._send(self._texts(moments))
                 except (errors.Conflict, errors.NotFound):
@@ -244,7 +248,7 @@ class DeletionRecord:
                     continue
                 self._remember(moments)
             for request in asked:
-                request.granted = request in granted
+                request.slot = slots.get(request, "")
             return
 
     async def _read(self) -> None:
@@ -259,11 +263,13 @@ class DeletionRecord:
                 age = wall - _parsed(self._where(key, _DELETIONS), moment)
                 # A time in the future was written before a clock was set back: it counts as now.
                 known.setdefault(moment, now - max(age.total_seconds(), 0.0))
-        self._is_read = True
+        self._is_read, self._looked_at = True, _now()
 
-    def _granted(self, asked: Sequence[_Request]) -> tuple[dict[str, _Moments], list[_Request]]:
-        """What the record will hold, and who gets a slot."""
-        now, wall, granted = _now(), clock.now(), list[_Request]()
+    def _granted(
+        self, asked: Sequence[_Request]
+    ) -> tuple[dict[str, _Moments], dict[_Request, str]]:
+        """What the record will hold, and who gets which slot."""
+        now, wall, slots = _now(), clock.now(), dict[_Request, str]()
         self._windows |= {request.kind: request.window_s for request in asked}
         moments = {
             kind: {
@@ -276,9 +282,9 @@ class DeletionRecord:
         for request in asked:
             taken = moments[request.kind]
             if len(taken) < request.limit:
-                taken[_unused(wall, taken)] = now
-                granted.append(request)
-        return moments, granted
+                slots[request] = slot = _unused(wall, taken | self._moments.get(request.kind, {}))
+                taken[slot] = now
+        return moments, slots
 
     def _texts(self, moments: Mapping[str, _Moments]) -> dict[str, str | None]:
         """What shall be on record, by key; None: nothing."""
@@ -309,7 +315,7 @@ class DeletionRecord:
         else:
             patch = {"metadata": same_object(found) | same_version(found), "data": news}
             self._map = await self._maps.patch_merge(NAME, patch, namespace=self._namespace)
-        self._is_read = True
+        self._is_read, self._looked_at = True, _now()
 
     def _remember(self, written: Mapping[str, _Moments]) -> None:
         """What was too old is off the record; what was given back meanwhile stays so."""

@@ -49,18 +49,21 @@ class MassGuard:
         if self.in_doubt:
             self._until = max(self._until, now + DOUBT_S)
 
-    def wait_s(self, doomed: int, settled: int, now: float) -> float:
+    def wait_s(
+        self, doomed: int, settled: int, now: float, *, is_many: bool | None = None
+    ) -> float:
         """Seconds until the next look at it; 0 = what is doomed may be deleted.
 
         Args:
             doomed: of what was settled, what has no owner, though nobody saw it deleted.
             settled: all that was settled, this included.
             now: monotonic seconds.
+            is_many: whether they are; None: as their numbers say.
         """
         if self._allowed():
             self.in_doubt = False
             return 0.0
-        if is_mass(doomed, settled):
+        if is_mass(doomed, settled) if is_many is None else is_many:
             self.in_doubt = True
             self._until = now + DOUBT_S
         elif now >= self._until:

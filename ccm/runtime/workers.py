@@ -39,7 +39,7 @@ class Workers:
     Args:
         name: in logs and task names.
         queue: name of the queue.
-        take: one reconcile; whether it ended without an error. It lets none through.
+        take: one reconcile; whether it did something, without an error. It lets none through.
         count: how many keys are in work at once, apart from those that hold up a worker.
     """
 
@@ -110,7 +110,8 @@ class Workers:
                 self._used_up.is_over()
             took_long = loop.time() - began >= HELD_UP_S
             if took_long or went_well:
-                # A quick failure proves nothing: a call that was given up is refused at once.
+                # A quick failure proves nothing, as a call that was given up is refused at once;
+                # nor does a look that found nothing to do.
                 self.queue.set_apart(key, took_long)
             self.queue.done(key)
 

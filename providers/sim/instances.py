@@ -6,6 +6,7 @@ deleted instance for a while, as `deleted`; that is an absence here.
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ccm import cloud
@@ -119,14 +120,15 @@ def _metadata(server: client.Server) -> cloud.InstanceMetadata:
 
 def _addresses(server: client.Server) -> tuple[cloud.NodeAddress, ...]:
     """In the cloud's order, each once."""
-    known = (
+    known = [
         (ADDRESS_TYPES[address.kind], address.value)
         for address in server.addresses
         if address.kind in ADDRESS_TYPES
-    )
-    return tuple(cloud.address(kind, value) for kind, value in dict.fromkeys(known))
+    ]
+    return tuple([cloud.address(kind, value) for kind, value in dict.fromkeys(known)])
 
 
+@functools.lru_cache  # a listing names few types, zones and regions, and each many times
 def _label_value(text: str) -> str:
     """The text as Kubernetes accepts it in a label; usually unchanged."""
     if _LABEL_VALUE.fullmatch(text):

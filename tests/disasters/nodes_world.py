@@ -25,7 +25,7 @@ from ccm.testing.builders import CREATED, uninitialized_taint
 from ccm.testing.builders import node as build
 from ccm.testing.clock import VirtualTimeLoop, advance
 from ccm.testing.fakes import FakeCloud
-from tests.unit.controllers.cluster import Cluster, moved
+from tests.unit.controllers.cluster import Cluster, missing, moved
 from tests.unit.runtime.configmap import Api
 
 MINUTE_S = 60.0
@@ -60,22 +60,32 @@ class Vms(FakeCloud):
 
 
 class ApiServer(Cluster):
-    """Deletes for good, and only what has the UID."""
+    """Deletes for good, and only what has the UID; while it `lags`, its watch is silent."""
 
     def __init__(self, deleting: Callable[[str], None]) -> None:
         super().__init__()
         self._deleting = deleting
+        self.lags = False
 
     async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
         self.requests.append("DELETE")
         refusal = self.refuse()
         if refusal is not None:
             raise refusal
+        if name in self.deleted and self.lags:
+            raise missing()
         if self[name].uid != uid:
             raise moved()
         self._deleting(name)
         self.deleted.append(name)
-        self.drop(name)
+        if not self.lags:
+            self.drop(name)
+
+    def catch_up(self) -> None:
+        """The cache hears of all deletions."""
+        self.lags = False
+        for name in self.deleted:
+            self.drop(name)
 
 
 @dataclass
@@ -204,7 +214,7 @@ class World:
         start, awaited = clock.monotonic(), {*those}
         while awaited & self.left and clock.monotonic() - start < within_s:
             await advance(1.0)
-        assert awaited & self.left == set()
+        assert awaited & self.left == set(), self.held
         assert self.harmed == []
         await advance(15.0)  # so that what is held is on record
         assert awaited & self.held.keys() == set()

@@ -169,6 +169,27 @@ async def test_etcd_is_restored_from_a_snapshot_and_a_person_says_so() -> None:
         assert held_back(api.map, "lease") == {}
 
 
+async def test_what_was_allowed_once_is_not_allowed_in_the_next_disaster() -> None:
+    """A person allows the removal and takes the annotation away again. A day later the API server
+    lists no Services: that was not meant."""
+    api = Api()
+    async with record(api) as made, shops(of=made) as world:
+        lost = lose(world, *SHOPS[:5])
+        await world.pass_time(60)
+        api.annotate(names.ANNOTATION_ALLOW_DELETION, "true")
+        await world.pass_time(180)
+        assert len(world.balancers.held) == 4
+        api.annotate(names.ANNOTATION_ALLOW_DELETION, "false")
+        bring_back(world, lost)
+        await world.pass_time(24 * HOUR)
+        assert len(world.balancers.held) == len(SHOPS)
+
+        lose(world, *SHOPS)
+        await world.pass_time(HOUR)
+        assert len(world.balancers.held) == len(SHOPS)
+        assert held_back(api.map, "lease")["Service"].count == len(SHOPS)
+
+
 @pytest.mark.parametrize("how", ["deleted", "no longer of that type", "few"])
 async def test_services_that_go_for_good_reason_lose_their_balancers_at_once(how: str) -> None:
     """A namespace is deleted, a platform moves to Ingress, a few vanish: none of that is held."""
@@ -186,6 +207,64 @@ async def test_services_that_go_for_good_reason_lose_their_balancers_at_once(how
 
         assert len(world.balancers.held) == len(SHOPS) - len(going)
         assert held("Service") == 0
+
+
+@RECKLESS
+async def test_an_api_server_lists_no_nodes_and_balancers_keep_their_members(
+    reckless: bool,
+) -> None:
+    """A list without nodes takes the members of no balancer, not even those of Services that are
+    changed; other nodes are members when there are some. What is seen to be deleted goes."""
+    async with shops(allow_mass_deletion=reckless) as world:
+        world.remove_node("a", seen=False)
+        await world.pass_time(HOUR)
+        assert set(members(world)) == ({()} if reckless else {("a",)})
+        if reckless:
+            return
+        assert world.reasons() == ["DeletionHeld"]
+        world.change("shop-1", externalTrafficPolicy="Local")
+        await world.pass_time(60)
+        assert set(members(world)) == {("a",)}
+
+        world.node("b")
+        await world.pass_time(300)
+        assert set(members(world)) == {("b",)}
+        world.remove_node("b")
+        await world.pass_time(60)
+        assert set(members(world)) == {()}
+
+
+async def test_half_of_the_nodes_are_missing_and_are_believed_to_be_after_half_an_hour() -> None:
+    """A new list lacks four of nine nodes: they stay members until it has been so for long."""
+    async with shops() as world:
+        for number in range(8):
+            world.node(f"n{number}")
+        await world.pass_time(60)
+        every = members(world)[0]
+        assert len(every) == 9
+        for name in every[:4]:
+            world.remove_node(name, seen=False)
+        await world.pass_time(1500)
+        assert set(members(world)) == {every}
+        await world.pass_time(600)
+        assert set(members(world)) == {every[4:]}
+
+
+async def test_a_few_missing_nodes_are_members_no_more() -> None:
+    """Three of nine are no disaster: they leave within seconds."""
+    async with shops() as world:
+        for number in range(8):
+            world.node(f"n{number}")
+        await world.pass_time(60)
+        every = members(world)[0]
+        for name in every[:3]:
+            world.remove_node(name, seen=False)
+        await world.pass_time(15)
+        assert set(members(world)) == {every[3:]}
+
+
+def members(world: World) -> list[tuple[str, ...]]:
+    return [given for _, given in world.balancers.held.values()]
 
 
 async def test_services_go_missing_one_after_the_other_while_their_list_is_read() -> None:
@@ -320,3 +399,27 @@ async def test_two_daemons_of_two_clouds_share_a_cluster_and_its_config_map() ->
         assert held_back(api.map, "lease")["Route"].count == len(NODES)
         assert held_back(api.map, "other") == {}
         assert not await other.reserve("Node", limit=1, window_s=2 * HOUR)
+
+
+async def test_nodes_that_are_deleted_while_routes_are_compared_are_not_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their deletion is seen after the nodes were read: the routes go with the next comparison."""
+    async with routes.running(NODES) as env:
+        await advance(60)
+        compare = env.controller._planned
+
+        async def slowly(*args: Any) -> Any:
+            found = await compare(*args)
+            for name in ("n0", "n1", "n2", "n3"):
+                env.drop(name)
+            return found
+
+        monkeypatch.setattr(env.controller, "_planned", slowly)
+        env.node("new", "10.120.99.0/24")
+        await advance(12)
+        monkeypatch.undo()
+        await advance(60)
+
+        assert len(env.cloud.routes) == 6
+        assert held("Route") == 0

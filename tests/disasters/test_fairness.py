@@ -124,6 +124,7 @@ async def test_sixteen_hanging_services_do_not_delay_a_node_change(stubborn: boo
     stubborn=st.booleans(),
     wait_s=st.floats(min_value=0, max_value=5000),
 )
+@example(services=10, hanging=9, hang_s=900, quick_s=0, stubborn=False, wait_s=1678)
 @example(services=17, hanging=16, hang_s=31, quick_s=2, stubborn=True, wait_s=0)
 async def test_a_node_change_reaches_all_that_do_not_hang(
     services: int, hanging: int, hang_s: float, quick_s: float, stubborn: bool, wait_s: float

@@ -124,6 +124,7 @@ async def test_a_listing_without_addresses_takes_none_away() -> None:
     world = World()
     world.balancers = Silent()
     world.cloud = replace(world.cloud, load_balancer=world.balancers)
+    world.node("a")
     world.service("old")
     world.service("new")
     async with world.running():
@@ -251,6 +252,7 @@ async def test_nodes_that_cannot_be_decoded_do_not_empty_the_balancers() -> None
     for name in ("n1", "n2", "n3"):
         world.node(name)
     world.service()
+    world.service("changed")
     async with world.running():
         await world.pass_time(60)
     for name in ("n2", "n3"):
@@ -260,6 +262,9 @@ async def test_nodes_that_cannot_be_decoded_do_not_empty_the_balancers() -> None
     async with world.running(undecodable=lost):
         await world.pass_time(3600)
         assert world.balancers.log == []
+        world.change("changed", externalTrafficPolicy="Local")
+        await world.pass_time(60)
+        assert [name for name, _ in world.balancers.of("ensure")] == ["changed"]
 
         world.nodes._reflector.undecodable.clear()
         world.node("n2")
@@ -303,6 +308,26 @@ async def test_a_wave_of_new_nodes_is_one_update_of_each_balancer() -> None:
         assert {len(members) for _, members in world.balancers.held.values()} == {1001}
 
 
+async def test_a_node_that_comes_after_a_quiet_while_is_a_member_at_once() -> None:
+    """The rest counts from the end of the last change, which took 1.5 s."""
+    async with started("n") as world:
+        for number in range(100):
+            world.service(f"s{number}")
+        await world.pass_time(60)
+        world.balancers.seconds = 0.015
+        world.node("first")
+        await world.pass_time(20)
+        world.forget()
+
+        world.node("new", provider_id="", taints=[U])
+        await world.pass_time(0.5)
+        world.node("new")
+        await world.pass_time(3)
+
+        assert len(world.balancers.of("update")) == 100
+        assert {members for _, members in world.balancers.held.values()} == {("first", "n", "new")}
+
+
 async def test_a_node_that_goes_away_in_a_wave_leaves_in_time() -> None:
     """Nodes are initialised without an end, and one that serves is deleted.
 
@@ -320,11 +345,11 @@ async def test_a_node_that_goes_away_in_a_wave_leaves_in_time() -> None:
                 assert "n2" not in members
 
 
-async def test_thousands_of_missing_routes_are_made_a_few_at_a_time() -> None:
+async def test_hundreds_of_missing_routes_are_made_a_few_at_a_time() -> None:
     """A cloud lost the routes of a whole cluster.
 
     The daemon must neither stand still nor start a task for each; in the end all are there."""
-    many = {f"n{n}": f"10.120.{n // 16}.{n % 16 * 16}/28" for n in range(2000)}
+    many = {f"n{n}": f"10.120.{n // 16}.{n % 16 * 16}/28" for n in range(500)}
     before = len(asyncio.all_tasks())
     async with routes.running(many, concurrency=20, latency_s=1.0) as env:
         await advance(1.5)
@@ -332,7 +357,7 @@ async def test_thousands_of_missing_routes_are_made_a_few_at_a_time() -> None:
         assert env.cloud.most == 20
 
         await advance(200)
-        assert len(env.cloud.routes) == 2000
+        assert len(env.cloud.routes) == 500
         assert {status for _, status, _ in env.conditions} == {"False"}
 
 

@@ -321,6 +321,36 @@ async def test_an_api_server_in_trouble_deletes_nothing_for_a_while(guarded: Wor
         await world.until_gone(every[:10], within_s=6 * MINUTE_S)
 
 
+async def test_an_hour_of_trouble_at_the_api_server_frees_no_slots(guarded: World) -> None:
+    """Eight machines go while each DELETE fails: when it works again, no more nodes go at once
+    than the limit says, however often each was tried."""
+    world = guarded
+    every = world.nodes(30)
+    async with world.daemon(limit=3):
+        world.api.refuse = lambda: ServerError(status=500, reason="InternalError", message="no")
+        world.gone(*every[:8])
+        await advance(30 * MINUTE_S)
+
+        world.api.refuse = lambda: None
+        await advance(9 * MINUTE_S)
+        assert len(world.left) >= 27
+        await world.until_gone(every[:8], within_s=40 * MINUTE_S)
+
+
+async def test_a_cache_that_lags_behind_deletions_gives_no_slot_back(guarded: World) -> None:
+    """The watch is a minute late: asked to delete what is gone, nobody else's slot is freed."""
+    world = guarded
+    every = world.nodes(60)
+    async with world.daemon(limit=3):
+        world.gone(*every[:9])
+        world.api.lags = True
+        await advance(5 * MINUTE_S)
+        assert len(world.api.deleted) == 3
+
+        world.api.catch_up()
+        await world.until_gone(every[:9], within_s=25 * MINUTE_S)
+
+
 async def test_a_node_becomes_ready_while_its_deletion_is_written_down(guarded: World) -> None:
     """The record is slow, the kubelet comes back: the node stays, and its slot is free again."""
     world = guarded

@@ -38,8 +38,10 @@ class Project(FakeCloud):
         super().__init__()
         self.known = set(known)
         self.broken: Exception | None = None
+        self.subjects: list[str] = []
 
     async def instance_exists(self, node: Node) -> bool:
+        self.subjects.append(node.name)
         if self.broken is not None:
             raise self.broken
         return node.name in self.known
@@ -48,7 +50,14 @@ class Project(FakeCloud):
 class Daemon:
     """What leads: its nodes, its provider, and one controller that fails as told."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, project: Project, **parts: Any) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        project: Project,
+        *,
+        own_nodes: str = "",
+        **parts: Any,
+    ) -> None:
         self.nodes: Informer[Node] = Informer(None, resource="nodes")  # type: ignore[arg-type]
         self.tried: list[str] = []
         self.error: Exception | None = None
@@ -72,7 +81,8 @@ class Daemon:
         self._one = one
         clients = Mock()
         clients.named.return_value.resource.return_value = Api()
-        self.work = Controllers(options.parse([]), clients, Mock(), Vitals())
+        given = options.parse([f"--own-nodes={own_nodes}"])
+        self.work = Controllers(given, clients, Mock(), Vitals())
         self.holder = ProviderHolder(exchanged=self.work.retry_now)
         self.cloud = self._cloud(project, **parts)
         self.context: Any = None
@@ -159,6 +169,46 @@ async def test_a_reload_when_nobody_knows_the_nodes(monkeypatch: pytest.MonkeyPa
         await daemon.reload(new)
 
         assert daemon.holder.handle.cloud.instances is new
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_a_reload_asks_nobody_about_nodes_of_others(
+    monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    """Nodes of another cloud, or outside of --own-nodes, are no business of either provider."""
+    old, new = Project("a", "b", "c"), Project("a")
+    daemon = Daemon(monkeypatch, old, own_nodes="mine")
+    daemon.nodes._content.upsert(builders.node("b", provider_id="aws://b"))
+    daemon.nodes._content.upsert(builders.node("c", provider_id="fake://c"))
+    if listed:
+        made = builders.node("a", provider_id="fake://a", labels={"mine": ""})
+        daemon.nodes._content.upsert(made)
+    async with daemon.leading():
+        await daemon.reload(new)
+
+        assert {*old.subjects, *new.subjects} == ({"a"} if listed else set())
+        assert daemon.holder.handle.cloud.instances is new
+
+
+async def test_a_reload_to_another_cloud_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose IDs have another scheme cannot know our nodes, and is not asked."""
+    old, new = Project("a"), Project("a")
+    daemon = Daemon(monkeypatch, old)
+    daemon.node("a")
+    async with daemon.leading():
+        with pytest.raises(errors.FailedPrecondition):
+            await daemon.reload(new, schemes=("blue",))
+        assert new.subjects == []
+
+
+async def test_a_reload_where_no_node_has_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old project has confirmed a node without ID, of which the new one knows nothing."""
+    daemon = Daemon(monkeypatch, Project("a"))
+    daemon.nodes._content.upsert(builders.node("a", ready="True"))
+    async with daemon.leading():
+        daemon.holder.handle.confirmed.add(daemon.nodes.store.list()[0].uid)
+        with pytest.raises(errors.FailedPrecondition):
+            await daemon.reload(Project("x"))
 
 
 async def test_a_swap_wakes_every_key_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ from tests.kubectl.tool import Kubectl
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ours = f"{Path(__file__).parent}{os.sep}"
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if str(item.path).startswith(ours):
             item.add_marker(pytest.mark.xdist_group("kubectl"))
 
 

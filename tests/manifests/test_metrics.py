@@ -14,6 +14,7 @@ from prometheus_client import Metric
 
 import ccm
 from ccm.base.metrics import REGISTRY
+from ccm.cloud.blocking import _free
 from tests.manifests import shipped
 from tests.manifests.shipped import CHART
 from tests.manifests.variants import EVERYTHING
@@ -37,6 +38,7 @@ def series() -> Mapping[str, frozenset[str]]:
             module.name.rpartition(".")
         ):
             importlib.import_module(module.name)
+    _free()  # made when a provider has threads
     found: dict[str, frozenset[str]] = {}
     for collector in list(REGISTRY._collector_to_names):
         names = frozenset(getattr(collector, "_labelnames", ()))

@@ -173,7 +173,7 @@ async def test_cloud_silent(env: Environment) -> None:
     env.configure_cloud(timeout="30s")
     env.cloud.settings = msgspec.structs.replace(env.cloud.settings, latency_s=30.0)
 
-    await finds(env, "fail  cloud: not finished within 1 s", "--timeout=1s")
+    await finds(env, "fail  cloud: not finished within 3 s", "--timeout=3s")
 
 
 HANGING = """

@@ -51,9 +51,10 @@ async def test_a_machine_is_deleted(env: Environment) -> None:
     """Its node goes once it is not ready, with an event; a ready node stays."""
     doomed = await env.node("doomed")
     alive = await env.node("alive")
+    await env.node("witness")
     daemon = await env.start_leading()
-    await env.cluster.initialised("doomed", "alive")
-    for name in ("doomed", "alive"):
+    await env.cluster.initialised("doomed", "alive", "witness")
+    for name in ("doomed", "alive", "witness"):
         await env.cluster.set_ready(name, names.STATUS_TRUE)
     env.cloud.world.delete(doomed.id)
     env.cloud.world.delete(alive.id)

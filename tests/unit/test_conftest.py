@@ -6,6 +6,8 @@ import socket
 
 import pytest
 
+from tests import workers
+
 ELSEWHERE = ("192.0.2.1", 80)  # RFC 5737: never routed
 
 
@@ -39,3 +41,10 @@ def test_a_group_of_tests_shares_a_process(request: pytest.FixtureRequest) -> No
     if not getattr(request.config.option, "loadgroup", False):
         pytest.skip("only where several processes run with `--dist loadgroup`")
     assert request.node.nodeid.endswith("@of-one")
+
+
+def test_a_worker_did_not_collect_the_tests_itself(request: pytest.FixtureRequest) -> None:
+    """Six of them would take as long for that as for a quarter of the tests."""
+    if not hasattr(request.config, "workerinput"):
+        pytest.skip("only where several processes run")
+    assert workers.is_forked()

@@ -13,6 +13,10 @@ from ccm.runtime.manifest import GENERIC
 LEASE = "cloud-controller-manager"
 """Name of the lease, unless a flag says otherwise."""
 
+GUARDED = 0.95
+"""Part of a lease that a leader counts on. The rest is for clocks that do not run alike, and for
+what is on its way."""
+
 _RENEW_FACTOR = 1.2
 """The renew deadline must leave room for a jittered retry; from client-go's leader election."""
 
@@ -33,8 +37,8 @@ class ElectionFlags:
     )
     leader_elect_renew_deadline: timedelta = GENERIC.flag(
         timedelta(seconds=10),
-        "How long a leader tries to renew before it gives up and exits. Must be shorter than the "
-        "lease duration.",
+        "How long a leader tries to renew before it gives up and exits. Must be shorter than 95 % "
+        "of the lease duration, at which it is ended by force.",
         path="Generic.LeaderElection.renewDeadline",
     )
     leader_elect_retry_period: timedelta = GENERIC.flag(
@@ -81,9 +85,10 @@ def _times(flags: ElectionFlags) -> Iterator[Fault]:
     if lease < 1:
         why = "because a lease counts whole seconds"
         yield "leader-elect-lease-duration", f"must be 1s or longer, {why}"
-    if lease <= renew:
-        right = f"must be longer than --leader-elect-renew-deadline, which is {renew:g}s"
-        yield "leader-elect-lease-duration", right
+    if GUARDED * lease <= renew:
+        # Before it gave up it would be ended by force.
+        right = f"must be longer than --leader-elect-renew-deadline={renew:g}s / {GUARDED}"
+        yield "leader-elect-lease-duration", f"{right}, that is {renew / GUARDED:g}s"
     if renew <= _RENEW_FACTOR * retry:
         least = _RENEW_FACTOR * retry
         right = f"must be longer than {_RENEW_FACTOR} times --leader-elect-retry-period={retry:g}s"

@@ -197,6 +197,7 @@ class Handle:
         """Call a method, such as `Routes.list_routes`; it ends at its deadline, or with its caller.
 
         Raises:
+            RetryAfter: another provider came into use before a change was begun.
             CloudError: what the provider raised, normalised; Unimplemented where it lacks the
                 interface, Internal where the answer is not what the method promises,
                 DeadlineExceeded when it took too long.
@@ -204,8 +205,13 @@ class Handle:
         provider, name = self._provider, self.name
         operation = self._operation(method, args)
         provider.calls.admit(operation, provider.cloud)
+        opening = provider.opening
         # Waiting for the rate is no part of the call: neither of its time nor yet a change.
         _WAIT.labels(name, operation.verb).observe(await provider.limiter.acquire())
+        if operation.change and provider.opening != opening:
+            # What the former one listed may be another's here: it has to be decided anew.
+            text = f"{operation.verb} was meant for the provider that was in use before"
+            raise errors.RetryAfter(text, seconds=0)
         cloud, started, outcome = provider.cloud, monotonic(), "canceled"
         ask = partial(self._ask, cloud, operation, method)
         try:

@@ -28,7 +28,7 @@ from ccm.model import Node, ObjectReference, names
 from ccm.model.node import age_s, is_uninitialized
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime.backoff import RetryDecision, classify, default_backoff
-from ccm.runtime.controller import DONE, NOT_YET, Controller, Pass, Result, Watch
+from ccm.runtime.controller import DONE, IDLE, NOT_YET, Controller, Pass, Result, Watch
 from ccm.runtime.recorder import Recorder
 from ccm.runtime.writer import Step, Writer, Writes
 
@@ -134,7 +134,7 @@ class NodeController:
             return DONE
         if not is_uninitialized(self._writer.newest(node)):
             # The cache lags behind our own write.
-            return DONE
+            return IDLE
         metadata = await self._lookup.metadata(node, waiting=len(self._waiting))
         if metadata is None:
             self._log.info("cloud has no metadata for the node yet, retrying", node=name)

@@ -31,7 +31,7 @@ from ccm.model import Node, names
 from ccm.model.node import age_s
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import ItemBackoff, RetryDecision
-from ccm.runtime.controller import DONE, Controller, Pass, Result, Watch
+from ccm.runtime.controller import DONE, IDLE, Controller, Pass, Result, Watch
 from ccm.runtime.holds import Holds
 from ccm.runtime.passtimer import PassTimer
 from ccm.runtime.recorder import Recorder
@@ -52,12 +52,12 @@ HOLD = plan.Action.HOLD
 class Slots(Protocol):
     """Counts deletions, whoever leads (a `DeletionRecord`)."""
 
-    async def reserve(self, kind: str, *, limit: int, window_s: float) -> bool:
-        """Take a slot for one deletion; False: there is none left. Raises KubeError."""
+    async def reserve(self, kind: str, *, limit: int, window_s: float) -> str:
+        """Take a slot for one deletion; empty: there is none left. Raises KubeError."""
         ...
 
-    def give_back(self, kind: str) -> None:
-        """The deletion was refused."""
+    def give_back(self, kind: str, slot: str) -> None:
+        """The deletion for which that was reserved was refused."""
         ...
 
 
@@ -110,7 +110,7 @@ class NodeLifecycleController:
         self._suspects: set[str] = set()
         self._witnesses: set[str] = set()
         self._is_called = False
-        self._kept: set[str] = set()
+        self._slots_of: dict[str, str] = {}
         self._held: dict[str, plan.Reason] = {}
         self._foreign = 0
         self._census = Census(rules.ownership, is_claimed=lookup.confirmed, period_s=rules.period_s)
@@ -155,13 +155,13 @@ class NodeLifecycleController:
     async def _monitor(self, name: str) -> Result:
         if name in self._nodes.undecodable:
             # What is cached is an older state; nothing may follow from that.
-            return DONE
+            return IDLE
         node = self._nodes.store.get(name)
         if node is None:
             return DONE
         suspect = plan.is_suspect(node, self._rules.ownership)
         if not suspect and name not in self._witnesses:
-            return DONE
+            return IDLE
         if suspect and node.ready == names.STATUS_TRUE and self._may_touch(node):
             await self._put_taint(node, None)
             return DONE
@@ -233,30 +233,33 @@ class NodeLifecycleController:
             return plan.Verdict(action=HOLD, reason=plan.Reason.BRAKED)
         verdict = self._judge(node)
         deleted = verdict.action is plan.Action.DELETE
-        # Without an answer it may have been deleted: the slot is kept, for the next attempt too.
-        self._kept.add(node.uid)
         try:
-            if deleted:
-                deleted = await self._request(node)
-                self._kept.discard(node.uid)
+            if deleted and (deleted := await self._request(node)):
+                self._slots_of.pop(node.uid, None)
         except ApiError as error:
             deleted = isinstance(error, ServerError)
             raise
         finally:
+            # Without an answer it may have been deleted: it counts until the next attempt.
             if not deleted:
-                self._kept.discard(node.uid)
-                if limit:
-                    self._slots.give_back(KIND)
+                self._give_back(node)
         return verdict
 
     async def _has_slot(self, node: Node, limit: int) -> bool:
-        if node.uid in self._kept:
-            return True
+        # That of an attempt without an answer may be too old to count, so this one takes its own.
+        self._give_back(node)
         try:
-            return await self._slots.reserve(KIND, limit=limit, window_s=plan.BRAKE_WINDOW_S)
+            slot = await self._slots.reserve(KIND, limit=limit, window_s=plan.BRAKE_WINDOW_S)
         except KubeError:
             self._note_hold(node, plan.Verdict(action=HOLD, reason=plan.Reason.UNRECORDED))
             raise
+        if slot:
+            self._slots_of[node.uid] = slot
+        return bool(slot)
+
+    def _give_back(self, node: Node) -> None:
+        if slot := self._slots_of.pop(node.uid, ""):
+            self._slots.give_back(KIND, slot)
 
     async def _request(self, node: Node) -> bool:
         """Send the DELETE; False: there was nothing to delete."""
@@ -356,7 +359,7 @@ class NodeLifecycleController:
     def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
         if old is not None and (new is None or old.uid != new.uid):
             self._census.lost(old.name)
-            self._kept.discard(old.uid)
+            self._slots_of.pop(old.uid, None)
             self._lookup.forget(old)
             self._release(old)
         if new is not None:

@@ -77,6 +77,7 @@ class Tally:
         foreign: these, and those outside of what was selected as ours.
         settled: those of ours by which the cloud's word is weighed.
         denied: of the settled, those denied now, or not ready and not asked about yet.
+        ready_denied: of the settled, those denied now although they are ready.
         confirmed: of the settled, those confirmed now.
         unasked: of the settled, those of which the cloud has not said anything.
         new_denied: new ones that are denied now.
@@ -88,6 +89,7 @@ class Tally:
     foreign: int = 0
     settled: int = 0
     denied: int = 0
+    ready_denied: int = 0
     confirmed: int = 0
     unasked: int = 0
     new_denied: int = 0
@@ -205,6 +207,7 @@ class Census:
                 foreign=self._sum(lambda kind: kind.standing in _FOREIGN),
                 settled=self._settled(lambda _: True),
                 denied=self._settled(_is_denied),
+                ready_denied=self._settled(lambda kind: kind.exists is False and kind.is_ready),
                 confirmed=self._settled(lambda kind: kind.exists is True),
                 unasked=self._settled(lambda kind: kind.exists is None),
                 new_denied=self._sum(_is_new_denied),

@@ -199,7 +199,8 @@ def _doubt(evidence: Evidence, tally: Tally) -> Reason | None:
         return None if is_patient else Reason.MASS_DENIAL
     if tally.confirmed:
         return None
-    if tally.new_denied > MOST_DENIED:
+    # A ready node has an instance, so a cloud that denies it as well is not ours.
+    if tally.ready_denied or tally.new_denied > MOST_DENIED:
         return Reason.ALL_DENIED
     return Reason.UNWITNESSED if tally.unasked and not is_patient else None
 

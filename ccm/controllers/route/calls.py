@@ -78,6 +78,7 @@ class RouteChanges:
     _under_way: Counter[Change] = field(init=False, default_factory=Counter)
     _queue: deque[Queued] = field(init=False, default_factory=deque)
     _retry_blocked: bool = field(init=False, default=False)
+    _opening: int = field(init=False, default=-1)
 
     async def run(self) -> None:
         """Let calls run until cancelled."""
@@ -99,9 +100,15 @@ class RouteChanges:
         self._retry_blocked = False
         return list(self._under_way)
 
-    async def start(self, found: plan.Plan, before: Sequence[Change]) -> None:
-        """Start what neither pauses nor meets a call that was under way at the listing."""
-        now = clock.monotonic()
+    async def start(self, found: plan.Plan, before: Sequence[Change], opening: int) -> None:
+        """Start what neither pauses nor meets a call that was under way at the listing.
+
+        Args:
+            found: what is to be done.
+            before: the calls that were under way.
+            opening: the opening of the provider that listed; another one gets none of it.
+        """
+        now, self._opening = clock.monotonic(), opening
         busy = Overlaps(change.network for change in before)
         removals: dict[int, asyncio.Task[bool]] = {}
         coming: set[int] = set()
@@ -200,6 +207,8 @@ class RouteChanges:
         with self._ending(change):
             try:
                 node = self.nodes.store.get(change.node)
+                if self.handle.opening != self._opening:
+                    return False
                 if deletion.reason is plan.DeletionReason.STRAY and plan.is_wanted(route, node):
                     return False
                 if plan.is_doubtful(deletion, self.nodes.store.keys(), self.nodes.undecodable):
@@ -239,6 +248,8 @@ class RouteChanges:
     async def _create_now(self, creation: plan.Creation) -> bool:
         """Create the route unless the node changed while the call waited for its turn."""
         node = self.nodes.store.get(creation.node.name)
+        if self.handle.opening != self._opening:
+            return False
         if node is None or node.uid != creation.node.uid:
             return False
         if creation.network not in plan.pod_networks(node):

@@ -178,7 +178,7 @@ class RouteController:
 
     async def _compare_now(self) -> None:
         self._conditions.listing()
-        before = self._calls.listing()
+        before, opening = self._calls.listing(), self._handle.opening
         try:
             routes = await self._handle.call(Routes.list_routes, self._handle.cluster_name)
         except CloudError as error:
@@ -191,7 +191,7 @@ class RouteController:
         self._unlisted.is_over()
         self._listing.forget(COMPARISON)
         self._schedule.listed()
-        await self._carry_out(routes, before)
+        await self._carry_out(routes, before, opening)
         graces = [
             since + self._grace_s
             for name, since in self._without_cidrs_since.items()
@@ -202,9 +202,11 @@ class RouteController:
             safety_s=jittered(self._safety_s, SAFETY_JITTER, self._rng),
         )
 
-    async def _carry_out(self, routes: Sequence[Route], before: Sequence[Change]) -> None:
-        nodes = self._nodes.store.list()
-        found = self._guarded(await self._planned(nodes, routes))
+    async def _carry_out(
+        self, routes: Sequence[Route], before: Sequence[Change], opening: int
+    ) -> None:
+        nodes, released = self._nodes.store.list(), frozenset(self._released)
+        found = self._guarded(await self._planned(nodes, routes), released)
         if found.doubtful:
             self._doubts.goes_on(routes=found.doubtful)
         else:
@@ -214,19 +216,24 @@ class RouteController:
         )
         self._targets = {route.target_node for route in routes}
         self._conditions.compared(found)
-        await self._calls.start(found, before)
+        await self._calls.start(found, before, opening)
         await self._conditions.write(nodes)
         self._calls.distrust(before)
 
-    def _guarded(self, found: plan.Plan) -> plan.Plan:
-        """Without what rests on the absence of nodes, where too many of them are missing."""
+    def _guarded(self, found: plan.Plan, released: Collection[plan.Wanted]) -> plan.Plan:
+        """Without what rests on the absence of nodes, where too many of them are missing.
+
+        Args:
+            found: the plan.
+            released: nodes that were seen to be deleted before it was begun.
+        """
         doomed = owners.unexplained(found, self._nodes.store.get, self._released)
         now, settled = clock.monotonic(), owners.settled(found)
         wait_s = self._guard.wait_s(len(doomed), settled, now)
         held = doomed if wait_s else []
         self._next_look = now + wait_s if held else math.inf
         # What was released is remembered for as long as its route is there.
-        self._released &= owners.strays(found)
+        self._released -= frozenset(released) - owners.strays(found)
         shown = held if self._guard.in_doubt else []
         for each in shown:
             node = self._nodes.store.get(each.route.target_node)

@@ -81,6 +81,7 @@ class Balancers:
         record.applied = service
         record.burst = self.members.bursts
         record.invalidate()
+        opening = self.handle.opening
         try:
             with (
                 self._reporting(
@@ -91,7 +92,7 @@ class Balancers:
                 change = LoadBalancer.ensure_load_balancer
                 status = await self.handle.call(change, self.handle.cluster_name, service, members)
         except ImplementedElsewhere:
-            record.confirm(service, fingerprint, None)
+            record.confirm(service, fingerprint, None, opening=opening)
             return
         except RetryAfter:
             record.waiting = ENSURE
@@ -99,7 +100,7 @@ class Balancers:
         if not record.silent:
             self._tell(service, names.REASON_ENSURED_BALANCER, "Ensured load balancer")
         self._log.info("load balancer ensured", service=service.key)
-        record.confirm(service, fingerprint, status)
+        record.confirm(service, fingerprint, status, opening=opening)
 
     async def update(self, service: Service, record: Record) -> None:
         """Give the load balancer the members of this moment.
@@ -200,7 +201,8 @@ class Balancers:
     async def _must_be_deleted(self, service: Service, record: Record) -> bool:
         # Unless all of it is known to have been there, the balancer may be gone and what it was
         # made with, such as a floating IP, may be left.
-        if self.handle.cloud.always_ensure_deleted or record.state is not State.APPLIED:
+        is_confirmed = record.state is State.APPLIED and record.opening == self.handle.opening
+        if self.handle.cloud.always_ensure_deleted or not is_confirmed:
             return True
         try:
             return await self._exists(service)

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
-from ccm.base.outage import Outage
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import RetryAfter
 from ccm.cloud.interface import LoadBalancerDigests
@@ -28,8 +27,9 @@ from ccm.cloud.services import load_balancer_status
 from ccm.controllers.service import metrics, plan
 from ccm.controllers.service.balancer import Balancers
 from ccm.controllers.service.bursts import Bursts
+from ccm.controllers.service.doubts import Doubts
 from ccm.controllers.service.listing import Listing, Verdict, listed, listed_in_time
-from ccm.controllers.service.nodes import Members, are_known, is_excluded, matters
+from ccm.controllers.service.nodes import Members, is_excluded, matters
 from ccm.controllers.service.orphans import Orphans
 from ccm.controllers.service.plan import Action
 from ccm.controllers.service.record import Record, State
@@ -38,7 +38,7 @@ from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service, names
 from ccm.model.patches import StaleObject
 from ccm.runtime.backoff import ItemBackoff, RetryDecision
-from ccm.runtime.controller import DONE, Controller, Pass, Result, Watch
+from ccm.runtime.controller import DONE, IDLE, Controller, Pass, Result, Watch
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.holds import Holds, mass_guard
 from ccm.runtime.passtimer import PassTimer
@@ -117,7 +117,6 @@ class ServiceController:
         rng: random.Random | None = None,
     ) -> None:
         self._services = services
-        self._nodes = nodes
         self._handle = handle
         self._settings = settings
         self._log = log.logger(names.COMPONENT_SERVICE)
@@ -137,15 +136,19 @@ class ServiceController:
         )
         self._to_verify: list[str] = []
         self._listing: Listing | None = None
-        self._undecodable = Outage(
-            self._log,
-            begins="members of load balancers stay as they are, too many nodes cannot be decoded",
-            ends="enough nodes can be decoded again to change members",
-        )
         self._timer = PassTimer(self._passed)
         self._bursts = Bursts(
             self._nodes_changed, quiet_s=settings.quiet_s, longest_s=settings.longest_wait_s
         )
+        self._doubts = Doubts(
+            self._members,
+            nodes,
+            holds=Holds("Member", events, record),
+            guard=mass_guard(record, allow=settings.allow_mass_deletion),
+            about=about,
+            again=self._bursts.note,
+        )
+        looks = (self._doubts.look, self._orphans.look)
         drift = Pass(
             work=self.check_drift,
             period_s=settings.drift_period_s,
@@ -160,10 +163,15 @@ class ServiceController:
             backoff=ItemBackoff(BACKOFF, rng=rng),
             watches=[
                 # The nodes that are there at the start are no change.
-                Watch(informer=nodes, changed=self._node_changed, synced=self._nodes_synced),
+                Watch(
+                    informer=nodes,
+                    changed=self._node_changed,
+                    synced=self._nodes_synced,
+                    deleted=self._doubts.seen_deleted,
+                ),
                 Watch(informer=services, changed=self._changed, deleted=self._seen_deleted),
             ],
-            passes=[self._orphans.look, *([drift] if settings.drift_period_s > 0 else [])],
+            passes=[*looks, *([drift] if settings.drift_period_s > 0 else [])],
             tasks={"start": self._verify_all},
             on_error=self._failed,
             on_retry=self._drop_listing,
@@ -189,19 +197,20 @@ class ServiceController:
             self._timer.finished(key)
 
     async def _sync(self, key: str) -> Result:
+        result = IDLE
         while True:
             service, record, action = self._decide(key)
             if action is Action.REMOVE_VANISHED and record is not None:
                 if wait_s := self._vanished.wait_s(record, self._records):
-                    return Result(after_s=wait_s)
+                    return Result(after_s=wait_s, idle=True)
                 await self._balancers.remove_vanished(record)
                 self._forget(key)
             elif action is Action.FORGET:
                 self._forget(key)
             elif service is None or action is Action.NOTHING:
-                return DONE
+                return DONE if service is None else result
             elif action is Action.WAIT:
-                return Result(after_s=MEMBERS_PAUSE_S)
+                return Result(after_s=MEMBERS_PAUSE_S, idle=True)
             elif action is Action.VERIFY and record is not None:
                 await self._verify(service, record)
             elif action is Action.UPDATE and record is not None:
@@ -216,6 +225,7 @@ class ServiceController:
                 else:
                     await self._ensure(service, record)
                 return DONE
+            result = DONE
 
     def _decide(self, key: str) -> tuple[Service | None, Record | None, Action]:
         record = self._records.get(key)
@@ -227,19 +237,10 @@ class ServiceController:
             record,
             self._rules,
             members_due=record is not None and self._members.are_due(record.members, record.burst),
-            members_known=self._members_known(),
+            members_known=self._doubts.are_known(),
             was_foreign=service is not None and service.uid in self._foreign,
         )
         return service, record, action
-
-    def _members_known(self) -> bool:
-        missing = [key for key in self._nodes.undecodable if key not in self._nodes.store]
-        known = not missing or are_known(len(missing), len(self._nodes.store))
-        if known:
-            self._undecodable.is_over()
-        else:
-            self._undecodable.goes_on(missing=len(missing))
-        return known
 
     async def _ensure(self, service: Service, record: Record) -> None:
         await self._balancers.ensure(service, record)
@@ -256,7 +257,7 @@ class ServiceController:
     async def _repair(self, service: Service, record: Record) -> Result:
         rest_s = record.repaired_at + REPAIR_PAUSE_S - clock.monotonic()
         if rest_s > 0:
-            return Result(after_s=rest_s)
+            return Result(after_s=rest_s, idle=True)
         if await self._balancers.restore(service, record):
             record.repaired_at = clock.monotonic()
             metrics.REPAIRS.inc()
@@ -302,7 +303,7 @@ class ServiceController:
             status = load_balancer_status(service)  # what was written stays
         if verdict is Verdict.ELSEWHERE or status is not None:
             record.burst = self._members.bursts
-            record.confirm(service, fingerprint, status)
+            record.confirm(service, fingerprint, status, opening=self._handle.opening)
 
     # --- drift ------------------------------------------------------------------------------
 
@@ -375,7 +376,7 @@ class ServiceController:
         if not plan.is_relevant(old, new, record, self._rules, lags=lags):
             return False
         if record is not None:
-            record.silent = False
+            record.changed()
         return True
 
     def _seen_deleted(self, service: Service) -> None:
@@ -421,9 +422,9 @@ class ServiceController:
     def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:  # noqa: ARG002 - shape of a watch
         waited = len(self._members.unsettled)
         if new is not None:
-            self._members.put(new)
+            self._doubts.came(new)
         elif old is not None:
-            self._members.remove(old.name)
+            self._doubts.gone(old.name)
         if waits := len(self._members.unsettled) - waited:
             self._bursts.wave(goes_on=waited + waits > 0)
         if old is None or new is None or matters(old, new):
@@ -436,12 +437,12 @@ class ServiceController:
 
     def _nodes_changed(self) -> None:
         """A burst of changes is over: queue the Services whose members are others now."""
+        self._doubts.settle()
         fingerprint, now = self._members.fingerprint, clock.monotonic()
         changed = self._members.end_burst()
         due = [key for key, each in self._records.items() if each.wants_members(fingerprint, now)]
         if changed and self._records:
-            members = len(self._members.all)
-            self._log.info("nodes changed", members=members, load_balancers=len(due))
+            self._log.info("nodes changed", members=len(self._members.all), load_balancers=len(due))
         if due:
             self._bursts.passes()
         self._timer.started(due, joins=True)

@@ -81,13 +81,18 @@ async def listed_in_time(handle: Handle) -> Listing | None:
 
 
 async def listed(handle: Handle, *, attempts: int) -> Listing | None:
-    """A listing; None when the cloud gave none in so many attempts."""
+    """A listing; None when the cloud gave none in so many attempts.
+
+    What a provider lists that was exchanged meanwhile is none.
+    """
     logger = log.logger(names.COMPONENT_SERVICE)
     for attempt in range(attempts):
+        opening = handle.opening
         try:
             ask = LoadBalancerDigests.list_load_balancers
             records = await handle.call(ask, handle.cluster_name)
-            return Listing(handle, {record.name: record for record in records})
+            if handle.opening == opening:
+                return Listing(handle, {record.name: record for record in records})
         except CloudError as error:
             logger.warning("load balancers cannot be listed", error=str(error), attempt=attempt + 1)
             if attempt + 1 < attempts:

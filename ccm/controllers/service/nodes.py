@@ -73,12 +73,15 @@ class Members:
         """How many bursts of changes are over."""
         self.unsettled: set[str] = set()
         """Names of those whose initialisation will change them: they have no provider ID yet."""
+        self.missing: set[str] = set()
+        """Names of those that are merely not there any more: nobody saw them deleted."""
 
     def put(self, node: Node) -> None:
         """A node appeared or changed."""
         if not is_member(node):
             self.remove(node.name)
             return
+        self.missing.discard(node.name)
         old = self._nodes.get(node.name)
         self._nodes[node.name] = node
         waits = is_uninitialized(node) and not node.provider_id
@@ -90,9 +93,21 @@ class Members:
     def remove(self, name: str) -> None:
         """A node is gone, or no member any more."""
         self.unsettled.discard(name)
+        self.missing.discard(name)
         if self._nodes.pop(name, None) is not None:
             self._sorted = None
             self._fingerprint = None
+
+    def miss(self, name: str) -> None:
+        """A node is not there any more, which may be wrong: it stays a member until `believe`."""
+        self.unsettled.discard(name)
+        if name in self._nodes:
+            self.missing.add(name)
+
+    def believe(self) -> None:
+        """Those that are missing are gone."""
+        for name in tuple(self.missing):
+            self.remove(name)
 
     @property
     def all(self) -> Sequence[Node]:

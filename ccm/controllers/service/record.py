@@ -48,6 +48,7 @@ class Record:
         not_before: monotonic time before which a change of nodes is no reason to call.
         touched_at: monotonic time of the last call to the provider.
         repaired_at: monotonic time of the last repair.
+        opening: the opening of the provider that confirmed it last.
         owner_deleted: the Service was seen to be deleted; else it may just not be there.
     """
 
@@ -62,6 +63,7 @@ class Record:
     not_before: float = LONG_AGO
     touched_at: float = LONG_AGO
     repaired_at: float = LONG_AGO
+    opening: int = -1
     owner_deleted: bool = False
 
     @property
@@ -74,15 +76,24 @@ class Record:
         is_applied = self.state is State.APPLIED
         return is_applied and self.members != fingerprint and self.not_before <= now
 
-    def confirm(self, service: Service, members: str, status: Status | None) -> None:
+    def confirm(
+        self, service: Service, members: str, status: Status | None, *, opening: int
+    ) -> None:
         """The load balancer is known to be as this Service and these members want it."""
         self.applied = service
+        self.opening = opening
         self.state = State.APPLIED
         self.members = members
         self.status = status
         self.update_failures = 0
         self.silent = False
         self.waiting = ""
+
+    def changed(self) -> None:
+        """Somebody changed the Service: people are told, and no listing says how it should be."""
+        self.silent = False
+        if self.state is State.UNVERIFIED:
+            self.invalidate()
 
     def invalidate(self) -> None:
         """It has to be ensured again."""

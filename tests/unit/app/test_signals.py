@@ -121,7 +121,7 @@ def test_a_provider_that_fails_to_close_is_told_about(tmp_path: Path) -> None:
         daemon.signal()
 
         assert daemon.ended() == 0
-        (told,) = daemon.lines("shutdown failed")
+        (told,) = daemon.lines("the daemon failed")
         assert "the cloud is gone" in json.dumps(told)
         assert len(daemon.lines("stopped")) == 1
 

@@ -17,7 +17,7 @@ from ccm.cloud import (
 )
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Inventory
-from ccm.cloud.inventory import PATIENCE_S, PAUSE_S, SharedInventory
+from ccm.cloud.inventory import PACE_S, PATIENCE_S, PAUSE_S, SharedInventory
 from ccm.cloud.lookup import GONE, RUNNING, InstanceLookup
 from ccm.model import Node
 from ccm.testing.builders import node
@@ -374,3 +374,21 @@ async def test_a_listing_that_hangs_holds_nobody_up_for_ever() -> None:
 
     assert elapsed_s() == PATIENCE_S
     await inventory.close()
+
+
+async def test_in_a_wave_of_new_nodes_one_listing_is_begun_in_a_while() -> None:
+    """A node comes every 10 ms and is asked about at once; each waits for a shared listing."""
+    fresh = [node(str(number)) for number in range(300)]
+    listings = Listings((each.name for each in fresh), requests=2)
+    inventory = shared(listings)
+
+    async def come(new: Node, after_s: float) -> object:
+        await asyncio.sleep(after_s)
+        inventory.note(None, new)
+        return await inventory.find(new, single_requests=9)
+
+    answers = await asyncio.gather(*(come(new, n / 100) for n, new in enumerate(fresh)))
+
+    assert None not in answers
+    assert listings.fetched == 4
+    assert elapsed_s() <= 2.99 + PACE_S

@@ -31,7 +31,7 @@ from ccm.kube.workqueue import WorkQueue
 from ccm.model import Node
 from ccm.runtime.backoff import ItemBackoff, RetryDecision
 from ccm.runtime.backoff import classify as by_class
-from ccm.runtime.controller import DONE, NOT_YET, Controller, OnError, Pass, Result, Watch
+from ccm.runtime.controller import DONE, IDLE, NOT_YET, Controller, OnError, Pass, Result, Watch
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, elapsed_s, settle
 
@@ -97,6 +97,20 @@ class Works:
 
     def times(self, key: str) -> list[float]:
         return [when for each, when in self.when if each == key]
+
+
+async def test_a_look_that_found_nothing_to_do_proves_nothing() -> None:
+    works = Works()
+    works.took_s = 60.0
+    async with running(works) as queue:
+        queue.add("a")
+        await advance(60)
+        works.took_s = 0.0
+        for answer, is_apart in ((IDLE, True), (DONE, False)):
+            works.answers["a"] = answer
+            queue.add("a")
+            await settle()
+            assert queue.is_apart("a") is is_apart
 
 
 @contextlib.asynccontextmanager

@@ -38,6 +38,7 @@ def test_accepted(argv: str) -> None:
     [
         ("--leader-elect-resource-lock=endpoints", 'resourceLock value must be "leases"'),
         ("--leader-elect-lease-duration=10s", "longer than --leader-elect-renew-deadline"),
+        ("--leader-elect-lease-duration=10500ms", "that is 10.5263s"),
         ("--leader-elect-renew-deadline=2400ms", "longer than 1.2 times"),
         (f"{_SHORT} --leader-elect-lease-duration=900ms", "must be 1s or longer"),
         ("--controllers=x,-y", '"x", "y" are not in the list of known controllers; known: cloud-'),

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ccm.base import clock
+from ccm.base.throttle import Limiter
 from ccm.cloud import Cloud, Route, address
 from ccm.cloud.calls.handle import Handle
 from ccm.controllers.route import plan
@@ -86,6 +87,8 @@ class Environment(Cluster):
         super().__init__()
         self.cloud = FakeRoutes()
         self.told: list[tuple[str, str, str]] = []
+        self.handle: Handle
+        self.controller: RouteController
 
     def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
         super().event(reference, kind, reason, message)
@@ -127,6 +130,7 @@ async def running(
     latency_s: float = 0.0,
     record: DeletionRecord | None = None,
     unreadable: str | None = None,
+    limiter: Limiter | None = None,
     **settings: Any,
 ) -> AsyncIterator[Environment]:
     """The controller at work, over nodes with one range each and routes that were there.
@@ -140,10 +144,11 @@ async def running(
         env.informer._reflector.undecodable.add(unreadable)
     env.cloud.routes, env.cloud.slow = list(routes), set(slow)
     env.cloud.faults, env.cloud.latency_s = dict(faults or {}), latency_s
-    controller = RouteController(
+    env.handle = Handle(Cloud(name="fake", routes=env.cloud), cluster_name="c1", limiter=limiter)
+    env.controller = controller = RouteController(
         nodes=env.informer,
         api=env,
-        handle=Handle(Cloud(name="fake", routes=env.cloud), cluster_name="c1"),
+        handle=env.handle,
         ranges=RANGES,
         events=env,
         settings=Settings(**timed(settings)),
@@ -152,6 +157,12 @@ async def running(
     )
     async with env.running(controller.controller):
         yield env
+
+
+def exchange(env: Environment, cloud: FakeRoutes) -> None:
+    """Another provider is in use from now on."""
+    env.handle.swap(Cloud(name="fake", routes=cloud))
+    env.controller.controller.retry_now()
 
 
 def timed(settings: Mapping[str, Any]) -> dict[str, Any]:

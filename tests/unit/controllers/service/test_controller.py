@@ -262,6 +262,7 @@ async def test_what_people_change_comes_before_a_start() -> None:
     for number in range(10):
         world.service(f"old{number}", finalizers=[F])
     world.service("dying", finalizers=[F], deleting=True)
+    world.node("a")
     world.balancers.seconds = 1.0
     async with world.running():
         world.service("new")

@@ -282,8 +282,9 @@ class World:
             made = msgspec.structs.replace(made, metadata=metadata)
         self.nodes._content.upsert(made)
 
-    def remove_node(self, name: str) -> None:
-        self.nodes._content.remove(name)
+    def remove_node(self, name: str, *, seen: bool = True) -> None:
+        """A node is deleted and an event says so, or a new list just lacks it."""
+        self.nodes._content.remove(name, self.nodes.store.get(name) if seen else None)
 
     # --- running ----------------------------------------------------------------------------
 
@@ -304,11 +305,12 @@ class World:
             self.services._content.upsert(msgspec.convert(body, Service))
         self.nodes._content.complete()
         self.services._content.complete()
+        self.handle = Handle(self.cloud)
         controller = ServiceController(
             services=self.services,
             nodes=self.nodes,
             api=self,
-            handle=Handle(self.cloud),
+            handle=self.handle,
             events=self,
             settings=Settings(**settings),
             about=RECORD,

@@ -1,0 +1,71 @@
+"""The provider is exchanged while something of the former one is under way."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ccm.base.throttle import TokenBucket, Unlimited
+from ccm.testing.clock import advance
+from tests.disasters.test_balancers_routes import shops
+from tests.unit.controllers.route import world as routes
+from tests.unit.controllers.service.world import FakeDigests, World
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.mark.parametrize("when", ["listing", "waiting for the rate", "waiting for its turn"])
+async def test_what_the_old_project_listed_is_not_deleted_in_the_new_one(when: str) -> None:
+    """The provider is exchanged while its routes are listed, or while deletions wait: none of
+    them is made in the project that is in use from then on, where it may be another's."""
+    stale = [routes.made("old", f"10.120.{number}.0/24", f"r{number}") for number in range(3)]
+    limiter = Unlimited() if when != "waiting for the rate" else TokenBucket(qps=0.1, burst=1)
+    slow = ["list"] if when == "listing" else []
+    calls = 1 if when == "waiting for its turn" else 9
+    async with routes.running(
+        {}, routes=stale, slow=slow, limiter=limiter, latency_s=1.0, concurrency=calls
+    ) as env:
+        await advance(1.5)
+        new = routes.FakeRoutes()
+        new.routes = [routes.made("theirs", "10.9.0.0/24")]
+        routes.exchange(env, new)
+        for opened in env.cloud.open.values():
+            opened.set()
+        await advance(3600)
+
+        assert new.changes() == []
+        assert len(new.at) > 1
+
+
+async def test_a_balancer_of_the_old_project_is_removed_in_the_new_one_without_a_question() -> None:
+    """That the new project does not know it says nothing of what else there is."""
+    async with shops() as world:
+        world.handle.swap(world.cloud)
+        world.balancers.held.clear()
+        world.delete("shop-1")
+        await world.pass_time(60)
+        assert world.balancers.calls == ["delete"]
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+async def test_balancers_that_the_old_project_lists_say_nothing_of_the_new_one(
+    exchanged: bool,
+) -> None:
+    """The provider is exchanged while the listing of the start is made: it is made anew."""
+    world = World(digests=True)
+    world.node("a")
+    world.service("web")
+    async with world.running():
+        await world.pass_time(60)
+    world.forget()
+    world.balancers.slow.add("list")
+    async with world.running():
+        if exchanged:
+            new = FakeDigests()
+            world.handle.swap(dataclasses.replace(world.cloud, load_balancer=new))
+        world.balancers.release.set()
+        await world.pass_time(60)
+        if exchanged:
+            assert new.calls == ["list", "ensure"]
+        assert world.balancers.calls == ["list"]
