@@ -9,11 +9,15 @@ Standard library only. The syntax stays old enough for an old Python to read the
 and say what it lacks.
 """
 
+import contextlib
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 if sys.version_info < (3, 11):  # noqa: UP036 - that is the point
@@ -25,6 +29,7 @@ PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
 LOCK = ROOT / "requirements.lock"
 STAMP = VENV / "made-from"
+SBOM = ROOT / "dist" / "kube-ccm.cdx.json"
 
 # uv never fetches an interpreter of its own: the one that runs this file is the one.
 ENVIRONMENT = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
@@ -95,10 +100,14 @@ def bench(arguments: list[str]) -> None:
 
 
 def soak(arguments: list[str]) -> None:
-    """Run the long tests at full length."""
+    """Look for known vulnerabilities, then run the long tests at full length."""
     prepare()
+    failed = [] if audited() else ["audit"]
     command = [str(PYTHON), "-m", "pytest", "-m", "soak", "-s", "--timeout=3600", *arguments]
-    step("soak tests, one at a time", command)
+    if not passes("soak tests, one at a time", command):
+        failed.append("soak tests")
+    if failed:
+        raise Failed("failed: " + ", ".join(failed))
 
 
 def envtest_assets(_arguments: list[str]) -> None:
@@ -114,6 +123,17 @@ def lock(arguments: list[str]) -> None:
     command += ["--universal", "--generate-hashes", "--no-emit-index-url", "--no-annotate"]
     command += ["--python-version", "3.11", "--quiet", "-o", LOCK.name, *arguments]
     step("resolving into requirements.lock", command)
+
+
+def sbom(_arguments: list[str]) -> None:
+    """Write dist/kube-ccm.cdx.json: the packages of the image, from the lock (CycloneDX)."""
+    prepare()
+    SBOM.parent.mkdir(exist_ok=True)
+    with locked_project() as project:
+        # The extra is the image's; a test compares the two.
+        command = [str(UV), "export", "--quiet", "--project", project, "--no-dev"]
+        command += ["--extra", "uvloop", "--format", "cyclonedx1.5", "--output-file", str(SBOM)]
+        step("writing dist/" + SBOM.name, command)
 
 
 def env(_arguments: list[str]) -> None:
@@ -141,6 +161,7 @@ TASKS = {
     "soak": soak,
     "envtest-assets": envtest_assets,
     "lock": lock,
+    "sbom": sbom,
     "env": env,
     "clean": clean,
 }
@@ -189,6 +210,35 @@ def make_environment() -> None:
     pin.write_text(locked("uv"))
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
     step("installing uv into it", [*pip, "--require-hashes", "-r", str(pin)])
+
+
+def audited() -> bool:
+    """Whether no locked package has a known vulnerability, or nobody can be asked."""
+    with locked_project() as project:
+        command = [str(UV), "audit", "--project", project]
+        command += ["--preview-features", "audit-command"]
+        say("audit of every locked package")
+        code = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False).returncode
+    if code not in (0, 1):
+        say("SKIPPED: there was NO AUDIT of the locked packages; see above why (it needs osv.dev)")
+    return code != 1
+
+
+@contextlib.contextmanager
+def locked_project() -> Iterator[str]:
+    """A folder with our project as uv resolves it to the versions of the lock file."""
+    with tempfile.TemporaryDirectory(prefix="kube-ccm-") as folder:
+        (Path(folder) / "pyproject.toml").write_text(pinned())
+        yield folder
+
+
+def pinned() -> str:
+    """Our pyproject.toml, with our version in it and each locked package tied to its own."""
+    pins = re.findall(r"^[a-z0-9][\w.-]*==[^\s;]+", LOCK.read_text(), re.MULTILINE)
+    version = re.findall(r'__version__ = "(.+)"', (ROOT / "ccm" / "__init__.py").read_text())[0]
+    text = (ROOT / "pyproject.toml").read_text()
+    text = text.replace('dynamic = ["version"]', f'version = "{version}"')
+    return f"{text}\n[tool.uv]\nconstraint-dependencies = {pins}\n"
 
 
 def locked(name: str) -> str:

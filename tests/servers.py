@@ -112,12 +112,14 @@ class BuiltinServer:
         if self.is_running:
             return
         self._data_dir.mkdir(parents=True, exist_ok=True)
+        token_file = self._data_dir / "token"
+        token_file.write_text(self.token)
         log = self._data_dir / "output.log"
         log.write_bytes(b"")
         self._child = forkserver.Child(
             [
                 *(_BUILTIN_MODULE, "--port", str(self._port)),
-                *("--data-dir", str(self._data_dir / "state"), "--token", self.token),
+                *("--data-dir", str(self._data_dir / "state"), "--token-file", str(token_file)),
                 *self._extra_args,
             ],
             log=log,

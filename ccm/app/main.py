@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
-from ccm.app import daemon, options, stopping
+from ccm.app import daemon, files, options, stopping
 from ccm.app.options import Options, checks, config
 from ccm.app.options.argv import UsageError
 from ccm.app.provider import misconfigured
@@ -41,7 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _refuse(error: BaseException) -> int:
     """Say what a person has to correct."""
-    sys.stderr.write(redact.words(f"{options.PROGRAM}: {error}\n"))
+    # On lines of their own, no word of a provider begins where a line of the log does.
+    said = redact.words(f"{options.PROGRAM}: {error}").splitlines()
+    sys.stderr.write("\n  ".join(map(str.strip, said)) + "\n")
     return stopping.EXIT_CONFIGURATION
 
 
@@ -81,6 +83,7 @@ def _run(chosen: Options) -> int:
     if chosen.v >= 1:
         for line in chosen.flag_lines():
             logger.info("flag", setting=line)
+    files.raise_limit()
     # What was imported stays: a full round of the garbage collector over it would stall the
     # event loop for tens of milliseconds.
     gc.freeze()

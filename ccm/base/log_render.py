@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from ccm.base import redact
+
 Event = MutableMapping[str, Any]
 Render = Callable[[str, Event], bytes]
 """(level, facts) to the bytes of the line, without the line break at its end."""
@@ -77,7 +79,7 @@ def _development(level: str, event: Event, paint: Callable[[str, str], str]) -> 
     caller = event.pop("_caller", "?")
     event.pop("v", None)
     name = event.pop("logger", "")
-    message = str(event.pop("event", "")).ljust(_MESSAGE_COLUMNS)
+    message = _visible(str(event.pop("event", ""))).ljust(_MESSAGE_COLUMNS)
     trace = event.pop("exception", None)
     facts = " ".join(f"{paint(key, '36')}={_quoted(value)}" for key, value in _ordered(event))
     parts = [
@@ -95,7 +97,11 @@ def _paint(words: str, colour: str) -> str:
 
 
 def _with_trace(line: str, trace: str | None) -> bytes:
-    return (f"{line}\n{trace}" if trace else line).encode(errors="backslashreplace")
+    if trace:
+        # What was raised may hold line breaks: only our own lines begin in the first column.
+        rows = redact.words(trace).split("\n")
+        line = "\n\t".join((line, *map(_visible, rows)))
+    return line.encode(errors="backslashreplace")
 
 
 def _ordered(event: Event) -> Iterator[tuple[str, Any]]:
@@ -117,9 +123,23 @@ def _quoted(value: Any) -> str:
 
 
 def _quote(words: Any) -> str:
-    return msgspec.json.encode(_sound(str(words))).decode()
+    text = str(words)
+    if text.isprintable():
+        return msgspec.json.encode(text).decode()
+    return _visible(msgspec.json.encode(_sound(text)).decode())
+
+
+def _visible(words: str) -> str:
+    """The text with escapes for what would move a terminal's cursor or end its line."""
+    if words.isprintable():
+        return words
+    return "".join(each if each.isprintable() else _escaped(each) for each in words)
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 def _sound(words: str) -> str:
     """The text without lone surrogates, which no encoding can write."""
-    return words if words.isprintable() else words.encode(errors="backslashreplace").decode()
+    return words.encode(errors="backslashreplace").decode()

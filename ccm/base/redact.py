@@ -1,19 +1,21 @@
-"""Secrets are taken out of every line before it is written, whoever wrote them into it.
+"""Secrets are taken out of everything before it leaves the process, whoever wrote them into it.
 
 Two ways work together. What is known to be secret is told to `know` by whoever reads it: a
-token, a password of the cloud's configuration. What merely looks secret is found by its form:
-Authorization values, user and password in a URL, `token=...`, JSON web tokens, private keys.
+token, a password of the cloud's configuration; it is found however it is written
+(`redact_spellings`). What merely looks secret is found by its form (`redact_forms`).
+
+`line` is for the log, `words` for other ways out, and `public` for what goes to the API server,
+where many can read it.
 """
 
 from __future__ import annotations
 
-import base64
 import re
 from collections import deque
-from collections.abc import Iterable
-from urllib.parse import quote
+from collections.abc import Sequence
 
-import msgspec
+from ccm.base import redact_forms
+from ccm.base.redact_spellings import ESCAPES, spellings, unescaped
 
 MASK = "[redacted]"
 """What stands in a secret's place."""
@@ -21,50 +23,47 @@ MASK = "[redacted]"
 SHORTEST = 6
 """Characters that a secret must have to be looked for; a shorter one would also mask words."""
 
+PUBLIC_BYTES = 1024
+"""Longest text that goes to the API server, which takes no longer one in an Event."""
+
 _MASK = MASK.encode()
+_CUT = "..."
 
 _NAME = re.compile(
-    r"(?i)(?:pass(?:word|wd|phrase)?|token|secret|authorization|(?:api|access|private)[-_]?key)$"
+    r"(?i)(?:pass(?:word|wd|phrase)?|pwd|token|secret|authorization|(?:api|access|private)[-_]?key)$"
 )
-
-_KEYS = [
-    kind + joint + b"key" for kind in (b"api", b"access", b"private") for joint in (b"", b"-", b"_")
-]
-_WORDS = (b"passw", b"passphrase", b"token", b"secret", *_KEYS)
-_WORD = rb"(?:passw(?:or)?d|passphrase|token|secret|(?:api|access|private)[-_]?key)"
-_AUTHORIZATION = rb"\bauthorization[\"'\\]*\s*[:=]\s*[\"'\\]*(?:(?:bearer|basic) +)?"
-_FORMS = tuple(
-    (hints, re.compile(form), kept + _MASK)
-    for hints, form, kept in (
-        (
-            (b"-----begin ",),
-            rb"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
-            b"",
-        ),
-        ((b"authorization",), rb"(?i)(" + _AUTHORIZATION + rb")[^\s\"'\\,]+", rb"\1"),
-        (
-            (b"bearer ", b"basic "),
-            rb"\b((?i:bearer|basic)) +(?=[\w.~+/=-]*[\d.+/=A-Z_-])[\w.~+/=-]{6,}",
-            rb"\1 ",
-        ),
-        ((b"@",), rb"(://)[^/\s\"'@?#]+(?=@)", rb"\1"),
-        (_WORDS, rb"(?i)(" + _WORD + rb"=)(?!\")[^\s\"'\\&,;)]+", rb"\1"),
-        (_WORDS, rb"(?i)(" + _WORD + rb"=\")(?:[^\"\\]|\\.)+", rb"\1"),
-        (_WORDS, rb"(?i)(" + _WORD + rb"\\*[\"']\s*:\s*\\*[\"'])[^\"'\\]+", rb"\1"),
-        ((b"eyj",), rb"\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*", b""),
-    )
-)
-"""(what must occur in the line, in lower case; the form; what is written in its place)"""
-
-# One search for all of them: few lines have a hint, and every line is looked through.
-_HINT = re.compile(b"|".join(sorted({re.escape(hint) for hints, _, _ in _FORMS for hint in hints})))
 
 TRANSIENT = 8
 """How many secrets that replace each other are looked for at the same time."""
 
 _lasting: set[str] = set()
 _transient: deque[str] = deque(maxlen=TRANSIENT)
-_needles: tuple[bytes, ...] = ()
+
+
+class _Known:
+    """What is looked for: made when the first line needs it, again after each change.
+
+    Attributes:
+        gate: one search for all of them, as every line is looked through.
+    """
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        # The longest first: one secret may be a part of another.
+        ordered = sorted(secrets, key=lambda secret: (-len(secret), secret))
+        self._raw = [secret.encode(errors="replace") for secret in ordered]
+        self._spellings = [spelling for secret in ordered for spelling in spellings(secret)]
+        probes = {re.escape(spelling.probe) for spelling in self._spellings}
+        self.gate = re.compile(b"|".join(sorted(probes | set(ESCAPES)))) if secrets else None
+
+    def masked(self, text: bytes) -> bytes:
+        """The text without them."""
+        for spelling in self._spellings:
+            if spelling.probe in text:
+                text = spelling.pattern.sub(_MASK, text)
+        return unescaped(text, self._raw, _MASK)
+
+
+_known: _Known | None = None
 
 
 def know(secret: str, *, lasting: bool = True) -> None:
@@ -81,7 +80,7 @@ def know(secret: str, *, lasting: bool = True) -> None:
         _lasting.add(secret)
     else:
         _transient.append(secret)
-    _rebuild()
+    _change()
 
 
 def forget(secret: str) -> None:
@@ -89,7 +88,7 @@ def forget(secret: str) -> None:
     _lasting.discard(secret)
     if secret in _transient:
         _transient.remove(secret)
-    _rebuild()
+    _change()
 
 
 def is_secret(name: str) -> bool:
@@ -98,36 +97,38 @@ def is_secret(name: str) -> bool:
 
 
 def line(text: bytes) -> bytes:
-    """The line without secrets."""
-    for needle in _needles:
-        if needle in text:
-            text = text.replace(needle, _MASK)
-    return _by_form(text) if _HINT.search(text.lower()) else text
+    """A line of the log without secrets; what is quoted in it stays quoted."""
+    return _masked(text, encoded=True)
 
 
 def words(text: str) -> str:
     """The text without secrets, for messages that go another way than through the log."""
-    return line(text.encode(errors="replace")).decode()
+    return _masked(text.encode(errors="replace"), encoded=False).decode(errors="replace")
 
 
-def _by_form(text: bytes) -> bytes:
-    lower = text.lower()
-    for hints, form, written in _FORMS:
-        if any(hint in lower for hint in hints):
-            text = form.sub(written, text)
+def public(text: str) -> str:
+    """What somebody else said, for the API server: without secrets, at most `PUBLIC_BYTES`.
+
+    Secrets go first: half of one would not be known again.
+    """
+    said = words(text)
+    if len(said) * 4 <= PUBLIC_BYTES or len(raw := said.encode()) <= PUBLIC_BYTES:
+        return said
+    return raw[: PUBLIC_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
+
+
+def _masked(text: bytes, *, encoded: bool) -> bytes:
+    global _known  # noqa: PLW0603 - the list is the process's, as its secrets are
+    known = _known
+    if known is None:
+        known = _known = _Known([*_lasting, *_transient])
+    if known.gate is not None and known.gate.search(text):
+        text = known.masked(text)
+    if redact_forms.HINT.search(text.lower()):
+        text = redact_forms.masked(text, _MASK, encoded=encoded)
     return text
 
 
-def _rebuild() -> None:
-    global _needles  # noqa: PLW0603 - the list is the process's, as its secrets are
-    found = {form for secret in (*_lasting, *_transient) for form in _forms(secret)}
-    # The longest first: one secret may be a part of another.
-    _needles = tuple(sorted(found, key=lambda form: (-len(form), form)))
-
-
-def _forms(secret: str) -> Iterable[bytes]:
-    raw = secret.encode()
-    yield raw
-    yield msgspec.json.encode(secret)[1:-1]
-    yield quote(secret, safe="").encode()
-    yield base64.b64encode(raw)
+def _change() -> None:
+    global _known  # noqa: PLW0603 - the list is the process's, as its secrets are
+    _known = None

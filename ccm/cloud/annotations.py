@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from ccm.base import redact
 from ccm.cloud.errors import InvalidArgument
 from ccm.model import Service
 
@@ -64,5 +65,6 @@ class ServiceAnnotation(Generic[T]):
         return ""
 
     def _complaint(self, text: str) -> str:
+        text = redact.words(text)
         shown = text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "..."
         return f"annotation {self.name}: {shown!r} is not understood; expected {self.expects}"

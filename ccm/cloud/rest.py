@@ -226,6 +226,7 @@ async def open_client(
     """
     timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
     headers = {"Authorization": authorization} if authorization else {}
+    redact.know(authorization.rpartition(" ")[2], lasting=False)
     async with aiohttp.ClientSession(
         timeout=timeout,
         headers=headers,

@@ -19,7 +19,7 @@ import msgspec
 
 from ccm.base import drain
 from ccm.base.throttle import Limiter, Unlimited
-from ccm.kube import decode, metrics
+from ccm.kube import decode, metrics, outgoing
 from ccm.kube.decode import Page, WatchEvent
 from ccm.kube.resources import Kind
 from ccm.kube.transport import Transport
@@ -279,7 +279,7 @@ class Resource(Generic[T]):
     ) -> T:
         if method != "GET":
             metrics.writes(self.kind.plural).inc()
-        sent = None if body is None else _ENCODER.encode(body)
+        sent = None if body is None else outgoing.encode(body)
         answer = await self._client.raw(method, path, body=sent, content_type=content_type)
         return decode.decode_object(self.kind, answer)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ccm.base import redact
 from ccm.base.files import Signature
 from ccm.base.keypair import KeyPair
 from ccm.base.log import logger
@@ -354,6 +355,8 @@ def _exec_environ(section: Section) -> dict[str, str]:
     for pair in section.items("env"):
         match pair:
             case {"name": str(name), "value": str(value)}:
+                if redact.is_secret(name):
+                    redact.know(value)
                 environ[name] = value
             case _:
                 raise section.fault("env", "must be a list of name and value, both strings")

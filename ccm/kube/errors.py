@@ -24,6 +24,7 @@ from typing import Literal
 
 import msgspec
 
+from ccm.base import redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.model.meta import Wire
 
@@ -246,6 +247,7 @@ def _plain_message(status: int, headers: Mapping[str, str], body: bytes) -> str:
     head = f"the server answered {status} without a Status"
     if not headers.get("Content-Type", "").startswith("text/plain"):
         return head
-    text = " ".join(body[: 4 * _BODY_SHOWN].decode(errors="replace").split())
+    # Masked before it is cut: half of a secret is known to nobody.
+    text = " ".join(redact.words(body.decode(errors="replace")).split())
     shown = "".join(letter for letter in text if letter.isprintable())[:_BODY_SHOWN]
     return f"{head}: {shown}" if shown else head

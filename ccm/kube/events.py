@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from ccm.base import clock, metrics, waiting
+from ccm.base import clock, metrics, redact, waiting
 from ccm.base.log import logger
 from ccm.base.outage import Outage
 from ccm.kube import errors
@@ -93,7 +93,7 @@ class EventRecorder:
             reference: the object.
             type_: `Normal` or `Warning`.
             reason: CamelCase, for machines.
-            message: for people.
+            message: for people; secrets in it are masked, and what is too long is cut.
         """
         # Its controller says the same in a line of its own.
         self._log.v(2).info(
@@ -111,7 +111,7 @@ class EventRecorder:
             ),
             involved_object=reference,
             reason=reason,
-            message=message,
+            message=redact.public(message),
             source=EventSource(component=self._component),
             type=type_,
             reporting_component=self._component,

@@ -11,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import IO, Any
+from typing import Any
 
 import msgspec
 
-from ccm.base import clock
+from ccm.base import clock, redact
 from ccm.base.keypair import KeyPair
 from ccm.base.log import logger
-from ccm.base.memfile import memory_file
 from ccm.base.outage import Outage
 from ccm.kube.credentials import Credential, bearer
 from ccm.kube.errors import UNDECODABLE, NoCredentials
@@ -39,6 +39,14 @@ API_VERSIONS = (
 PLUGIN_TIMEOUT_S = 60.0
 """How long a program may take; it may have to ask a cloud."""
 
+MAX_OUTPUT = 1 << 20
+"""Bytes that a program may print; a credential is a few KiB."""
+
+_PIPE_HOLDS = 1 << 20
+"""Bytes at most that lie in a pipe (Linux, fs.pipe-max-size)."""
+
+_LOOK_S = 0.05
+_STDERR_KEPT = 64 << 10
 _STDERR_SHOWN = 300
 
 
@@ -134,25 +142,32 @@ class ExecPlugin:
         self._unrenewed.is_over(command=self._settings.command)
 
     async def _run(self) -> bytes:
-        # No pipes: a child of the program could hold them open after its end.
-        with memory_file() as output, memory_file() as noise:
-            code = await self._ended(self._start(output, noise))
-            if code != 0:
-                words = " ".join(_said(noise).decode(errors="replace").split())[-_STDERR_SHOWN:]
-                raise NoCredentials(
-                    f"exec plugin {self._settings.command} failed with code {code}: {words}"
-                )
-            return _said(output)
+        program = self._start()
+        output, noise = await self._heard(program)
+        if len(output) > MAX_OUTPUT:
+            raise NoCredentials(
+                f"exec plugin {self._settings.command} printed more than {MAX_OUTPUT >> 20} MiB"
+            )
+        if program.returncode != 0:
+            # Masked before it is cut: half of a secret is known to nobody.
+            said = redact.words(noise.decode(errors="replace"))
+            words = " ".join(said.split())[-_STDERR_SHOWN:]
+            raise NoCredentials(
+                f"exec plugin {self._settings.command} failed with code {program.returncode}:"
+                f" {words}"
+            )
+        return output
 
-    def _start(self, output: IO[bytes], noise: IO[bytes]) -> subprocess.Popen[bytes]:
+    def _start(self) -> subprocess.Popen[bytes]:
         settings = self._settings
         try:
             return subprocess.Popen(  # noqa: S603 - whoever wrote the kubeconfig chose it
                 [settings.command, *settings.args],
                 env={**settings.environ, "KUBERNETES_EXEC_INFO": question(settings)},
                 stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=noise,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
                 start_new_session=True,
             )
         except (OSError, ValueError) as problem:
@@ -161,11 +176,11 @@ class ExecPlugin:
                 f"exec plugin {settings.command} cannot be started: {problem}{hint}"
             ) from problem
 
-    async def _ended(self, program: subprocess.Popen[bytes]) -> int:
-        """The program's exit status; nothing of it goes on when nobody waits any longer."""
+    async def _heard(self, program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+        """What it printed; nothing of it goes on when nobody waits any longer."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await asyncio.to_thread(program.wait)
+                return await asyncio.to_thread(_listen, program)
         except TimeoutError as problem:
             raise NoCredentials(
                 f"exec plugin {self._settings.command} gave no answer in {self._timeout_s:g} s"
@@ -173,13 +188,42 @@ class ExecPlugin:
         finally:
             # The thread reaps it. It is not waited for here: a caller who gives up goes at once.
             if program.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(program.pid, signal.SIGKILL)
+                _kill(program)
 
 
-def _said(memory: IO[bytes]) -> bytes:
-    memory.seek(0)
-    return memory.read()
+def _listen(program: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    """Both outputs of a program until it ends, the end of the second; blocking.
+
+    One that prints more than it may is killed: no more of it is ever held.
+    """
+    output, noise = bytearray(), bytearray()
+    assert program.stdout is not None
+    assert program.stderr is not None
+    with program.stdout, program.stderr, selectors.DefaultSelector() as streams:
+        streams.register(program.stdout, selectors.EVENT_READ, output)
+        streams.register(program.stderr, selectors.EVENT_READ, noise)
+        has_ended = False
+        while not has_ended:
+            # In this order: what it said before its end lies in the pipes. They may stay open,
+            # held by a child that it left behind.
+            has_ended = program.poll() is not None
+            for key, _ in streams.select(0 if has_ended else _LOOK_S):
+                chunk = os.read(key.fd, _PIPE_HOLDS)
+                key.data.extend(chunk)
+                if not chunk:
+                    streams.unregister(key.fileobj)
+            is_too_much = len(output) > MAX_OUTPUT
+            if is_too_much and not has_ended:
+                _kill(program)
+            if is_too_much or not streams.get_map():
+                program.wait()
+            del noise[:-_STDERR_KEPT]
+    return bytes(output), bytes(noise)
+
+
+def _kill(program: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(program.pid, signal.SIGKILL)
 
 
 def question(settings: ExecSettings) -> str:

@@ -5,8 +5,9 @@ left. Nested in that order, they end in the reverse one: the daemon first, so th
 gives up its lease and closes its connections, the servers after it. All files lie in
 the one folder that the caller names.
 
-Processes start with this interpreter, apart from the user's folder (`-P`), so that no
-file there is taken for a module.
+Processes start with this interpreter, apart from the user's folder and environment, so that
+no file there is taken for a module. Secrets reach them by files: everybody on the machine can
+read their command lines.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import asyncio
 import contextlib
 import json
 import secrets
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ccm.app.options import FLAGS
-from ccm.base import durations
+from ccm.base import durations, files, interpreter
 from ccm.sandbox import cloud, daemonlog, podranges, process, realserver
 
 API_QPS = 10_000
@@ -128,7 +128,9 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
         return
     _make(folder)
     token = secrets.token_hex(16)
-    argv = ["ccm.sandbox.apiserver", "--data-dir", str(folder / "state"), "--token", token]
+    token_file = _secret(folder / "token", token)
+    argv = ["ccm.sandbox.apiserver", "--data-dir", str(folder / "state")]
+    argv += ["--token-file", str(token_file)]
     async with _open_child(argv, folder / "apiserver.log") as child:
         told = await until_ready(child)
         kubeconfig = Path(told["kubeconfig"])
@@ -210,7 +212,7 @@ def last_words(what: str, log: Path) -> str:
 
 @contextlib.asynccontextmanager
 async def _open_child(argv: Sequence[str], log: Path) -> AsyncIterator[process.Child]:
-    child = process.Child([sys.executable, "-P", "-m", *argv], log=log)
+    child = process.Child(interpreter.command(*argv), log=log)
     try:
         yield child
     finally:
@@ -245,7 +247,5 @@ def for_kubectl(source: Path, target: Path) -> Path:
 
 
 def _secret(path: Path, text: str) -> Path:
-    """Write a file that only its owner can read."""
-    path.touch(mode=0o600)
-    path.write_text(text)
+    files.write_private(path, text)
     return path

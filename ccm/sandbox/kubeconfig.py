@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from ccm.base import files
+
 
 def write(path: Path, clusters: Mapping[str, Mapping[str, str]], token: str) -> None:
     """Write a kubeconfig that its owner only can read.
@@ -26,5 +28,4 @@ def write(path: Path, clusters: Mapping[str, Mapping[str, str]], token: str) -> 
         "contexts": contexts,
         "current-context": user,
     }
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    files.write_private(path, json.dumps(document, indent=2) + "\n")

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import aiohttp
 
+from ccm.base import files
 from ccm.sandbox import kubeconfig, ports, process
 
 BINARIES = ("etcd", "kube-apiserver")
@@ -156,11 +157,12 @@ class RealServer:
         (self._data_dir / "certs").mkdir(parents=True, exist_ok=True)
         key = self._data_dir / "service-account.key"
         if not key.exists():
-            key.write_text(_new_signing_key())
-        with self._tokens_file.open("w") as tokens:
-            for user in self._users:
-                groups = ",".join(user.groups)
-                tokens.write(f'{user.token},{user.name},{user.name},"{groups}"\n')
+            files.write_private(key, _new_signing_key())
+        tokens = [
+            f'{user.token},{user.name},{user.name},"{",".join(user.groups)}"\n'
+            for user in self._users
+        ]
+        files.write_private(self._tokens_file, "".join(tokens))
         if self._audit_log is not None:
             self._audit_policy_file.write_text(json.dumps(_AUDIT_POLICY))
 

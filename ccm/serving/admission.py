@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ccm.base.redact import public
 from ccm.model.meta import Wire
 
 API_VERSION = "admission.k8s.io/v1"
@@ -170,11 +171,11 @@ def decode(body: bytes) -> Request:
 
 
 def encode(request: Request, answer: Answer) -> bytes:
-    """The admission review that answers a request."""
+    """The admission review that answers a request; its words are fit for everybody."""
     status = None
     if not answer.allowed:
         reason = _REASONS.get(answer.code, "")
-        status = _Status(code=answer.code, reason=reason, message=answer.message)
+        status = _Status(code=answer.code, reason=reason, message=public(answer.message))
     return msgspec.json.encode(
         _Reviewed(
             api_version=API_VERSION,
@@ -186,7 +187,7 @@ def encode(request: Request, answer: Answer) -> bytes:
                 # Base64 on the wire, as Go writes bytes.
                 patch=msgspec.json.encode(answer.patch) if answer.patch else None,
                 patch_type="JSONPatch" if answer.patch else None,
-                warnings=list(answer.warnings) or None,
+                warnings=list(map(public, answer.warnings)) or None,
             ),
         )
     )

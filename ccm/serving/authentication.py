@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import unquote
 
-from ccm.base import clock, log, metrics
+from ccm.base import clock, metrics
 from ccm.serving.http import Request
 from ccm.serving.identity import ANONYMOUS, Authorities, User, common_name, is_over, user_of
-from ccm.serving.ttl_cache import TTLCache
+from ccm.serving.ttl_cache import Shelf, TTLCache
 
 _BUCKETS = metrics.exponential_buckets(0.001, 2, 15)
 
@@ -112,14 +112,18 @@ class Authenticator:
     Args:
         reviewer: knows tokens; None: every token is wrong.
         token_ttl_s: how long an answer about a token is remembered.
+        shelf: where answers are kept; None: one of its own.
     """
 
-    def __init__(self, reviewer: TokenReviewer | None, *, token_ttl_s: float) -> None:
+    def __init__(
+        self, reviewer: TokenReviewer | None, *, token_ttl_s: float, shelf: Shelf | None = None
+    ) -> None:
         self.trust = Trust()
         self._reviewer = reviewer
-        self._log = log.logger("serving")
         self._salt = secrets.token_bytes(32)
-        self._tokens: TTLCache[bytes, User | None] = TTLCache(lambda _answer: token_ttl_s)
+        self._tokens: TTLCache[bytes, User | None] = TTLCache(
+            lambda _answer: token_ttl_s, name="authentication", shelf=shelf
+        )
         for result in ("success", "failure", "error"):
             _attempts.labels(result)
 
@@ -134,9 +138,6 @@ class Authenticator:
         try:
             user = await self._identify(request)
             result = "success"
-        except Unauthorized as error:
-            self._log.debug("caller is refused", error=str(error), client=request.caller.address)
-            raise
         finally:
             _attempts.labels(result).inc()
             _duration.labels(result).observe(clock.monotonic() - started)

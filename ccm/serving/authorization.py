@@ -7,13 +7,14 @@ authorization and its delegating options.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ccm.base import clock, metrics
-from ccm.serving.identity import MASTERS, User
-from ccm.serving.ttl_cache import TTLCache
+from ccm.serving.identity import ANONYMOUS, MASTERS, User
+from ccm.serving.ttl_cache import Shelf, TTLCache, digest
 
 _attempts = metrics.counter(
     "authorization_attempts_total",
@@ -27,9 +28,9 @@ _duration = metrics.histogram(
     buckets=metrics.exponential_buckets(0.001, 2, 15),
 )
 
-LONGEST_REMEMBERED = 10_000
-"""Characters of a question; answers to longer ones are not kept, anybody could fill the memory
-with them (k8s.io/apiserver, webhook authorizer)."""
+ANONYMOUS_AT_ONCE = 32
+"""Questions about callers who are nobody that are under way at one time: a crowd of those must
+not keep those who are somebody waiting for the API server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,7 @@ class Authorizer:
         paths: what anybody may have.
         allowed_ttl_s: how long a permission is remembered.
         denied_ttl_s: how long a refusal is remembered.
+        shelf: where answers are kept; None: one of its own.
     """
 
     def __init__(
@@ -102,11 +104,15 @@ class Authorizer:
         *,
         allowed_ttl_s: float,
         denied_ttl_s: float,
+        shelf: Shelf | None = None,
     ) -> None:
         self._reviewer = reviewer
         self._paths = paths
-        self._known: TTLCache[Question, Decision] = TTLCache(
-            lambda found: allowed_ttl_s if found.allowed else denied_ttl_s
+        self._anonymous = asyncio.Semaphore(ANONYMOUS_AT_ONCE)
+        self._known: TTLCache[bytes, Decision] = TTLCache(
+            lambda found: allowed_ttl_s if found.allowed else denied_ttl_s,
+            name="authorization",
+            shelf=shelf,
         )
 
     async def decide(self, question: Question) -> Decision:
@@ -132,9 +138,13 @@ class Authorizer:
     async def _decide(self, question: Question) -> Decision:
         if MASTERS in question.user.groups or question.path in self._paths:
             return Decision(allowed=True)
-        reviewer = self._reviewer
-        if reviewer is None:
+        if self._reviewer is None:
             return Decision(allowed=False)
-        if len(question.verb) + len(question.path) > LONGEST_REMEMBERED:
-            return await reviewer.review_access(question)
-        return await self._known.get(question, lambda: reviewer.review_access(question))
+        return await self._known.get(digest(question), lambda: self._ask(question))
+
+    async def _ask(self, question: Question) -> Decision:
+        assert self._reviewer is not None
+        if question.user != ANONYMOUS:
+            return await self._reviewer.review_access(question)
+        async with self._anonymous:
+            return await self._reviewer.review_access(question)

@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +18,7 @@ from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any, Protocol
 
-from ccm.base import clock
+from ccm.base import clock, interpreter
 from ccm.base.keypair import KeyPair
 
 LIFETIME = timedelta(days=365)
@@ -247,10 +246,9 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
 
 def _child(request: Mapping[str, Any]) -> dict[str, Any]:
     """What the process that knows certificates answers; blocking."""
-    command = [sys.executable, "-m", "ccm.serving.minting"]
     try:
         done = subprocess.run(  # noqa: S603 - our own module
-            command,
+            interpreter.command("ccm.serving.minting"),
             input=json.dumps(request).encode(),
             capture_output=True,
             check=True,

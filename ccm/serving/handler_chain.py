@@ -11,11 +11,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ccm.base import log
+from ccm.serving.accesslog import AccessLog
 from ccm.serving.authentication import Authenticator, ReviewFailed, Unauthorized
 from ccm.serving.authorization import Authorizer, Question
 from ccm.serving.http import JSON, Handler, Request, Response, text
-from ccm.serving.identity import User
+from ccm.serving.identity import ANONYMOUS, User
 
 _NEVER_CACHE = ("Cache-Control", "no-cache, private")
 
@@ -40,7 +40,7 @@ class HandlerChain:
         self._folders = sorted((path for path in pages if path.endswith("/")), key=len)[::-1]
         self._authenticator = authenticator
         self._authorizer = authorizer
-        self._log = log.logger("serving")
+        self._access = AccessLog()
 
     async def answer(self, request: Request) -> Response:
         """Answer one request."""
@@ -55,16 +55,22 @@ class HandlerChain:
     async def _answer(self, request: Request) -> Response:
         try:
             user = await self._authenticator.identify(request)
-        except Unauthorized:
+        except Unauthorized as error:
+            self._access.unauthorized(request, error)
             return status(401, "Unauthorized", "Unauthorized")
+        request = replace(request, user=user.name)
         question = Question(user=user, verb=request.method.lower(), path=request.path)
         try:
             decision = await self._authorizer.decide(question)
         except ReviewFailed as error:
-            self._log.warning("authorization check failed, answering 500", error=str(error))
+            self._access.unanswered(request, error)
             return text(f'Internal Server Error: "{request.path}": {error}\n', 500)
         if not decision.allowed:
+            self._access.forbidden(request)
             return status(403, "Forbidden", forbidden(user, question, decision.reason))
+        if user != ANONYMOUS:
+            request.known()
+        self._access.allowed(request)
         page = self._page(request.path)
         if page is None:
             return text("404 page not found\n", 404)

@@ -1,25 +1,23 @@
 """Bytes to requests and answers back; what the server's other modules see of aiohttp.
 
-A `Server` hands each request to one coroutine. It bounds what a caller may cost: size of the
-header and of the body, time until the header is there, idle time of a connection. It speaks
-HTTP/1.1.
+A `Server` hands each request to one coroutine. It bounds what a caller may cost: how many there
+are (`connections`), size of the header, time until it is there, the body (`bodies`), idle time
+of a connection. It speaks HTTP/1.1.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
-import sys
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 # First, because it is the one that imports aiohttp as a whole.
-from ccm.base.wire import HttpProcessingError  # isort: split
-
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response as _Response
@@ -27,15 +25,21 @@ from aiohttp.web_server import Server as _Server
 from multidict import CIMultiDict, CIMultiDictProxy, MultiMapping
 
 from ccm.base import log
+from ccm.serving.acceptor import CHUNK, CLOSE_S, Acceptor
+from ccm.serving.bodies import BadBody, Bodies, Limits
+from ccm.serving.connections import GREEDY, Connections, Seat, Stage
 
-MAX_HEADER = 1 << 20
-"""Bytes of a request's header (Go, net/http)."""
+MAX_HEADER = 64 << 10
+"""Bytes of a request's header; Go takes 1 MiB, from each of any number of callers."""
+
+MAX_FIELDS = 256
+"""Fields of a request's header; each costs more memory than its bytes."""
+
+MAX_PATH = 1 << 10
+"""Bytes of a request's path: whether a caller may have it is asked and remembered."""
 
 MAX_QUERY = 16 << 10
 """Bytes of a request's query; taking one apart stops everything else meanwhile."""
-
-MAX_BODY = 3 << 20
-"""Bytes of a request's body (k8s.io/apiserver)."""
 
 IDLE_S = 90.0
 """How long a connection may stay without a request (k8s.io/apiserver, secure serving)."""
@@ -43,14 +47,11 @@ IDLE_S = 90.0
 HEADER_S = 32.0
 """How long a new caller may take for the header of its request (the same)."""
 
-HANDSHAKE_S = 10.0
-"""How long TLS may take (Go, net/http)."""
-
-CLOSE_S = 2.0
-"""How long requests under way may take when the server stops."""
-
-_SPARE = 1 << 20
+_SPARE = 4 * CHUNK
 """Bytes that may arrive beyond what is expected: a piece of the next, or of what is refused."""
+
+_PLAIN_SPARE = 512 << 10
+"""The same without TLS, where event loops read larger pieces; only tests serve so."""
 
 _CHAINS_KEPT = 256
 _NAME = "ccm"
@@ -76,14 +77,6 @@ class Caller:
     chain: tuple[bytes, ...] = ()
 
 
-class BadBody(Exception):
-    """The body of a request cannot be had; `status` is what the caller is told."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What somebody asks.
@@ -94,7 +87,10 @@ class Request:
         query: parameters in their order.
         headers: by name, any case.
         caller: who sent it, as far as the connection tells.
+        user: the name of whoever proved to be the sender; empty while that is not known.
         read: reads the whole body; `BadBody` if it cannot.
+        known: to be called when the caller has proved who it is: it keeps its connection
+            when a crowd comes.
     """
 
     method: str
@@ -103,6 +99,8 @@ class Request:
     headers: CIMultiDictProxy[str]
     caller: Caller
     read: Callable[[], Awaitable[bytes]] = field(repr=False)
+    user: str = ""
+    known: Callable[[], None] = field(default=lambda: None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +130,9 @@ class Server:
 
     Args:
         handler: answers a request; an exception becomes a 500 without a detail.
+        name: of the port, in metrics.
         context: TLS; None: plain HTTP.
-        max_body: bytes of a request's body.
+        bodies: what bodies may cost.
         header_s: how long a new caller may take for its header.
         idle_s: how long a connection may stay without a request.
     """
@@ -142,24 +141,27 @@ class Server:
         self,
         handler: Handler,
         *,
+        name: str = "secure",
         context: ssl.SSLContext | None = None,
-        max_body: int = MAX_BODY,
+        bodies: Limits | None = None,
         header_s: float = HEADER_S,
         idle_s: float = IDLE_S,
     ) -> None:
         self._handler = handler
-        self._context = context
-        self._max_body = max_body
-        self._header_s = header_s
+        self._bodies = Bodies(bodies or Limits())
         self._log = log.logger("serving")
         self._http: _Server | None = None
-        self._listening: asyncio.Server | None = None
-        self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
+        self._spare = _SPARE if context else _PLAIN_SPARE
+        self._connections = Connections(name)
+        self._acceptor = Acceptor(
+            self._speak, self._connections, context=context, header_s=header_s
+        )
         self._settings: dict[str, Any] = {
             "keepalive_timeout": idle_s,
             "max_line_size": MAX_HEADER,
             "max_field_size": MAX_HEADER,
-            "max_headers": 1024,
+            "max_headers": MAX_FIELDS,
+            "read_bufsize": CHUNK,
             "lingering_time": 0.0,
             # Go takes bodies as they are too; a small one could become very large.
             "auto_decompress": False,
@@ -170,59 +172,63 @@ class Server:
 
     async def start(self, listener: socket.socket) -> None:
         """Answer whoever calls on a port that is open; it is closed with the server."""
-        loop = asyncio.get_running_loop()
         self._http = _Server(self._handle)
-        self._listening = await loop.create_server(
-            self._connection,
-            sock=listener,
-            ssl=self._context,
-            ssl_handshake_timeout=HANDSHAKE_S if self._context else None,
-            ssl_shutdown_timeout=CLOSE_S if self._context else None,
-        )
+        self._acceptor.start(listener)
 
     async def close(self) -> None:
         """Take no more requests, let those under way end, close every connection."""
-        if self._listening is not None:
-            self._listening.close()
-        for timer in self._silent.values():
-            timer.cancel()
-        self._silent.clear()
+        await self._acceptor.close()
         if self._http is not None:
             self._http.pre_shutdown()
             await self._http.shutdown(CLOSE_S)
-        if self._listening is not None:
-            await _gone(self._listening)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await self._connections.emptied.wait()
+        self._connections.hang_up(*Stage)
+        for _ in range(3):  # until the transport, TLS and HTTP each know
+            await asyncio.sleep(0)
 
-    def _connection(self) -> RequestHandler:
+    def _speak(self, seat: Seat) -> RequestHandler:
         assert self._http is not None
         loop = asyncio.get_running_loop()
-        made = _Connection(self._http, loop=loop, **self._settings)
-        self._silent[made] = loop.call_later(self._header_s, self._give_up, made)
-        return made
-
-    def _give_up(self, connection: RequestHandler) -> None:
-        if self._silent.pop(connection, None) is not None:
-            connection.force_close()
+        return _Connection(self._http, seat, self._spare, loop=loop, **self._settings)
 
     async def _handle(self, request: BaseRequest) -> _Response:
         connection = request.protocol
-        timer = self._silent.pop(connection, None)
-        if timer is not None:
-            timer.cancel()
         assert isinstance(connection, _Connection)
-        connection.expect(self._max_body)
-        answer = await self._answer(request)
+        caller = self._caller(request)
+        connection.seat.reach(Stage.ANONYMOUS if caller.certificate is None else Stage.KNOWN)
+        connection.expect(0)
+        answer = await self._answer(request, connection, caller)
         connection.expect(MAX_HEADER)
         headers = CIMultiDict(answer.headers)
         headers["Server"] = _NAME
         headers["Content-Type"] = answer.content_type
         return _Response(status=answer.status, body=answer.body, headers=headers)
 
-    async def _answer(self, request: BaseRequest) -> Response:
-        if len(request.rel_url.raw_query_string) > MAX_QUERY:
-            return text("query too long\n", 414)
+    async def _answer(
+        self, request: BaseRequest, connection: _Connection, caller: Caller
+    ) -> Response:
+        if refusal := _too_large(request):
+            return refusal
         try:
-            return await self._handler(self._read(request))
+            with self._bodies.of(request.content.iter_any()) as body:
+
+                async def read() -> bytes:
+                    connection.expect(self._bodies.limits.each)
+                    return await body.read()
+
+                return await self._handler(
+                    Request(
+                        method=request.method,
+                        path=request.path,
+                        query=request.query,
+                        headers=request.headers,
+                        caller=caller,
+                        read=read,
+                        known=lambda: connection.seat.reach(Stage.KNOWN),
+                    )
+                )
         except BadBody as error:
             return text(f"{error}\n", error.status)
         except Exception as error:  # noqa: BLE001 - one request must not end the server
@@ -232,27 +238,6 @@ class Server:
                 exc_info=error,
             )
             return text("internal server error\n", 500)
-
-    def _read(self, request: BaseRequest) -> Request:
-        async def body() -> bytes:
-            found = bytearray()
-            try:
-                async for chunk in request.content.iter_any():
-                    found += chunk
-                    if len(found) > self._max_body:
-                        raise BadBody(413, "request body too large")
-            except (HttpProcessingError, OSError, asyncio.IncompleteReadError) as error:
-                raise BadBody(400, "request body cannot be read") from error
-            return bytes(found)
-
-        return Request(
-            method=request.method,
-            path=request.path,
-            query=request.query,
-            headers=request.headers,
-            caller=self._caller(request),
-            read=body,
-        )
 
     def _caller(self, request: BaseRequest) -> Caller:
         transport = request.transport
@@ -264,41 +249,48 @@ class Server:
         return Caller(address=address, certificate=found, chain=self._chains.of(secured))
 
 
-async def _gone(listening: asyncio.Server) -> None:
-    """Wait until each connection is closed; who has not said a word, or does not let go, is cut.
-
-    From Python 3.12 on a server waits for those that never got beyond TLS too.
-    """
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await listening.wait_closed()
-    except TimeoutError:
-        if sys.version_info >= (3, 13):
-            listening.abort_clients()
+def _too_large(request: BaseRequest) -> Response | None:
+    """What is refused before anything is taken apart, asked or remembered."""
+    fields = sum(len(name) + len(value) for name, value in request.raw_headers)
+    if fields + len(request.raw_path) > MAX_HEADER:
+        return text("header too large\n", 431)
+    url = request.rel_url
+    if len(url.raw_path) > MAX_PATH:
+        return text("path too long\n", 414)
+    return text("query too long\n", 414) if len(url.raw_query_string) > MAX_QUERY else None
 
 
 class _Connection(RequestHandler):
     """Hangs up on a caller that sends more than any request needs.
 
-    The parser limits each field of a header, and so would keep a thousand large ones.
+    The parser limits each field of a header, and so would keep a thousand large ones; and a
+    caller could send a next request, and one after that, while the first is answered.
     """
 
-    __slots__ = ("_left",)
+    __slots__ = ("_left", "_spare", "seat")
 
-    def __init__(self, server: _Server, **settings: Any) -> None:
+    def __init__(self, server: _Server, seat: Seat, spare: int, **settings: Any) -> None:
         super().__init__(server, **settings)
+        self.seat = seat
+        self._spare = spare
         self.expect(MAX_HEADER)
 
     def expect(self, size: int) -> None:
         """From now on something of so many bytes may arrive."""
-        self._left = size + _SPARE
+        self._left = size + self._spare
 
     def data_received(self, data: bytes) -> None:
         """Bytes arrived."""
         self._left -= len(data)
         if self._left < 0:
-            self.force_close()
+            self.seat.refuse(GREEDY)
+            return
         super().data_received(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The connection is over."""
+        self.seat.leave()
+        super().connection_lost(exc)
 
 
 class _Chains:

@@ -6,7 +6,8 @@ import socket
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
-BACKLOG = 128
+BACKLOG = 1024
+"""Callers that wait in the kernel; who finds no room there tries again only after a second."""
 
 
 class ListenError(OSError):

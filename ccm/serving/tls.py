@@ -10,6 +10,7 @@ import asyncio
 import ssl
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 from ccm.base import log
 from ccm.base.keypair import KeyPair
@@ -20,7 +21,9 @@ CHECK_S = 60.0
 """How often files are looked at (k8s.io/apiserver, dynamic certificates)."""
 
 
-def build(rules: Policy, pair: KeyPair, authorities: bytes | None = None) -> ssl.SSLContext:
+def build(
+    rules: Policy, pair: KeyPair, authorities: bytes | None = None, *, demanded: bool = False
+) -> ssl.SSLContext:
     """A server's context; blocking for some milliseconds.
 
     Args:
@@ -28,6 +31,7 @@ def build(rules: Policy, pair: KeyPair, authorities: bytes | None = None) -> ssl
         pair: its certificate.
         authorities: who certifies callers, PEM; then a caller may show a certificate, and
             need not. None: callers are not asked for one.
+        demanded: whoever shows none of these authorities is refused.
 
     Raises:
         CertificateError: the certificate, key or authorities cannot be used.
@@ -44,7 +48,7 @@ def build(rules: Policy, pair: KeyPair, authorities: bytes | None = None) -> ssl
         # Before Python 3.15 one group can be set: the rest would only have been allowed too.
         context.set_ecdh_curve(rules.groups[0])
     if authorities is not None:
-        context.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_mode = ssl.CERT_REQUIRED if demanded else ssl.CERT_OPTIONAL
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         try:
@@ -91,11 +95,16 @@ class CertReloader:
     Args:
         rules: what the server accepts.
         certificates: where its certificates come from.
+        callers: file of the authorities that every caller must have a certificate of, PEM;
+            followed like the certificates. None: `trust` says whom to believe.
     """
 
-    def __init__(self, rules: Policy, certificates: Certificates) -> None:
+    def __init__(
+        self, rules: Policy, certificates: Certificates, *, callers: Path | None = None
+    ) -> None:
         self._rules = rules
         self._certificates = certificates
+        self._callers = callers
         self._log = log.logger("serving")
         self._loaded: Loaded | None = None
         self._authorities: bytes | None = None
@@ -114,7 +123,7 @@ class CertReloader:
         Raises:
             CertificateError: they cannot be used.
         """
-        self._adopt(await self._certificates.read())
+        self._adopt(await self._certificates.read(), await self._demanded())
 
     def trust(self, authorities: bytes | None) -> None:
         """From now on believe client certificates of these authorities (PEM) alone.
@@ -130,7 +139,7 @@ class CertReloader:
         if self._loaded is None:
             return
         try:
-            self._newest = self._contexts(self._loaded)
+            self._newest = self._contexts(self._loaded, authorities)
         except CertificateError:
             self._authorities = before
             raise
@@ -157,22 +166,35 @@ class CertReloader:
         Raises:
             CertificateError: they cannot be used; the old ones stay.
         """
-        found = await self._certificates.read()
-        if found != self._loaded:
-            self._adopt(found)
+        found, authorities = await self._certificates.read(), await self._demanded()
+        if (found, authorities) != (self._loaded, self._authorities):
+            self._adopt(found, authorities)
             self._log.info("changed certificate is in use")
 
-    def _adopt(self, found: Loaded) -> None:
-        self._newest = self._contexts(found)
-        self._loaded = found
+    async def _demanded(self) -> bytes | None:
+        """Whom callers must be certified by; as it stands where no file says so."""
+        if self._callers is None:
+            return self._authorities
+        try:
+            return await asyncio.to_thread(self._callers.read_bytes)
+        except OSError as error:
+            raise CertificateError(f"client authorities cannot be read: {error}") from error
+
+    def _adopt(self, found: Loaded, authorities: bytes | None) -> None:
+        self._newest = self._contexts(found, authorities)
+        self._loaded, self._authorities = found, authorities
 
     def _current(self) -> ssl.SSLContext:
         assert self._newest is not None
         return self._newest
 
-    def _contexts(self, found: Loaded) -> ssl.SSLContext:
-        main = build(self._rules, found.main, self._authorities)
-        others = {pair: build(self._rules, pair, self._authorities) for _names, pair in found.named}
+    def _contexts(self, found: Loaded, authorities: bytes | None) -> ssl.SSLContext:
+        def made(pair: KeyPair) -> ssl.SSLContext:
+            demanded = self._callers is not None
+            return build(self._rules, pair, authorities, demanded=demanded)
+
+        main = made(found.main)
+        others = {pair: made(pair) for _names, pair in found.named}
 
         def choose(
             connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, _context: ssl.SSLContext

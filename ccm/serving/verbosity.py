@@ -28,8 +28,15 @@ async def change(request: Request) -> Response:
             raise ValueError(body)
     except ValueError:
         return text(f'failed to set verbosity: "{body}" is no number from 0 on\n', 400)
+    before = log.verbosity()
     log.set_verbosity(level)
-    log.logger("serving").info("verbosity is changed", detail=f"to {level}")
+    log.logger("serving").info(
+        "verbosity is changed",
+        user=request.user,
+        client=request.caller.address,
+        before=before,
+        after=level,
+    )
     return text(f"successfully set klog.logging.verbosity to {level}\n")
 
 

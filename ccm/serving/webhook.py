@@ -2,12 +2,13 @@
 
 `POST /<name>` with exactly `Content-Type: application/json` and a body that holds a request is
 answered with 200 and the decision; what cannot be understood with 400, and a webhook that fails
-with 500. Nobody is authenticated: an API server's call carries nothing that would prove it.
+with 500. Nobody is authenticated here: an API server's call proves who it is only where it was
+told to show a certificate, and then TLS asks for it.
 
-Beyond the reference, nothing a caller does makes us hold much memory or wait for ever: a body
-has a limit (413, `MAX_BODY`, kept by the server), so has the time to send it (408), to wait for
-a free place (503) and to decide (500), which the `timeout` that an API server announces
-shortens.
+Beyond the reference, nothing a caller does makes us hold much memory or wait for ever, or keeps
+others waiting: a body has a limit and so have all together (413, 503) and the time to send one
+(408), which the server keeps (`BODIES`); only then is there waiting for a free place (503) and
+a decision (500), for as long as the `timeout` that an API server announces allows.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from dataclasses import dataclass
 
 from ccm.base import clock, log, metrics, redact
 from ccm.base.durations import parse_duration
-from ccm.serving import admission, http
+from ccm.serving import admission, bodies, http
 from ccm.serving.admission import Webhook
 
-MAX_BODY = 7 << 20
-"""Bytes of a body. A review holds an object twice, and an API server takes none above 3 MiB."""
+BODIES = bodies.Limits(each=7 << 20, together=24 << 20, patience_s=2.0)
+"""Of reviews. One holds an object twice, and an API server takes none above 3 MiB; it sends from
+memory, so who is slow is none."""
 
 _BUCKETS = (0.25, 0.5, 0.7, 1, 1.5, 3, 5, 10)
 """Buckets of the Go reference."""
@@ -49,7 +51,7 @@ class Limits:
 
     Attributes:
         timeout_s: longest time for one request; the default of an API server's own patience.
-        at_once: requests whose bodies are held at one time; others wait.
+        at_once: requests that are decided at one time; others wait, with their bodies.
     """
 
     timeout_s: float = 10.0
@@ -101,8 +103,8 @@ class Webhooks:
         given_s = self._patience_s(request)
         try:
             body = await self._review(webhook, request, asyncio.timeout(given_s))
-        except (_Refusal, http.BadBody) as refusal:
-            return http.text(f"{refusal}\n", refusal.status)
+        except (_Refusal, bodies.BadBody) as refusal:
+            return http.text(f"{redact.public(str(refusal))}\n", refusal.status)
         return http.Response(body=body, content_type=http.JSON)
 
     def _patience_s(self, request: http.Request) -> float:
@@ -116,13 +118,15 @@ class Webhooks:
     async def _review(
         self, webhook: Webhook, request: http.Request, deadline: asyncio.Timeout
     ) -> bytes:
-        late = _Refusal(503, "too many requests at once")
+        late = _Refusal(408, "the body did not arrive in time")
         try:
-            async with deadline, self._places:
-                late = _Refusal(408, "the body did not arrive in time")
-                asked = await _understood(request)
-                late = _Refusal(500, f"webhook {webhook.name} did not decide in time")
-                return await self._decided(webhook, asked)
+            async with deadline:
+                # Before anybody's place is taken: who sends slowly keeps nobody waiting.
+                body = await _body(request)
+                late = _Refusal(503, "too many requests at once")
+                async with self._places:
+                    late = _Refusal(500, f"webhook {webhook.name} did not decide in time")
+                    return await self._decided(webhook, _understood(body))
         except TimeoutError:
             if late.status >= 500:
                 self._log.warning("webhook is too slow", webhook=webhook.name, error=str(late))
@@ -134,19 +138,22 @@ class Webhooks:
             encoded = admission.encode(asked, answer)
         except Exception as error:
             self._log.error("webhook failed", webhook=webhook.name, exc_info=error)
-            text = redact.words(f"webhook {webhook.name} failed: {error}")
-            raise _Refusal(500, text) from error
+            raise _Refusal(500, f"webhook {webhook.name} failed: {error}") from error
         if not answer.allowed:
             _DENIALS.labels(webhook.name).inc()
         return encoded
 
 
-async def _understood(request: http.Request) -> admission.Request:
+async def _body(request: http.Request) -> bytes:
     if request.headers.get("Content-Type", "") != http.JSON:
         raise _Refusal(400, f"Content-Type must be {http.JSON}")
     body = await request.read()
     if not body:
         raise _Refusal(400, "body is empty")
+    return body
+
+
+def _understood(body: bytes) -> admission.Request:
     try:
         return admission.decode(body)
     except admission.Malformed as error:

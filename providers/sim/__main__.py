@@ -20,7 +20,7 @@ When it is ready it prints one line of JSON on standard output,
 and serves until SIGTERM or SIGINT. The API describes itself (OpenAPI) at GET /docs.
 
 try it:
-  python -m providers.sim --port 8080 --token secret &
+  echo secret >token; python -m providers.sim --port 8080 --token-file token &
   curl -H 'Authorization: Bearer secret' localhost:8080/v1/instances -d '{"name": "a"}'
   curl -H 'Authorization: Bearer secret' 'localhost:8080/v1/instances?name=a'
 make every listing fail until DELETE /admin/faults:
@@ -67,7 +67,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="JSON file to load the cloud's content from and to keep it in (default: keep nothing)",
     )
-    option("--token", default="", help="bearer token to ask for (default: a random one)")
+    option(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the bearer token to ask for (default: a random one)",
+    )
     option("--seed", type=int, metavar="N", help="repeat the IDs of an earlier run")
     return parser
 
@@ -91,7 +96,8 @@ async def _run(options: argparse.Namespace) -> None:
     settings = traffic.Settings(
         latency_s=options.latency, rate_limit=options.rate_limit, page_size=options.page_size
     )
-    service = server.Service(token=options.token, seed=options.seed, settings=settings)
+    token = options.token_file.read_text().strip() if options.token_file else ""
+    service = server.Service(token=token, seed=options.seed, settings=settings)
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(state.kept(service.worlds, options.state))
         url = await stack.enter_async_context(

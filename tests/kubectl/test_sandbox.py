@@ -84,7 +84,9 @@ def test_a_custom_object_is_the_same_on_both_servers(
 
 
 def test_no_output_shows_the_token(program: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ccm.sandbox.apiserver", "--token", "secret-token"]
+    (tmp_path / "token").write_text("secret-token")
+    command = [sys.executable, "-m", "ccm.sandbox.apiserver"]
+    command += ["--token-file", str(tmp_path / "token")]
     with subprocess.Popen(
         [*command, "--data-dir", str(tmp_path / "data")], stdout=subprocess.PIPE, text=True
     ) as process:

@@ -14,7 +14,7 @@ import ccm
 from ccm.app import options
 from ccm.app.options import FLAGS, gates, names
 from tests.manifests import shipped
-from tests.manifests.shipped import CHART, Object
+from tests.manifests.shipped import CHART, MANIFESTS, Object
 from tests.manifests.variants import CERTIFICATE, EVERYTHING, VARIANTS, Values
 
 pytestmark = pytest.mark.envtest
@@ -95,6 +95,16 @@ def test_every_flag_is_one_of_the_daemon(tmp_path: Path, values: Values) -> None
     assert options.parse(args).cloud_provider
 
 
+@pytest.mark.parametrize(
+    ("address", "host"), [("127.0.0.1", "127.0.0.1"), ("$(HOST_IP)", None), ("0.0.0.0", None)]
+)
+def test_probes_ask_where_somebody_listens(tmp_path: Path, address: str, host: str | None) -> None:
+    found = container(render(tmp_path, {"extraArgs": {"bind-address": address}}))
+
+    probes = ("startupProbe", "livenessProbe", "readinessProbe")
+    assert {found[probe]["httpGet"].get("host") for probe in probes} == {host}
+
+
 def test_two_releases_share_nothing(tmp_path: Path) -> None:
     """Names, selectors and Leases differ; else two clouds in one cluster would wait for ever."""
     ours = shipped.by_name(render(tmp_path))
@@ -138,6 +148,11 @@ def test_the_webhook_is_wired_to_the_daemon(tmp_path: Path) -> None:
         f"/{name}" for name in names.WEBHOOKS
     ]
     assert {hook["failurePolicy"] for hook in hooks} == {"Ignore"}
+    plain = yaml.safe_load_all((MANIFESTS / "webhook.yaml").read_text())
+    (same,) = [one for one in plain if one["kind"] == "ValidatingWebhookConfiguration"]
+    assert [hook["matchConditions"] for hook in hooks] == [
+        one["matchConditions"] for one in same["webhooks"]
+    ]
     assert {hook["clientConfig"]["service"]["name"] for hook in hooks} == {"blue-webhook"}
     assert f"--webhook-secure-port={ports[port['targetPort']]}" in args
     assert f"--feature-gates={gates.WEBHOOK}=true" in args

@@ -125,6 +125,12 @@ def leftovers(home: Path) -> list[str]:
     return [str(path) for path in home.iterdir()] + processes_of(home)
 
 
+def tokens_in(home: Path) -> set[str]:
+    """What the sandbox's clients show."""
+    files = [*home.rglob("kubeconfig"), *home.rglob("cloud.yaml")]
+    return {found for file in files for found in re.findall(r'token"?: "?(\w+)', file.read_text())}
+
+
 def test_once_initialises_every_node_and_ends(home: Path, environment: Mapping[str, str]) -> None:
     with started(home, environment, "--once", "--nodes", "20", "--services", "3") as sandbox:
         sandbox.read_to_the_end()
@@ -162,7 +168,12 @@ def test_the_doctor_finds_nothing_wrong_with_it(home: Path, environment: Mapping
 def test_ctrl_c_ends_it_and_nothing_stays(home: Path, environment: Mapping[str, str]) -> None:
     with started(home, environment, "--nodes", "3") as sandbox:
         sandbox.read_until("converged: 3 nodes initialised, 3 routes, 2 Services served in ")
-        assert len(processes_of(home)) >= 3
+        commands = processes_of(home)
+        assert len(commands) >= 3
+        assert [each for each in commands if sys.executable in each and "\0-I\0" not in each] == []
+        tokens = tokens_in(home)
+        assert len(tokens) >= 2
+        assert [each for each in commands for token in tokens if token in each] == []
 
         took_s = sandbox.end(signal.SIGINT)
 
@@ -254,9 +265,10 @@ def test_a_daemon_that_cannot_start_says_why(home: Path, environment: Mapping[st
 def other_cloud(tmp_path: Path) -> Iterator[Path]:
     """A cloud of somebody else with two instances; its provider's configuration."""
     log = tmp_path / "cloud.log"
-    child = subprocess.Popen(
-        [sys.executable, "-m", "providers.sim", "--token", "t"], stdout=subprocess.PIPE, text=True
-    )
+    token = tmp_path / "token"
+    token.write_text("t\n")
+    command = [sys.executable, "-m", "providers.sim", "--token-file", str(token)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
         url = json.loads(child.stdout.readline())["url"]
@@ -289,12 +301,20 @@ def test_a_provider_of_your_own_and_the_nodes_it_knows(
 def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sequence[str], Path]:
     """What a sandbox said that keeps its folder, and the folder; its processes tell of imports."""
     home = tmp_path_factory.mktemp("kept")
-    environment = {**os.environ, "TMPDIR": str(home), "PYTHONPROFILEIMPORTTIME": "1"}
+    environment = {**os.environ, "TMPDIR": str(home)}
     environment.pop("KUBEBUILDER_ASSETS", None)
-    with started(home, environment, "--once", "--nodes", "1", "--keep") as sandbox:
-        sandbox.read_to_the_end()
+    words = ("sandbox", "--once", "--nodes", "1", "--keep")
+    told = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "ccm.cli", *words],
+        cwd=home,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
     (folder,) = home.iterdir()
-    return [line for line in sandbox.lines if not line.startswith("import time:")], folder
+    return told.stdout.splitlines(), folder
 
 
 @pytest.mark.xdist_group("kept")

@@ -31,8 +31,8 @@ class LogFlags:
     )
     v: int = GLOBAL.flag(
         0,
-        "How much is logged: from 1 on every flag, from 4 on each decision, from 8 on what "
-        "libraries do.",
+        "How much is logged: from 1 on every flag, and requests to the HTTPS server that are "
+        "refused or privileged, from 4 on each decision, from 8 on what libraries do.",
         short="v",
         kind=values.LEVEL,
     )

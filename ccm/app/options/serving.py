@@ -19,6 +19,7 @@ _NO_HTTP2 = "this server speaks HTTP/1.1 only"
 
 WEBHOOK = Section("webhook")
 WEBHOOK_SERVING = Section("webhook serving")
+WEBHOOK_CALLERS = Section("webhook callers", ours=True)
 SECURE_SERVING = Section("secure serving")
 AUTHENTICATION = Section("authentication")
 AUTHORIZATION = Section("authorization")
@@ -111,6 +112,13 @@ class ServingFlags:
         (),
         "A certificate for some host names only, for webhooks. Repeat the flag for more.",
         kind=values.CERTIFICATES,
+    )
+
+    webhook_client_ca_file: str = WEBHOOK_CALLERS.flag(
+        "",
+        "PEM file of the authorities that callers of webhooks must show a certificate of; read "
+        "again when it changes. Empty lets everybody call: an API server shows one only when "
+        "its --admission-control-config-file tells it to.",
     )
 
     bind_address: values.Address = SECURE_SERVING.flag(

@@ -41,6 +41,7 @@ SECTIONS = (
     generic.FILE,
     serving.WEBHOOK,
     serving.WEBHOOK_SERVING,
+    serving.WEBHOOK_CALLERS,
     serving.SECURE_SERVING,
     serving.AUTHENTICATION,
     serving.AUTHORIZATION,

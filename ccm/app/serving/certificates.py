@@ -39,7 +39,12 @@ def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
         certs.Named(source=_files(entry.cert_file, entry.key_file), names=entry.names)
         for entry in get("tls-sni-cert-key")
     ]
-    return tls.CertReloader(rules, certs.Certificates(_main(get, prefix), named))
+    callers = options.webhook_client_ca_file if prefix == WEBHOOKS else ""
+    return tls.CertReloader(
+        rules,
+        certs.Certificates(_main(get, prefix), named),
+        callers=Path(callers) if callers else None,
+    )
 
 
 def _main(get: Callable[[str], Any], prefix: str) -> certs.Source:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from ccm.app.options import FLAGS, Options, config, migration
+from ccm.base import redact
 from ccm.base.durations import format_duration
 from ccm.serving.http import JSON, Handler, Request, Response
 
@@ -47,7 +48,7 @@ def _plain(value: Any, *, is_list: bool) -> Any:
     if isinstance(value, timedelta):
         return format_duration(value)
     if is_list and isinstance(value, tuple):
-        return list(value) or None
-    if isinstance(value, bool | int | float | str) or value is None:
+        return [_plain(one, is_list=False) for one in value] or None
+    if isinstance(value, bool | int | float) or value is None:
         return value
-    return str(value)
+    return redact.words(str(value))

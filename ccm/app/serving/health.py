@@ -59,7 +59,7 @@ class Checks:
     def __init__(self, vitals: Vitals, api: Raw) -> None:
         self._vitals = vitals
         self._api = api
-        self._asked: TTLCache[None, Finding] = TTLCache(lambda _found: ASKED_S)
+        self._asked: TTLCache[None, Finding] = TTLCache(lambda _found: ASKED_S, name="health")
         self._alive = (
             Check(name="ping", look=_now(lambda: WELL)),
             Check(name="event-loop", look=_now(self._loop)),

@@ -36,6 +36,7 @@ from ccm.serving.handler_chain import HandlerChain
 from ccm.serving.health import Health
 from ccm.serving.profiling import Profiling
 from ccm.serving.slis import Slis
+from ccm.serving.ttl_cache import Shelf
 
 HEALTH = "health"
 """User-agent suffix of the client that looks at the API server's own health."""
@@ -98,9 +99,11 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
         stack.callback(port.close)
         reloader = certificates.cert_reloader(options, certificates.SERVER)
         tokens, access = await _reviewers(stack, context)
+        shelf = Shelf()
         authenticator = Authenticator(
             Reviews(tokens) if tokens else None,
             token_ttl_s=options.authentication_token_webhook_cache_ttl.total_seconds(),
+            shelf=shelf,
         )
         client_ca = await _client_ca(context, tokens, authenticator, reloader)
         api = Client(
@@ -111,7 +114,7 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
         chain = HandlerChain(
             pages(options, checks),
             authenticator=authenticator,
-            authorizer=_authorizer(options, access),
+            authorizer=_authorizer(options, access, shelf),
         )
         stack.push_async_callback(chain.close)
         server = http.Server(chain.answer, context=reloader.context)
@@ -208,10 +211,11 @@ async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -
     return wire
 
 
-def _authorizer(options: Options, client: Client | None) -> Authorizer:
+def _authorizer(options: Options, client: Client | None, shelf: Shelf) -> Authorizer:
     return Authorizer(
         Reviews(client) if client else None,
         Paths(options.authorization_always_allow_paths),
         allowed_ttl_s=options.authorization_webhook_cache_authorized_ttl.total_seconds(),
         denied_ttl_s=options.authorization_webhook_cache_unauthorized_ttl.total_seconds(),
+        shelf=shelf,
     )

@@ -50,8 +50,9 @@ async def serve(options: Options, cloud: Callable[[], Cloud]) -> None:
     )
     server = http.Server(
         webhook.Webhooks(hooks).handle,
+        name="webhook",
         context=reloader.context,
-        max_body=webhook.MAX_BODY,
+        bodies=webhook.BODIES,
     )
     try:
         await reloader.start()

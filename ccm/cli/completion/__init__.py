@@ -14,6 +14,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ccm.base import interpreter
+
 ASK = "__complete"
 """The command that shells call; people do not."""
 
@@ -63,8 +65,8 @@ def script(shell: str) -> str:
     """What the shell has to read."""
     from ccm.cli.completion import scripts
 
-    # -P: a Tab must not run what lies in the folder where it is pressed.
-    asking = shlex.join((sys.executable, "-P", "-m", "ccm.cli", ASK))
+    # A Tab must not run what lies in the folder where it is pressed.
+    asking = shlex.join(interpreter.command("ccm.cli", ASK))
     return scripts.TEXTS[shell].replace("ASK", asking)
 
 

@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     options.data_dir.mkdir(parents=True, exist_ok=True)
     options.data_dir = options.data_dir.resolve()
+    options.token = options.token_file.read_text().strip() if options.token_file else ""
     asyncio.run(_serve(options))
 
 
@@ -34,7 +35,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--data-dir", pathlib.Path, None, "where state is kept"),
         ("--host", str, "127.0.0.1", "the address to bind"),
         ("--port", int, 0, "the port; 0 takes a free one"),
-        ("--token", str, "", "the bearer token clients must bring"),
+        ("--token-file", pathlib.Path, False, "a file with the bearer token clients must bring"),
         ("--watch-history", int, store.HISTORY, "how many changes of a kind watches go back"),
         ("--bookmark-interval", float, watch.BOOKMARK_INTERVAL_S, "seconds between bookmarks"),
         ("--service-cluster-ip-range", _ranges, allocate.CLUSTER_IPS,

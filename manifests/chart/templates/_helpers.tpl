@@ -32,6 +32,15 @@ app.kubernetes.io/instance: {{ .Values.name }}
 {{- end -}}
 {{- end -}}
 
+{{/* Who listens on loopback alone is asked there: the kubelet is on the same network. */}}
+{{- define "kube-ccm.probeHost" -}}
+{{- with index .Values.extraArgs "bind-address" -}}
+{{- if or (hasPrefix "127." .) (eq "::1" .) -}}
+host: {{ . | quote }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "kube-ccm.lease" -}}
 {{ index .Values.extraArgs "leader-elect-resource-name" | default .Values.name }}
 {{- end -}}

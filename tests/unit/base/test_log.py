@@ -81,8 +81,26 @@ def test_a_traceback_follows_its_text_line(stream: io.BytesIO) -> None:
     first, *rest = written(stream).splitlines()
     assert first.startswith("E")
     assert first.endswith('] "failed" logger="node"')
-    assert rest[0] == "Traceback (most recent call last):"
-    assert rest[-1] == "ValueError: broken"
+    assert rest[0] == "\tTraceback (most recent call last):"
+    assert rest[-1] == "\tValueError: broken"
+
+
+@pytest.mark.parametrize("fmt", ["text", "dev"])
+def test_nobody_can_forge_a_line(stream: io.BytesIO, fmt: log.Format) -> None:
+    forged = 'I0101 00:00:00.000000       1 main.py:1] "all nodes were deleted"'
+    said = f"no\n{forged}\r{forged}\x85{forged}\u2028{forged}\x1b[2J\x9b2J\u202e"
+    log.setup(fmt=fmt, stream=stream)
+
+    try:
+        raise ValueError(said)
+    except ValueError as error:
+        log.logger("node").error(said, exc_info=error, error=error, name=said)
+
+    first, *rest = written(stream).splitlines()
+    assert "forged" not in first.partition("\t")[0]
+    assert rest
+    assert all(line.startswith("\t") for line in rest)
+    assert "".join([first, *(line[1:] for line in rest)]).isprintable()
 
 
 def test_json_lines_have_klogs_keys(stream: io.BytesIO) -> None:

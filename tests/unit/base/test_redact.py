@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 
@@ -17,7 +18,7 @@ def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other tests of this process may have made secrets known."""
     monkeypatch.setattr(redact, "_lasting", set())
     monkeypatch.setattr(redact, "_transient", deque(maxlen=redact.TRANSIENT))
-    monkeypatch.setattr(redact, "_needles", ())
+    monkeypatch.setattr(redact, "_known", None)
 
 
 @pytest.fixture
@@ -68,10 +69,38 @@ def test_short_words_are_not_looked_for() -> None:
         ("got eyJhbGciOiJSUzI1.eyJpc3M.c2ln end", f"got {M} end"),
         ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY----- x", f"{M} x"),
         ("-----BEGIN PRIVATE KEY-----\\nabc", M),
+        ("X-Auth-Token: abc", f"X-Auth-Token: {M}"),
+        ("x-api-key: abc", f"x-api-key: {M}"),
+        ("password: abc, next", f"password: {M}, next"),
+        ("password = abc", f"password = {M}"),
+        ("token='a\"b'", f"token='{M}'"),
+        ("run --token abc now", f"run --token {M} now"),
+        ("['--password', 'abc']", f"['--password', '{M}']"),
+        ("pwd=a,b&&c, user=d", f"pwd={M}, user=d"),
+        ("https://h/x?sig=abc&n=1", f"https://h/x?sig={M}&n=1"),
+        ("X-Amz-Signature=abc", f"X-Amz-Signature={M}"),
+        ("to=https%3A%2F%2Fh%3Ftoken%3Dabc%26n%3D1", f"to=https%3A%2F%2Fh%3Ftoken%3D{M}%26n%3D1"),
+        ("Cookie: a=b; c=d", f"Cookie: {M}"),
+        ("Authorization: Token abc", f"Authorization: Token {M}"),
+        ("Authorization: Odd abc", f"Authorization: {M}"),
+        (
+            "Authorization: AWS4-HMAC-SHA256 Credential=a/b, SignedHeaders=h;d, Signature=c end",
+            f"Authorization: AWS4-HMAC-SHA256 {M} end",
+        ),
+        (
+            'Authorization: Digest username="a", realm="b c", response="d" end',
+            f"Authorization: Digest {M} end",
+        ),
+        ("https://me:p/w@host/path", f"https://{M}@host/path"),
+        ("https://me:p@w@host/path?m=a@b", f"https://{M}@host/path?m=a@b"),
+        ("{b'X-Auth-Token': b'abc'}", f"{{b'X-Auth-Token': b'{M}'}}"),
+        ("[(b'x-auth-token', b'abc')]", f"[(b'x-auth-token', b'{M}')]"),
+        ("map[X-Auth-Token:[abc] Accept:[*]]", f"map[X-Auth-Token:[{M}] Accept:[*]]"),
     ],
 )
 def test_what_looks_secret_is_masked(said: str, written: str) -> None:
     assert redact.words(said) == written
+    assert redact.words(written) == written
 
 
 @pytest.mark.parametrize(
@@ -84,6 +113,18 @@ def test_what_looks_secret_is_masked(said: str, written: str) -> None:
         "basic authentication and bearer tokens",
         'msg="secret" resource="secrets"',
         "mail me@example.com",
+        "token expired",
+        "password: must not be empty",
+        "the token: expired at noon",
+        "aws:///eu-west-1a/i-0abc",
+        "node token-1 is ready",
+        "https://host/users/me@example.com",
+        "https://host:6443/x?mail=a@b",
+        'secrets is forbidden: User "system:serviceaccount:kube-system:ccm" cannot list "secrets"',
+        "kubectl --token-file /var/x",
+        "flag --token is required",
+        "design=5 assigned: 3 monkey: banana",
+        "git@github.com:x/y.git",
     ],
 )
 def test_what_is_harmless_stays(said: str) -> None:
@@ -117,3 +158,37 @@ def test_of_secrets_that_replace_each_other_the_newest_are_known() -> None:
         redact.forget(token)
 
     assert shown == tokens[:1]
+
+
+def test_what_is_public_is_cut_after_its_secrets_are_gone() -> None:
+    said = redact.public("é" * 505 + " password: abcdefghijklmnop " + "x" * 9000)
+
+    assert len(said.encode()) <= redact.PUBLIC_BYTES
+    assert said.endswith("...")
+    assert "abc" not in said
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("start", ["", "password='", "authorization: Digest "])
+@pytest.mark.parametrize(
+    "piece",
+    ["\\", "'", '"', "eyJ-", "://a:", "--a", "token ", "a=b, ", "%25", "\\u0041", "s3", ",a", "&"],
+)
+def test_hostile_text_costs_linear_time(piece: str, start: str) -> None:
+    def cost_s(size: int) -> float:
+        text = (start + piece * (size // len(piece))).encode()
+        before = time.process_time()
+        redact.line(text)
+        return time.process_time() - before
+
+    cost_s(64)
+    # Eight times the text in less than 24 times the time; quadratic would be 64.
+    assert cost_s(1 << 15) < 24 * max(cost_s(1 << 12), 0.001)
+
+
+def test_much_hostile_text_is_looked_through_in_seconds() -> None:
+    before = time.process_time()
+
+    redact.line(b"token='eyJ-://a:" * (1 << 12))
+
+    assert time.process_time() - before < 10

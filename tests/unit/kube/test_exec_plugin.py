@@ -146,6 +146,15 @@ async def test_a_failing_program_is_an_error(
         await ExecPlugin(_settings(tmp_path, **changes)).current()
 
 
+async def test_a_programs_words_lose_their_secrets_before_they_are_cut(tmp_path: Path) -> None:
+    failing = "import sys; print('token=' + 'q' * 400, file=sys.stderr); sys.exit(3)"
+
+    with pytest.raises(NoCredentials) as caught:
+        await ExecPlugin(_settings(tmp_path, args=("-c", failing))).current()
+
+    assert str(caught.value).endswith("code 3: token=[redacted]")
+
+
 async def test_a_failing_renewal_after_a_rejection_changes_nothing(
     hand: HandClock, tmp_path: Path
 ) -> None:
@@ -193,6 +202,31 @@ async def test_a_program_that_leaves_a_child_behind_has_answered(tmp_path: Path)
     assert (await ExecPlugin(settings).current()).header == "Bearer t1"
 
     os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+async def test_a_program_that_prints_too_much_is_ended(tmp_path: Path) -> None:
+    script = f"echo $$ > {tmp_path / 'pid'}; head -c 50000000 /dev/zero; echo > {tmp_path / 'end'}"
+    settings = _settings(tmp_path, command="/bin/sh", args=("-c", script))
+
+    with pytest.raises(NoCredentials, match="printed more than 1 MiB"):
+        await ExecPlugin(settings).current()
+
+    await _gone(int((tmp_path / "pid").read_text()))
+    assert not (tmp_path / "end").exists()
+
+
+async def test_a_program_may_print_much_and_complain_more(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.stderr.write('no ' * 2_000_000 + 'last words'); sys.stderr.flush();"
+        f"print({_answer(token='t1')!r} + ' ' * 1_000_000); sys.exit(int(sys.argv[1]))"
+    )
+    well = ExecPlugin(_settings(tmp_path, args=("-c", script, "0")))
+    ill = ExecPlugin(_settings(tmp_path, args=("-c", script, "3")))
+
+    assert (await well.current()).header == "Bearer t1"
+    with pytest.raises(NoCredentials, match=r"code 3: .*no no last words$") as caught:
+        await ill.current()
+    assert len(str(caught.value)) < 500
 
 
 def _noted(note: Path) -> list[int]:

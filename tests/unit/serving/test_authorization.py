@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import asyncio
 
 import pytest
 
+from ccm.base.tasks import spawn
 from ccm.serving.authentication import ReviewFailed
-from ccm.serving.authorization import LONGEST_REMEMBERED, Authorizer, Decision, Paths, Question
+from ccm.serving.authorization import ANONYMOUS_AT_ONCE, Authorizer, Decision, Paths, Question
 from ccm.serving.identity import ANONYMOUS, User
 from ccm.testing.clock import jump
 from tests.unit.serving.callers import Reviewer
@@ -98,17 +99,36 @@ async def test_another_user_verb_or_path_is_another_question() -> None:
     assert len(reviewer.asked) == 4
 
 
-@pytest.mark.parametrize(
-    ("rights", "path"), [(None, "/metrics"), ([], "/" + "x" * LONGEST_REMEMBERED)]
-)
-async def test_no_answer_and_what_is_too_long_is_not_remembered(
-    rights: list[tuple[str, str]] | None, path: str
-) -> None:
-    reviewer = Reviewer(allowed=rights)
+async def test_no_answer_is_not_remembered() -> None:
+    reviewer = Reviewer(allowed=None)
     asked = authorizer(reviewer)
 
     for _ in range(2):
-        with nullcontext() if rights is not None else pytest.raises(ReviewFailed):
-            await asked.decide(question(path))
+        with pytest.raises(ReviewFailed):
+            await asked.decide(question("/metrics"))
 
     assert len(reviewer.asked) == 2
+
+
+async def test_a_crowd_of_nobodies_keeps_nobody_waiting_who_is_somebody() -> None:
+    answer, asked = asyncio.Event(), []
+
+    class Slow(Reviewer):
+        async def review_access(self, question: Question) -> Decision:
+            asked.append(question.user.name)
+            if question.user == ANONYMOUS:
+                await answer.wait()
+            return Decision(allowed=True)
+
+    judge = authorizer(Slow())
+    crowd = [
+        spawn(judge.decide(question(f"/{number}", ANONYMOUS)), name="nobody")
+        for number in range(2 * ANONYMOUS_AT_ONCE)
+    ]
+    await asyncio.sleep(1.0)
+
+    assert (await judge.decide(question("/metrics"))).allowed
+    assert len(asked) == ANONYMOUS_AT_ONCE + 1
+    answer.set()
+    await asyncio.gather(*crowd)
+    assert len(asked) == 2 * ANONYMOUS_AT_ONCE + 1

@@ -63,6 +63,18 @@ async def test_a_certificate_in_memory_is_for_localhost_and_the_bind_address(
     assert await certs.names_in(pair) == names
 
 
+async def test_a_certificate_is_made_by_our_code_wherever_we_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cryptography.py").write_text("raise SystemExit('loaded what it should not')")
+    monkeypatch.chdir(tmp_path)
+
+    assert await certs.names_in(await certs.mint(LOCAL, now=clock.now())) == (
+        "localhost",
+        "127.0.0.1",
+    )
+
+
 async def test_a_certificate_in_memory_stays_until_a_month_before_its_end() -> None:
     source = Memory(LOCAL)
     first = await source.read()

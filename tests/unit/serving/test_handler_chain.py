@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -51,6 +52,21 @@ async def test_each_request_gets_its_status_and_is_never_cached(
 
     assert answer.status == status
     assert ("Cache-Control", "no-cache, private") in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "expected"),
+    [("/page", TOKEN, 1), ("/open", {}, 0), ("/secret", TOKEN, 0)],
+    ids=["with rights", "anybody", "without rights"],
+)
+async def test_who_has_a_right_is_known_and_keeps_its_connection(
+    path: str, headers: dict[str, str], expected: int
+) -> None:
+    told: list[bool] = []
+
+    await site().answer(replace(request(path, headers=headers), known=lambda: told.append(True)))
+
+    assert len(told) == expected
 
 
 async def test_a_refusal_tells_the_reason_of_the_api_server() -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from ccm.serving import http, listener, policy, tls
+from ccm.serving.acceptor import CLOSE_S
+from ccm.serving.bodies import MAX_BODY, Limits
 from ccm.serving.certs import Certificates, Files
 from ccm.serving.http import Request, Response, text
 from tests import pki
@@ -54,6 +56,7 @@ async def exchange(port: int, sent: bytes, **secured: Any) -> bytes:
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 LAST = GET + b"Connection: close\r\n"
+HALVES = b"".join(b"X-%d: %s\r\n" % (each, b"x" * (http.MAX_HEADER // 2)) for each in range(2))
 
 
 async def test_a_request_reaches_its_handler_and_the_answer_its_caller() -> None:
@@ -83,14 +86,28 @@ async def test_a_handler_that_stumbles_is_a_500_without_a_detail() -> None:
     [
         (LAST + b"Content-Length: 10\r\n\r\n0123456789", b"200"),
         (LAST + b"Content-Length: 11\r\n\r\n0123456789x", b"413"),
-        (LAST + b"X-Fact: " + b"x" * 500_000 + b"\r\n\r\n", b"200"),
+        (LAST + b"X-Fact: " + b"x" * (http.MAX_HEADER - 200) + b"\r\n\r\n", b"200"),
+        (LAST + HALVES + b"\r\n", b"431"),
+        (LAST + b"A: b\r\n" * (http.MAX_FIELDS + 1) + b"\r\n", b"400"),
+        (b"GET /%s" % (b"x" * (http.MAX_PATH - 1)) + LAST[5:] + b"\r\n", b"200"),
+        (b"GET /%s" % (b"x" * http.MAX_PATH) + LAST[5:] + b"\r\n", b"414"),
         (LAST + b"X-Fact: " + b"x" * (http.MAX_HEADER + 1) + b"\r\n\r\n", b"400"),
         (b"\x16\x03\x01\x00\r\n\r\n", b"400"),
     ],
-    ids=["a body", "a larger body", "a header", "a larger header", "no HTTP"],
+    ids=[
+        "a body",
+        "a larger body",
+        "a header",
+        "a larger header in two",
+        "too many fields",
+        "a path",
+        "a longer path",
+        "a larger field",
+        "no HTTP",
+    ],
 )
 async def test_what_is_too_large_or_no_http_is_refused(sent: bytes, status: bytes) -> None:
-    async with serving(max_body=10) as port:
+    async with serving(bodies=Limits(each=10)) as port:
         assert (await exchange(port, sent))[9:12] == status
 
 
@@ -217,7 +234,7 @@ async def size(request: Request) -> Response:
 
 async def test_many_large_fields_of_a_header_are_not_kept() -> None:
     field = b"x" * (http.MAX_HEADER // 2) + b"\r\n"
-    header = b"".join(b"X-%d: %s" % (number, field) for number in range(8))
+    header = b"".join(b"X-%d: %s" % (number, field) for number in range(32))
 
     async with serving(size) as port:
         with pytest.raises(OSError, match=r"reset|pipe"):
@@ -236,7 +253,7 @@ async def test_requests_on_one_connection_do_not_add_up() -> None:
 
 
 async def test_a_body_on_its_own_may_be_larger_than_a_header() -> None:
-    body = b"x" * http.MAX_BODY
+    body = b"x" * MAX_BODY
     request = b"POST /%s\r\nContent-Length: %d\r\n\r\n%s"
 
     async with serving(size) as port:
@@ -259,7 +276,7 @@ async def test_a_query_has_a_limit_before_it_is_taken_apart(length: int, status:
 
 
 async def test_a_body_is_not_unpacked() -> None:
-    body = gzip.compress(b"\0" * http.MAX_BODY * 4)
+    body = gzip.compress(b"\0" * MAX_BODY * 4)
     header = b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
 
     async with serving(size) as port:
@@ -268,15 +285,12 @@ async def test_a_body_is_not_unpacked() -> None:
     assert answer.endswith(f"\r\n\r\n{len(body)} 0".encode())
 
 
-async def test_who_never_gets_beyond_tls_does_not_hold_up_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http, "CLOSE_S", 0.1)
+async def test_who_never_gets_beyond_tls_does_not_hold_up_the_end(tmp_path: Path) -> None:
     files = pki.Authority(tmp_path, "ca").server("localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.chain, files.key)
 
-    async with asyncio.timeout(http.HANDSHAKE_S / 2):
+    async with asyncio.timeout(CLOSE_S / 2):
         async with serving(size, context=context) as port:
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             await asyncio.sleep(0.05)

@@ -282,3 +282,46 @@ async def test_a_key_that_needs_a_password_is_an_error(authority: pki.Authority)
 
     with pytest.raises(CertificateError, match="certificate cannot be used"):
         await keeper(pair).start()
+
+
+async def test_callers_of_webhooks_must_show_a_certificate_where_a_file_says_so(
+    tmp_path: Path, authority: pki.Authority
+) -> None:
+    """The file is followed; one that cannot be used leaves the old one."""
+    own = pki.Authority(tmp_path, "own")
+    listed = tmp_path / "listed.crt"
+    listed.write_bytes(authority.own)
+    kept = tls.CertReloader(
+        policy.policy("", ()), Certificates(files(own.server("localhost"))), callers=listed
+    )
+    nobody = of_tls_12(pki.client_context(own.file))
+    known = authority.client("api-server").context(trusts=own.file)
+    others = of_tls_12(own.client("other").context(trusts=own.file))
+
+    async with serving(kept) as port:
+        assert (await call(port, known))[1] == "{'commonName': 'api-server'}"
+        for each in (nobody, others):
+            with pytest.raises(REFUSED):
+                await call(port, each)
+
+        listed.write_bytes(b"nothing")
+        with pytest.raises(CertificateError):
+            await kept.check()
+        assert (await call(port, known))[1] == "{'commonName': 'api-server'}"
+
+        listed.write_bytes(own.own)
+        await kept.check()
+        assert (await call(port, others))[1] == "{'commonName': 'other'}"
+
+
+async def test_a_file_of_authorities_that_is_not_there_is_told(
+    tmp_path: Path, authority: pki.Authority
+) -> None:
+    kept = tls.CertReloader(
+        policy.policy("", ()),
+        Certificates(files(authority.server("localhost"))),
+        callers=tmp_path / "none.crt",
+    )
+
+    with pytest.raises(CertificateError, match=r"none\.crt"):
+        await kept.start()

@@ -14,7 +14,7 @@ import pytest
 
 from ccm.base import metrics
 from ccm.base.tasks import spawn
-from ccm.serving import admission, webhook
+from ccm.serving import admission, bodies, webhook
 from tests.unit.serving import test_http
 
 JSON = {"Content-Type": "application/json"}
@@ -57,7 +57,7 @@ class Gate:
 async def serving(
     *handlers: admission.Handler,
     limits: webhook.Limits | None = None,
-    max_body: int = webhook.MAX_BODY,
+    kept: bodies.Limits = webhook.BODIES,
     name: str = "test-hook",
 ) -> AsyncIterator[Ask]:
     """A server; a function that posts to the first webhook: status and body."""
@@ -67,7 +67,7 @@ async def serving(
     ]
     handle = webhook.Webhooks(hooks, limits=limits).handle
     async with (
-        test_http.serving(handle, max_body=max_body) as port,
+        test_http.serving(handle, bodies=kept) as port,
         aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session,
     ):
 
@@ -174,7 +174,7 @@ async def test_every_answer_is_counted_and_measured() -> None:
 
 @pytest.mark.row("webhook-limits-01")
 async def test_a_body_may_not_be_endless() -> None:
-    async with serving(allow, max_body=len(BODY)) as ask:
+    async with serving(allow, kept=bodies.Limits(each=len(BODY))) as ask:
         assert (await ask())[0] == 200
         assert (await ask(BODY + b" "))[0] == 413
 
@@ -191,6 +191,28 @@ async def test_a_caller_may_not_send_for_ever() -> None:
 
     assert status == 408
     assert "in time" in text
+
+
+async def test_who_sends_slowly_keeps_nobody_waiting() -> None:
+    """As many as could be decided at once."""
+    begun, end = 0, asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        nonlocal begun
+        yield BODY[:10]
+        begun += 1
+        await end.wait()
+        yield BODY[10:]
+
+    async with serving(allow, limits=webhook.Limits(at_once=2)) as ask:
+        slow = [spawn(ask(slowly()), name="slow") for _ in range(3)]
+        while begun < len(slow):
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(webhook.BODIES.patience_s / 2):
+            assert (await ask())[0] == 200
+        end.set()
+
+        assert [status for status, _ in await asyncio.gather(*slow)] == [200] * 3
 
 
 @pytest.mark.row("webhook-limits-01")

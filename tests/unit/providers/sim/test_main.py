@@ -28,7 +28,9 @@ def ask(url: str, body: str | None = None) -> dict[str, object]:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [*COMMAND, "--token", "secret", "--latency", "1ms", "--page-size", "7"]
+    (tmp_path / "token").write_text("secret\n")
+    command = [*COMMAND, "--token-file", str(tmp_path / "token")]
+    command += ["--latency", "1ms", "--page-size", "7"]
     command += ["--rate-limit", "100", "--seed", "3", "--state", str(tmp_path / "state.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         yield running

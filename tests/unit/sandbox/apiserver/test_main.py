@@ -18,9 +18,10 @@ def test_it_says_where_it_is_and_ends_cleanly(
     tmp_path: pathlib.Path, number: signal.Signals, token: str
 ) -> None:
     command = [sys.executable, "-m", "ccm.sandbox.apiserver", "--data-dir", str(tmp_path / "new")]
-    with subprocess.Popen(
-        [*command, "--token", token], stdout=subprocess.PIPE, text=True
-    ) as process:
+    if token:
+        (tmp_path / "token").write_text(f"{token}\n")
+        command += ["--token-file", str(tmp_path / "token")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
         process.send_signal(number)

@@ -1,0 +1,168 @@
+"""What looks like a secret, whoever wrote it: by the name before it, or by its own form. Pure.
+
+A value is masked where a name says so: `password: x`, `"apiToken": "x"`, `X-Auth-Token: x`,
+`token='x'`, `--token x`, `?sig=x&`. Beside names there are few forms: Authorization and cookies
+with all their parts, user and password in a URL, `Bearer x`, JSON web tokens, private keys.
+
+All rules hold for text within text: a quote may have any number of backslashes before it. In a
+line of the log (`encoded`) a quote without one ends a text, and no rule goes beyond it, so that
+the line stays one that programs can read. Every repetition is bounded, or cannot give back what
+it took: the time is linear in the length of the text, whatever that says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+_OWNERS = b"(?:api|auth|access|account|client|encryption|private|secret|shared|signing)"
+_NAMES = (
+    b"passw(?:or)?d", b"passphrase", b"passcode", b"token", b"secret", b"credential",
+    b"signature", b"assertion",
+)  # fmt: skip
+"""What a name that stands before a secret ends with; each begins with a letter as it is."""
+
+_SHORT_NAMES = (b"pwd", b"sig", b"jwt")
+"""The same for words that are also a part of others."""
+
+# Few letters to begin with: at each of them in a line the search stops and looks closer.
+HINT = re.compile(
+    rb"pass(?:w|phrase|code)|pwd[\"'\\ :=%]|private[-_ ]?key|token|secret|shared[-_ ]?key"
+    rb"|sig(?:nature|ning[-_ ]?key|[\"'\\ :=%])|c(?:redential|ookie|nonce=|lient[-_ ]?key)"
+    rb"|a(?:uthorization|ssertion|(?:pi|uth|ccess|ccount)[-_ ]?key)|b(?:earer|asic) |jwt[\"'\\ :=%]"
+    rb"|e(?:yj|ncryption[-_ ]?key)|-----begin |@"
+)
+"""Found in lower case wherever a rule fits; every line of the log is looked through for it."""
+
+_NAME = (
+    rb"(?:(?:%b)|%b[-_ ]?key|(?<![a-z])(?:%b))s?(?:[-_ ]?(?:value|data|hash|text|string|key))?"
+    % (b"|".join(_NAMES), _OWNERS, b"|".join(_SHORT_NAMES))
+)
+_IS = (
+    rb"(?:\\{0,15}+[\"'])?[ \t]{0,8}+(?:=>|:=|==?|:(?!//)|%(?:25){0,3}3[ad])[ \t]{0,8}+"
+    rb"(?:\[(?!redacted\]))?+"
+)
+"""Between a name and its value."""
+
+_QUOTE = rb"[bru]?(?P<q>\\{0,15}+[\"'])"
+
+_WORD = (
+    rb"(?:an?|and|are|be|can|cannot|context|could|denied|dial|does|empty|error|expired|failed|false|file"
+    rb"|for|forbidden|from|get|given|has|have|in|invalid|is|may|missing|must|nil|no|none|not|null"
+    rb"|of|on|open|or|post|put|read|refused|rejected|required|should|stat|the|to|true"
+    rb"|unauthorized|unexpected|unknown|unset|was|were|will|wrong)(?![^\s\"'\\,;:.)])"
+)
+"""A word with which a sentence goes on; nobody's secret."""
+
+_PLAIN = (
+    rb"(?:\[redacted\]|[^\s\0\"'\\&,;)\]}>%]|%(?!(?:25){0,3}26)"
+    rb"|[&,;)\]}>]{1,8}+(?=[^\s\0\"'\\])(?![\w.%-]{1,40}=)"
+    rb"|\\{1,31}+(?![nrt\"'\\]))++"
+)
+"""A value without quotes: as far as there is no space, and no further `name=`."""
+
+_SCHEME = rb"(?:bearer|basic|token|digest|negotiate|aws4-hmac-sha256)[ ]{1,8}+"
+_ANY_SCHEME = rb"(?:[\w-]{2,30}+[ ]{1,8}+(?=[^\s,;:]{3}))?"
+
+
+class Rule(NamedTuple):
+    """One form.
+
+    Attributes:
+        pattern: its group `keep` is what stays of it; a group `flag` must end with a name.
+        folded: whether it is looked for in lower case.
+    """
+
+    pattern: re.Pattern[bytes]
+    folded: bool = True
+
+
+def masked(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
+    """The text without what looks secret.
+
+    Args:
+        text: a line of the log, or any text.
+        mask: what is written in place of a secret.
+        encoded: a quote without a backslash begins or ends a text of the line.
+    """
+    for rule in _rules(encoded):
+        parts, done = [], 0
+        for found in rule.pattern.finditer(text.lower() if rule.folded else text):
+            flag = found.groupdict().get("flag")
+            if flag is None or _NAME_AT_END.search(flag):
+                parts += [text[done : found.end("keep")], mask]
+                done = found.end()
+        if parts:
+            text = b"".join((*parts, text[done:]))
+    return text
+
+
+_NAME_AT_END = re.compile(_NAME + rb"\Z")
+
+
+@cache
+def _rules(encoded: bool) -> Sequence[Rule]:
+    # Compiled when a line needs them: the daemon may never do.
+    other = rb"(?:(?:\\\\){0,7}+(?:\\[\"']|'))" if encoded else rb"\\{0,15}+[\"']"
+    inner = rb"(?:[^\"'\\]|\\{1,31}+(?![\"'\\])|(?!(?P=q))%b)++" % other
+    any_value = rb"(?:[^\"'\\-]|\\{1,31}+(?![\"'\\])|%b|-(?!----END ))*+" % other
+    return (
+        Rule(
+            re.compile(
+                rb"(?P<keep>)-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----%b"
+                rb"(?:-----END [A-Z ]{0,60}-----)?" % any_value
+            ),
+            folded=False,
+        ),
+        *_headers(inner, b"{1,15}+" if encoded else b"{0,15}+"),
+        Rule(
+            re.compile(
+                rb"(?P<keep>\b(?i:bearer|basic)[ ]{1,8}+)(?=[\w.~+/=-]{0,80}?[\d.+/=A-Z_-])"
+                rb"[\w.~+/=-]{6,}+"
+            ),
+            folded=False,
+        ),
+        Rule(re.compile(_USER_INFO)),
+        *_named(inner),
+        Rule(re.compile(rb"(?P<keep>\b(?:c?nonce|response)=\\{0,15}+[\"']?)[0-9a-f]{16,}+")),
+        Rule(re.compile(rb"(?P<keep>)(?<![\w-])eyJ[\w-]{8,}+\.[\w-]++\.[\w-]*+"), folded=False),
+    )
+
+
+def _headers(inner: bytes, slashes: bytes) -> Sequence[Rule]:
+    """Authorization and cookies, which have parts."""
+    header = rb"(?:authorization|cookie)" + _IS
+    part = rb"(?:[\w.-]{1,40}=\\%b\"[^\"\\]*+\\%b\"|%b)" % (slashes, slashes, _PLAIN)
+    parts = rb"%b(?:[ ]?[,;][ ]{0,8}+(?=[\w.-]{1,40}=)%b)*+" % (part, part)
+    scheme = rb"(?P<s>%b)?+" % _SCHEME
+    quoted = rb"(?P<keep>%b%b%b)%b" % (header, _QUOTE, scheme, inner)
+    plain = rb"(?P<keep>%b%b)(?!%b)(?(s)|%b)%b" % (header, scheme, _WORD, _ANY_SCHEME, parts)
+    return Rule(re.compile(quoted)), Rule(re.compile(plain))
+
+
+def _named(inner: bytes) -> Sequence[Rule]:
+    """Values after a name that says secret."""
+    flag = rb"--(?P<flag>[\w-]{1,60}+)(?:\\{0,15}+[\"'],)?[ \0]{1,8}+(?!-)"
+    pair = rb"\([bru]?\\{0,15}+[\"'][\w-]{0,40}%b\\{0,15}+[\"'],[ ]?" % _NAME
+    no_word = rb"(?:(?<![ ])|(?<=[=>][ ])|(?!%b))" % _WORD
+    return tuple(
+        Rule(re.compile(form))
+        for form in (
+            rb"(?P<keep>%b%b%b)%b" % (_NAME, _IS, _QUOTE, inner),
+            rb"(?P<keep>%b%b)%b(?!\{|[bru]?\\{0,15}[\"'])%b" % (_NAME, _IS, no_word, _PLAIN),
+            rb"(?P<keep>%b%b)%b" % (pair, _QUOTE, inner),
+            rb"(?P<keep>%b%b)%b" % (flag, _QUOTE, inner),
+            rb"(?P<keep>%b)(?!%b)%b" % (flag, _WORD, _PLAIN),
+        )
+    )
+
+
+_USER_INFO = (
+    rb"(?P<keep>://)"
+    rb"(?:(?![^\s/@:?#\[\"'\\]{0,255}+:\d{1,5}(?:[/?#\s]|$))"
+    rb"[^\s/@:?#\[\"'\\]{0,255}+:(?:(?!://)[^\s@\"'\\])*+|[^\s/@:?#\[\"'\\]{1,512}+)"
+    rb"(?=@)(?:@[^\s@\"'\\/?#,]{1,255}+(?=@))*+"
+)
+"""`user:password@`: the password may have slashes, but that of a port it may not look like."""

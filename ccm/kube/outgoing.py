@@ -1,0 +1,41 @@
+"""What is written to the API server: words that somebody else said leave through here.
+
+Whoever may read a Service, a node or its events reads what the daemon writes there. A provider
+quotes its cloud in messages, and a cloud or a proxy what it was sent: such texts lose their
+secrets and are cut, whoever wrote them into an object. What the API server checks itself, such as
+addresses, labels and provider IDs, is left as it is: half of it would mean something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ccm.base import redact
+
+_ENCODER = msgspec.json.Encoder()
+_TEXTS = frozenset({"error", "message", "note"})
+_HOST = re.compile(r"[A-Za-z0-9.*_-]{1,253}")
+_ANY = re.compile(rb'"(?:error|hostname|message|note)":"')
+
+
+def encode(body: Mapping[str, Any]) -> bytes:
+    """An object or a patch as JSON; what people read in it is fit for everybody."""
+    sent = _ENCODER.encode(body)
+    # Most writes hold no such text, and are many.
+    return _ENCODER.encode(_public("", body)) if _ANY.search(sent) else sent
+
+
+def _public(name: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _public(str(key), one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_public(name, one) for one in value]
+    if isinstance(value, str) and (
+        name in _TEXTS or (name == "hostname" and not _HOST.fullmatch(value))
+    ):
+        return redact.public(value)
+    return value

@@ -1,0 +1,161 @@
+"""How many callers a port holds at one time, and which goes when one more comes.
+
+How far a connection has come decides: it is silent, has begun a request, has sent one, or its
+caller is known. Silent ones cost little and have places of their own, so many that an honest
+caller is not pushed out by a crowd before its first word is read. Of the others each stage is
+sure of a third of the places and may fill what the rest leaves free: when all are taken, the
+first stage that has more than its share loses the connection that was unused for longest. So no
+crowd of one stage, however fast it comes, costs those of another their places.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import resource
+from collections import OrderedDict
+from collections.abc import Callable
+
+from ccm.base import metrics
+
+MOST = 256
+"""Connections of one port that have said something. Each may cost some 200 KiB when its caller
+does its worst."""
+
+MOST_SILENT = 2048
+"""Those that have not; a file descriptor and some 2 KiB each."""
+
+_OPEN = metrics.gauge(
+    "ccm_serving_connections",
+    "Connections that a port of ours holds open, by how far they have come.",
+    ["server", "stage"],
+)
+_REFUSED = metrics.counter(
+    "ccm_serving_connections_refused",
+    "Connections that we ended: crowded, to make room for another; late, without a request in "
+    "time; greedy, with more bytes than any request needs.",
+    ["server", "reason"],
+)
+CROWDED, LATE, GREEDY = _REASONS = ("crowded", "late", "greedy")
+
+
+class Stage(enum.IntEnum):
+    """How far a connection has come, in the order in which they go."""
+
+    SILENT = 0
+    UNFINISHED = 1
+    ANONYMOUS = 2
+    KNOWN = 3
+
+
+class Seat:
+    """The place of one connection.
+
+    Attributes:
+        stage: how far it has come.
+        hang_up: ends it at once; whoever holds the connection puts it there.
+        deadline: hangs up unless a request comes first.
+    """
+
+    __slots__ = ("_connections", "deadline", "hang_up", "stage")
+
+    def __init__(self, connections: Connections) -> None:
+        self.stage = Stage.SILENT
+        self.hang_up: Callable[[], None] = _nothing
+        self.deadline: asyncio.TimerHandle | None = None
+        self._connections = connections
+
+    def taken(self) -> bool:
+        """Whether the connection still has it."""
+        return self in self._connections.by_stage[self.stage]
+
+    def reach(self, stage: Stage) -> None:
+        """It did something that belongs to a stage; nobody falls back behind an earlier one."""
+        if self.taken():
+            del self._connections.by_stage[self.stage][self]
+            self.stage = max(self.stage, stage)
+            self._connections.by_stage[self.stage][self] = None
+            self._connections.make_room()
+        if self.stage >= Stage.ANONYMOUS:
+            self._forget_deadline()
+
+    def leave(self) -> None:
+        """The connection is over; may be said twice."""
+        self._connections.by_stage[self.stage].pop(self, None)
+        self._forget_deadline()
+        if not self._connections:
+            self._connections.emptied.set()
+
+    def refuse(self, reason: str) -> None:
+        """End the connection, and count why."""
+        if self.taken():
+            self._connections.refused(reason)
+            self.leave()
+            self.hang_up()
+
+    def _forget_deadline(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+
+class Connections:
+    """Those of one port.
+
+    Args:
+        server: names the port in metrics.
+        most: how many may have said something.
+        most_silent: how many may not; never more than an eighth of the files we may open.
+    """
+
+    def __init__(self, server: str, *, most: int = MOST, most_silent: int = MOST_SILENT) -> None:
+        self.by_stage: dict[Stage, OrderedDict[Seat, None]] = {
+            stage: OrderedDict() for stage in Stage
+        }
+        self.emptied = asyncio.Event()
+        """Set while there is none."""
+        self.emptied.set()
+        self._server = server
+        self._most = most
+        self._share = most // (len(Stage) - 1)
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most_silent = most_silent if soft < 0 else min(most_silent, soft // 8)
+        for stage, seats in self.by_stage.items():
+            _OPEN.labels(server, stage.name.lower()).set_function(seats.__len__)
+        for reason in _REASONS:
+            _REFUSED.labels(server, reason)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_stage.values()))
+
+    def admit(self) -> Seat:
+        """A place for a new connection; another may lose its own."""
+        seat = Seat(self)
+        self.by_stage[seat.stage][seat] = None
+        self.emptied.clear()
+        self.make_room()
+        return seat
+
+    def make_room(self) -> None:
+        """End those for which there is no place."""
+        silent, *others = self.by_stage.values()
+        while len(silent) > self._most_silent:
+            next(iter(silent)).refuse(CROWDED)
+        while sum(map(len, others)) > self._most:
+            crowd = next(each for each in others if len(each) > self._share)
+            next(iter(crowd)).refuse(CROWDED)
+
+    def refused(self, reason: str) -> None:
+        """Count a connection that we end."""
+        _REFUSED.labels(self._server, reason).inc()
+
+    def hang_up(self, *stages: Stage) -> None:
+        """End all connections at these stages."""
+        for stage in stages:
+            for seat in list(self.by_stage[stage]):
+                seat.leave()
+                seat.hang_up()
+
+
+def _nothing() -> None:
+    """There is nothing to end yet."""

@@ -1,0 +1,50 @@
+"""What anybody who reaches our ports can try: the daemon stays small and answers honest callers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import servers
+from tests.hostile.target import WITHIN_S, Target
+
+MOST_MIB = 200.0
+SOAK = [pytest.mark.soak, pytest.mark.timeout(3600)]
+AT_REST_MIB = 12.0
+"""By how much more than after the first round may be held after another."""
+
+
+@pytest.mark.parametrize(
+    ("part", "rounds"),
+    [
+        pytest.param(0.04, 1, id="a small part"),
+        pytest.param(1.0, 2, id="whole", marks=SOAK),
+    ],
+)
+@pytest.mark.parametrize("attacked", ["uvloop", pytest.param("asyncio", marks=SOAK)], indirect=True)
+@servers.only_builtin
+async def test_crowds_make_it_neither_large_nor_slow(
+    attacked: Target, part: float, rounds: int
+) -> None:
+    before, after = attacked.rss_mib, []
+    for _ in range(rounds):
+        async with attacked.under(
+            ("silent", "secure", max(int(5000 * part), 2500)),
+            ("silent", "webhook", max(int(5000 * part), 2500)),
+            ("unfinished", "secure", max(int(2000 * part), 270)),
+            ("cycles", "secure", int(10_000 * part)),
+            ("paths", "secure", int(50_000 * part / rounds)),
+            ("bodies", "webhook", 64),
+        ):
+            pass
+        after.append(attacked.rss_mib)
+    refused = await attacked.metric(
+        "ccm_serving_connections_refused_total", server="secure", reason="crowded"
+    )
+    print(f"MiB: {before:.0f} before, {after} after, {attacked.peak_mib:.0f} at most")
+    print(f"honest callers waited for {attacked.slowest_s} at most")
+
+    assert attacked.peak_mib < MOST_MIB
+    assert after[-1] < after[0] + AT_REST_MIB
+    assert attacked.failed == []
+    assert max(attacked.slowest_s.values()) < WITHIN_S
+    assert refused > 0

@@ -1,0 +1,106 @@
+"""What SECURITY.md says of rights, ports, flags, paths and files is as it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from ccm.app.options import FLAGS
+from ccm.kube import exec_plugin
+from ccm.serving import accesslog
+from tests.manifests import shipped
+from tests.manifests.shipped import ROOT
+
+TEXT = (ROOT / "SECURITY.md").read_text()
+FOREIGN = {"kubelet-certificate-authority", "build-arg"}
+"""Flags of other programs."""
+
+SPEC = shipped.deployment()["template"]["spec"]
+
+
+def rows(start: str) -> Iterator[list[str]]:
+    """The cells of a table, by its first heading, without the headings."""
+    table = TEXT[TEXT.index(f"\n| {start} |") :].split("\n\n")[0].strip().splitlines()
+    for line in table[2:]:
+        yield [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def code(text: str) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def test_the_rights_are_those_of_the_manifests() -> None:
+    told = set()
+    for cells in rows("right"):
+        resource, *verbs = code(cells[0])
+        told |= {(resource, verb) for verb in verbs}
+
+    granted = shipped.rights(shipped.objects(*shipped.identity_files(separate_accounts=True)))
+    assert told == {(right.resource, right.verb) for right in granted}
+
+
+def test_what_only_the_component_grants_is_said_to_be_so() -> None:
+    base = {right.resource for right in shipped.rights(shipped.objects(*shipped.identity_files()))}
+
+    told = {code(cells[0])[0] for cells in rows("right") if cells[1].startswith("only with ")}
+
+    assert told == {code(cells[0])[0] for cells in rows("right")} - base
+
+
+def test_the_roles_of_the_cluster_that_are_bound_are_named() -> None:
+    found = shipped.objects(*shipped.identity_files(separate_accounts=True))
+    own = {each["metadata"]["name"] for each in found}
+    foreign = {each["roleRef"]["name"] for each in shipped.bindings(found)} - own
+
+    assert len(foreign) == 2
+    assert {name for name in foreign if f"`{name}`" not in TEXT} == set()
+
+
+@pytest.mark.parametrize("prefix", ["", "webhook-"])
+def test_ports_and_addresses_are_the_defaults(prefix: str) -> None:
+    (cells,) = [row for row in rows("port") if f"`--{prefix}secure-port`" in row[0]]
+
+    assert code(cells[0])[0] == str(FLAGS[f"{prefix}secure-port"].default)
+    assert code(cells[1]) == [
+        str(FLAGS[f"{prefix}bind-address"].default),
+        f"--{prefix}bind-address",
+    ]
+
+
+def test_the_open_paths_are_the_default() -> None:
+    (cells, _) = rows("port")
+    told = [word for word in code(cells[2]) if word.startswith("/")]
+
+    assert sorted(told) == sorted(FLAGS["authorization-always-allow-paths"].default)
+
+
+def test_every_flag_exists() -> None:
+    told = set(re.findall(r"`--([a-z][a-z0-9-]*)", TEXT)) | set(re.findall(r" --([a-z-]+)=", TEXT))
+
+    assert len(told) > 15
+    assert told - FOREIGN - set(FLAGS) == set()
+
+
+def test_every_file_and_make_target_exists() -> None:
+    files = [word for word in code(TEXT) if re.fullmatch(r"[\w./-]+/[\w.-]+\.(py|yaml|md)", word)]
+    targets = set(re.findall(r"`make ([\w-]+)`", TEXT))
+
+    assert files
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+    assert targets <= set((ROOT / "Makefile").read_text().split("\n\n")[-1].split(":")[0].split())
+
+
+def test_numbers_are_those_of_the_code() -> None:
+    limit = SPEC["containers"][0]["resources"]["limits"]["memory"].replace("Mi", " MiB")
+
+    assert SPEC["hostNetwork"]
+    assert f"and {limit} in the manifests" in TEXT
+    assert f"runs as user {SPEC['securityContext']['runAsUser']}" in TEXT
+    assert f"It has {exec_plugin.PLUGIN_TIMEOUT_S:g} seconds" in TEXT
+    assert f"may print {exec_plugin.MAX_OUTPUT >> 20} MiB" in TEXT
+
+
+def test_what_few_may_is_named() -> None:
+    assert [path for path in accesslog.PRIVILEGED if f"`{path}" not in TEXT] == []

@@ -1,0 +1,160 @@
+"""Who was refused, and who used what few may, as the log tells it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from ccm.base import log
+from ccm.serving import accesslog, verbosity
+from ccm.serving.authentication import Authenticator
+from ccm.serving.authorization import Authorizer, Paths
+from ccm.serving.handler_chain import HandlerChain
+from ccm.serving.http import Caller, Request, Response, text
+from ccm.serving.identity import User
+from ccm.testing.clock import jump
+from tests.unit.serving.callers import Reviewer, request
+
+pytestmark = pytest.mark.virtual_time
+
+TOKEN = {"Authorization": "Bearer right-token"}
+WRONG = {"Authorization": "Bearer wrong-token"}
+PATHS = ("/metrics", "/configz", "/debug/flags/v")
+HERE = Caller(address="192.0.2.7:1234")
+
+Line = MutableMapping[str, Any]
+
+
+@pytest.fixture(autouse=True, params=[1])
+def _verbose(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = log.verbosity()
+    log.set_verbosity(request.param)
+    yield
+    log.set_verbosity(before)
+
+
+async def page(_asked: Request) -> Response:
+    return text("a page")
+
+
+def site(*, answers: bool = True) -> HandlerChain:
+    reviewer = Reviewer(
+        {"right-token": User(name="alice")},
+        [("alice", path) for path in PATHS] if answers else None,
+    )
+    return HandlerChain(
+        dict.fromkeys(("/healthz", *PATHS), page) | verbosity.PAGES,
+        authenticator=Authenticator(reviewer, token_ttl_s=10.0),
+        authorizer=Authorizer(reviewer, Paths(["/healthz"]), allowed_ttl_s=10.0, denied_ttl_s=10.0),
+    )
+
+
+async def told(chain: HandlerChain, *asked: Request) -> list[Line]:
+    with capture_logs() as lines:
+        for each in asked:
+            await chain.answer(each)
+    return list(lines)
+
+
+def only(lines: list[Line]) -> dict[str, Any]:
+    """The one line, without what every line has."""
+    (line,) = lines
+    return {key: line[key] for key in line if key not in ("logger", "_caller", "log_level", "v")}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "facts"),
+    [
+        ("/healthz", WRONG, {"status": 401, "error": "the token is wrong"}),
+        ("/metrics", {}, {"status": 403, "user": "system:anonymous"}),
+        ("/secret", TOKEN, {"status": 403, "user": "alice"}),
+    ],
+    ids=["a wrong proof", "nobody", "somebody without the right"],
+)
+async def test_who_is_refused_is_said_with_what_was_asked_for(
+    path: str, headers: dict[str, str], facts: dict[str, Any]
+) -> None:
+    asked = request(path, headers=headers, query=[("token", "in-the-query")], caller=HERE)
+
+    (line,) = await told(site(), asked)
+
+    common = {"event": "request is refused", "verb": "get", "path": path, "client": HERE.address}
+    assert only([line]) == common | facts
+    assert line["v"] == 1
+    assert not any(secret in str(line) for secret in ("in-the-query", "wrong-token", "right-token"))
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("GET", "/configz"), ("PUT", "/debug/flags/v"), ("POST", "/metrics")],
+)
+async def test_what_few_may_is_said(method: str, path: str) -> None:
+    line, *_ = await told(site(), request(path, method=method, headers=TOKEN, caller=HERE))
+
+    assert only([line]) == {
+        "event": "privileged request",
+        "user": "alice",
+        "verb": method.lower(),
+        "path": path,
+        "client": HERE.address,
+    }
+
+
+async def test_what_is_asked_for_every_few_seconds_is_not_said() -> None:
+    asked = (request("/metrics", headers=TOKEN), request("/healthz"))
+
+    assert await told(site(), *asked) == []
+
+
+@pytest.mark.parametrize("_verbose", [0], indirect=True)
+async def test_without_v_1_nothing_is_said() -> None:
+    asked = (request("/metrics"), request("/configz", headers=TOKEN))
+
+    assert await told(site(), *asked) == []
+
+
+@pytest.mark.parametrize("_verbose", [3], indirect=True)
+async def test_who_changes_the_verbosity_is_said_with_the_old_and_the_new() -> None:
+    asked = request("/debug/flags/v", method="PUT", headers=TOKEN, body=b"0", caller=HERE)
+
+    lines = await told(site(), asked)
+
+    assert only(lines[-1:]) == {
+        "event": "verbosity is changed",
+        "user": "alice",
+        "client": HERE.address,
+        "before": 3,
+        "after": 0,
+    }
+
+
+async def test_a_flood_of_one_kind_is_cut_and_hides_no_other() -> None:
+    chain = site()
+    flood = [request(f"/metrics/{number}") for number in range(500)]
+
+    lines = await told(chain, *flood, request("/configz", headers=TOKEN))
+    jump(1.0)
+    later = await told(chain, *flood[:1])
+
+    assert [line["event"] for line in lines].count("request is refused") == accesslog.BURST
+    assert lines[-1]["event"] == "privileged request"
+    assert later[0]["left_out"] == len(flood) - accesslog.BURST
+
+
+async def test_long_words_of_a_caller_are_cut() -> None:
+    asked = request("/" + "x" * 10_000, method="Y" * 10_000)
+
+    assert len(str(await told(site(), asked))) < 1500
+
+
+async def test_a_flood_while_nobody_can_tell_who_may_is_cut_too() -> None:
+    chain = site(answers=False)
+
+    lines = await told(chain, *(request("/metrics", headers=TOKEN) for _ in range(500)))
+
+    events = {line["event"] for line in lines if line["log_level"] == "warning"}
+    assert events == {"authorization check failed, answering 500"}
+    assert len(lines) == accesslog.BURST

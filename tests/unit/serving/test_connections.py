@@ -1,0 +1,139 @@
+"""Who goes when a port is full."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+
+import pytest
+
+from ccm.base import metrics
+from ccm.serving.connections import LATE, Connections, Seat, Stage
+
+MOST = 9
+SHARE = MOST // 3
+SPOKEN = (Stage.UNFINISHED, Stage.ANONYMOUS, Stage.KNOWN)
+
+
+class Port:
+    """Connections by their names."""
+
+    def __init__(self) -> None:
+        self.connections = Connections("test", most=MOST, most_silent=MOST)
+        self.seats: dict[str, Seat] = {}
+        self.ended: list[str] = []
+
+    def comes(self, *names: str, stage: Stage = Stage.SILENT) -> None:
+        """These come, one after the other, and get so far."""
+        for name in names:
+            seat = self.seats[name] = self.connections.admit()
+            seat.hang_up = lambda name=name: self.ended.append(name)  # type: ignore[misc]
+            seat.reach(stage)
+
+
+def names(letter: str, number: int) -> list[str]:
+    return [f"{letter}{each}" for each in range(number)]
+
+
+def test_the_silent_one_that_came_first_goes_first() -> None:
+    port = Port()
+    port.comes("known", stage=Stage.KNOWN)
+    port.comes("asked", stage=Stage.ANONYMOUS)
+    port.comes(*names("s", MOST + 2))
+
+    assert port.ended == ["s0", "s1"]
+    assert len(port.connections) == MOST + 2
+
+
+@pytest.mark.parametrize("crowd", SPOKEN)
+def test_a_crowd_takes_nobody_else_s_share(crowd: Stage) -> None:
+    port = Port()
+    for stage in set(SPOKEN) - {crowd}:
+        port.comes(*names(stage.name, SHARE), stage=stage)
+    port.comes(*names("crowd", 10 * MOST), stage=crowd)
+
+    assert {name[:5] for name in port.ended} == {"crowd"}
+    assert len(port.connections.by_stage[crowd]) == SHARE
+
+
+def test_who_has_not_asked_goes_before_who_has() -> None:
+    port = Port()
+    port.comes(*names("a", SHARE + 1), stage=Stage.ANONYMOUS)
+    port.comes(*names("u", SHARE + 2), stage=Stage.UNFINISHED)
+    port.comes("k", stage=Stage.KNOWN)
+
+    assert port.ended == ["u0"]
+
+
+def test_few_files_mean_few_silent_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (32, 32))
+    port = Port()
+    port.comes(*names("s", 5))
+
+    assert port.ended == ["s0"]
+
+
+def test_places_that_nobody_needs_are_free_for_all() -> None:
+    port = Port()
+    port.comes(*names("a", MOST), stage=Stage.ANONYMOUS)
+
+    assert port.ended == []
+
+
+def test_who_asked_lately_stays() -> None:
+    port = Port()
+    port.comes(*names("a", MOST), stage=Stage.ANONYMOUS)
+    port.seats["a0"].reach(Stage.ANONYMOUS)
+    port.comes("new", stage=Stage.UNFINISHED)
+
+    assert port.ended == ["a1"]
+
+
+def test_who_is_known_stays_so() -> None:
+    port = Port()
+    port.comes("k", stage=Stage.KNOWN)
+    port.seats["k"].reach(Stage.ANONYMOUS)
+
+    assert port.seats["k"].stage is Stage.KNOWN
+
+
+def test_what_is_over_takes_no_place_and_is_not_ended_again() -> None:
+    port = Port()
+    port.comes("a", "b")
+    port.seats["a"].leave()
+    port.seats["a"].leave()
+    port.seats["a"].refuse(LATE)
+    port.seats["a"].reach(Stage.KNOWN)
+
+    assert (len(port.connections), port.ended) == (1, [])
+
+
+async def test_a_deadline_ends_with_the_first_request() -> None:
+    loop, port = asyncio.get_running_loop(), Port()
+    port.comes("a", "b")
+    for seat in port.seats.values():
+        seat.deadline = loop.call_later(60.0, seat.refuse, LATE)
+    timers = [seat.deadline for seat in port.seats.values()]
+
+    port.seats["a"].reach(Stage.UNFINISHED)
+    assert port.seats["a"].deadline is not None
+    port.seats["a"].reach(Stage.ANONYMOUS)
+    port.seats["b"].leave()
+
+    assert [timer.cancelled() for timer in timers if timer] == [True, True]
+
+
+def test_how_many_there_are_and_how_many_were_ended_is_told() -> None:
+    def value(name: str, **labels: str) -> float | None:
+        found = {"server": "test", **labels}
+        return metrics.REGISTRY.get_sample_value(f"ccm_serving_connections{name}", found)
+
+    before = value("_refused_total", reason="crowded") or 0.0
+    port = Port()
+    port.comes("k", stage=Stage.KNOWN)
+    port.comes(*names("s", MOST + 2))
+
+    assert value("", stage="known") == 1
+    assert value("", stage="silent") == MOST
+    assert value("_refused_total", reason="crowded") == before + 2
+    assert value("_refused_total", reason="late") == 0
