@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 
 import ccm
 from ccm.base.throttle import Limiter, TokenBucket, Unlimited
+from ccm.cloud.config import READER
 from ccm.kube.client import Client
 from ccm.kube.serviceaccount import ServiceAccount, acting_as
 from ccm.kube.transport import Transport
@@ -27,7 +28,7 @@ DELETIONS = "deletions"
 ACCOUNTS_NAMESPACE = "kube-system"
 """Where the accounts are (Go cloud-provider)."""
 
-_ALWAYS_OURSELVES = frozenset({INFORMERS, EVENTS, LEADER_ELECTION, DELETIONS})
+_ALWAYS_OURSELVES = frozenset({INFORMERS, EVENTS, LEADER_ELECTION, DELETIONS, READER})
 
 
 def user_agent(program: str) -> str:

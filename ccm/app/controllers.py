@@ -165,11 +165,14 @@ class Controllers:
         options = self._options
         among = [manifest for manifest in MANIFESTS if self._plan.of(manifest.name) is runs]
         interval_s = options.controller_start_interval.total_seconds()
+        started = []
         async with Group() as group:
             for manifest, controller in enabled(options, context, among, self._vitals.left_out):
                 self._running.append(controller)
                 group.start(self._run(manifest, controller), name=manifest.name)
+                started.append(manifest.name)
                 await asyncio.sleep(jittered(interval_s, 1.0, random.Random()))
+            log.logger("daemon").info("controllers started", controllers=started)
 
     async def _run(self, manifest: Manifest[Any], controller: Controller) -> None:
         with metrics.running(manifest.metric), self._vitals.running(manifest.name):

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import ccm
@@ -47,14 +48,8 @@ async def run(options: Options, environ: Mapping[str, str]) -> int:
     opener = provider.load(options.cloud_provider)
     cluster = await asyncio.to_thread(_read_cluster, options, environ)
     plan = migration_plan(options)
-    log.logger("daemon").info(
-        "starting",
-        version=ccm.__version__,
-        server=cluster.server,
-        source=cluster.source,
-        event_loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
-    )
     async with (
+        _told(options, cluster) as over,
         Transport(cluster, user_agent=user_agent(PROGRAM)) as transport,
         Accounts(transport) as accounts,
     ):
@@ -68,7 +63,9 @@ async def run(options: Options, environ: Mapping[str, str]) -> int:
             master=options.master,
             adopted=accounts.follow,
         )
-        daemon = Daemon(options, clients, configured, plan=plan, kubeconfig=kubeconfig, since=since)
+        daemon = Daemon(
+            options, clients, configured, plan=plan, kubeconfig=kubeconfig, since=since, over=over
+        )
         context = ServerContext(
             options=options, vitals=daemon.vitals, transport=transport, environ=environ
         )
@@ -76,11 +73,32 @@ async def run(options: Options, environ: Mapping[str, str]) -> int:
             return await _live(daemon, served, options)
 
 
+@asynccontextmanager
+async def _told(
+    options: Options, cluster: kube_config.ClusterConfig
+) -> AsyncIterator[threading.Event]:
+    """Say what begins and, once all is closed, that it has ended; sets the event then."""
+    logger, over = log.logger("daemon"), threading.Event()
+    logger.info(
+        "starting",
+        version=ccm.__version__,
+        provider=options.cloud_provider,
+        server=cluster.server,
+        source=cluster.source,
+        event_loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
+    )
+    try:
+        yield over
+    finally:
+        logger.info("stopped", **metrics.summary())
+        over.set()
+
+
 def _read_cluster(options: Options, environ: Mapping[str, str]) -> kube_config.ClusterConfig:
     try:
         return kube_config.load(options.kubeconfig, options.master, environ=environ)
     except kube_config.ConfigError as error:
-        given = f"--kubeconfig={options.kubeconfig}: " if options.kubeconfig else ""
+        given = "--kubeconfig=" if options.kubeconfig else ""
         raise provider.Misconfigured(f"{given}{error}") from error
 
 
@@ -118,7 +136,6 @@ async def _live(daemon: Daemon, served: asyncio.Task[None], options: Options) ->
                 logger.error("the daemon failed", exc_info=fault)
             code = stopping.EXIT_LOST_LEASE if fault is None else stopping.EXIT_DEFECT
             daemon.let_go(stopping.EXIT_OK if stop.is_set() else code)
-            logger.info("stopped", **metrics.summary())
 
 
 class Daemon:
@@ -131,6 +148,7 @@ class Daemon:
         plan: which controllers run under a second lease; None = no migration.
         kubeconfig: how the API server is reached.
         since: what the files looked like that were read before this.
+        over: set when all is closed.
     """
 
     def __init__(
@@ -142,6 +160,7 @@ class Daemon:
         plan: migration.Plan | None,
         kubeconfig: reload.Source,
         since: reload.Signatures,
+        over: threading.Event,
     ) -> None:
         self.drain = Drain()
         self.last_resort = LastResort()
@@ -150,6 +169,7 @@ class Daemon:
         self._configured = configured
         self._kubeconfig = kubeconfig
         self._since = since
+        self._over = over
         self._events = Events(clients.named(EVENTS))
         self._election = Election(options, clients, self._events, self.vitals, self.last_resort)
         self._controllers = Controllers(options, clients, self._events, self.vitals, plan)
@@ -175,9 +195,7 @@ class Daemon:
         """All work has ended; what a provider does not end will not hold up our end."""
         if left := self.abandoned_calls:
             log.logger("daemon").warning("cloud calls do not end, leaving without them", calls=left)
-            ending = threading.Timer(LEAVE_S, _leave, (code,))
-            ending.daemon = True
-            ending.start()
+            threading.Thread(target=_leave, args=(self._over, code), daemon=True).start()
         else:
             self.last_resort.call_off()
 
@@ -217,7 +235,10 @@ class Daemon:
         return reload.Reloader(sources, self._election.tell, since=self._since)
 
 
-def _leave(code: int) -> None:
+def _leave(over: threading.Event, code: int) -> None:
+    """End the process once all else is closed, or does not let itself be closed."""
+    if not over.wait(LEAVE_S):
+        log.logger("daemon").info("stopped", **metrics.summary())
     log.flush()
     os._exit(code)
 

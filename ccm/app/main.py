@@ -20,6 +20,7 @@ from ccm.app.options import Options, checks, config
 from ccm.app.options.argv import UsageError
 from ccm.app.provider import misconfigured
 from ccm.base import log, redact
+from ccm.base.files import reason
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,10 +56,8 @@ def _write_config(chosen: Options) -> int:
     try:
         Path(chosen.write_config_to).write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(
-            [f"--write-config-to={chosen.write_config_to} cannot be written: {reason}"]
-        ) from error
+        said = f"cannot be written: {reason(error)}"
+        raise UsageError([f"--write-config-to={chosen.write_config_to} {said}"]) from error
     return stopping.EXIT_OK
 
 
@@ -77,6 +76,7 @@ def _set_up_logging(chosen: Options) -> None:
 
 def _run(chosen: Options) -> int:
     _set_up_logging(chosen)
+    log.hear_python()
     logger = log.logger("daemon")
     for notice in chosen.notices():
         logger.info("setting without effect", detail=notice)

@@ -23,7 +23,7 @@ from ccm.app.options import Options
 from ccm.base import log
 from ccm.base.backoff import Exponential, Streak
 from ccm.base.clock import monotonic
-from ccm.base.files import Signature
+from ccm.base.files import Signature, reason
 from ccm.base.outage import Outage
 from ccm.base.tasks import cancel_and_join, leaves, spawn
 from ccm.base.throttle import TokenBucket
@@ -53,6 +53,9 @@ DRAIN_S = 900.0
 
 CLOSE_S = 30.0
 """Longest time that a provider may take to close before it is cancelled."""
+
+NO_FILE = "no --cloud-config"
+"""Where the configuration comes from that nobody gave, for messages."""
 
 Opening = Callable[[], AbstractAsyncContextManager[Cloud]]
 """Opens the provider with the configuration of now."""
@@ -98,11 +101,10 @@ def context(
     try:
         content = Path(file).read_bytes() if file else b""
     except OSError as error:
-        reason = error.strerror or error
-        raise Misconfigured(f"--cloud-config={file} cannot be read: {reason}") from error
+        raise Misconfigured(f"--cloud-config={file} cannot be read: {reason(error)}") from error
     return Context(
         config=content,
-        source=file or "--cloud-config (not given)",
+        source=file or NO_FILE,
         cluster_name=cluster_name,
         clients=clients,
         followed={} if followed is None else followed,
@@ -123,10 +125,10 @@ async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterato
             async with asyncio.timeout(OPEN_LIMIT_S):
                 cloud: object = await stack.enter_async_context(opener(given))
         except ConfigError as error:
-            faults = "\n  ".join(error.faults)
-            raise Misconfigured(
-                f"cloud provider {name!r} refuses its configuration ({given.source}):\n  {faults}"
-            ) from error
+            refused = f"cloud provider {name!r} refuses --cloud-config={given.source}"
+            if given.source == NO_FILE:
+                refused = f"cloud provider {name!r} needs a configuration, give --cloud-config=FILE"
+            raise Misconfigured("\n  ".join([f"{refused}:", *error.faults])) from error
         if not isinstance(cloud, Cloud):
             kind = type(cloud).__name__
             raise Misconfigured(f"cloud provider {name!r} yields a {kind}, not a Cloud")

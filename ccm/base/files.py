@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 Signature = tuple[int, int, int] | None
@@ -16,6 +17,17 @@ def signature(path: Path) -> Signature:
     except (OSError, ValueError):
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be used, for people: without error numbers, and the path that they know."""
+    said = getattr(error, "strerror", None) or str(error)
+    plain = _TLS_PLACE.sub("", said)
+    return "it is not valid PEM" if plain == "PEM lib" else plain
+
+
+_TLS_PLACE = re.compile(r"^\[[A-Z0-9_: ]+\] | \(_ssl\.c:\d+\)$")
+"""What Python adds to the words of the TLS library."""
 
 
 def write_private(path: Path, text: str) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 
 _HIGHEST_PORT = 65535
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_QUALIFIED = re.compile(
+    rf"((?=.{{1,253}}/){_LABEL}(\.{_LABEL})*/)?(?=.{{1,63}}$)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+)
+"""What Kubernetes calls a qualified name, as of labels and classes."""
 
 
 def positive(value: timedelta) -> str:
@@ -20,7 +27,7 @@ def not_negative(value: timedelta) -> str:
 
 def at_least_one(value: int) -> str:
     """How many of something work at once, or a budget: with none nothing would ever be done."""
-    return "" if value >= 1 else "{name} must be a positive number"
+    return "" if value >= 1 else "must be 1 or more"
 
 
 def zero_or_more(zero: str = "") -> Callable[[float], str]:
@@ -39,6 +46,19 @@ def no_blanks(what: str) -> Callable[[Iterable[str]], str]:
     """A list without empty entries; `what` names one of them."""
     right = f"{what} cannot be empty or white space"
     return lambda entries: "" if all(entry.strip() for entry in entries) else right
+
+
+def qualified(what: str) -> Callable[[Iterable[str]], str]:
+    """A list of names such as `a` or `example.com/a`; `what` says of what."""
+
+    def check(entries: Iterable[str]) -> str:
+        wrong = next((entry for entry in entries if not _QUALIFIED.fullmatch(entry)), None)
+        return "" if wrong is None else f"{wrong!r} is no {what}; it must look like {_LIKE}"
+
+    return check
+
+
+_LIKE = "internal or example.com/internal"
 
 
 def one_of(*words: str) -> Callable[[str], str]:

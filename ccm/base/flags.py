@@ -18,7 +18,7 @@ from ccm.base.flag_values import Kind
 
 T = TypeVar("T")
 Check = Callable[[T], str]
-"""What would be right in place of a value, `{name}` for the flag's name; empty if it is right."""
+"""What would be right in place of a value, in words that follow it; empty if it is right."""
 
 Fault = tuple[str, str]
 """The name of a flag, and what would be right."""
@@ -97,7 +97,7 @@ class Flag:
 
     def wrong(self, value: Any) -> str:
         """What would be right in place of a value; empty if it is right."""
-        return self.check(value).replace("{name}", self.name) if self.check is not None else ""
+        return self.check(value) if self.check is not None else ""
 
     def fault(self, value: Any, right: str) -> str:
         """The sentence that refuses a value."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -173,6 +174,27 @@ def setup(
     root = logging.getLogger()
     root.handlers = [_Forward()]
     _set_libraries(verbosity)
+
+
+def hear_python() -> None:
+    """Take what Python itself would write to stderr: warnings, and errors that nobody awaits.
+
+    A library's thread or a `__del__` would write past the log there, secrets included.
+    """
+    python = logger("python")
+
+    def thread_failed(failed: threading.ExceptHookArgs) -> None:
+        if failed.exc_type is not SystemExit:
+            name = failed.thread.name if failed.thread else "?"
+            python.error("a thread failed", thread=name, exc_info=failed.exc_value)
+
+    def unraisable(failed: Any) -> None:
+        what = failed.err_msg or "an error was ignored"
+        python.error(what, where=repr(failed.object), exc_info=failed.exc_value)
+
+    logging.captureWarnings(True)
+    threading.excepthook = thread_failed
+    sys.unraisablehook = unraisable
 
 
 def verbosity() -> int:

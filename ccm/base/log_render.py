@@ -25,6 +25,9 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 _COLOURS = {"debug": "36", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
 _MESSAGE_COLUMNS = 36
 
+LONGEST = 64 << 10
+"""Characters of one fact, message or traceback that are logged: to mask each costs time."""
+
 
 def text(level: str, event: Event) -> bytes:
     """`I1231 23:59:59.123456     123 file.py:12] "message" key="value"`, as klog writes."""
@@ -55,13 +58,18 @@ def json(level: str, event: Event) -> bytes:
     # klog has no name for it; without it a warning could not be told from an info line.
     line["level"] = level
     try:
-        return msgspec.json.encode(line, enc_hook=str)
+        written = msgspec.json.encode(line, enc_hook=str)
     except UnicodeEncodeError:
-        sound = {
-            name: value if isinstance(value, int | float) else _sound(str(value))
+        line = {
+            name: value if isinstance(value, int | float) else _sound(_cut(str(value)))
             for name, value in line.items()
         }
-        return msgspec.json.encode(sound)
+        written = msgspec.json.encode(line)
+    if len(written) > LONGEST:
+        return msgspec.json.encode(
+            {name: _short(value) for name, value in line.items()}, enc_hook=str
+        )
+    return written
 
 
 def coloured(level: str, event: Event) -> bytes:
@@ -79,7 +87,7 @@ def _development(level: str, event: Event, paint: Callable[[str, str], str]) -> 
     caller = event.pop("_caller", "?")
     event.pop("v", None)
     name = event.pop("logger", "")
-    message = _visible(str(event.pop("event", ""))).ljust(_MESSAGE_COLUMNS)
+    message = _visible(_cut(str(event.pop("event", "")))).ljust(_MESSAGE_COLUMNS)
     trace = event.pop("exception", None)
     facts = " ".join(f"{paint(key, '36')}={_quoted(value)}" for key, value in _ordered(event))
     parts = [
@@ -99,7 +107,7 @@ def _paint(words: str, colour: str) -> str:
 def _with_trace(line: str, trace: str | None) -> bytes:
     if trace:
         # What was raised may hold line breaks: only our own lines begin in the first column.
-        rows = redact.words(trace).split("\n")
+        rows = redact.words(trace, LONGEST).split("\n")
         line = "\n\t".join((line, *map(_visible, rows)))
     return line.encode(errors="backslashreplace")
 
@@ -116,17 +124,32 @@ def _ordered(event: Event) -> Iterator[tuple[str, Any]]:
 def _quoted(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    words = str(value)
+    words = _cut(str(value))
     if words and not isinstance(value, str) and _PLAIN.issuperset(words):
         return words
     return _quote(words)
 
 
 def _quote(words: Any) -> str:
-    text = str(words)
+    text = _cut(str(words))
     if text.isprintable():
         return msgspec.json.encode(text).decode()
     return _visible(msgspec.json.encode(_sound(text)).decode())
+
+
+def _cut(words: str) -> str:
+    return words if len(words) <= LONGEST else redact.words(words, LONGEST)
+
+
+def _short(value: Any) -> Any:
+    """The fact, or the beginning of what it looks like in JSON."""
+    if isinstance(value, str):
+        return _cut(value)
+    written = msgspec.json.encode(value, enc_hook=str)
+    if len(written) <= LONGEST:
+        return value
+    said = msgspec.json.decode(written)
+    return _cut(said if isinstance(said, str) else written.decode())
 
 
 def _visible(words: str) -> str:

@@ -13,6 +13,9 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from ccm.base import redact_forms
 from ccm.base.redact_spellings import ESCAPES, spellings, unescaped
@@ -25,6 +28,12 @@ SHORTEST = 6
 
 PUBLIC_BYTES = 1024
 """Longest text that goes to the API server, which takes no longer one in an Event."""
+
+LONGEST = 16 << 10
+"""Characters of a text that are looked at, as each costs time; what follows them is left out."""
+
+HALF = 512
+"""Characters that go with it, at least: half a secret may stand there, which nobody knows."""
 
 _MASK = MASK.encode()
 _CUT = "..."
@@ -45,6 +54,7 @@ class _Known:
 
     Attributes:
         gate: one search for all of them, as every line is looked through.
+        half: characters before a cut among which a part of a secret may be.
     """
 
     def __init__(self, secrets: Sequence[str]) -> None:
@@ -52,6 +62,7 @@ class _Known:
         ordered = sorted(secrets, key=lambda secret: (-len(secret), secret))
         self._raw = [secret.encode(errors="replace") for secret in ordered]
         self._spellings = [spelling for secret in ordered for spelling in spellings(secret)]
+        self.half = max(HALF, 2 * max(map(len, ordered), default=0))
         probes = {re.escape(spelling.probe) for spelling in self._spellings}
         self.gate = re.compile(b"|".join(sorted(probes | set(ESCAPES)))) if secrets else None
 
@@ -97,13 +108,25 @@ def is_secret(name: str) -> bool:
 
 
 def line(text: bytes) -> bytes:
-    """A line of the log without secrets; what is quoted in it stays quoted."""
-    return _masked(text, encoded=True)
+    """A line of the log without secrets; what is quoted in it stays quoted, and JSON is JSON."""
+    said = _masked(text, encoded=True)
+    if text.startswith(b"{") and said != text and not _is_json(said) and _is_json(text):
+        return msgspec.json.encode(_each(msgspec.json.decode(text), is_hidden=False))
+    return said
 
 
-def words(text: str) -> str:
-    """The text without secrets, for messages that go another way than through the log."""
-    return _masked(text.encode(errors="replace"), encoded=False).decode(errors="replace")
+def words(text: str, longest: int = LONGEST) -> str:
+    """The text without secrets, for messages that go another way than through the log.
+
+    Args:
+        text: what somebody said.
+        longest: characters of it that are looked at; of a longer one the end is left out.
+    """
+    raw = text[:longest].encode(errors="replace")
+    said = _masked(raw, encoded=False).decode(errors="replace")
+    if len(text) <= longest:
+        return said
+    return said[: -_looked_for().half][: longest - len(_CUT)] + _CUT
 
 
 def public(text: str) -> str:
@@ -117,11 +140,43 @@ def public(text: str) -> str:
     return raw[: PUBLIC_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
 
 
-def _masked(text: bytes, *, encoded: bool) -> bytes:
+def _is_json(text: bytes) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, ValueError):
+        return False
+    return True
+
+
+def _each(value: Any, *, is_hidden: bool) -> Any:
+    """The decoded value with each text in it masked, or all of them below a secret's name."""
+    if isinstance(value, dict):
+        return {
+            words(name): _each(one, is_hidden=is_hidden or is_secret(name))
+            for name, one in value.items()
+        }
+    if isinstance(value, list):
+        return [_each(one, is_hidden=is_hidden) for one in value]
+    if value is None or isinstance(value, bool):
+        return value
+    if is_hidden and value != "":
+        return MASK
+    if isinstance(value, str):
+        return words(value, len(value))
+    said = msgspec.json.encode(value).decode()
+    return value if words(said) == said else MASK
+
+
+def _looked_for() -> _Known:
     global _known  # noqa: PLW0603 - the list is the process's, as its secrets are
     known = _known
     if known is None:
         known = _known = _Known([*_lasting, *_transient])
+    return known
+
+
+def _masked(text: bytes, *, encoded: bool) -> bytes:
+    known = _known or _looked_for()
     if known.gate is not None and known.gate.search(text):
         text = known.masked(text)
     if redact_forms.HINT.search(text.lower()):

@@ -41,7 +41,7 @@ _NAME = (
     % (b"|".join(_NAMES), _OWNERS, b"|".join(_SHORT_NAMES))
 )
 _IS = (
-    rb"(?:\\{0,15}+[\"'])?[ \t]{0,8}+(?:=>|:=|==?|:(?!//)|%(?:25){0,3}3[ad])[ \t]{0,8}+"
+    rb"(?:\\{0,15}+[\"'])?[ \t]{0,8}+(?>=>|:=|==?|:(?!//)|%(?:25){0,3}3[ad])[ \t]{0,8}+"
     rb"(?:\[(?!redacted\]))?+"
 )
 """Between a name and its value."""
@@ -55,6 +55,12 @@ _WORD = (
     rb"|unauthorized|unexpected|unknown|unset|was|were|will|wrong)(?![^\s\"'\\,;:.)])"
 )
 """A word with which a sentence goes on; nobody's secret."""
+
+_LITERAL = (
+    rb"(?:true|false|null|none)[,;)\]}>&]{0,8}+"
+    rb"(?:[\s\0\"']|\\{1,31}+[nrt\"']|[\w.%-]{1,40}=|\Z)"
+)
+"""A value that says whether there is a secret, not which."""
 
 _PLAIN = (
     rb"(?:\[redacted\]|[^\s\0\"'\\&,;)\]}>%]|%(?!(?:25){0,3}26)"
@@ -138,7 +144,8 @@ def _headers(inner: bytes, slashes: bytes) -> Sequence[Rule]:
     parts = rb"%b(?:[ ]?[,;][ ]{0,8}+(?=[\w.-]{1,40}=)%b)*+" % (part, part)
     scheme = rb"(?P<s>%b)?+" % _SCHEME
     quoted = rb"(?P<keep>%b%b%b)%b" % (header, _QUOTE, scheme, inner)
-    plain = rb"(?P<keep>%b%b)(?!%b)(?(s)|%b)%b" % (header, scheme, _WORD, _ANY_SCHEME, parts)
+    no_word = rb"(?!%b|%b)" % (_WORD, _LITERAL)
+    plain = rb"(?P<keep>%b%b)%b(?(s)|%b)%b" % (header, scheme, no_word, _ANY_SCHEME, parts)
     return Rule(re.compile(quoted)), Rule(re.compile(plain))
 
 
@@ -146,7 +153,7 @@ def _named(inner: bytes) -> Sequence[Rule]:
     """Values after a name that says secret."""
     flag = rb"--(?P<flag>[\w-]{1,60}+)(?:\\{0,15}+[\"'],)?[ \0]{1,8}+(?!-)"
     pair = rb"\([bru]?\\{0,15}+[\"'][\w-]{0,40}%b\\{0,15}+[\"'],[ ]?" % _NAME
-    no_word = rb"(?:(?<![ ])|(?<=[=>][ ])|(?!%b))" % _WORD
+    no_word = rb"(?:(?<![ ])|(?<=[=>][ ])|(?!%b))(?!%b)" % (_WORD, _LITERAL)
     return tuple(
         Rule(re.compile(form))
         for form in (

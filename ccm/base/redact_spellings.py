@@ -23,6 +23,10 @@ _ENTITIES = {"'": b"apos", '"': b"quot", "&": b"amp", "<": b"lt", ">": b"gt"}
 _SLASHES = rb"\\{0,15}+"
 """Backslashes before a character: escaped once, or again by whoever quotes the quoted."""
 
+_MARGIN = rb"[ \t|+]{0,40}?"
+"""What the traceback of an exception group puts before each line; the secret's own spaces follow,
+so that only one length of it can fit."""
+
 _ESCAPES = re.compile(
     rb"(?:%(?:25){0,3}[0-9A-Fa-f]{2}"
     rb"|\\{1,15}+(?:x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4})"
@@ -113,7 +117,7 @@ def _unit(letter: str) -> bytes:
         ways.append(_NAMED[letter])
     if letter in " +/":
         ways.append({" ": rb"\+", "+": b"-", "/": b"_"}[letter])
-    return _SLASHES + b"(?:" + b"|".join(ways) + b")"
+    return _SLASHES + b"(?:" + b"|".join(ways) + b")" + (_MARGIN if letter == "\n" else b"")
 
 
 def _numbered(letter: str, raw: bytes, code: int) -> Iterator[bytes]:

@@ -7,6 +7,8 @@ never uses. Here the authorities are read when such a context is first used.
 
 from __future__ import annotations
 
+import os
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,7 +49,23 @@ def _context() -> ssl.SSLContext:
     return context
 
 
+def reason(error: BaseException) -> str:
+    """What went wrong on the wire, for people: aiohttp's words tell of TLS where there is none."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        error = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    number = getattr(error, "errno", None) or 0
+    said = getattr(error, "strerror", None) or str(error)
+    # Numbers below 0 are the resolver's, and those of the TLS library are its own.
+    if number > 0 and not isinstance(error, ssl.SSLError):
+        said = os.strerror(number)
+    return _NUMBERS.sub("", said) or type(error).__name__
+
+
+_NUMBERS = re.compile(r"\[(?:Errno -?\d+|[A-Z0-9_: ]+)\] | \(_ssl\.c:\d+\)")
+
 assert hasattr(connector, "_SSL_CONTEXT_VERIFIED"), "aiohttp keeps its context elsewhere now"
 connector._SSL_CONTEXT_VERIFIED = _context()  # noqa: SLF001 - made empty above
 
-__all__ = ["HttpProcessingError", "aiohttp"]
+__all__ = ["HttpProcessingError", "aiohttp", "reason"]

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import ccm
-from ccm.cli import completion, doctor, orphans, providers, sandbox
+from ccm.cli import completion, doctor, new_provider, orphans, providers, sandbox
 
 _DESCRIPTION = """\
 Tools around the cloud-controller-manager: try it, look into it, develop a provider.
@@ -35,6 +35,9 @@ with a cluster of your own:
   kube-ccm doctor --cloud-provider=... the daemon's flags: finds what keeps it from working
   kube-ccm orphans ...                 the same flags: load balancers that belong to no Service
   source <(kube-ccm completion bash)   Tab completes commands and flags, the daemon's too
+
+with a cloud of your own:
+  kube-ccm new-provider NAME           writes a package with a provider, its tests green at once
 """
 
 _COLUMN = 16
@@ -82,5 +85,6 @@ def build_parser() -> argparse.ArgumentParser:
     providers.add(commands)
     doctor.add(commands)
     orphans.add(commands)
+    new_provider.add(commands)
     completion.add(commands)
     return parser

@@ -259,7 +259,10 @@ def _show(result: Result, out: TextIO) -> None:
     from ccm.base import terminal
     from ccm.doctor import finding
 
-    first, *others = finding.text(result)
+    lines = list(finding.text(result))
+    if not lines:
+        return
+    first, *others = lines
     console = terminal.console(out, os.environ)
     if console is not None:
         verdict, first = first[:4], first[4:]

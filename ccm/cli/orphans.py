@@ -132,8 +132,7 @@ async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os
             await _delete(handle, wanted.delete, found)
             out.write(f"{wanted.delete} is deleted\n")
         for one in () if wanted.delete else found:
-            entries = one.status.ingress if one.status else ()
-            where = ", ".join(entry.ip or entry.hostname for entry in entries)
+            where = ", ".join(entry.ip or entry.hostname for entry in one.status.ingress)
             out.write(f"{one.name}  {where or '-'}\n")
         if not (found or wanted.delete):
             out.write("every load balancer of this cluster belongs to a Service\n")

@@ -3,8 +3,15 @@
 A provider may import this package, `ccm.model` and `ccm.base`, and nothing else of the
 daemon. The wrappers that the daemon puts around every provider live here too
 (`calls`, `inventory`, `lookup`) but are not part of the public names. Nothing in this
-package speaks to the API server, and importing it loads no HTTP library; who wants one imports
-`ccm.cloud.rest`.
+package speaks to the API server unless it is told to (`Context.whole`), and importing it loads no
+HTTP library; who wants one imports `ccm.cloud.rest`.
+
+A Node or Service is a frozen `msgspec.Struct`, in tests too: `Service(metadata=ObjectMeta(
+name="web"), spec=ServiceSpec(...))`. `msgspec.json.encode(service)` and `msgspec.to_builtins`
+write it with the API's names (`loadBalancerSourceRanges`) and leave out every field that has its
+default: an absent list and `null` are the same, an empty list is written. What the model does not
+hold is not in it; `Context.whole` reads that. A digest is made of fields that are picked for it:
+a whole Service has `resourceVersion` and status, which change while its load balancer does not.
 """
 
 from ccm.base.booleans import parse_bool
@@ -59,6 +66,7 @@ from ccm.cloud.services import (
     has_load_balancer_finalizer,
     health_check_path_port,
     is_allow_all,
+    load_balancer_name,
     load_balancer_source_ranges,
     load_balancer_status,
     load_balancer_status_equal,
@@ -82,7 +90,21 @@ from ccm.cloud.types import (
     Zone,
     address,
 )
-from ccm.model import Node, NodeAddress, Service, ServicePort
+from ccm.model import (
+    LoadBalancerIngress,
+    LoadBalancerStatus,
+    Node,
+    NodeAddress,
+    NodeCondition,
+    NodeSpec,
+    NodeStatus,
+    ObjectMeta,
+    Service,
+    ServicePort,
+    ServiceSpec,
+    ServiceStatus,
+    Taint,
+)
 from ccm.model.cidr import parse_cidr, parse_cidrs
 
 __all__ = [
@@ -119,11 +141,17 @@ __all__ = [
     "Limits",
     "LoadBalancer",
     "LoadBalancerDigests",
+    "LoadBalancerIngress",
     "LoadBalancerRecord",
     "LoadBalancerRemoval",
+    "LoadBalancerStatus",
     "Node",
     "NodeAddress",
+    "NodeCondition",
+    "NodeSpec",
+    "NodeStatus",
     "NotFound",
+    "ObjectMeta",
     "OutOfRange",
     "PVLabeler",
     "PermissionDenied",
@@ -138,9 +166,12 @@ __all__ = [
     "Service",
     "ServiceAnnotation",
     "ServicePort",
+    "ServiceSpec",
+    "ServiceStatus",
     "SetInformers",
     "Settings",
     "Status",
+    "Taint",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
@@ -157,6 +188,7 @@ __all__ = [
     "health_check_path_port",
     "is_allow_all",
     "is_foreign",
+    "load_balancer_name",
     "load_balancer_source_ranges",
     "load_balancer_status",
     "load_balancer_status_equal",

@@ -16,11 +16,16 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from ccm.base import files, redact
+from ccm.cloud import errors
 from ccm.cloud.fields import ConfigError, Fields
+from ccm.model import Node, Service
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 Form = Literal["YAML", "JSON", "TOML", "INI"]
+
+READER = "provider-reader"
+"""Name of the client that reads objects for providers, with the rights of the daemon itself."""
 
 _PLACE = re.compile(r"line \d+, column \d+|byte \d+")
 
@@ -66,6 +71,36 @@ class Context:
     cluster_name: str = "kubernetes"
     clients: ClientBuilder | None = None
     followed: dict[Path, files.Signature] = field(default_factory=dict, repr=False, compare=False)
+    _readers: dict[str, ApiClient] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    async def whole(self, obj: Node | Service) -> Mapping[str, Any]:
+        """The object with every field it has at the API server, as it is now.
+
+        `ccm.model` holds the fields that the daemon uses; this asks for all, one request for each
+        call, at the rate of `--kube-api-qps`. Not for a digest, which makes no call.
+
+        Raises:
+            Aborted: it is gone, or another has its name.
+            Unavailable: it cannot be read, or there is no cluster, as in contract tests.
+        """
+        if self.clients is None:
+            raise errors.Unavailable(f"no API server to read {obj.key} from")
+        if READER not in self._readers:  # one, because each has a rate of its own
+            self._readers[READER] = self.clients.client(READER)
+        client = self._readers[READER]
+        place = f"namespaces/{obj.namespace}/services" if obj.namespace else "nodes"
+        try:
+            body = await client.request("GET", f"/api/v1/{place}/{obj.name}")
+            found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+        except Exception as error:  # what an API client raises is its own
+            if getattr(error, "status", None) == 404:
+                raise errors.Aborted(f"{obj.key} is gone") from error
+            raise errors.Unavailable(f"cannot read {obj.key}: {error}") from error
+        if found.get("metadata", {}).get("uid") != obj.uid:
+            raise errors.Aborted(f"{obj.key} is another by now")
+        return found
 
     def follow(self, file: str | Path) -> Path:
         """Open the provider anew when that file changes, as when the cloud-config does.
@@ -87,7 +122,7 @@ class Context:
         try:
             text = self.follow(file).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+            reason = files.reason(error) if isinstance(error, OSError) else "not text in UTF-8"
             raise ConfigError(f"{file} cannot be read: {reason}") from error
         if not text:
             raise ConfigError(f"{file} is empty")
@@ -128,7 +163,7 @@ class Context:
         try:
             found = _parse(form, self.config)
         except Exception as error:  # whatever a parser stumbles over, it is the file
-            raise ConfigError(f"{self.source} is not valid {form}: {_place(error)}") from error
+            raise ConfigError(f"{self.source} is not valid {form}: {_why(form, error)}") from error
         if not isinstance(found, dict | None):
             kind = type(found).__name__
             raise ConfigError(f"{self.source} must be a mapping of names to values, not a {kind}")
@@ -140,9 +175,9 @@ def _parse(form: Form, config: bytes) -> Any:
     if form == "JSON":
         return msgspec.json.decode(config or b"{}")
     if form == "YAML":
-        import yaml
+        from ccm.base import strict_yaml
 
-        return yaml.safe_load(config)
+        return strict_yaml.load(config)
     if form == "TOML":
         import tomllib
 
@@ -154,11 +189,12 @@ def _parse(form: Form, config: bytes) -> Any:
     return {name: dict(parser[name]) for name in parser.sections()}
 
 
-def _place(error: Exception) -> str:
+def _why(form: Form, error: Exception) -> str:
     """Where a file cannot be read, without quoting it: the line may hold a secret."""
-    mark = getattr(error, "problem_mark", None)
-    if mark is not None:
-        return f"line {mark.line + 1}, column {mark.column + 1}"
+    if form == "YAML":
+        from ccm.base import strict_yaml
+
+        return strict_yaml.reason(error)
     lines = getattr(error, "errors", ())
     line = lines[0][0] if lines else getattr(error, "lineno", None)
     if line is not None:

@@ -93,8 +93,10 @@ class Fields:
             if name not in self._seen:
                 near = difflib.get_close_matches(str(name), self._seen, n=1)
                 hint = f"did you mean {near[0]}? " if near else ""
-                known = ", ".join(sorted(self._seen))
-                self._fault(name, f"is unknown; {hint}known are {known}")
+                known = (
+                    f"known are {', '.join(sorted(self._seen))}" if self._seen else "leave it out"
+                )
+                self._fault(name, f"is unknown; {hint}{known}")
         if self.faults:
             raise ConfigError(*self.faults)
 

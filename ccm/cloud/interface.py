@@ -62,8 +62,9 @@ class InstancesV2(Protocol):
     """Instances looked up by Node: the interface for a new provider.
 
     Look up by `node.provider_id`; only where it is empty, by other properties, usually the
-    name. A provider ID of another scheme is `InvalidArgument`, never an absence. If a cloud
-    offers this, the daemon calls neither `Instances` nor `Zones`.
+    name. A provider ID of another scheme is `InvalidArgument`, never an absence. That an instance
+    is absent is an answer of `instance_exists` alone: the other two raise `NotFound` then. If a
+    cloud offers this, the daemon calls neither `Instances` nor `Zones`.
     """
 
     @operation()
@@ -82,8 +83,11 @@ class InstancesV2(Protocol):
         """Whether the instance is switched off.
 
         Called right after `instance_exists` said True. True puts the shutdown taint on the
-        node. `NotFound` and any other error leave the node as it is; `Unimplemented` means
-        the cloud cannot tell.
+        node. Any error leaves the node as it is.
+
+        Raises:
+            NotFound: the instance is gone since; neither running nor switched off.
+            Unimplemented: the cloud cannot tell.
         """
         ...
 
@@ -93,9 +97,11 @@ class InstancesV2(Protocol):
 
         Called once to initialise a node, and for each initialised node once per
         `--node-status-update-frequency` to keep its addresses in step. None means there is
-        nothing to say yet: the node stays tainted and is asked about again later. An error,
-        `NotFound` included, keeps the taint and is retried according to its class; a
-        Warning event tells the cause.
+        nothing to say yet: the node stays tainted and is asked about again later. An error
+        keeps the taint and is retried according to its class; a Warning event tells the cause.
+
+        Raises:
+            NotFound: there is no such instance.
         """
         ...
 
@@ -291,7 +297,7 @@ class Routes(Protocol):
 
     `RetryAfter` means "come back then" and makes no event. Any other error pauses the one
     route according to its class, 1 s, 2 s, ... 5 min where back-off suits; the comparison
-    after the pause decides anew, so a call is never repeated blindly.
+    after the pause decides by a new listing whether the call is made again.
     """
 
     @operation(deadline_s=LISTING_S)
@@ -309,13 +315,14 @@ class Routes(Protocol):
     async def create_route(self, cluster_name: str, name_hint: str, route: Route) -> None:
         """Create a route; `name_hint` may shape its name.
 
-        Called for a Pod range of a node that no listed route covers. It may be repeated
-        after an answer that was lost: a route that is there already is a success, if it
-        leads to the same node. The node's NetworkUnavailable condition follows from the
-        outcome.
+        Called for a Pod range of a node that no listed route covers. The route may be there
+        all the same: an answer was lost, or the listing lags behind. One that leads to the
+        same node is a success, and no second one is made. The node's NetworkUnavailable
+        condition follows from the outcome.
 
         Raises:
-            AlreadyExists: the range has a route that leads elsewhere.
+            AlreadyExists: the range has a route that leads elsewhere, and the cloud keeps one
+                for each range. It is never taken over.
             FailedPrecondition: the node has no address to route to yet.
             ResourceExhausted: the table is full.
         """

@@ -99,8 +99,11 @@ class Instances(Protocol):
         """Whether the instance is switched off.
 
         Called right after `instance_exists_by_provider_id` said True. True puts the
-        shutdown taint on the node. `Unimplemented` reads as no; any other error leaves the
-        node as it is.
+        shutdown taint on the node. Any error but `Unimplemented` leaves the node as it is.
+
+        Raises:
+            NotFound: the instance is gone since; neither running nor switched off.
+            Unimplemented: the cloud cannot tell, which reads as no.
         """
         ...
 

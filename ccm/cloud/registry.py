@@ -29,8 +29,17 @@ from ccm.cloud.interface import Cloud
 GROUP = "ccm.providers"
 """The entry-point group."""
 
-SDK_VERSION = "1.0"
+SDK_VERSION = "2.0"
 """Version of these interfaces: the major number changes when a provider has to change."""
+
+_OLDEST = "1.0"
+"""What a provider without a mark was written for."""
+
+_TO_CHANGE = {
+    1: "give every LoadBalancerRecord the status that get_load_balancer would answer, in the "
+    "contract suite put Harness.opt_outs in place of overridden cases"
+}
+"""Major number -> what a provider written for it has to change for the next one."""
 
 Opener = Callable[[Context], AbstractAsyncContextManager[Cloud]]
 
@@ -44,7 +53,7 @@ class provider:  # noqa: N801 - a decorator
     """Makes an async generator function that yields one `Cloud` a provider.
 
     ```python
-    @cloud.provider(sdk="1.0", config=Config)
+    @cloud.provider(sdk="2.0", config=Config)
     async def open_cloud(ctx):
         async with Acme(ctx.settings(Config)) as api:
             yield cloud.Cloud(name="acme", instances=AcmeInstances(api))
@@ -54,7 +63,7 @@ class provider:  # noqa: N801 - a decorator
 
     Attributes:
         sdk: the SDK version it was written for. A provider without this mark, a bare
-            `asynccontextmanager`, counts as written for 1.0.
+            `asynccontextmanager`, counts as written for 1.0, which is refused.
         config: the settings of its cloud config, see `ccm.cloud.settings`.
         form: how the cloud config is written.
         offers: names of the capabilities that its `Cloud` has; None: it does not say.
@@ -78,7 +87,7 @@ class provider:  # noqa: N801 - a decorator
 
 def declared(opener: Opener) -> provider:
     """What a provider says of itself where it is made one."""
-    found: provider = getattr(opener, "declared", provider(sdk="1.0"))
+    found: provider = getattr(opener, "declared", provider(sdk=_OLDEST))
     return found
 
 
@@ -139,6 +148,13 @@ def _check_sdk(name: str, entry: EntryPoint, wanted: str) -> None:
             f"it must look like {SDK_VERSION!r}"
         ) from None
     our_major, our_minor = (int(part) for part in SDK_VERSION.split("."))
+    if 0 < major < our_major:
+        steps = "; ".join(_TO_CHANGE[number] for number in range(major, our_major))
+        raise ProviderError(
+            f"cloud provider {name!r} of {_origin(entry)} was made for SDK {wanted}, this is "
+            f"{SDK_VERSION}. To change in it: {steps}; then decorate {entry.value} with "
+            f'@cloud.provider(sdk="{SDK_VERSION}")'
+        )
     if major != our_major or minor > our_minor:
         raise ProviderError(
             f"cloud provider {name!r} of {_origin(entry)} needs SDK {wanted}, this is "
@@ -149,8 +165,12 @@ def _check_sdk(name: str, entry: EntryPoint, wanted: str) -> None:
 def _unknown(name: str, found: Mapping[str, EntryPoint]) -> str:
     close = difflib.get_close_matches(name, found, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
-    known = ", ".join(sorted(found)) or "none; install a provider package"
-    return f"unknown cloud provider {name!r}{hint or '.'} Installed providers: {known}"
+    known = ", ".join(sorted(found)) or "none"
+    return (
+        f"unknown cloud provider {name!r}{hint or '.'} Installed providers: {known}. Another one "
+        "is a Python package of its own: install it beside the daemon, in the same environment "
+        "or image"
+    )
 
 
 def _origin(entry: EntryPoint) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from asyncio_throttle.throttler import Throttler
@@ -26,8 +27,9 @@ from asyncio_throttle.throttler import Throttler
 from ccm.base import fence, redact
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.clock import now
-from ccm.base.wire import aiohttp
+from ccm.base.wire import aiohttp, reason
 from ccm.cloud import errors
+from ccm.cloud.fields import ConfigError
 
 T = TypeVar("T")
 
@@ -156,8 +158,8 @@ class RestClient:
         except TimeoutError as error:
             raise errors.DeadlineExceeded(f"{what}: no answer in time") from error
         except aiohttp.ClientError as error:
-            said = self._masked(str(error)) or type(error).__name__
-            raise errors.Unavailable(f"{what}: {said}") from error
+            said = f"{what}: no answer from {self.url}: {reason(error)}"
+            raise errors.Unavailable(self._masked(said)) from error
         if response.status != self.success[method]:
             raise self._failure(what, response, body)
         return body
@@ -223,7 +225,14 @@ async def open_client(
         quota: waited for before each request.
         success: method -> the status that means success; any other is a fault, 200 with a body
             that nobody expects too.
+
+    Raises:
+        ConfigError: the URL holds credentials too.
     """
+    if authorization and "@" in urlsplit(url).netloc:
+        raise ConfigError(
+            "the URL of the cloud holds a user or a password beside other credentials"
+        )
     timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
     headers = {"Authorization": authorization} if authorization else {}
     redact.know(authorization.rpartition(" ")[2], lasting=False)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ccm.cloud.errors import InvalidArgument
-from ccm.cloud.types import Ingress, PortStatus, Status
+from ccm.cloud.types import Status
 from ccm.model import Service, names
 from ccm.model.cidr import Network, parse_cidr
-from ccm.model.service import POLICY_LOCAL, TYPE_LOAD_BALANCER, TYPE_NODE_PORT, LoadBalancerIngress
+from ccm.model.service import POLICY_LOCAL, TYPE_LOAD_BALANCER, TYPE_NODE_PORT
 
 DEFAULT_SOURCE_RANGES = "0.0.0.0/0"
 """The ranges of a Service that names none: every IPv4 client."""
@@ -19,9 +19,14 @@ HEALTH_CHECK_PATH = "/healthz"
 _NAME_LENGTH = 32
 
 
+def load_balancer_name(uid: str) -> str:
+    """`a` and a Service's UID without dashes, at most 32 characters: valid in most clouds."""
+    return ("a" + uid.replace("-", ""))[:_NAME_LENGTH]
+
+
 def default_load_balancer_name(service: Service) -> str:
-    """`a` and the UID without dashes, at most 32 characters: unique, and valid in most clouds."""
-    return ("a" + service.uid.replace("-", ""))[:_NAME_LENGTH]
+    """`load_balancer_name` of the Service's UID."""
+    return load_balancer_name(service.uid)
 
 
 def has_load_balancer_finalizer(service: Service) -> bool:
@@ -78,26 +83,12 @@ def health_check_path_port(service: Service) -> tuple[str, int]:
 
 def load_balancer_status(service: Service) -> Status:
     """The Service's status in the SDK's words."""
-    return Status(ingress=tuple(_ingress(entry) for entry in service.ingress))
+    return Status.from_ingress(service.ingress)
 
 
 def load_balancer_status_equal(one: Status, other: Status) -> bool:
     """Whether both say the same in the same order; an unset IP mode is not `VIP`."""
     return _comparable(one) == _comparable(other)
-
-
-def _ingress(entry: LoadBalancerIngress) -> Ingress:
-    ports = tuple(
-        PortStatus(port=port.port, protocol=port.protocol, error=port.error or "")
-        for port in entry.ports or ()
-    )
-    mode = entry.ip_mode
-    return Ingress(
-        ip=entry.ip,
-        hostname=entry.hostname,
-        ip_mode="Proxy" if mode == "Proxy" else "VIP" if mode else None,
-        ports=ports,
-    )
 
 
 def _comparable(status: Status) -> list[object]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Literal
 
 from ccm.cloud.operation import DECLARED
-from ccm.model import NodeAddress
+from ccm.model import LoadBalancerIngress, NodeAddress
+from ccm.model.ip import parse_ip
 
 NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
@@ -131,6 +132,34 @@ class Status:
 
     ingress: Sequence[Ingress] = ()
 
+    @classmethod
+    def from_ingress(cls, entries: Iterable[str | Ingress | LoadBalancerIngress]) -> Status:
+        """A status of addresses, in this order.
+
+        Args:
+            entries: what a cloud says, each an IP or else a host name: `["192.0.2.1"]`; what needs
+                more words as `Ingress`; or what a Service shows: `service.ingress`.
+        """
+        return cls(ingress=tuple(_ingress(entry) for entry in entries))
+
+
+def _ingress(entry: str | Ingress | LoadBalancerIngress) -> Ingress:
+    if isinstance(entry, Ingress):
+        return entry
+    if isinstance(entry, str):
+        return Ingress(ip=entry) if parse_ip(entry) else Ingress(hostname=entry)
+    ports = tuple(
+        PortStatus(port=port.port, protocol=port.protocol, error=port.error or "")
+        for port in entry.ports or ()
+    )
+    mode = entry.ip_mode
+    return Ingress(
+        ip=entry.ip,
+        hostname=entry.hostname,
+        ip_mode="Proxy" if mode == "Proxy" else "VIP" if mode else None,
+        ports=ports,
+    )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalancerRecord:
@@ -140,13 +169,13 @@ class LoadBalancerRecord:
         name: what `get_load_balancer_name` says for its Service.
         digest: of what the cloud really holds, in the words of `load_balancer_digest`; empty =
             half-made or damaged, which never equals a wanted digest.
-        status: where it can be reached. None = the listing does not say: the Service keeps the
-            status it has, and one that has none is ensured. An empty one replaces none either.
+        status: where it can be reached: what `get_load_balancer` would answer. An empty one never
+            replaces one that was written, and a Service that has none is ensured.
     """
 
     name: str
     digest: str
-    status: Status | None = None
+    status: Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,7 @@ class Case:
         service_account: folder with the token of a Pod.
         exits: closes what the checks opened.
         findings: what was found so far, by check.
+        causes: check that cannot be made -> the one whose finding is the cause.
         cluster: where the API server is; set by `kubeconfig`.
         client: calls to it; set by `kubeconfig`.
         user: who we are there; set by `identity`.
@@ -57,6 +58,7 @@ class Case:
     service_account: Path = SERVICE_ACCOUNT
     exits: AsyncExitStack = field(default_factory=AsyncExitStack)
     findings: dict[str, Finding] = field(default_factory=dict)
+    causes: dict[str, str] = field(default_factory=dict)
     cluster: ClusterConfig = field(init=False)
     client: Client = field(init=False)
     user: User = field(default_factory=User)

@@ -93,7 +93,19 @@ async def _timed(check: Check, case: Case) -> Result:
     started = clock.monotonic()
     finding = _clean(await _make(check, case))
     case.findings[check.name] = finding
+    if not finding.is_usable and not finding.cause:
+        finding = replace(finding, without=_lose(check.name, case))
     return Result(check=check.name, finding=finding, seconds=clock.monotonic() - started)
+
+
+def _lose(name: str, case: Case) -> tuple[str, ...]:
+    """The checks that can no longer be made without one, each told of its first cause only."""
+    lost = [name]
+    for check in CHECKS:
+        if check.name not in case.causes and not set(lost).isdisjoint(check.needs):
+            case.causes[check.name] = name
+            lost.append(check.name)
+    return tuple(lost[1:])
 
 
 async def _closed(case: Case) -> Finding | None:
@@ -107,9 +119,8 @@ async def _closed(case: Case) -> Finding | None:
 
 
 async def _make(check: Check, case: Case) -> Finding:
-    lacking = [name for name in check.needs if not case.is_usable(name)]
-    if lacking:
-        return skip(f"not looked at without {' and '.join(lacking)}")
+    if cause := case.causes.get(check.name):
+        return skip(f"not looked at without {cause}", cause=cause)
     try:
         async with asyncio.timeout(case.limit_s):
             return await check.make(case)

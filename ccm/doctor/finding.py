@@ -32,12 +32,16 @@ class Finding:
         found: what was found, one line.
         details: more about it, a line each.
         advice: what to do next, a line each; empty when nothing has to be done.
+        cause: the check whose finding keeps this one from being made; empty if none does.
+        without: the checks that are not made because of this finding.
     """
 
     verdict: Verdict
     found: str
     details: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
+    cause: str = ""
+    without: tuple[str, ...] = ()
 
     @property
     def is_usable(self) -> bool:
@@ -69,9 +73,9 @@ def fail(found: str, *advice: str, details: Sequence[str] = ()) -> Finding:
     return Finding(verdict=Verdict.FAIL, found=found, details=tuple(details), advice=advice)
 
 
-def skip(found: str) -> Finding:
+def skip(found: str, *, cause: str = "") -> Finding:
     """Not looked at."""
-    return Finding(verdict=Verdict.SKIP, found=found)
+    return Finding(verdict=Verdict.SKIP, found=found, cause=cause)
 
 
 def failed(results: Sequence[Result]) -> bool:
@@ -80,11 +84,15 @@ def failed(results: Sequence[Result]) -> bool:
 
 
 def text(result: Result) -> Iterator[str]:
-    """The lines for people; the first one has the verdict."""
+    """The lines for people, the verdict first; none for what its cause has told already."""
     finding = result.finding
+    if finding.cause:
+        return
     yield f"{finding.verdict.value:<4}  {result.check}: {finding.found}"
     yield from (f"      {line}" for line in finding.details)
     yield from (f"      next: {line}" for line in finding.advice)
+    if finding.without:
+        yield f"      not looked at without it: {', '.join(finding.without)}"
 
 
 def summary(results: Sequence[Result]) -> str:
@@ -112,6 +120,7 @@ def document(results: Sequence[Result]) -> Mapping[str, object]:
                 "found": result.finding.found,
                 "details": list(result.finding.details),
                 "advice": list(result.finding.advice),
+                "cause": result.finding.cause,
                 "seconds": round(result.seconds, 3),
             }
             for result in results

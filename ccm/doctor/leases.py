@@ -6,6 +6,7 @@ of different clouds that share one keep each other from working.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -157,6 +158,8 @@ async def _judge_holder(case: Case, held: str, holder: str) -> Finding:
     pods = await _managers(case, case.options.leader_elect_resource_namespace)
     host = holder.rpartition("_")[0] or holder
     found = next((manager for manager in pods or () if manager.host == host), None)
+    if found is None and host == socket.gethostname():
+        return ok(f"{held}, a process of this machine")
     if found is None:
         why = "no Pod of a daemon fits to it" if pods is not None else "its Pods may not be read"
         return warn(

@@ -19,7 +19,7 @@ from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
 from ccm.kube.errors import KubeError
 from ccm.kube.resources import EVENTS
 from ccm.model import Node, times
-from ccm.model.cidr import parse_cidr
+from ccm.model.cidr import parse_cidr, parse_ranges
 from ccm.model.node import is_uninitialized
 
 MOST_ASKED = 100
@@ -52,8 +52,14 @@ async def kubelets(case: Case) -> Finding:
 
 
 async def provider_ids(case: Case) -> Finding:
-    """Find nodes of other clouds."""
+    """Find nodes of other clouds, and instances with two nodes."""
     nodes = await case.nodes()
+    if shared := _shared(nodes):
+        return fail(
+            f"{count(len(shared), 'provider ID')} of two nodes or more: {some(shared)}",
+            "look which of the nodes runs on that instance, delete the others, and start their "
+            "kubelets without --provider-id, or under the name that their own instance has",
+        )
     strangers = [node for node in nodes if is_foreign(node.provider_id, _schemes(case))]
     if strangers:
         shown = [f"{node.name} ({node.provider_id})" for node in strangers]
@@ -112,7 +118,7 @@ async def pod_cidrs(case: Case) -> Finding:
     if not provider.works(case, MANIFEST):
         return ok("no routes are wanted, so Pod ranges do not matter")
     given = case.options.cluster_cidr
-    ranges = route_plan.parse_ranges(given)
+    ranges = parse_ranges(given)
     nodes = await case.nodes()
     outside = [
         f"{node.name} ({cidr})"
@@ -137,6 +143,15 @@ async def pod_cidrs(case: Case) -> Finding:
             "--configure-cloud-routes=false",
         )
     return ok(f"{count(len(nodes), 'node')}, all Pod ranges within --cluster-cidr={given}")
+
+
+def _shared(nodes: Sequence[Node]) -> Sequence[str]:
+    """The provider IDs that more than one node has, each with these nodes."""
+    owners: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.provider_id:
+            owners.setdefault(node.provider_id, []).append(node.name)
+    return [f"{one} ({some(names)})" for one, names in owners.items() if len(names) > 1]
 
 
 def _schemes(case: Case) -> Sequence[str]:

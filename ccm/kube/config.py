@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ccm.base import redact
-from ccm.base.files import Signature
+from ccm.base.files import Signature, reason
 from ccm.base.keypair import KeyPair
 from ccm.base.log import logger
 from ccm.kube import kubeconfig_reader, tls
@@ -136,7 +136,9 @@ def _in_cluster(environ: Mapping[str, str], folder: Path) -> ClusterConfig:
     try:
         token = parts.token(folder / "token")
     except (OSError, ValueError) as problem:
-        raise ConfigError(f"service account token cannot be read: {problem}") from problem
+        raise ConfigError(
+            f"service account token {folder / 'token'} cannot be read: {reason(problem)}"
+        ) from problem
     address = f"[{host}]" if ":" in host else host
     return ClusterConfig(
         server=f"https://{address}:{port}",
@@ -215,15 +217,10 @@ def _select(paths: str) -> tuple[Section, Section, Section]:
 
 def _merge(paths: str) -> tuple[Mapping[str, Mapping[str, Any]], Any]:
     """The content of each file by its path, and all of them as one tree."""
-    import yaml
-
-    reader = kubeconfig_reader.load()
     try:
-        merger = reader.merger(paths)
-    except (reader.fault, OSError, yaml.YAMLError, ValueError) as problem:
-        raise ConfigError(f"{paths}: cannot be read: {problem}") from problem
-    except (AttributeError, KeyError, TypeError) as problem:
-        raise ConfigError(f"{paths}: is not a kubeconfig: {problem}") from problem
+        merger = kubeconfig_reader.load().merger(paths)
+    except (OSError, ValueError) as problem:
+        raise ConfigError(f"{paths}: cannot be read: {reason(problem)}") from problem
     if merger.config is None:
         raise ConfigError(f"{paths}: no such file")
     return merger.config_files, merger.config
@@ -234,8 +231,6 @@ def _lookup(paths: str, merged: Any, what: str, name: str) -> Section:
         entry = merged[f"{what}s"].get_with_name(name)
     except kubeconfig_reader.load().fault as problem:
         raise ConfigError(f"{paths}: {what} {name!r} does not exist") from problem
-    except (AttributeError, KeyError, TypeError, ValueError) as problem:
-        raise ConfigError(f"{paths}: {what}s: is not a list of named entries") from problem
     fields = entry.value.get(what) or {}
     if not isinstance(fields, Mapping):
         raise ConfigError(f"{entry.path}: {what} {name!r}: must be a mapping")
@@ -246,6 +241,11 @@ def _server_url(text: str, *, secure: bool, where: str) -> str:
     if not text:
         raise ConfigError(f"{where}: is not set")
     full = text if "://" in text else f"{'https' if secure else 'http'}://{text}"
+    if "@" in full.partition("://")[2].partition("/")[0]:
+        raise ConfigError(
+            f"{where}: the URL holds a user or a password (not shown); give these as username and "
+            "password of the kubeconfig's user"
+        )
     try:
         url = urlsplit(full)
         usable = url.scheme in ("http", "https") and bool(url.hostname) and not url.query
@@ -274,14 +274,14 @@ def _tls_settings(cluster: Section, user: Section, parts: Parts) -> tls.TlsSetti
     try:
         tls.build_context(trusted)
     except (OSError, ValueError) as problem:
-        raise cluster.fault("certificate-authority", str(problem)) from problem
+        raise cluster.fault("certificate-authority", reason(problem)) from problem
     if chain is None or key is None:
         return trusted
     settings = replace(trusted, certificate=KeyPair(chain=chain, key=key))
     try:
         tls.build_context(settings)
     except (OSError, ValueError) as problem:
-        raise user.fault("client-certificate", str(problem)) from problem
+        raise user.fault("client-certificate", f"and client-key: {reason(problem)}") from problem
     return settings
 
 
@@ -295,7 +295,7 @@ def _credentials(user: Section, parts: Parts) -> Credentials | None:
         try:
             token = parts.token(token_file)
         except (OSError, ValueError) as problem:
-            raise user.fault("tokenFile", str(problem)) from problem
+            raise user.fault("tokenFile", f"{token_file}: {reason(problem)}") from problem
     if token:
         return Fixed(bearer(token.strip()))
     return Fixed(basic(username, user.text("password"))) if username else None

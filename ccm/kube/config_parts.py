@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ccm.base.files import Signature, signature
+from ccm.base.files import Signature, reason, signature
 
 T = TypeVar("T")
 
@@ -33,9 +33,9 @@ class Parts:
         """The token in a file, without surrounding white space; raises OSError, ValueError."""
         token = self.read(path).decode(errors="replace").strip()
         if not token:
-            raise ValueError(f"token file {path} is empty")
+            raise ValueError("it is empty")
         if not (token.isascii() and token.isprintable()):
-            raise ValueError(f"token file {path} holds no token, or more than one")
+            raise ValueError("it holds no token, or more than one")
         return token
 
 
@@ -89,7 +89,7 @@ class Section:
         try:
             return parts.read(file)
         except (OSError, ValueError) as problem:
-            raise self.fault(field, str(problem)) from problem
+            raise self.fault(field, f"{file} cannot be read: {reason(problem)}") from problem
 
     def items(self, field: str) -> list[Any]:
         """A list; empty if it is not set."""

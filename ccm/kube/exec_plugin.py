@@ -47,6 +47,7 @@ _PIPE_HOLDS = 1 << 20
 
 _LOOK_S = 0.05
 _STDERR_KEPT = 64 << 10
+_NAME_SHOWN = 64
 _STDERR_SHOWN = 300
 
 
@@ -150,7 +151,7 @@ class ExecPlugin:
             )
         if program.returncode != 0:
             # Masked before it is cut: half of a secret is known to nobody.
-            said = redact.words(noise.decode(errors="replace"))
+            said = redact.words(noise.decode(errors="replace"), _STDERR_KEPT)
             words = " ".join(said.split())[-_STDERR_SHOWN:]
             raise NoCredentials(
                 f"exec plugin {self._settings.command} failed with code {program.returncode}:"
@@ -249,7 +250,7 @@ def parse_answer(output: bytes, settings: ExecSettings) -> tuple[Credential, dat
         raise NoCredentials(f"{name} printed no ExecCredential: {problem}") from problem
     if answer.kind != "ExecCredential" or answer.api_version != settings.api_version:
         raise NoCredentials(
-            f"{name} printed {answer.api_version} {answer.kind},"
+            f"{name} printed {answer.api_version[:_NAME_SHOWN]} {answer.kind[:_NAME_SHOWN]},"
             f" not {settings.api_version} ExecCredential"
         )
     status = answer.status or ExecStatus()

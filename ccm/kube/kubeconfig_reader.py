@@ -2,7 +2,8 @@
 
 `import kubernetes` loads models of the whole API and four HTTP libraries: ten times the CPU
 of the rest of a start, and tens of MiB, for the part that merges files. So the one module
-that holds it is loaded, with empty stand-ins for what it imports and does not use here.
+that holds it is loaded, with empty stand-ins for what it imports and does not use here. It takes
+any YAML for a kubeconfig, and the last of two values for one name; its files are looked at here.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import ModuleType
-from typing import Any, NamedTuple
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import IO, Any, NamedTuple
+
+from ccm.kube.config_parts import ConfigError
 
 _PACKAGE = "kubernetes"
 _MODULE = f"{_PACKAGE}.config.kube_config"
@@ -38,8 +41,8 @@ class Reader(NamedTuple):
 
     Attributes:
         merger: class that reads the files of a path list into one tree (`config`,
-            `config_files`).
-        fault: what it raises for a file that it does not understand.
+            `config_files`); raises ConfigError for a file that is no kubeconfig.
+        fault: what the tree raises for a name that it does not hold.
     """
 
     merger: Any
@@ -57,7 +60,36 @@ def load() -> Reader:
 
 def _reader() -> Reader:
     module = importlib.import_module(_MODULE)
-    return Reader(merger=module.KubeConfigMerger, fault=module.ConfigException)
+    merger, lenient = module.KubeConfigMerger, module.KubeConfigMerger.load_config
+    # Its own copy of the one function that reads a file: others may use the package too.
+    strict = {**lenient.__globals__, "yaml": SimpleNamespace(safe_load=_content)}
+    load_config = FunctionType(lenient.__code__, strict)
+    return Reader(
+        merger=type(merger.__name__, (merger,), {"load_config": load_config}),
+        fault=module.ConfigException,
+    )
+
+
+def _content(file: IO[str]) -> dict[str, Any]:
+    """What a kubeconfig holds; raises ConfigError if it cannot be merged with others."""
+    from ccm.base import strict_yaml
+
+    try:
+        found = strict_yaml.load(file)
+    except strict_yaml.FAULTS as error:
+        raise ConfigError(f"{file.name}: is not valid YAML: {strict_yaml.reason(error)}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{file.name}: is not a kubeconfig: it must be a mapping with clusters")
+    for kind in ("clusters", "contexts", "users"):
+        entries = found.get(kind) or []
+        if not isinstance(entries, list) or not all(
+            isinstance(one, dict) and "name" in one for one in entries
+        ):
+            raise ConfigError(
+                f"{file.name}: is not a kubeconfig: {kind} must be a list of mappings, each with "
+                "a name"
+            )
+    return found
 
 
 @contextmanager

@@ -18,20 +18,28 @@ from ccm.base import redact
 
 _ENCODER = msgspec.json.Encoder()
 _TEXTS = frozenset({"error", "message", "note"})
+_NAMED_BY_OTHERS = frozenset({"annotations", "data", "labels"})
 _HOST = re.compile(r"[A-Za-z0-9.*_-]{1,253}")
 _ANY = re.compile(rb'"(?:error|hostname|message|note)":"')
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
     """An object or a patch as JSON; what people read in it is fit for everybody."""
-    sent = _ENCODER.encode(body)
+    try:
+        sent = _ENCODER.encode(body)
+    except UnicodeEncodeError:  # half a character in somebody's words, which are mended
+        return _ENCODER.encode(_public("", body))
     # Most writes hold no such text, and are many.
     return _ENCODER.encode(_public("", body)) if _ANY.search(sent) else sent
 
 
 def _public(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _public(str(key), one) for key, one in value.items()}
+        # What people name themselves, such as an annotation "note", is no text of ours.
+        return {
+            key: one if key in _NAMED_BY_OTHERS else _public(str(key), one)
+            for key, one in value.items()
+        }
     if isinstance(value, list | tuple):
         return [_public(name, one) for one in value]
     if isinstance(value, str) and (

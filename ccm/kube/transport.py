@@ -25,7 +25,7 @@ from yarl import URL
 from ccm.base import clock, fence
 from ccm.base.log import logger
 from ccm.base.throttle import Limiter, Unlimited
-from ccm.base.wire import HttpProcessingError, aiohttp
+from ccm.base.wire import HttpProcessingError, aiohttp, reason
 from ccm.kube import errors, metrics
 from ccm.kube.concurrency import ConcurrencyLimiter
 from ccm.kube.config import ClusterConfig
@@ -345,9 +345,8 @@ class Transport:
             yield rest
 
     def _trouble(self, what: str, problem: Exception) -> errors.Unreachable:
-        words = str(problem) or type(problem).__name__
         return errors.Unreachable(
-            f"{what}: no answer from {self.host}: {words}", kind=trouble_kind(problem)
+            f"{what}: no answer from {self.host}: {reason(problem)}", kind=trouble_kind(problem)
         )
 
     def _headers(self, user_agent: str | None, encoding: str) -> dict[str, str]:

@@ -12,6 +12,9 @@ from ccm.model.ip import parse_ip
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+MOST_RANGES = 2
+"""A cluster has one Pod range, or one of each family."""
+
 _MAPPED_BITS = 96
 _MOST_DIGITS = 3
 
@@ -37,6 +40,31 @@ def parse_cidrs(text: str) -> list[Network] | None:
     parsed = [parse_cidr(part.strip()) for part in text.split(",")]
     found = [network for network in parsed if network is not None]
     return found if len(found) == len(parsed) else None
+
+
+def parse_ranges(text: str) -> tuple[Network, ...]:
+    """The cluster's Pod ranges out of `--cluster-cidr`: one, or one of each family.
+
+    Raises:
+        ValueError: they are something else; the message says what.
+    """
+    entries = [entry.strip() for entry in text.split(",")]
+    if entries == [""]:
+        raise ValueError(
+            "is empty; it must be the range of the cluster's Pods, such as 10.244.0.0/16"
+        )
+    found = [(entry, parse_cidr(entry)) for entry in entries]
+    wrong = [repr(entry) for entry, network in found if network is None]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} is no CIDR; it must look like 10.244.0.0/16")
+    ranges = tuple(network for _, network in found if network is not None)
+    if len(ranges) > MOST_RANGES:
+        raise ValueError(
+            f"names {len(ranges)} ranges; there must be one, or an IPv4 and an IPv6 range"
+        )
+    if len(ranges) == MOST_RANGES and ranges[0].version == ranges[1].version:
+        raise ValueError("names two ranges of one family; it must be an IPv4 and an IPv6 range")
+    return ranges
 
 
 def overlap(one: Network, other: Network) -> bool:

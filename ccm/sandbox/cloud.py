@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
+from ccm.base.wire import reason
+
 T = TypeVar("T")
 
 TYPES = ("small", "medium", "large")
@@ -115,7 +117,7 @@ class Admin:
             async with self._session.request(method, self.url + path, data=data) as response:
                 text = await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise CloudTrouble(f"{method} {path}: {str(error) or type(error).__name__}") from error
+            raise CloudTrouble(f"{method} {path}: no answer: {reason(error)}") from error
         if response.status >= 300:
             raise CloudTrouble(f"{method} {path}: HTTP {response.status} {text[:200]!r}")
         return msgspec.json.decode(text, type=answer)

@@ -10,6 +10,8 @@ from ccm.sandbox.rows import Shown
 LAGGARDS = 5
 """Objects of each kind that are named."""
 
+_SILENCE = "no event tells why; see the daemon's log"
+
 
 def summary(counts: Counts) -> str:
     """Everything in one line."""
@@ -30,16 +32,20 @@ def summary(counts: Counts) -> str:
 def laggards(board: Board) -> Iterator[str]:
     """A line for each object that did not get what it needs, with the last that is known."""
     for name in board.missing[:LAGGARDS]:
-        yield f"not initialised: {name}: {_last_word(board.rows.get(name), 'never registered')}"
+        yield f"not initialised: {_node(board, name)}"
     waiting = [name for name in board.unrouted if name not in set(board.missing)]
     for name in waiting[:LAGGARDS]:
-        yield f"no route: {name}: {_last_word(board.rows.get(name), 'never registered')}"
+        yield f"no route: {_node(board, name)}"
     for key in board.unserved[:LAGGARDS]:
         yield f"not served: Service {key}: {_last_word(board.services.get(key), 'never created')}"
 
 
+def _node(board: Board, name: str) -> str:
+    return f"node {name}: {_last_word(board.rows.get(name), 'never registered')}"
+
+
 def _last_word(row: Shown | None, nothing: str) -> str:
-    return (row.last_event or "the daemon said nothing") if row else nothing
+    return (row.last_event or _SILENCE) if row else nothing
 
 
 def last_line(

@@ -163,7 +163,7 @@ def decode(body: bytes) -> Request:
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Malformed(f"body is no {KIND}: {error}") from error
     if (review.api_version, review.kind) != (API_VERSION, KIND):
-        given = f"apiVersion {review.api_version!r} and kind {review.kind!r}"
+        given = f"apiVersion {review.api_version[:64]!r} and kind {review.kind[:64]!r}"
         raise Malformed(f"body has {given}; expected {API_VERSION!r} and {KIND!r}")
     if review.request is None:
         raise Malformed(f"{KIND} has no request")

@@ -10,9 +10,11 @@ the Go reference answers 401 [conformance serving-tls-05].
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import secrets
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -44,6 +46,13 @@ _KNOWN_NAMES = frozenset(
     {"admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default"}
 )
 """User names that the metric tells apart (k8s.io/apiserver, endpoints/filters)."""
+
+UNKNOWN_AT_ONCE = 32
+"""Reviews of tokens that never were good that are under way at one time: a crowd of those must
+not keep callers whose tokens were good waiting for the API server."""
+
+GOOD_KEPT = 256
+"""Tokens that were good whose digests are remembered."""
 
 
 class ReviewFailed(Exception):
@@ -121,6 +130,8 @@ class Authenticator:
         self.trust = Trust()
         self._reviewer = reviewer
         self._salt = secrets.token_bytes(32)
+        self._good: OrderedDict[bytes, None] = OrderedDict()
+        self._unknown = asyncio.Semaphore(UNKNOWN_AT_ONCE)
         self._tokens: TTLCache[bytes, User | None] = TTLCache(
             lambda _answer: token_ttl_s, name="authentication", shelf=shelf
         )
@@ -196,16 +207,28 @@ class Authenticator:
             key = hmac.digest(self._salt, token.encode(), hashlib.sha256)
         except UnicodeEncodeError:
             raise Unauthorized("the token is no text") from None
+        if key in self._good:
+            request.known()
         try:
-            user = await self._tokens.get(key, lambda: self._review(token))
+            user = await self._tokens.get(key, lambda: self._review(key, token))
         except ReviewFailed as error:
             raise Unauthorized(f"the token could not be reviewed: {error}") from error
         if user is None:
+            self._good.pop(key, None)
             raise Unauthorized("the token is wrong")
+        self._good[key] = None
+        self._good.move_to_end(key)
+        if len(self._good) > GOOD_KEPT:
+            self._good.popitem(last=False)
         return user
 
-    async def _review(self, token: str) -> User | None:
-        return None if self._reviewer is None else await self._reviewer.review_token(token)
+    async def _review(self, key: bytes, token: str) -> User | None:
+        if self._reviewer is None:
+            return None
+        if key in self._good:
+            return await self._reviewer.review_token(token)
+        async with self._unknown:
+            return await self._reviewer.review_token(token)
 
 
 def _told_by_proxy(proxies: Proxies, request: Request) -> User | None:

@@ -8,6 +8,7 @@ body that is whole stays until its request is answered.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,7 +107,9 @@ class Body:
     def give_up(self) -> None:
         """Its bytes go, and whoever reads it is told at once."""
         self.drop()
-        self._timeout.reschedule(0)
+        # Its own time may be up in this very turn of the event loop.
+        with contextlib.suppress(RuntimeError):
+            self._timeout.reschedule(0)
 
     def drop(self) -> None:
         """Its bytes count no more."""

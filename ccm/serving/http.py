@@ -172,7 +172,8 @@ class Server:
 
     async def start(self, listener: socket.socket) -> None:
         """Answer whoever calls on a port that is open; it is closed with the server."""
-        self._http = _Server(self._handle)
+        # Nobody waits for the answer to a caller who has hung up.
+        self._http = _Server(self._handle, handler_cancellation=True)
         self._acceptor.start(listener)
 
     async def close(self) -> None:

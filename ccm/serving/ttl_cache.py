@@ -1,4 +1,5 @@
-"""Answers that are remembered for a while; a question is asked once, however many wait for it.
+"""Answers that are remembered for a while; a question is asked once, however many wait for it,
+and no longer than somebody does.
 
 Anybody can ask, and about as much as they like: so a key is as short as its owner can make it
 (a digest), an answer leaves when its time is over, and all caches together have one limit, in
@@ -11,6 +12,7 @@ import asyncio
 import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -95,6 +97,14 @@ class Shelf:
         _BYTES.labels(cache).inc(size)
 
 
+@dataclass(slots=True)
+class _Question(Generic[V]):
+    """One that is under way, and how many wait for its answer."""
+
+    task: asyncio.Task[V]
+    waiting: int = 0
+
+
 class TTLCache(Generic[K, V]):
     """A memory to ask through.
 
@@ -110,37 +120,56 @@ class TTLCache(Generic[K, V]):
         self._keep_s = keep_s
         self._name = name
         self._shelf = Shelf() if shelf is None else shelf
-        self._asking: dict[K, asyncio.Task[V]] = {}
+        self._asking: dict[K, _Question[V]] = {}
+        self._tasks: set[asyncio.Task[V]] = set()
 
     async def get(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
         """The answer, from memory while it is good.
 
         Args:
             key: stands for the question.
-            ask: finds the answer; its exceptions are passed on and not remembered.
+            ask: finds the answer; its exceptions are passed on and not remembered. It is
+                cancelled when nobody waits any more.
         """
         known = self._shelf.get(self._name, key)
         if known is not None:
             answer: V = known[0]
             return answer
-        task = self._asking.get(key)
-        if task is None:
-            task = spawn(self._learn(key, ask), name="review")
-            self._asking[key] = task
-        # A caller who leaves must not take the answer away from those who wait too.
-        return await asyncio.shield(task)
+        question = self._asking.get(key)
+        if question is None:
+            question = self._asking[key] = _Question(self._start(key, ask))
+        task = question.task
+        question.waiting += 1
+        try:
+            # A caller who leaves must not take the answer away from those who wait too.
+            return await asyncio.shield(task)
+        finally:
+            question.waiting -= 1
+            if not question.waiting:
+                # Whoever asks next must not get what is being cancelled.
+                if self._asking.get(key) is question:
+                    del self._asking[key]
+                task.cancel()
 
     async def close(self) -> None:
         """Ask no more, and forget."""
-        await cancel_and_join(*self._asking.values())
+        await cancel_and_join(*self._tasks)
         self._shelf.close()
 
+    def _start(self, key: K, ask: Callable[[], Awaitable[V]]) -> asyncio.Task[V]:
+        task = spawn(self._learn(key, ask), name="review")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[V]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # mark as retrieved: everybody may have left
+
     async def _learn(self, key: K, ask: Callable[[], Awaitable[V]]) -> V:
-        try:
-            answer = await ask()
-            keep_s = self._keep_s(answer)
-            if keep_s > 0:
-                self._shelf.put(self._name, key, answer, keep_s)
-            return answer
-        finally:
-            del self._asking[key]
+        answer = await ask()
+        keep_s = self._keep_s(answer)
+        if keep_s > 0:
+            self._shelf.put(self._name, key, answer, keep_s)
+        return answer

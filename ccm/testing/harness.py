@@ -8,9 +8,10 @@ and says what to write. A hook returns when its effect can be seen through the c
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import pytest
@@ -42,6 +43,14 @@ HANG = "hang"
 """The fault of a cloud that takes the question and never answers."""
 
 
+OPT_OUTS: Mapping[str, str] = {
+    "no_cluster_marks": "balancers and routes do not say whose they are: one cluster a project",
+    "routes_name_nodes": "a route goes on naming its node when the instance is gone",
+    "free_writes": "a write that changes nothing costs nothing, so that ensure may repeat it",
+}
+"""What of the contract a cloud may do otherwise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
     """An instance the harness made, and what the provider must say about it.
@@ -53,6 +62,7 @@ class Made:
         zone: expected zone; empty = the cloud has none or it is not known here.
         region: expected region; likewise.
         addresses: expected addresses in order; None = any.
+        additional_labels: labels that the metadata must have; other ones are as good.
     """
 
     name: str
@@ -61,6 +71,7 @@ class Made:
     zone: str = ""
     region: str = ""
     addresses: Sequence[NodeAddress] | None = None
+    additional_labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +94,14 @@ class Harness:
 
     Attributes:
         faults: names out of `PROMISED` and `hang` -> whatever your `fail` wants to know.
+        opt_outs: names out of `OPT_OUTS` -> why your cloud is that way, for whoever reads the
+            report. Declare it here instead of overriding a case.
         patience_s: how long one question may take while a fault lasts; above the time
             that the provider's own retries take.
     """
 
     faults: Mapping[str, Any] = {}
+    opt_outs: Mapping[str, str] = {}
     patience_s: float = 10.0
 
     def open(self) -> AbstractAsyncContextManager[Cloud]:
@@ -134,8 +148,19 @@ class Harness:
         """Refuse the old credentials from now on, and lay new ones where `open` finds them."""
         _absent("rotate", "refuse the old credentials and provide new ones")
 
+    async def shrink_pages(self, size: int) -> None:
+        """Answer every listing with so many items a page from now on, whatever is asked for."""
+        _absent("shrink_pages", "cut the pages of every listing to so few items")
+
+    def is_task_of_fake(self, task: asyncio.Task[Any]) -> bool:
+        """Whether your fake started this task, in the middle of a call to the provider.
+
+        Only for a fake that the provider calls in Python: tasks of one behind a socket are known.
+        """
+        return False
+
     async def requests(self) -> int:
-        """How many requests the cloud has counted so far."""
+        """How many requests the cloud has counted so far, each as it comes in."""
         _absent("requests", "count the requests that reach the cloud")
 
     # --- load balancers and routes ----------------------------------------------------------

@@ -62,6 +62,7 @@ class MemoryInstance:
     name: str
     number: int
     state: str = "running"
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ip(self) -> str:
@@ -289,4 +290,5 @@ def _metadata(instance: MemoryInstance) -> InstanceMetadata:
         addresses=(address("InternalIP", instance.ip), address("Hostname", instance.name)),
         zone=zone.failure_domain,
         region=zone.region,
+        additional_labels=instance.labels,
     )

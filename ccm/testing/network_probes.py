@@ -11,7 +11,7 @@ import pytest
 from ccm.cloud import errors
 from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests, Routes
 from ccm.model import Node, Service
-from ccm.testing import probes
+from ccm.testing import leaks, probes
 from ccm.testing.builders import node as build_node
 from ccm.testing.harness import Harness, HeldBalancer, Made
 from ccm.testing.probes import Face, by_id
@@ -87,7 +87,7 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
     """Ask again as long as the answer is `RetryAfter`."""
     for _ in range(TRIES):
         try:
-            return await ask()
+            return await leaks.by_provider(ask)
         except errors.RetryAfter as error:
             await asyncio.sleep(min(error.seconds, PAUSE_S))
     pytest.fail(f"still RetryAfter after {TRIES} tries")
@@ -99,7 +99,7 @@ async def within_patience(harness: Harness, ask: Callable[[], Awaitable[T]]) -> 
     until = loop.time() + harness.patience_s
     while True:
         try:
-            return await ask()
+            return await leaks.by_provider(ask)
         except errors.CloudError:
             if loop.time() >= until:
                 raise

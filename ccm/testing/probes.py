@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,15 +21,16 @@ from ccm.cloud.lookup import InstanceLookup
 from ccm.cloud.operation import DECLARED
 from ccm.cloud.types import InstanceMetadata, InstanceState, Power
 from ccm.model import Node
+from ccm.testing import leaks
 from ccm.testing.builders import node as build_node
-from ccm.testing.harness import Harness, Made
+from ccm.testing.harness import OPT_OUTS, Harness, Made
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
 Question = Callable[[], Awaitable[object]]
 
 GRACE_S = 1.0
-"""How long a call may take to obey a cancellation, and tasks to end after a closing."""
+"""How long a call may take to obey a cancellation, and to reach the cloud."""
 
 EXISTENCE = ("instance_exists", "instance_state", "instance_exists_by_provider_id")
 """The questions that answer absence with a value."""
@@ -127,7 +128,8 @@ class _Unprotected:
         return capabilities.offered(self._cloud, face) is not None
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
-        answer = await capabilities.bound(self._cloud, method)(*args)
+        bound = capabilities.bound(self._cloud, method)
+        answer = await leaks.by_provider(partial(bound, *args))
         responses.verify(method, answer)
         return cast("T", answer)
 
@@ -164,6 +166,18 @@ def inventory_of(cloud: Cloud) -> Inventory:
     return offered(cloud.inventory, "inventory", "an Inventory")
 
 
+def is_opted_out(harness: Harness, name: str) -> bool:
+    """Whether the cloud does this otherwise."""
+    assert name in OPT_OUTS
+    return name in harness.opt_outs
+
+
+def unless_opted_out(harness: Harness, name: str) -> None:
+    """Skip the test for a cloud that does this otherwise."""
+    if is_opted_out(harness, name):
+        pytest.skip(f"opted out, {name}: {harness.opt_outs[name]}")
+
+
 def scripted(harness: Harness, fault: str) -> object:
     """What the harness wants to know to make a fault; skips the test when it cannot."""
     if fault not in harness.faults:
@@ -174,7 +188,7 @@ def scripted(harness: Harness, fault: str) -> object:
 async def outcome(ask: Question) -> object:
     """The answer, or `Raised`."""
     try:
-        return await ask()
+        return await leaks.by_provider(ask)
     except Exception as error:  # noqa: BLE001 - what leaks out is what the contract looks at
         return Raised(type(error), error)
 
@@ -238,20 +252,27 @@ async def cancelled(
     assert found == healthy or gave_up, f"{name}, cancelled, ended with {found!r}"
 
 
+async def side_by_side(harness: Harness, asks: Sequence[Question], *, hang: Any) -> int:
+    """How many requests come in at once where the cloud takes these questions and hangs."""
+    before, loop = await harness.requests(), asyncio.get_running_loop()
+    await harness.fail(hang)
+    tasks = [asyncio.ensure_future(outcome(ask)) for ask in asks]
+    until = loop.time() + GRACE_S
+    came = 0
+    while came < len(asks) and loop.time() < until:
+        await asyncio.sleep(0.01)
+        came = await harness.requests() - before
+    for task in tasks:
+        await must_end(task, "a call")
+    await harness.heal()
+    return came
+
+
 async def must_end(task: asyncio.Future[Any], name: str) -> None:
     """Cancel a call; fail unless it ends soon, in whatever way."""
     task.cancel()
     done, _ = await asyncio.wait([task], timeout=GRACE_S)
     assert done, f"{name} does not obey cancellation"
-
-
-async def no_new_tasks(before: set[asyncio.Task[Any]], when: str) -> None:
-    """Fail if tasks that were not there before are still there after a moment."""
-    until = asyncio.get_running_loop().time() + GRACE_S
-    while new := asyncio.all_tasks() - before:
-        names = sorted(str(task.get_coro()) for task in new)
-        assert asyncio.get_running_loop().time() < until, f"tasks left {when}: {names}"
-        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -265,7 +286,7 @@ async def in_one_task(context: AbstractAsyncContextManager[Cloud]) -> AsyncItera
             opened.set_result(cloud)
             await closing.wait()
 
-    task = asyncio.ensure_future(hold())
+    task = asyncio.ensure_future(leaks.by_provider(hold))
     either: set[asyncio.Future[Any]] = {task, opened}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     try:

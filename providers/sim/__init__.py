@@ -26,7 +26,7 @@ ANNOTATIONS = (service_annotations.PREFIX, names.ANNOTATION_SOURCE_RANGES)
 
 
 @cloud.provider(
-    sdk="1.0",
+    sdk="2.0",
     config=config.Config,
     offers=("instances", "inventory", "load_balancer", "routes"),
     service_annotations=ANNOTATIONS,

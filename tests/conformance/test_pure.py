@@ -249,16 +249,16 @@ FIVE_SYNCS = "--concurrent-node-syncs=5"
     ("argv", "fault"),
     [
         row("options-node-01", "", ""),
-        row("options-node-02", "--concurrent-node-syncs=-5", "must be a positive number"),
-        row("options-node-03", "--concurrent-node-syncs=0", "must be a positive number"),
+        row("options-node-02", "--concurrent-node-syncs=-5", "must be 1 or more"),
+        row("options-node-03", "--concurrent-node-syncs=0", "must be 1 or more"),
         row("options-node-04", f"{FIVE_SYNCS} --concurrent-node-status-updates=0", ""),
         row("options-node-05", f"{FIVE_SYNCS} --concurrent-node-status-updates=5", ""),
         row(
             "options-node-06",
             f"{FIVE_SYNCS} --concurrent-node-status-updates=-1",
-            "cannot be a negative number",
+            "must be 0 (the value of --concurrent-node-syncs) or more",
         ),
-        row("options-node-07", "--concurrent-node-lifecycle-syncs=0", "must be a positive number"),
+        row("options-node-07", "--concurrent-node-lifecycle-syncs=0", "must be 1 or more"),
     ],
 )
 def test_numbers_of_workers(argv: str, fault: str) -> None:

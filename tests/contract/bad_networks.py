@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from ccm.base.tasks import spawn
@@ -31,6 +32,15 @@ class AbsenceRaises(MemoryNetwork):
         if found is None:
             raise NotFound("no such load balancer")
         return found
+
+
+@noticed_by("test_no_load_balancer_is_none")
+class UpdateOfNothing(MemoryNetwork):
+    """New members for a load balancer that is not there are a success."""
+
+    async def update_load_balancer(self, *args: Any) -> None:
+        with suppress(NotFound):
+            await super().update_load_balancer(*args)
 
 
 @noticed_by("test_balancer_fault_arrives_as_promised[outage]", "test_protection_is_an_error")
@@ -179,6 +189,38 @@ class DigestFromNote(MemoryNetwork):
     async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
         found = await super().list_load_balancers(cluster_name)
         return [dataclasses.replace(one, digest=self.notes[one.name]) for one in found]
+
+
+@noticed_by("test_a_digest_tells_apart_what_ensure_tells_apart")
+class DigestWithoutProtocol(MemoryNetwork):
+    """UDP and TCP have one digest."""
+
+    def load_balancer_digest(self, *args: Any) -> str:
+        return super().load_balancer_digest(*args).replace("UDP", "TCP")
+
+    async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
+        found = await super().list_load_balancers(cluster_name)
+        return [dataclasses.replace(one, digest=one.digest.replace("UDP", "TCP")) for one in found]
+
+
+@noticed_by("test_a_listing_tells_where_balancers_are_reached")
+class EmptyListedStatus(MemoryNetwork):
+    """A listing does not say where load balancers can be reached."""
+
+    async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
+        found = await super().list_load_balancers(cluster_name)
+        return [dataclasses.replace(one, status=Status()) for one in found]
+
+
+@noticed_by("test_every_page_of_load_balancers_is_read", "test_every_page_of_routes_is_listed")
+class FirstPageOnly(MemoryNetwork):
+    """Of load balancers and routes only the first page is read."""
+
+    async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
+        return (await super().list_load_balancers(cluster_name))[: self.api.page_size]
+
+    async def list_routes(self, cluster_name: str) -> Sequence[Route]:
+        return (await super().list_routes(cluster_name))[: self.api.page_size]
 
 
 @noticed_by("test_clusters_do_not_share", "test_foreign_routes_are_out_of_reach")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import ClassVar
 
 from ccm.base.tasks import spawn
+from ccm.base.wire import aiohttp
 from ccm.cloud import (
     Cloud,
     CloudError,
@@ -24,7 +25,13 @@ from ccm.cloud import (
     Unavailable,
     address,
 )
-from ccm.testing.memory import MemoryApiError, MemoryProvider, MemoryStateProvider
+from ccm.testing.memory import (
+    MemoryApi,
+    MemoryApiError,
+    MemoryInstance,
+    MemoryProvider,
+    MemoryStateProvider,
+)
 from tests.contract.defects import noticed_by
 from tests.contract.test_fake import MemoryHarness
 
@@ -213,13 +220,73 @@ class TasksLeftByClosing(MemoryProvider):
         return await super()._of(node)
 
 
-@noticed_by("test_listing_agrees_with_single_questions", "test_listing_counts_its_requests")
+@noticed_by("test_every_page_of_instances_is_listed", "test_listing_counts_its_requests")
 class PoorListing(MemoryProvider):
     """Only the first page is listed, and the requests are made up."""
 
     async def list_instances(self) -> InstanceListing:
         found = await super().list_instances()
-        return InstanceListing(instances=found.instances[:2], requests=7)
+        return InstanceListing(instances=found.instances[: self.api.page_size], requests=7)
+
+
+@noticed_by("test_a_name_is_looked_for_on_every_page[InstancesV2]")
+class NamesOfTheFirstPage(MemoryProvider):
+    """A name is looked for among the instances of the first page."""
+
+    async def _named(self, name: str) -> MemoryInstance:
+        for one in await self.api.page(self._token, 0):
+            if one.name == name:
+                return one
+        raise NotFound(f"no instance {name}")
+
+
+@noticed_by("test_metadata_is_complete[InstancesV2]")
+class LabelsDropped(MemoryProvider):
+    """What the cloud says beside type and zone gets lost."""
+
+    async def instance_metadata(self, node: Node) -> InstanceMetadata | None:
+        found = await super().instance_metadata(node)
+        assert found is not None
+        return dataclasses.replace(found, additional_labels={})
+
+
+@noticed_by("test_calls_reach_the_cloud_side_by_side[InstancesV2]")
+class PoolOfOne(MemoryProvider):
+    """One connection for all calls."""
+
+    def __init__(self, api: MemoryApi) -> None:
+        super().__init__(api)
+        self._connection = asyncio.Lock()
+
+    async def _get(self, provider_id: str) -> MemoryInstance:
+        async with self._connection:
+            return await super()._get(provider_id)
+
+
+class Unclosed(MemoryHarness):
+    """Opens an HTTP session for each opening, and forgets about it."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Cloud]:
+        provider = self._provider(self.api)
+        provider.session = aiohttp.ClientSession()  # type: ignore[attr-defined]
+        yield Cloud(name="memory", instances=provider)
+
+
+@noticed_by("test_closing_ends_every_session", harness=Unclosed)
+class SessionNeverClosed(MemoryProvider):
+    """Works, and leaves its session to whoever finds it."""
+
+
+class Undeclared(MemoryHarness):
+    """Opts out of what nobody knows, and without a word why."""
+
+    opt_outs: Mapping[str, str] = {"everything": "we are special", "free_writes": ""}
+
+
+@noticed_by("test_opt_outs_are_known_and_have_reasons", harness=Undeclared)
+class OptsOutOfEverything(MemoryProvider):
+    """Right in all things."""
 
 
 @noticed_by("test_listing_agrees_with_single_questions")

@@ -34,7 +34,7 @@ class MemoryHarness(Harness):
     patience_s = 0.2
 
     def __init__(self, provider: type[MemoryProvider], without: tuple[str, ...] = ()) -> None:
-        self.api = MemoryApi(page_size=2)
+        self.api = MemoryApi()
         self._provider = provider
         self._without = without
         self._zones = "instances" not in without or "zones" not in without
@@ -47,7 +47,9 @@ class MemoryHarness(Harness):
 
     async def create(self) -> Made:
         made = self.api.create()
+        made.labels = {"example.com/rack": "r7"}
         return Made(
+            additional_labels=made.labels,
             name=made.name,
             provider_id=f"memory://{made.id}",
             instance_type="small",
@@ -78,6 +80,9 @@ class MemoryHarness(Harness):
 
     async def rotate(self) -> None:
         self.api.token = "second"
+
+    async def shrink_pages(self, size: int) -> None:
+        self.api.page_size = size
 
     async def requests(self) -> int:
         return self.api.requests

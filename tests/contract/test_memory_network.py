@@ -26,7 +26,7 @@ class NetworkHarness(MemoryHarness):
 
     def __init__(self, network: type[MemoryNetwork] = MemoryNetwork) -> None:
         super().__init__(MemoryProvider)
-        self.api = MemoryNetworkApi(page_size=2)
+        self.api = MemoryNetworkApi()
         self._network = network
 
     @asynccontextmanager

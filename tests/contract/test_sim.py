@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
+import msgspec
 import pytest_asyncio
 
 from ccm import cloud
@@ -18,49 +16,9 @@ from providers.sim.faults import Fault
 from providers.sim.world_balancers import Interference
 from providers.sim.world_routes import NewRoute
 
-T = TypeVar("T")
-
-PAGE_SIZE = 2
 WRITES = {row.name for row in api.OPERATIONS if row.is_cloud_call and row.method != "GET"}
 ANY_WRITE = "[!gl]*"
 """Operations of the cloud that only read begin with `get` or `list`."""
-
-
-class RunningCloud:
-    """A simulated cloud that is served by an event loop of its own, in a thread."""
-
-    def __init__(self, service: server.Service, url: str) -> None:
-        self.service = service
-        self.url = url
-        self.loop = asyncio.get_running_loop()
-        self.stop = asyncio.Event()
-
-    async def do(self, work: Callable[[], T]) -> T:
-        """Run something in the cloud's own loop."""
-
-        async def there() -> T:
-            return work()
-
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), self.loop))
-
-
-@asynccontextmanager
-async def running_cloud(settings: traffic.Settings) -> AsyncIterator[RunningCloud]:
-    """The contract counts tasks, and the cloud's must not be among the provider's."""
-    ready: concurrent.futures.Future[RunningCloud] = concurrent.futures.Future()
-
-    async def serve() -> None:
-        service = server.Service(settings=settings)
-        async with server.serve(service) as url:
-            running = RunningCloud(service, url)
-            ready.set_result(running)
-            await running.stop.wait()
-
-    served = asyncio.get_running_loop().run_in_executor(None, asyncio.run, serve())
-    running = await asyncio.wait_for(asyncio.wrap_future(ready), 5)
-    yield running
-    await running.do(running.stop.set)
-    await served
 
 
 class SimHarness(Harness):
@@ -77,11 +35,10 @@ class SimHarness(Harness):
         "hang": Fault(kind="hang"),
     }
 
-    def __init__(self, running: RunningCloud) -> None:
-        self._do = running.do
-        self._service = running.service
-        self._world = running.service.world
-        self._url = running.url
+    def __init__(self, service: server.Service, url: str) -> None:
+        self._service = service
+        self._world = service.world
+        self._url = url
         self._made = 0
 
     def open(self) -> AbstractAsyncContextManager[cloud.Cloud]:
@@ -96,8 +53,10 @@ class SimHarness(Harness):
         addresses = tuple(
             world.Address(kind=kind, value=value) for kind, value in zip(kinds, values, strict=True)
         )
-        given = world.GivenInstance(name=f"node-{number}", type="big", addresses=addresses)
-        made = await self._do(lambda: self._world.put(given))
+        given = world.GivenInstance(
+            name=f"node-{number}", type="big", addresses=addresses, labels={"sim/rack": "r7"}
+        )
+        made = self._world.put(given)
         types = ("InternalIP", "InternalIP", "ExternalIP")
         return Made(
             name=made.name,
@@ -105,17 +64,18 @@ class SimHarness(Harness):
             instance_type="big",
             zone=made.zone,
             region=made.region,
+            additional_labels=given.labels,
             addresses=[cloud.address(*each) for each in zip(types, values, strict=True)],
         )
 
     async def stop(self, made: Made) -> None:
-        await self._do(lambda: self._world.act(_id(made), "stop"))
+        self._world.act(_id(made), "stop")
 
     async def start(self, made: Made) -> None:
-        await self._do(lambda: self._world.act(_id(made), "start"))
+        self._world.act(_id(made), "start")
 
     async def delete(self, made: Made) -> None:
-        await self._do(lambda: self._world.delete(_id(made)))
+        self._world.delete(_id(made))
 
     async def transition(self, made: Made) -> None:
         self._world.transition_s = 60.0
@@ -125,10 +85,10 @@ class SimHarness(Harness):
         await self.fail(Fault(kind="novelty"))
 
     async def fail(self, how: Fault) -> None:
-        await self._do(lambda: self._service.script.add(how))
+        self._service.script.add(how)
 
     async def heal(self) -> None:
-        await self._do(self._service.heal)
+        self._service.heal()
 
     async def writes(self) -> int:
         counts = self._service.calls.counts
@@ -137,11 +97,11 @@ class SimHarness(Harness):
     async def lose_answer(self, number: int) -> None:
         # Whichever operation it is: the script counts per fault, so one for all of them.
         fault = Fault(kind="drop", operation=ANY_WRITE, skip=number - 1, count=1, applied=True)
-        await self._do(lambda: self._service.script.add(fault))
+        self._service.script.add(fault)
 
     async def load_balancers(self) -> Sequence[HeldBalancer]:
-        balancers = await self._do(self._service.worlds.balancers.list)
-        instances = await self._do(self._world.snapshot)
+        balancers = self._service.worlds.balancers.list()
+        instances = self._world.snapshot()
         owners = {each.value: one.name for one in instances for each in one.addresses}
         return [
             HeldBalancer(
@@ -157,7 +117,7 @@ class SimHarness(Harness):
         balancers.provision_s = 60.0 if slow else 0.0
         if not slow:
             active = Interference(state="active")
-            for one in await self._do(balancers.list):
+            for one in balancers.list():
                 await self._interfere(one.name, active)
 
     async def break_load_balancer(self, name: str, reason: str) -> None:
@@ -171,15 +131,19 @@ class SimHarness(Harness):
 
     async def _interfere(self, name: str, interference: Interference) -> None:
         balancers = self._service.worlds.balancers
-        (found,) = await self._do(lambda: balancers.list(name=name))
-        await self._do(lambda: balancers.interfere(found.id, interference))
+        (found,) = balancers.list(name=name)
+        balancers.interfere(found.id, interference)
 
     async def routes(self) -> Sequence[str]:
-        return [one.destination for one in await self._do(self._service.worlds.routes.list)]
+        return [one.destination for one in self._service.worlds.routes.list()]
 
     async def foreign_route(self, cidr: str) -> None:
         order = NewRoute(destination=cidr, gateway="10.99.0.1", cluster="somebody else")
-        await self._do(lambda: self._service.worlds.routes.create(order))
+        self._service.worlds.routes.create(order)
+
+    async def shrink_pages(self, size: int) -> None:
+        settings = msgspec.structs.replace(self._service.settings, page_size=size)
+        self._service.change_settings(settings)
 
     async def rotate(self) -> None:
         self._service.token = "renewed"
@@ -199,9 +163,10 @@ class TestSim(ProviderContract):
 
     @pytest_asyncio.fixture
     async def harness(self) -> AsyncIterator[Harness]:
-        settings = traffic.Settings(page_size=PAGE_SIZE, transition_s=0.0, linger_s=self.linger_s)
-        async with running_cloud(settings) as running:
-            yield SimHarness(running)
+        settings = traffic.Settings(transition_s=0.0, linger_s=self.linger_s)
+        service = server.Service(settings=settings)
+        async with server.serve(service) as url:
+            yield SimHarness(service, url)
 
 
 class TestLingeringSim(TestSim):

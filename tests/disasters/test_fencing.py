@@ -134,7 +134,7 @@ class Instances:
         await self._balancers.deaf(node.name)
 
 
-@cloud.provider(sdk="1.0")
+@cloud.provider(sdk="2.0")
 async def open_cloud(context):
     folder = Path(context.config.decode().strip())
     first = not (folder / "old").exists()

@@ -114,7 +114,7 @@ class Silent(FakeDigests):
     """Does not say in its listing where a balancer can be reached."""
 
     async def list_load_balancers(self, cluster_name: str) -> Sequence[LoadBalancerRecord]:
-        return [replace(one, status=None) for one in await super().list_load_balancers("")]
+        return [replace(one, status=Status()) for one in await super().list_load_balancers("")]
 
 
 async def test_a_listing_without_addresses_takes_none_away() -> None:

@@ -181,6 +181,11 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "a port too high": ({"securePort": 70000}, "/securePort"),
     "no provider": ({"cloud": {"provider": "", "config": {}}}, "/cloud/provider"),
     "dashes before a flag": ({"extraArgs": {"--v": 4}}, "/extraArgs"),
+    "a flag that is none": (
+        {"extraArgs": {"cluster-nam": "x"}},
+        "at '/extraArgs': additional properties 'cluster-nam' not allowed",
+    ),
+    "a flag that ends the daemon": ({"extraArgs": {"help": True}}, "'help' not allowed"),
     "a list for a flag": ({"extraArgs": {"controllers": ["*"]}}, "/extraArgs/controllers"),
     "a flag with a value of its own": (
         {"extraArgs": {"cloud-provider": "x"}},
@@ -212,6 +217,15 @@ def test_a_wrong_value_is_refused_by_its_name(tmp_path: Path, values: Values, to
 
     assert status != 0
     assert told in output
+
+
+def test_the_schema_knows_the_flags() -> None:
+    """Each pattern lists some; those with which the daemon only prints something are left out."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    patterns = schema["properties"]["extraArgs"]["patternProperties"]
+
+    listed = [name for pattern in patterns for name in pattern[2:-2].split("|")]
+    assert listed == [name for name in FLAGS if name not in ("help", "version", "write-config-to")]
 
 
 def test_every_value_is_in_the_schema() -> None:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 
+from ccm import __version__
 from ccm.app.options import FLAGS
+from ccm.cloud import interface
+from ccm.testing.contract import Harness
 from tests.readme import readme
 
 
@@ -44,7 +48,37 @@ def test_the_provider_fits_on_a_screen() -> None:
     assert len(lines) <= 60
 
 
-def test_the_change_log_has_the_version() -> None:
-    from ccm import __version__
+def test_every_provider_that_comes_along_is_listed() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \|", readme.providers(), re.MULTILINE)
+    project = tomllib.loads(readme.text("pyproject.toml"))["project"]
 
+    assert rows == [*project["entry-points"]["ccm.providers"]]
+
+
+def test_every_file_that_the_author_is_sent_to_is_there() -> None:
+    page = readme.ROOT / "providers" / "README.md"
+    links = re.findall(r"\]\(([^)#]+)\)", readme.providers())
+
+    assert len(links) >= 5
+    assert [link for link in links if not (page.parent / link).is_file()] == []
+
+
+def test_the_author_is_told_of_the_image_of_this_version() -> None:
+    assert f"DAEMON=kube-ccm:{__version__} ." in readme.providers()
+
+
+def test_every_method_that_the_author_is_told_of_exists() -> None:
+    told = set(
+        re.findall(r"^\| `(\w+)` \|", readme.providers().split("## Load balancers")[1], re.M)
+    )
+    hooks = re.split("## The harness|## The smallest", readme.providers())[1]
+    named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", hooks, re.M))))
+    ours = {name for name in vars(Harness) if not name.startswith("_")}
+
+    assert told == {name for name in vars(interface.LoadBalancer) if "load_balancer" in name}
+    assert len(named) >= 15
+    assert named <= ours
+
+
+def test_the_change_log_has_the_version() -> None:
     assert f"\n## {__version__}" in (readme.ROOT / "CHANGELOG.md").read_text()

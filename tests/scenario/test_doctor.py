@@ -75,7 +75,7 @@ async def test_nothing_is_written(env: Environment) -> None:
         ),
         (
             "--cluster-cidr=",
-            "fail  controllers: node-route-controller cannot start: --cluster-cidr is empty; ",
+            "fail  controllers: node-route-controller cannot start: --cluster-cidr is not given; ",
         ),
     ],
 )
@@ -88,11 +88,16 @@ async def test_kubeconfig_broken(env: Environment, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.write_text("clusters: [")
 
-    await finds(
+    told = await finds(
         env,
-        f"fail  kubeconfig: {broken}: cannot be read: while parsing a flow node expected the node ",
+        f"fail  kubeconfig: {broken}: is not valid YAML: line 1, column 12: expected the node ",
         f"--kubeconfig={broken}",
     )
+    folded = (
+        "      not looked at without it: server, identity, clock, permissions, lease, managers, "
+    )
+    assert [line for line in told.lines if line.startswith(folded)] != []
+    assert [line for line in told.lines if line.startswith("skip")] == []
 
 
 @servers.only_real
@@ -180,7 +185,7 @@ HANGING = """
 import time
 from ccm import cloud
 
-@cloud.provider(sdk="1.0")
+@cloud.provider(sdk="2.0")
 async def open_cloud(context):
     time.sleep(600)
     yield cloud.Cloud(name="hanging", has_cluster_id=True)

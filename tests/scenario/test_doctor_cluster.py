@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from ccm.doctor import nodes
 from ccm.model.times import format_micro_time
-from tests import servers
 from tests.scenario import load
 from tests.scenario.examination import (
     CIDR,
@@ -93,17 +94,25 @@ async def test_node_still_tainted(env: Environment) -> None:
     assert "      n1: no daemon works" in told.lines
 
 
-@servers.only_builtin
-async def test_node_tainted_for_long(env: Environment) -> None:
-    """A server that tells no time is believed to have ours."""
+async def test_node_tainted_for_long(env: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodes, "PATIENCE_S", -10.0)
     env.machine("n1")
     await env.cluster.register("n1", podCIDR="10.244.1.0/24", podCIDRs=["10.244.1.0/24"])
 
-    await finds(
-        env,
-        "fail  taints: 1 node still tainted as uninitialized: n1",
-        by=timedelta(minutes=10),
+    await finds(env, "fail  taints: 1 node still tainted as uninitialized: n1")
+
+
+async def test_two_nodes_with_one_provider_id(env: Environment) -> None:
+    await add_node(env)
+    await add_node(env, "n2")
+    one = (await env.cluster.get("/api/v1/nodes/n1") or {})["spec"]["providerID"]
+    await env.cluster.register("n3", taints=[], podCIDR="10.244.3.0/24", providerID=one)
+
+    told = await finds(
+        env, f"fail  provider-ids: 1 provider ID of two nodes or more: {one} (n1, n3)"
     )
+
+    assert told.code == 1
 
 
 async def test_lease_held_by_a_stranger(env: Environment) -> None:
@@ -139,6 +148,12 @@ async def test_lease_held_by_a_replica_is_well(env: Environment) -> None:
     assert told.troubles == []
 
 
+async def test_lease_held_by_a_daemon_of_this_machine_is_well(env: Environment) -> None:
+    await held(env, "cloud-controller-manager", f"{socket.gethostname()}_1")
+
+    assert (await examined(env)).troubles == []
+
+
 async def test_lease_of_a_silent_holder(env: Environment) -> None:
     await held(env, "cloud-controller-manager", "gone_1", silent_s=300)
 
@@ -171,7 +186,6 @@ async def test_service_of_a_class_nobody_claims(env: Environment) -> None:
     assert claimed.troubles == []
 
 
-@servers.only_real
 async def test_clock_skew(env: Environment) -> None:
     """The server tells whole seconds, and asking takes a while."""
     ahead = await finds(env, "fail  clock: our clock is ", by=timedelta(seconds=301))

@@ -131,7 +131,7 @@ class Instances:
         await hang(self._notes / f"cancelled-{node.name}")
 
 
-@cloud.provider(sdk="1.0")
+@cloud.provider(sdk="2.0")
 async def open_cloud(context):
     notes = Path(context.config.decode().strip())
     try:

@@ -89,7 +89,7 @@ from pathlib import Path
 from ccm import cloud
 
 
-@cloud.provider(sdk="1.0")
+@cloud.provider(sdk="2.0")
 async def open_cloud(context):
     file = Path(context.config.decode().strip())
 

@@ -53,7 +53,7 @@ class Balancers:
         self._held.discard(service.uid)
 
 
-@cloud.provider(sdk="1.0")
+@cloud.provider(sdk="2.0")
 async def open_cloud(context):
     yield cloud.Cloud(name="stubborn", has_cluster_id=True, load_balancer=Balancers())
 '''

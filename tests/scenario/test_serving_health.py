@@ -172,7 +172,7 @@ async def test_a_daemon_that_starts_into_an_outage_says_what_it_waits_for(env: E
 async def test_a_controller_that_refuses_its_flags_is_reported_and_fails_nothing(
     env: Environment,
 ) -> None:
-    flags = {"controllers": f"*,-{SERVICE.name}", "cluster-cidr": "nonsense"}
+    flags = {"controllers": f"*,-{SERVICE.name}", "cluster-cidr": ""}
     async with started(env, flags) as asked:
         await asked.says(HEALTHY)
 
@@ -180,7 +180,7 @@ async def test_a_controller_that_refuses_its_flags_is_reported_and_fails_nothing
 
     (line,) = [line for line in said.splitlines() if ROUTE.name in line]
     assert status == 200
-    assert line.startswith(f"[+]{ROUTE.name} ok: not running: --cluster-cidr")
+    assert line.startswith(f"[+]{ROUTE.name} ok: not running: --cluster-cidr is not given")
 
 
 @pytest.mark.row("serving-start-01")

@@ -97,7 +97,7 @@ class _Reader:
             flag = self._shorts.get(letters[0])
             rest = letters[1:]
             if flag is None:
-                self.faults.append(f"unknown shorthand flag: '{letters[0]}' in {word}")
+                self.faults.append(f"unknown shorthand flag: '{letters[0]}' in {word}; see --help")
                 return
             if rest.startswith("="):
                 self._set(flag, rest[1:])
@@ -132,4 +132,4 @@ class _Reader:
 
 def _hint(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean --{near[0]}?" if near else ""
+    return f"; did you mean --{near[0]}? See --help" if near else "; see --help"

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ccm.base import files
+
 _LARGEST = 1 << 20
 """Bytes of a configuration file; a larger one is no configuration."""
 
@@ -132,8 +134,7 @@ def _content(file: str, source: str) -> bytes:
         with Path(file).open("rb") as opened:
             data = opened.read(_LARGEST + 1)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise DocumentError(f"{source} cannot be read: {reason}") from error
+        raise DocumentError(f"{source} cannot be read: {files.reason(error)}") from error
     if len(data) > _LARGEST:
         raise DocumentError(f"{source} is larger than {_LARGEST} bytes")
     return data
@@ -141,14 +142,12 @@ def _content(file: str, source: str) -> bytes:
 
 def _parse(data: bytes, source: str) -> dict[Any, Any]:
     # A daemon that is started by flags alone needs no reader of YAML.
-    from ccm.app.options import strict_yaml
+    from ccm.base import strict_yaml
 
     try:
-        found = strict_yaml.load(data)
-    except strict_yaml.DuplicateName as error:
-        raise DocumentError(f"{source}: {error}") from error
-    except (strict_yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        raise DocumentError(f"{source} is not valid YAML: {_place(error)}") from error
+        found = strict_yaml.load(data, any_case=True)
+    except strict_yaml.FAULTS as error:
+        raise DocumentError(f"{source} is not valid YAML: {strict_yaml.reason(error)}") from error
     if not isinstance(found, dict):
         raise DocumentError(f"{source} must be a mapping of names to values, not {_kind_of(found)}")
     return found
@@ -160,14 +159,6 @@ def _kind_of(value: object) -> str:
     if value is None:
         return "empty"
     return words.get(type(value), "a number" if isinstance(value, int | float) else "a date")
-
-
-def _place(error: Exception) -> str:
-    """Where the fault is, without quoting the line: it may hold a secret."""
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    if mark is not None:
-        return f"line {mark.line + 1}, column {mark.column + 1}"
-    return "nested too deeply" if isinstance(error, RecursionError) else "no readable text"
 
 
 def _hint(key: str, known: Mapping[str, str]) -> str:

@@ -24,11 +24,6 @@ NAME = "cloud-node-controller"
 _SECTION = Section(NAME)
 
 
-def _status_workers(value: int) -> str:
-    right = "{name} cannot be a negative number; 0 means the value of --concurrent-node-syncs"
-    return "" if value >= 0 else right
-
-
 @dataclass(frozen=True, kw_only=True)
 class NodeFlags(OwnNodesFlags):
     """The flags of this controller."""
@@ -45,7 +40,7 @@ class NodeFlags(OwnNodesFlags):
         "Nodes whose addresses are updated at the same time. 0 means the value of "
         "--concurrent-node-syncs.",
         unit="nodes",
-        check=_status_workers,
+        check=checks.zero_or_more("the value of --concurrent-node-syncs"),
         path="NodeController.ConcurrentNodeStatusUpdates",
     )
     node_status_update_frequency: timedelta = MISC.flag(

@@ -363,7 +363,9 @@ class NodeLifecycleController:
             self._lookup.forget(old)
             self._release(old)
         if new is not None:
-            self._census.saw(new, clock.monotonic(), initial=initial)
+            # Most changes are a kubelet's words about its conditions and images.
+            if old is None or not plan.counts_alike(old, new):
+                self._census.saw(new, clock.monotonic(), initial=initial)
             if plan.is_suspect(new, self._rules.ownership):
                 self._suspects.add(new.name)
                 return plan.changed_state(old, new)

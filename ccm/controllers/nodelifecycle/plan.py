@@ -236,6 +236,18 @@ def changed_state(old: Node | None, new: Node) -> bool:
     )
 
 
+def counts_alike(old: Node, new: Node) -> bool:
+    """Whether nothing changed by which a node counts among the others."""
+    return (
+        old.ready == new.ready
+        and old.uid == new.uid
+        and old.provider_id == new.provider_id
+        and old.is_deleting == new.is_deleting
+        and old.taints == new.taints
+        and old.labels == new.labels
+    )
+
+
 def taint_patch(node: Node, state: InstanceState | None) -> Patch | None:
     """The patch that puts the shutdown taint on or takes it off; None when it is right.
 

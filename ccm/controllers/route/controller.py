@@ -83,7 +83,7 @@ class RouteController:
         nodes: the shared cache of nodes.
         api: requests in this controller's name.
         handle: the way to the cloud.
-        ranges: the cluster's Pod ranges, see `plan.parse_ranges`.
+        ranges: the cluster's Pod ranges, see `ccm.model.cidr.parse_ranges`.
         events: where events go.
         settings: numbers and periods.
         record: where what is held back is shown, and where a person allows it; None = nowhere.

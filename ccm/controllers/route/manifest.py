@@ -29,6 +29,17 @@ WATCH_ROUTES = Gate(
 _NEEDS_GATE = f"Without effect where {WATCH_ROUTES.name} is off."
 
 
+def _ranges(value: str) -> str:
+    """No ranges or right ones: a typing mistake must not pass for a daemon that makes no routes."""
+    from ccm.model.cidr import parse_ranges
+
+    try:
+        parse_ranges(value)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RouteFlags(MassDeletionFlags):
     """The flags of this controller."""
@@ -41,6 +52,7 @@ class RouteFlags(MassDeletionFlags):
     cluster_cidr: str = GENERIC.flag(
         "",
         "Address ranges of pods: one, or an IPv4 and an IPv6 range with a comma.",
+        check=lambda value: _ranges(value) if value.strip() else "",
         path="KubeCloudShared.ClusterCIDR",
     )
     route_reconciliation_period: timedelta = GENERIC.flag(
@@ -88,21 +100,20 @@ def _lacks(cloud: Cloud) -> str:
 
 
 def _wrong(flags: RouteFlags) -> str:
-    from ccm.controllers.route.plan import parse_ranges
-
-    try:
-        parse_ranges(flags.cluster_cidr)
-    except ValueError as error:
-        return f"--cluster-cidr {error}; --configure-cloud-routes=false does without routes"
-    return ""
+    if flags.cluster_cidr.strip():
+        return ""
+    return (
+        "--cluster-cidr is not given; it takes the range of the cluster's Pods, such as "
+        "10.244.0.0/16, and --configure-cloud-routes=false does without routes"
+    )
 
 
 def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
     from ccm.controllers.route.controller import RouteController, Settings
     from ccm.controllers.route.metrics import observe_call
-    from ccm.controllers.route.plan import parse_ranges
     from ccm.controllers.route.schedule import Times
     from ccm.kube.resources import NODES
+    from ccm.model.cidr import parse_ranges
     from ccm.model.names import COMPONENT_ROUTE
 
     watching = context.gates.enabled(WATCH_ROUTES.name)

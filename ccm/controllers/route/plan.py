@@ -27,9 +27,6 @@ Steps = Generator[None, None, T]
 CHUNK = 500
 """Nodes or routes between two stops; some milliseconds of work."""
 
-MOST_RANGES = 2
-"""A cluster has one Pod range, or one of each family."""
-
 CREATED_MESSAGE = "RouteController created a route"
 NOT_CREATED_MESSAGE = "RouteController failed to create a route"
 """Messages of the node condition (Go cloud-provider, route controller)."""
@@ -124,27 +121,6 @@ class Plan:
 def creation_key(node: str, network: Network) -> Key:
     """The key of a `Creation`."""
     return ("create", node, str(network))
-
-
-def parse_ranges(text: str) -> tuple[Network, ...]:
-    """The cluster's Pod ranges out of `--cluster-cidr`: one, or one of each family.
-
-    Raises:
-        ValueError: they are something else; the message says what.
-    """
-    entries = [entry.strip() for entry in text.split(",")]
-    if entries == [""]:
-        raise ValueError("is empty; expected the range of the cluster's Pods, like 10.244.0.0/16")
-    found = [(entry, parse_cidr(entry)) for entry in entries]
-    wrong = [repr(entry) for entry, network in found if network is None]
-    if wrong:
-        raise ValueError(f"{', '.join(wrong)} is no CIDR; expected one like 10.244.0.0/16")
-    ranges = tuple(network for _, network in found if network is not None)
-    if len(ranges) > MOST_RANGES:
-        raise ValueError(f"names {len(ranges)} ranges; expected at most {MOST_RANGES}")
-    if len(ranges) == MOST_RANGES and ranges[0].version == ranges[1].version:
-        raise ValueError("names two ranges of one family; expected one IPv4 and one IPv6 range")
-    return ranges
 
 
 def is_managed(network: Network, ranges: Iterable[Network]) -> bool:

@@ -299,9 +299,9 @@ class ServiceController:
         members, fingerprint = self._members.all, self._members.fingerprint
         verdict, status = self._listing.compare(service, members)
         metrics.STARTUP.labels(verdict.value).inc()
-        if verdict is Verdict.EQUAL and not (status and status.ingress) and service.ingress:
-            status = load_balancer_status(service)  # what was written stays
-        if verdict is Verdict.ELSEWHERE or status is not None:
+        if status is not None and not status.ingress:
+            status = load_balancer_status(service)  # what was written stays, or it is ensured
+        if verdict is Verdict.ELSEWHERE or (status is not None and status.ingress):
             record.burst = self._members.bursts
             record.confirm(service, fingerprint, status, opening=self._handle.opening)
 

@@ -51,7 +51,7 @@ class Listing:
     def compare(self, service: Service, members: Sequence[Node]) -> tuple[Verdict, Status | None]:
         """Whether the cloud holds what the Service asks for, and the status if it does.
 
-        None where the listing does not say the status.
+        An empty one says nothing, neither that there is no address nor which.
         """
         compute, cluster = self.handle.compute, self.handle.cluster_name
         try:

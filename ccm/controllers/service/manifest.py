@@ -37,7 +37,7 @@ class ServiceFlags(MassDeletionFlags):
         (),
         "Classes of Services that this daemon serves beside Services without a class. A Service of "
         "any other class is never touched.",
-        check=checks.no_blanks("a class"),
+        check=checks.qualified("class"),
     )
     load_balancer_nodes_quiet_period: timedelta = _BALANCERS.flag(
         timedelta(seconds=1),

@@ -39,6 +39,18 @@ START_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 """Namespaces that kube-apiserver itself creates."""
 
 
+REVIEWS = {
+    "selfsubjectaccessreviews.authorization.k8s.io": {"allowed": True},
+    "selfsubjectreviews.authentication.k8s.io": {
+        "userInfo": {
+            "username": "kubernetes-admin",
+            "groups": ["system:masters", "system:authenticated"],
+        }
+    },
+}
+"""What is asked about oneself -> the answer, whoever asks: nothing of it is stored."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """The outcome of a write; `deleted` when the object is gone for good."""
@@ -97,8 +109,10 @@ class Api:
             ApiError: the object is refused or exists.
         """
         given = decode.new_object(target.kind, decode.parse(body, content_type), options)
-        if target.kind is kinds.REVIEWS:
-            answer = {**given[0], "status": {"allowed": True}}
+        status = REVIEWS.get(target.kind.qualified)
+        if status is not None:
+            metadata = {"creationTimestamp": scalars.now()}
+            answer = {**given[0], "metadata": metadata, "status": status}
             return Written(entry=stores.entry_of(target.kind, "", answer), created=True)
         return self._create(target, given, options)
 

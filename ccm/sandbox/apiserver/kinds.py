@@ -122,7 +122,7 @@ BUILTIN = _read_table()
 
 CONFIG_MAPS, EVENTS, LEASES = (BUILTIN[plural] for plural in ("configmaps", "events", "leases"))
 NODES, NAMESPACES = BUILTIN["nodes"], BUILTIN["namespaces"]
-SERVICES, REVIEWS = BUILTIN["services"], BUILTIN["selfsubjectaccessreviews"]
+SERVICES = BUILTIN["services"]
 DEFINITIONS = BUILTIN["customresourcedefinitions"]
 
 

@@ -18,10 +18,10 @@ from ccm.cloud.errors import AlreadyExists, Unavailable
 from ccm.cloud.interface import Cloud
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import controller as route_controller
-from ccm.controllers.route import plan
 from ccm.controllers.route.controller import RouteController
 from ccm.kube.resources import NODES
 from ccm.model import Node, NodeAddress, names
+from ccm.model.cidr import parse_ranges
 from tests.conformance.environment import STATUS_PATCH, NodeEnvironment, eventually, row
 from tests.unit.controllers.route.world import timed
 
@@ -96,7 +96,7 @@ async def running(
         nodes=env.informer,
         api=env.client("route-controller").resource(NODES),
         handle=Handle(Cloud(name="fake", routes=cloud)),
-        ranges=plan.parse_ranges(ranges),
+        ranges=parse_ranges(ranges),
         events=env.recorder(names.COMPONENT_ROUTE),
         settings=route_controller.Settings(**timed({**QUICK, **settings})),
         rng=random.Random(1),

@@ -11,11 +11,14 @@ from ccm.app.clients import EVENTS, Accounts, Clients
 from ccm.base.drain import Drain
 from ccm.base.keypair import KeyPair
 from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud import Aborted, Context
+from ccm.cloud.config import READER
 from ccm.kube.credentials import Fixed, bearer
 from ccm.kube.tls import TlsSettings
 from ccm.model.times import format_time
+from ccm.testing import builders
 from tests.handclock import HandClock
-from tests.unit.kube.proxy import connect, says, serve
+from tests.unit.kube.proxy import connect, refuses, says, serve
 
 
 async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandClock) -> None:
@@ -32,6 +35,7 @@ async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandCl
         await clients.named("node-controller").raw("GET", "/two")
         await clients.named(EVENTS).raw("GET", "/three")
         await clients.lease(10.0).raw("GET", "/four")
+        await clients.client(READER).request("GET", "/five")
 
     asked, *others = server.seen
     assert asked.target.endswith("/kube-system/serviceaccounts/node-controller/token")
@@ -40,6 +44,7 @@ async def test_with_separate_accounts_controllers_act_as_themselves(hand: HandCl
         ("/two", "Bearer theirs"),
         ("/three", "Bearer ours"),
         ("/four", "Bearer ours"),
+        ("/five", "Bearer ours"),
     ]
     agent = others[0].headers["User-Agent"]
     assert agent.endswith("/system:serviceaccount:kube-system:node-controller")
@@ -54,6 +59,22 @@ async def test_without_separate_accounts_everybody_acts_as_we_do() -> None:
 
     assert server.seen[0].headers["Authorization"] == "Bearer ours"
     assert server.seen[0].headers["User-Agent"].endswith("/acme")
+
+
+async def test_a_provider_reads_what_the_model_does_not_hold() -> None:
+    web = {"metadata": {"uid": "uid-default-web"}, "spec": {"trafficDistribution": "PreferClose"}}
+    async with (
+        serve() as server,
+        connect(server.url, credentials=Fixed(bearer("ours"))) as transport,
+    ):
+        context = Context(clients=Clients(transport, None))
+        server.will(says(web), refuses(404, "NotFound"))
+
+        assert await context.whole(builders.service()) == web
+        with pytest.raises(Aborted, match="default/web is gone"):
+            await context.whole(builders.service())
+
+    assert server.seen[0].path == "/api/v1/namespaces/default/services/web"
 
 
 async def test_accounts_follow_what_we_trust() -> None:

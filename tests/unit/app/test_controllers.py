@@ -61,8 +61,8 @@ def settings(*flags: str, of: Cloud | None = None) -> Settings:
 
 
 @pytest.mark.row("route-range-03")
-@pytest.mark.parametrize("flag", ["", "10.0.0.0", "10.0.0.0/8,11.0.0.0/8"])
-def test_a_wrong_range_stops_this_controller_alone_and_is_told_once(flag: str) -> None:
+@pytest.mark.parametrize("flag", ["", " "])
+def test_a_missing_range_stops_this_controller_alone_and_is_told_once(flag: str) -> None:
     with capture_logs() as lines:
         names = started(f"--cluster-cidr={flag}")
 

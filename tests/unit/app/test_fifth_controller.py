@@ -121,7 +121,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_people_are_told_of_it(told: dict[str, Any]) -> None:
     assert "Machines flags:\n\n      --machine-syncs int32  (default 3)" in told["help"]
     assert "machine-controller (machine)" in " ".join(told["help"].split())
-    assert told["faults"] == ["--machine-syncs=0: machine-syncs must be a positive number"]
+    assert told["faults"] == ["--machine-syncs=0: must be 1 or more"]
     assert "MachineController:\n  Syncs: 7\n" in told["written"]
 
 

@@ -100,7 +100,7 @@ async def test_credentials_are_followed_while_the_provider_does_not_open(file: F
     given = options.parse(["--cloud-provider=paper", f"--kubeconfig={file.path}"])
     configured = ConfiguredProvider(given, hangs, Mock())
     since = reload.signatures(given.kubeconfig)
-    daemon = Daemon(given, Mock(), configured, plan=None, kubeconfig=file, since=since)
+    daemon = Daemon(given, Mock(), configured, plan=None, kubeconfig=file, since=since, over=Mock())
     task = spawn(daemon.run(), name="daemon")
     try:
         file.path.write_text("two")

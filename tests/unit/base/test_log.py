@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ccm.base import log, redact
+from ccm.base import log, log_render, redact
 from ccm.testing.clock import advance
 
 pytestmark = pytest.mark.virtual_time
@@ -308,3 +308,38 @@ def test_text_that_no_encoding_can_write_is_logged_too(stream: io.BytesIO) -> No
     (line,) = objects(stream)
     assert (line["msg"], line["path"]) == ("broken \\udcff", "/\\udcff")
     assert (line["err"], line["count"]) == ("\\udcfe", 3)
+
+
+@pytest.mark.parametrize("fmt", ["text", "json", "dev"])
+@pytest.mark.parametrize("piece", ["token ", "://a@", "x"])
+def test_whatever_is_said_a_line_is_written_in_time(
+    stream: io.BytesIO, fmt: log.Format, piece: str
+) -> None:
+    log.setup(fmt=fmt, stream=stream)
+    said = piece * (1 << 18)
+    before = time.process_time()
+
+    log.logger("x").error(said, fact=[said], error=ValueError(said), exception=said)
+
+    assert time.process_time() - before < 4
+    assert len(written(stream)) < 5 * log_render.LONGEST
+    assert written(stream).count("...") == 4
+    if fmt == "json":
+        (line,) = objects(stream)
+        assert line["err"].startswith(piece[:3])
+
+
+@pytest.mark.parametrize("fmt", ["text", "json"])
+def test_a_secret_of_several_lines_stays_out_of_a_groups_traceback(
+    stream: io.BytesIO, fmt: log.Format
+) -> None:
+    log.setup(fmt=fmt, stream=stream)
+    redact.know("firstLine77\nsecondLine88", lasting=False)
+    try:
+        raise ExceptionGroup("all", [ValueError("bad: firstLine77\nsecondLine88")])
+    except ExceptionGroup:
+        log.logger("x").exception("failed")
+    redact.forget("firstLine77\nsecondLine88")
+
+    assert "ValueError: bad" in written(stream)
+    assert "secondLine88" not in written(stream)

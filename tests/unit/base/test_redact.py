@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import random
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -81,6 +83,7 @@ def test_short_words_are_not_looked_for() -> None:
         ("X-Amz-Signature=abc", f"X-Amz-Signature={M}"),
         ("to=https%3A%2F%2Fh%3Ftoken%3Dabc%26n%3D1", f"to=https%3A%2F%2Fh%3Ftoken%3D{M}%26n%3D1"),
         ("Cookie: a=b; c=d", f"Cookie: {M}"),
+        ("password=none-of-it secret=null,1", f"password={M} secret={M}"),
         ("Authorization: Token abc", f"Authorization: Token {M}"),
         ("Authorization: Odd abc", f"Authorization: {M}"),
         (
@@ -125,6 +128,9 @@ def test_what_looks_secret_is_masked(said: str, written: str) -> None:
         "flag --token is required",
         "design=5 assigned: 3 monkey: banana",
         "git@github.com:x/y.git",
+        "use --service-account-credentials=true",
+        "token=null&n=1 password: none, secret=false; {'token': None} x.token == None",
+        '{"token":null,"secret":false}',
     ],
 )
 def test_what_is_harmless_stays(said: str) -> None:
@@ -192,3 +198,78 @@ def test_much_hostile_text_is_looked_through_in_seconds() -> None:
     redact.line(b"token='eyJ-://a:" * (1 << 12))
 
     assert time.process_time() - before < 10
+
+
+@pytest.mark.parametrize("cut", [redact.words, redact.public])
+@pytest.mark.parametrize("piece", ["token ", "://a@", "%41", "x"])
+def test_of_long_text_only_the_beginning_is_looked_at(
+    piece: str, cut: Callable[[str], str]
+) -> None:
+    before = time.process_time()
+
+    said = cut(piece * (1 << 20))
+
+    assert time.process_time() - before < 1
+    assert len(said) <= redact.LONGEST
+    assert said.endswith("...")
+
+
+@pytest.mark.parametrize("secret", ["hunter2-" * 40, "hunter2-" * 400])
+def test_half_a_secret_at_the_cut_is_left_out(secret: str) -> None:
+    redact.know(secret)
+
+    for whole in (1, 7, 100, len(secret) - 1):
+        assert "hunter" not in redact.words("x " * ((redact.LONGEST - whole) // 2) + secret)
+
+
+@pytest.mark.parametrize(
+    ("said", "written"),
+    [
+        ('{"a":"password:","b":5}', '{"a":"password:","b":5}'),
+        ('{"token":3,"n":1.5}', f'{{"token":"{M}","n":1.5}}'),
+        (
+            '{"pwd":3,"token":[{"a":["x",null,""]}]}',
+            f'{{"pwd":"{M}","token":[{{"a":["{M}",null,""]}}]}}',
+        ),
+        ('{"a":"token: x","token":-1}', f'{{"a":"token: {M}","token":"{M}"}}'),
+        ('{"n":12345678,"token=x":1}', f'{{"n":"{M}","token={M}":1}}'),
+        ('{"token=3', f'{{"token={M}'),
+    ],
+)
+def test_a_line_of_json_stays_json(said: str, written: str) -> None:
+    redact.know("1234567")
+
+    assert redact.line(said.encode()).decode() == written
+
+
+def test_any_line_of_json_stays_json() -> None:
+    redact.know("1234567")
+    pieces = ["token", "cookie", "=", ":", " ", "'", '"', "\\", "--", "[", "{", "(", ",", "x", "@"]
+    pieces += ["-----BEGIN PRIVATE KEY-----", "https://u:", "Bearer ", "Digest ", "}", "sig", "\n"]
+    chance = random.Random(1)
+
+    for _ in range(3000):
+        texts = ["".join(chance.choices(pieces, k=chance.randint(1, 4))) for _ in range(5)]
+        facts = {texts[0]: texts[1], "b": [texts[2], 1234567], "c": {texts[3]: 1}, "d": texts[4]}
+        json.loads(redact.line(json.dumps(facts, separators=(",", ":")).encode()))
+
+
+@pytest.mark.parametrize("secret", ["first77\nsecond88", "first77:\n\n  \tsecond88\n"])
+def test_a_secret_of_several_lines_is_known_behind_margins(secret: str) -> None:
+    redact.know(secret)
+    rows = f"bad: {secret} end".split("\n")
+
+    for margin in ("  | ", "    | ", "  + ", "\t"):
+        for end in ("\n", "\\n"):
+            said = redact.words((end + margin).join(rows))
+            assert "second88" not in said
+            assert said.endswith("end")
+
+
+def test_a_secret_of_spaces_and_line_breaks_costs_linear_time() -> None:
+    redact.know("first77" + "\n  " * 20 + "x")
+    before = time.process_time()
+
+    redact.words(("first77" + ("\n" + " " * 39) * 40) * 10)
+
+    assert time.process_time() - before < 1

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from aiohttp import ClientConnectorCertificateError, ClientSession, connector
+from aiohttp import (
+    ClientConnectorCertificateError,
+    ClientConnectorDNSError,
+    ClientConnectorError,
+    ClientConnectorSSLError,
+    ClientSession,
+    ServerDisconnectedError,
+    connector,
+)
+from aiohttp.client_reqrep import ConnectionKey
 
 from ccm.base import wire
 from tests import pki
@@ -61,8 +71,9 @@ async def test_authorities_are_read_when_they_are_needed(
             async with session.get(url) as response:
                 assert await response.text() == "http/1.1"
         else:
-            with pytest.raises(ClientConnectorCertificateError):
+            with pytest.raises(ClientConnectorCertificateError) as caught:
                 await session.get(url)
+            assert wire.reason(caught.value).startswith("certificate verify failed: ")
 
 
 def test_aiohttp_has_no_context_but_ours() -> None:
@@ -78,3 +89,35 @@ def test_it_is_as_strict_as_python_is(tmp_path: Path, monkeypatch: pytest.Monkey
         "keylog_filename",
     ):
         assert getattr(ours, name) == getattr(pythons, name), name
+
+
+def key(host: str = "127.0.0.1") -> ConnectionKey:
+    return ConnectionKey(host, 1, False, True, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            ClientConnectorError(key(), OSError(111, "Connect call failed ('127.0.0.1', 1)")),
+            "Connection refused",
+        ),
+        (
+            ClientConnectorError(key(), OSError("Multiple: [Errno 111] failed, [Errno 101] no")),
+            "Multiple: failed, no",
+        ),
+        (
+            ClientConnectorDNSError(key("nowhere"), socket.gaierror(-2, "Name not known")),
+            "Name not known",
+        ),
+        (
+            ClientConnectorSSLError(key(), ssl.SSLError(1, "[SSL: X] wrong version (_ssl.c:99)")),
+            "wrong version",
+        ),
+        (ServerDisconnectedError(), "Server disconnected"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_went_wrong_is_said_without_numbers_and_tls(error: Exception, said: str) -> None:
+    assert wire.reason(error) == said

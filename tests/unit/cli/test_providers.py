@@ -63,7 +63,7 @@ def test_one_is_described(capsys: pytest.CaptureFixture[str]) -> None:
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        f"sim: providers.sim:open_cloud, of kube-ccm {ccm.__version__}, written for SDK 1.0"
+        f"sim: providers.sim:open_cloud, of kube-ccm {ccm.__version__}, written for SDK 2.0"
     )
     assert {"offers, as its source says:", "  routes", "cloud config, YAML:"} <= set(lines)
     assert ["url", "text", "required"] in [line.split() for line in lines]

@@ -7,12 +7,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.base import redact
-from ccm.cloud import ConfigError, Context, Fields
+from ccm.cloud import Aborted, CloudError, ConfigError, Context, Fields, Unavailable
+from ccm.testing import builders
 
 SECOND = timedelta(seconds=1)
 
@@ -57,6 +59,18 @@ def test_what_is_missing_reads_as_its_default(form: str) -> None:
     assert fields.boolean("verify", True) is True
     assert fields.duration("timeout", SECOND) == SECOND
     fields.done()
+
+
+def test_a_provider_without_settings_knows_no_name() -> None:
+    with pytest.raises(ConfigError, match=r"^url is unknown; leave it out$"):
+        Fields({"url": "x"}).done()
+
+
+def test_what_a_merge_brings_may_be_given_once_more() -> None:
+    config = b"all: {b: &b {<<: &a {x: 1}, x: 2}, c: {<<: *b, x: 3}}"
+    found = Context(config=config)._parsed("YAML")
+
+    assert found == {"all": {"b": {"x": 2}, "c": {"x": 3}}}
 
 
 def test_all_faults_come_in_one_message() -> None:
@@ -132,9 +146,12 @@ def test_what_is_none_is_a_fault(read: Any, default: object, wanted: str, value:
 
 BAD = [
     ("YAML", b"a: [1, 2", "line 1"),
-    ("YAML", b"a: b\n\tc: d\n", "line 2, column 1"),
+    ("YAML", b"a: b\n\tc: d\n", "line 2, column 1: found character '\\t' that cannot start any"),
+    ("YAML", b"a: b: c\n", "line 1, column 5: mapping values are not allowed here"),
+    ("YAML", b"a: 1\nb: {c: 1, c: 2}\n", "c is given twice, again in line 2"),
+    ("YAML", b"a: x\x01", "character 5: special characters are not allowed"),
     ("YAML", b"\xff\xfe\xfa", None),
-    ("YAML", b"when: 2001-99-99", None),
+    ("YAML", b"when: 2001-99-99", "a value that is no date or number although it looks like one"),
     ("YAML", b"n: 0x_", None),
     ("YAML", b"a: !secret b", "line 1"),
     ("YAML", b"? [a]\n: b", None),
@@ -234,3 +251,59 @@ def test_a_secret_file_that_cannot_be_used_is_followed_too(
         context.secret_file(file)
 
     assert set(context.followed) == {file}
+
+
+class Refused(Exception):
+    """What an API client raises: its own class, with the status of the answer."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"refused ({status})")
+        self.status = status
+
+
+class Api:
+    """An API server of some objects; `clients` counts the clients that were made."""
+
+    def __init__(self, **objects: object) -> None:
+        self.objects = {path.replace("__", "/"): body for path, body in objects.items()}
+        self.clients: list[str] = []
+
+    def client(self, name: str) -> Api:
+        self.clients.append(name)
+        return self
+
+    async def request(self, method: str, path: str, **_: object) -> bytes:
+        found = self.objects.get(path.removeprefix("/api/v1/"), 404)
+        if method != "GET" or isinstance(found, int):
+            raise Refused(found if isinstance(found, int) else 405)
+        return msgspec.json.encode(found)
+
+
+async def test_fields_outside_the_model_are_read_when_asked_for() -> None:
+    web = {"metadata": {"uid": "uid-default-web"}, "spec": {"trafficDistribution": "PreferClose"}}
+    node = {"metadata": {"uid": "uid-n"}, "status": {"images": []}}
+    api = Api(namespaces__default__services__web=web, nodes__n=node)
+    context = Context(clients=api)
+    assert api.clients == []
+
+    assert await context.whole(builders.service()) == web
+    assert await context.whole(builders.node("n")) == node
+    assert len(api.clients) == 1, "each client has a rate of its own"
+
+
+@pytest.mark.parametrize(
+    ("clients", "error"),
+    [
+        (None, Unavailable),
+        (Api(), Aborted),
+        (Api(nodes__n=500), Unavailable),
+        (Api(nodes__n={"metadata": {"uid": "another"}}), Aborted),
+        (Api(nodes__n=[]), Unavailable),
+    ],
+    ids=["no cluster", "gone", "trouble", "another one", "no object"],
+)
+async def test_an_object_that_cannot_be_read_is_no_absence(
+    clients: Api | None, error: type[CloudError]
+) -> None:
+    with pytest.raises(error):
+        await Context(clients=clients).whole(builders.node("n"))

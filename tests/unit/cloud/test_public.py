@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 
+import msgspec
 import pytest
 
 from ccm import cloud
@@ -47,7 +48,8 @@ def test_every_method_of_an_interface_is_documented(kind: type) -> None:
 def test_every_field_of_a_value_is_documented() -> None:
     from dataclasses import fields
 
-    for kind in (cloud.Cloud, cloud.InstanceMetadata, cloud.InstanceRecord, cloud.Limits):
+    kinds = (cloud.Cloud, cloud.InstanceMetadata, cloud.InstanceRecord, cloud.Limits)
+    for kind in (*kinds, cloud.LoadBalancerRecord):
         doc = kind.__doc__ or ""
         assert [f.name for f in fields(kind) if f"{f.name}: " not in doc] == [], kind
 
@@ -65,3 +67,27 @@ def test_importing_the_sdk_loads_no_http_library() -> None:
     )
 
     assert found.stdout.strip() == ""
+
+
+def test_objects_are_written_with_the_names_of_the_api_and_without_defaults() -> None:
+    spec = cloud.ServiceSpec(load_balancer_source_ranges=[], ip_families=None)
+    service = cloud.Service(metadata=cloud.ObjectMeta(name="web", labels={"a": "b"}), spec=spec)
+    addressed = msgspec.structs.replace(
+        service,
+        status=cloud.ServiceStatus(
+            load_balancer=cloud.LoadBalancerStatus(
+                ingress=[cloud.LoadBalancerIngress(ip="192.0.2.1")]
+            )
+        ),
+    )
+
+    assert msgspec.to_builtins(addressed) == {
+        "metadata": {"name": "web", "labels": {"a": "b"}},
+        "spec": {"loadBalancerSourceRanges": []},
+        "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}},
+    }
+    assert msgspec.json.decode(msgspec.json.encode(service), type=cloud.Service) == service
+    null = b'{"metadata": {"name": "web"}, "spec": {"ipFamilies": null, "unheard": "of"}}'
+    assert msgspec.json.encode(msgspec.json.decode(null, type=cloud.Service)) == (
+        b'{"metadata":{"name":"web"},"spec":{}}'
+    )

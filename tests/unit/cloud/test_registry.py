@@ -36,7 +36,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
 GOOD = """
 from ccm import cloud
 
-@cloud.provider(sdk="1.0")
+@cloud.provider(sdk="2.0")
 async def open_cloud(ctx):
     yield cloud.Cloud(name="acme")
 """
@@ -70,14 +70,18 @@ def test_an_unknown_name_gets_the_list_and_maybe_a_hint(site: Site, name: str, h
         registry.load(name)
 
     told, _, known = str(caught.value).partition(" Installed providers: ")
+    known, _, way = known.partition(". ")
     assert told == f"unknown cloud provider {name!r}{hint}"
     assert {"acme-cloud", "zeta"} <= set(known.split(", "))
+    assert way.startswith("Another one is a Python package of its own: install it beside the")
 
 
 def test_without_any_provider_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "entry_points", lambda *, group: ())
 
-    with pytest.raises(ProviderError, match="none; install a provider package"):
+    with pytest.raises(
+        ProviderError, match=r"Installed providers: none\. Another one is a Python package"
+    ):
         registry.load("acme")
 
 
@@ -108,8 +112,8 @@ UNUSABLE = {
     "raise RuntimeError('no licence')": "RuntimeError: no licence",
     "": "AttributeError",
     "open_cloud = 3": "unusable4:open_cloud is not callable",
-    "async def open_cloud(ctx):\n    yield\n": 'decorated with @cloud.provider(sdk="1.0")',
-    "async def open_cloud(ctx):\n    return\n": 'decorated with @cloud.provider(sdk="1.0")',
+    "async def open_cloud(ctx):\n    yield\n": 'decorated with @cloud.provider(sdk="2.0")',
+    "async def open_cloud(ctx):\n    return\n": 'decorated with @cloud.provider(sdk="2.0")',
 }
 
 
@@ -126,33 +130,45 @@ def test_what_is_no_provider_is_refused_with_the_cause(site: Site, code: str) ->
     assert imported or "of ccm-acme 1.0 cannot" in str(caught.value)
 
 
-@pytest.mark.parametrize("sdk", ["2.0", "1.1", "0.9", "one", "1", "1.0.0", ""])
+@pytest.mark.parametrize("sdk", ["3.0", "2.1", "0.9", "one", "2", "2.0.0", ""])
 def test_another_sdk_version_is_refused_by_name(site: Site, sdk: str) -> None:
     module = f"acme_sdk_{sdk.replace('.', '_')}"
-    site.install("ccm-acme", "acme", f"{module}:open_cloud", GOOD.replace('"1.0"', f'"{sdk}"'))
-    is_version = sdk in ("2.0", "1.1", "0.9")
-    said = f"needs SDK {sdk}, this is 1.0;" if is_version else "it must look like '1.0'"
+    site.install("ccm-acme", "acme", f"{module}:open_cloud", GOOD.replace('"2.0"', f'"{sdk}"'))
+    is_version = sdk in ("3.0", "2.1", "0.9")
+    said = f"needs SDK {sdk}, this is 2.0;" if is_version else "it must look like '2.0'"
 
     with pytest.raises(ProviderError, match=f"'acme' of ccm-acme 1.0 .*{said}"):
         registry.load("acme")
 
 
-def test_a_provider_without_mark_counts_as_written_for_one(site: Site) -> None:
-    code = (
-        "from contextlib import asynccontextmanager\n"
-        "@asynccontextmanager\n"
-        "async def open_cloud(ctx):\n"
-        "    yield None\n"
-    )
-    site.install("ccm-acme", "acme", "acme_bare:open_cloud", code)
+BARE = GOOD.replace("from ccm import cloud", "from contextlib import asynccontextmanager").replace(
+    '@cloud.provider(sdk="2.0")', "@asynccontextmanager"
+)
 
-    assert callable(registry.load("acme"))
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [("acme_bare", BARE), ("acme_for_one", GOOD.replace("2.0", "1.0"))],
+    ids=["unmarked", "marked"],
+)
+def test_a_provider_made_for_one_is_told_what_to_change(site: Site, module: str, code: str) -> None:
+    site.install("ccm-acme", "acme", f"{module}:open_cloud", code)
+
+    with pytest.raises(ProviderError) as caught:
+        registry.load("acme")
+
+    assert str(caught.value) == (
+        "cloud provider 'acme' of ccm-acme 1.0 was made for SDK 1.0, this is 2.0. To change in it: "
+        "give every LoadBalancerRecord the status that get_load_balancer would answer, in the "
+        "contract suite put Harness.opt_outs in place of overridden cases; then decorate "
+        f'{module}:open_cloud with @cloud.provider(sdk="2.0")'
+    )
 
 
 async def test_the_decorator_makes_a_context_manager() -> None:
     closed: list[bool] = []
 
-    @provider(sdk="1.0")
+    @provider(sdk="2.0")
     async def open_cloud(ctx: Context) -> AsyncIterator[Cloud]:
         yield Cloud(name=ctx.cluster_name)
         closed.append(True)

@@ -16,7 +16,7 @@ import pytest_asyncio
 from ccm.base import clock, redact, tasks
 from ccm.base.backoff import RETRY_AFTER_LIMIT_S
 from ccm.base.fence import Fence
-from ccm.cloud import errors, rest
+from ccm.cloud import ConfigError, errors, rest
 from ccm.cloud.rest import QuotaLimiter, Refusal, RestClient
 from tests.unit.kube import proxy
 
@@ -175,8 +175,17 @@ async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) 
     async with opened(server.url, timeout_s=0.05) as client:
         with pytest.raises(errors.DeadlineExceeded, match="GET /items: no answer in time"):
             await client.request("GET", "/items")
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(
+            errors.Unavailable, match=f"GET /items: no answer from {server.url}/api: Ser"
+        ):
             await client.request("GET", "/items")
+
+
+async def test_credentials_in_a_url_beside_others_are_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match="a user or a password beside other cred") as caught:
+        async with opened("http://u:hunter2@127.0.0.1:1"):
+            raise AssertionError
+    assert "hunter2" not in str(caught.value)
 
 
 async def test_nothing_is_sent_without_a_lease_that_holds(

@@ -18,6 +18,7 @@ from ccm.cloud import (
     has_load_balancer_finalizer,
     health_check_path_port,
     is_allow_all,
+    load_balancer_name,
     load_balancer_source_ranges,
     load_balancer_status,
     load_balancer_status_equal,
@@ -193,8 +194,23 @@ def test_the_status_in_the_words_of_the_sdk() -> None:
     )
 
 
+def test_a_status_of_what_a_cloud_says() -> None:
+    proxied = Ingress(ip="192.0.2.2", ip_mode="Proxy")
+
+    assert Status.from_ingress(["192.0.2.1", "2001:db8::1", "lb.example", proxied]) == Status(
+        ingress=(
+            Ingress(ip="192.0.2.1"),
+            Ingress(ip="2001:db8::1"),
+            Ingress(hostname="lb.example"),
+            proxied,
+        )
+    )
+    assert Status.from_ingress([]) == Status()
+
+
 def test_the_default_name() -> None:
     given = service(uid="0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9")
 
     assert default_load_balancer_name(given) == "a0a1b2c3d4e5f60718293a4b5c6d7e8f"
+    assert default_load_balancer_name(given) == load_balancer_name(given.uid)
     assert len(default_load_balancer_name(given)) == 32

@@ -14,7 +14,7 @@ from ccm.doctor import catalogue
 from ccm.testing.memory import MemoryApi, MemoryProvider
 
 
-@cloud.provider(sdk="1.0")
+@cloud.provider(sdk="2.0")
 async def open_plain(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     """A provider without configuration, whose source says little."""
     offered = MemoryProvider(MemoryApi())

@@ -14,7 +14,7 @@ from ccm.base import redact
 from ccm.doctor import examination
 from ccm.doctor.case import Case
 from ccm.doctor.examination import Check
-from ccm.doctor.finding import Finding, Result, fail, ok, warn
+from ccm.doctor.finding import Finding, Result, fail, ok, skip, warn
 from ccm.kube import errors
 
 FORBIDDEN = errors.Forbidden(status=403, reason="Forbidden", message="no nodes for you")
@@ -67,6 +67,22 @@ async def test_what_builds_on_a_failure_is_not_made(monkeypatch: pytest.MonkeyPa
     verdicts = [result.finding.verdict.value for result in found]
     assert verdicts == ["fail", "warn", "skip", "ok", "skip"]
     assert found[2].finding.found == "not looked at without a"
+    assert [each.finding.cause for each in found] == ["", "", "a", "", "a"]
+    assert [each.finding.without for each in found] == [("c", "e"), (), (), (), ()]
+
+
+async def test_what_lacks_two_things_is_told_once_under_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = await run(
+        monkeypatch,
+        check("a", fail("broken")),
+        check("b", skip("not told")),
+        check("c", ok("never"), "a", "b"),
+        check("d", ok("never"), "b"),
+    )
+
+    assert [each.finding.without for each in found] == [("c",), ("d",), (), ()]
 
 
 async def test_a_check_that_breaks_does_not_end_the_others(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ccm.doctor import finding
 from ccm.doctor.finding import Result, fail, ok, skip, warn
 
@@ -33,10 +35,20 @@ def test_programs_get_everything() -> None:
                 "found": "x",
                 "details": ["y"],
                 "advice": ["do"],
+                "cause": "",
                 "seconds": 0.123,
             }
         ],
     }
+
+
+def test_people_read_what_is_not_made_with_its_cause() -> None:
+    cause = replace(fail("x", "do"), without=("b", "c"))
+    lines = list(finding.text(Result(check="a", finding=cause)))
+
+    assert lines[-1] == "      not looked at without it: b, c"
+    assert list(finding.text(Result(check="b", finding=skip("y", cause="a")))) == []
+    assert list(finding.text(Result(check="b", finding=skip("y")))) == ["skip  b: y"]
 
 
 def test_many_names_are_counted() -> None:

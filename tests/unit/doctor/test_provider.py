@@ -30,7 +30,7 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     cases: list[Case] = []
 
     async def made(*words: str, fault: Exception | None = None, **offered: Any) -> Case:
-        @cloud.provider(sdk="1.0")
+        @cloud.provider(sdk="2.0")
         async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             if fault is not None:
                 raise fault

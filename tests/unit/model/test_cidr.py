@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ccm.base.booleans import parse_bool
-from ccm.model.cidr import Network, overlap, parse_cidr, parse_cidrs
+from ccm.model.cidr import Network, overlap, parse_cidr, parse_cidrs, parse_ranges
 
 
 @pytest.mark.parametrize(
@@ -75,3 +75,33 @@ def test_truth_values() -> None:
     assert {parse_bool(word) for word in ("1", "t", "T", "TRUE", "true", "True")} == {True}
     assert {parse_bool(word) for word in ("0", "f", "F", "FALSE", "false", "False")} == {False}
     assert {parse_bool(word) for word in ("", "yes", "tRUE", " true", "2", "foo")} == {None}
+
+
+@pytest.mark.row("route-range-05")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        ("  ", "is empty"),
+        ("10.0.0.0", "'10.0.0.0' is no CIDR"),
+        ("10.0.0.0/8,", "'' is no CIDR"),
+        ("10.0.0.0/8,11.0.0.0/8", "two ranges of one family"),
+        ("fd00::/64,fd01::/64", "two ranges of one family"),
+        ("10.0.0.0/8,fd00::/64,11.0.0.0/8", "names 3 ranges"),
+    ],
+)
+def test_wrong_ranges_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_ranges(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges"),
+    [
+        ("10.244.0.0/16", ["10.244.0.0/16"]),
+        (" 010.244.0.0/16 ", ["10.244.0.0/16"]),
+        ("10.244.0.0/16, fd00::/64", ["10.244.0.0/16", "fd00::/64"]),
+    ],
+)
+def test_ranges_are_read(text: str, ranges: list[str]) -> None:
+    assert [str(each) for each in parse_ranges(text)] == ranges

@@ -53,8 +53,8 @@ def test_those_left_behind_are_named_with_what_is_known() -> None:
     board.services["default/web-1"].last_event = "SyncLoadBalancerFailed: no"
 
     assert list(report.laggards(board)) == [
-        "not initialised: n1: never registered",
-        "no route: n0: the daemon said nothing",
+        "not initialised: node n1: never registered",
+        "no route: node n0: no event tells why; see the daemon's log",
         "not served: Service default/web-1: SyncLoadBalancerFailed: no",
         "not served: Service default/web-2: never created",
     ]

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from ccm.base import clock
-from ccm.serving.authentication import Authenticator, Proxies, Trust, Unauthorized
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.serving.authentication import (
+    GOOD_KEPT,
+    UNKNOWN_AT_ONCE,
+    Authenticator,
+    Proxies,
+    Trust,
+    Unauthorized,
+)
 from ccm.serving.http import Caller, Request
 from ccm.serving.identity import ANONYMOUS, Authorities, User
 from ccm.testing.clock import jump
@@ -250,6 +261,68 @@ async def test_a_token_that_is_no_text_is_refused_without_a_question() -> None:
         await asked.identify(bearer("caf\udce9"))
 
     assert reviewer.asked == ["caf?"]
+
+
+class Crowded(Reviewer):
+    """An API server that answers about good tokens alone."""
+
+    async def review_token(self, token: str) -> User | None:
+        user = await super().review_token(token)
+        if user is None:
+            await asyncio.Event().wait()
+        return user
+
+
+async def test_a_crowd_of_wrong_tokens_keeps_nobody_waiting_whose_token_was_good() -> None:
+    reviewer = Crowded({"right": ALICE})
+    asked = authenticator(reviewer, ttl_s=0)
+    await asked.identify(bearer("right"))
+    crowd = [
+        spawn(asked.identify(bearer(f"wrong-{number}")), name="wrong")
+        for number in range(2 * UNKNOWN_AT_ONCE)
+    ]
+    await asyncio.sleep(1.0)
+
+    async with asyncio.timeout(1.0):
+        assert (await asked.identify(bearer("right"))).name == "alice"
+    assert len(reviewer.asked) == 1 + UNKNOWN_AT_ONCE + 1
+    await cancel_and_join(*crowd)
+
+
+async def test_whose_token_was_good_keeps_the_connection_before_the_review() -> None:
+    """A token that is good no more means nothing."""
+    reviewer = Reviewer({"right": ALICE})
+    asked = authenticator(reviewer, ttl_s=0)
+    known = Mock()
+    right = replace(bearer("right"), known=known)
+
+    await asked.identify(right)
+    first = known.call_count
+    reviewer.tokens = None
+    with pytest.raises(Unauthorized, match="could not be reviewed"):
+        await asked.identify(right)
+    unanswered = known.call_count
+    reviewer.tokens = {}
+    for _ in range(2):
+        with pytest.raises(Unauthorized, match="wrong"):
+            await asked.identify(right)
+
+    assert (first, unanswered, known.call_count) == (0, 1, 2)
+
+
+async def test_only_so_many_good_tokens_are_remembered() -> None:
+    """The one unused for longest is forgotten first."""
+    names = [str(number) for number in range(GOOD_KEPT + 1)]
+    asked = authenticator(Reviewer(dict.fromkeys(names, ALICE)), ttl_s=0)
+    known = Mock()
+    for name in (*names[:-1], names[0], names[-1]):
+        await asked.identify(bearer(name))
+
+    await asked.identify(replace(bearer(names[0]), known=known))
+    kept = known.call_count
+    await asked.identify(replace(bearer(names[1]), known=known))
+
+    assert (kept, known.call_count) == (1, 1)
 
 
 async def test_authorities_are_told_by_their_certificates() -> None:

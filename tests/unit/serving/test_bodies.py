@@ -90,6 +90,28 @@ async def test_where_there_is_no_room_the_largest_unfinished_one_goes() -> None:
     assert [await readers[0], await readers[2]] == [b"1234", b"12"]
 
 
+async def test_one_whose_time_is_up_in_this_turn_is_given_up_without_harm() -> None:
+    bodies, sender, harm = Bodies(Limits(patience_s=2.0)), Sender(), list[RuntimeError]()
+    reading = spawn(read(bodies, sender), name="read")
+    await sender.sends(b"123456")
+
+    def give_up() -> None:
+        (body,) = bodies.reading
+        try:
+            body.give_up()
+        except RuntimeError as error:
+            harm.append(error)
+
+    # Later than its own timer, and earlier than it notices.
+    body = next(iter(bodies.reading))
+    when = body._timeout.when()
+    assert when is not None
+    asyncio.get_running_loop().call_at(when, give_up)
+
+    assert await refused(reading) == 503
+    assert harm == []
+
+
 @pytest.mark.parametrize("rest", [(b"4567",), (b"4567", b"")], ids=["goes on", "is whole"])
 async def test_a_whole_one_stays_until_it_is_answered(rest: tuple[bytes, ...]) -> None:
     bodies, answered = Bodies(Limits(each=9, together=10)), asyncio.Event()

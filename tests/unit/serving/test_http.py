@@ -81,6 +81,25 @@ async def test_a_handler_that_stumbles_is_a_500_without_a_detail() -> None:
     assert answer.endswith(b"\r\n\r\ninternal server error\n")
 
 
+async def test_who_hangs_up_is_not_worked_for() -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def wait(_request: Request) -> Response:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return text("late")
+
+    async with serving(wait) as port, asyncio.timeout(10):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET + b"\r\n")
+        await begun.wait()
+        writer.transport.abort()
+        await ended.wait()
+
+
 @pytest.mark.parametrize(
     ("sent", "status"),
     [

@@ -44,6 +44,26 @@ async def test_who_leaves_does_not_take_the_answer_away() -> None:
     assert leaves.cancelled()
 
 
+async def test_a_question_that_nobody_waits_for_ends() -> None:
+    """And who comes after that asks anew."""
+    source, memory = Source(), TTLCache[str, int](lambda _: 9.0, name="test")
+    source.let.clear()
+    before = asyncio.all_tasks()
+    leave = [asyncio.create_task(memory.get("key", source)) for _ in range(2)]
+    await asyncio.sleep(1.0)
+
+    for each in leave:
+        each.cancel()
+    await asyncio.wait(leave)
+    comes = asyncio.create_task(memory.get("key", source))
+    await asyncio.sleep(1.0)
+    under_way = asyncio.all_tasks() - before - {comes}
+    source.let.set()
+
+    assert await comes == source.asked == 2
+    assert len(under_way) == 1
+
+
 async def test_nothing_is_kept_for_no_time() -> None:
     source, memory = Source(), TTLCache[str, int](lambda _: 0.0, name="test")
 

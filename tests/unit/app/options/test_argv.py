@@ -90,10 +90,13 @@ def test_words_that_belong_to_no_flag(words: str, values: object, arguments: str
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["--leader-elekt=true"], "unknown flag: --leader-elekt; did you mean --leader-elect?"),
-        (["--zzzzzzzz"], "unknown flag: --zzzzzzzz"),
-        (["--lead"], "unknown flag: --lead"),
-        (["--not-a-flag=1"], "unknown flag: --not-a-flag"),
+        (
+            ["--leader-elekt=true"],
+            "unknown flag: --leader-elekt; did you mean --leader-elect? See --help",
+        ),
+        (["--zzzzzzzz"], "unknown flag: --zzzzzzzz; see --help"),
+        (["--lead"], "unknown flag: --lead; see --help"),
+        (["--not-a-flag=1"], "unknown flag: --not-a-flag; see --help"),
         (["-x"], "unknown shorthand flag: 'x' in -x"),
         (["-hx"], "unknown shorthand flag: 'x' in -hx"),
         (["--=1"], "bad flag syntax: --=1"),

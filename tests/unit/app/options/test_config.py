@@ -166,9 +166,9 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     [
         ("[1, 2]", "must be a mapping of names to values, not a list"),
         ("", "must be a mapping of names to values, not empty"),
-        ("a: b: c", "is not valid YAML: line 1, column 5"),
+        ("a: b: c", "is not valid YAML: line 1, column 5: mapping values are not allowed here"),
         ("\x00", "is not valid YAML"),
-        ("a: 1\nA: 2", "A is given twice, again in line 2"),
+        ("a: 1\nA: 2", "is not valid YAML: A is given twice, again in line 2"),
         ("kind: x", "apiVersion is missing"),
         ("2024-01-01", "not a date"),
         (f"apiVersion: {config.GROUP_VERSION}\nkind: Node", "kind is 'Node'"),

@@ -49,7 +49,10 @@ GOOD: list[tuple[Callable[..., object], object]] = [
     (LoadBalancer.get_load_balancer, None),
     (LoadBalancer.ensure_load_balancer, Status(ingress=[Ingress(ip="192.0.2.1", ip_mode="VIP")])),
     (LoadBalancer.update_load_balancer, "whatever"),
-    (LoadBalancerDigests.list_load_balancers, [LoadBalancerRecord(name="a", digest="d")]),
+    (
+        LoadBalancerDigests.list_load_balancers,
+        [LoadBalancerRecord(name="a", digest="d", status=Status())],
+    ),
     (Routes.list_routes, [Route(destination_cidr="10.0.0.0/24", target_node="n")]),
 ]
 
@@ -63,6 +66,8 @@ ingress: Any = Ingress
 NO_TEXT: Any = ipaddress.ip_address("10.0.0.1")
 WITHOUT_METADATA = record(name="n", power=Power.RUNNING, metadata=None)
 BAD_MODE = Status(ingress=[ingress(ip_mode="vip")])
+balancer: Any = LoadBalancerRecord
+UNTOLD = balancer(name="a", digest="d", status=None)
 BAD: list[tuple[Callable[..., object], object, str]] = [
     (InstancesV2.instance_exists, None, "None, not True or False"),
     (Instances.instance_id, None, "None, not text"),
@@ -96,6 +101,7 @@ BAD: list[tuple[Callable[..., object], object, str]] = [
     (LoadBalancer.ensure_load_balancer, None, "None, not a Status"),
     (LoadBalancer.ensure_load_balancer, BAD_MODE, "'vip' as ip_mode, not 'VIP' or 'Proxy'"),
     (LoadBalancerDigests.list_load_balancers, ["x"], "'x', not a LoadBalancerRecord"),
+    (LoadBalancerDigests.list_load_balancers, [UNTOLD], "None as status, not a Status"),
     (Routes.list_routes, None, "None, not a sequence of Route"),
 ]
 

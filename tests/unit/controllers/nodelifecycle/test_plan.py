@@ -21,6 +21,7 @@ from ccm.controllers.nodelifecycle.plan import (
     Reason,
     Rules,
     changed_state,
+    counts_alike,
     is_suspect,
     judge,
     may_touch,
@@ -302,3 +303,30 @@ def test_the_taint_is_written_only_where_it_is_wrong(
         assert (DOWN in after) is not tainted
         again = node(taints=after, ready=ready)
         assert taint_patch(again, state) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ready": "True"},
+        {"uid": "another"},
+        {"provider_id": ""},
+        {"taints": [NEW]},
+        {"labels": {"own": "no"}},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_changes_how_a_node_counts(changed: dict[str, Any]) -> None:
+    was: dict[str, Any] = {"provider_id": "fake://1", "ready": "False"}
+
+    assert counts_alike(node(**was), node(**was))
+    assert not counts_alike(node(**was), node(**{**was, **changed}))
+
+
+def test_a_node_that_is_being_deleted_counts_otherwise() -> None:
+    leaving = msgspec.convert(
+        {"metadata": {"name": "node0", "deletionTimestamp": "2026-01-01T00:00:00Z"}}, Node
+    )
+    staying = msgspec.convert({"metadata": {"name": "node0"}}, Node)
+
+    assert not counts_alike(staying, leaving)

@@ -12,10 +12,10 @@ from ccm.controllers.route import plan
 from ccm.controllers.route.overlaps import Overlaps
 from ccm.controllers.route.plan import DeletionReason
 from ccm.model import Node
-from ccm.model.cidr import Network, overlap, parse_cidr
+from ccm.model.cidr import Network, overlap, parse_cidr, parse_ranges
 from ccm.testing.builders import node as build
 
-RANGES = plan.parse_ranges("10.120.0.0/16,a000::/8")
+RANGES = parse_ranges("10.120.0.0/16,a000::/8")
 
 
 def network(text: str) -> Network:
@@ -53,36 +53,6 @@ def deleted(found: plan.Plan) -> list[tuple[str, DeletionReason]]:
     return [
         (each.route.name or each.route.destination_cidr, each.reason) for each in found.deletions
     ]
-
-
-@pytest.mark.row("route-range-03")
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "is empty"),
-        ("  ", "is empty"),
-        ("10.0.0.0", "'10.0.0.0' is no CIDR"),
-        ("10.0.0.0/8,", "'' is no CIDR"),
-        ("10.0.0.0/8,11.0.0.0/8", "two ranges of one family"),
-        ("fd00::/64,fd01::/64", "two ranges of one family"),
-        ("10.0.0.0/8,fd00::/64,11.0.0.0/8", "names 3 ranges"),
-    ],
-)
-def test_wrong_ranges_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        plan.parse_ranges(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "ranges"),
-    [
-        ("10.244.0.0/16", ["10.244.0.0/16"]),
-        (" 010.244.0.0/16 ", ["10.244.0.0/16"]),
-        ("10.244.0.0/16, fd00::/64", ["10.244.0.0/16", "fd00::/64"]),
-    ],
-)
-def test_ranges_are_read(text: str, ranges: list[str]) -> None:
-    assert [str(each) for each in plan.parse_ranges(text)] == ranges
 
 
 def test_a_missing_route_is_created_and_a_present_one_kept() -> None:
@@ -288,7 +258,7 @@ def test_the_condition_as_it_is_written() -> None:
     ],
 )
 def test_which_ranges_are_ours(cluster: str, cidr: str, ours: bool) -> None:
-    assert plan.is_managed(network(cidr), plan.parse_ranges(cluster)) is ours
+    assert plan.is_managed(network(cidr), parse_ranges(cluster)) is ours
 
 
 def test_a_comparison_stops_often_enough_for_others_to_work() -> None:

@@ -15,16 +15,16 @@ from ccm.base import clock
 from ccm.base.throttle import Limiter
 from ccm.cloud import Cloud, Route, address
 from ccm.cloud.calls.handle import Handle
-from ccm.controllers.route import plan
 from ccm.controllers.route.controller import RouteController, Settings
 from ccm.controllers.route.schedule import Times
 from ccm.model import ObjectReference
+from ccm.model.cidr import parse_ranges
 from ccm.runtime.deletions import DeletionRecord
 from ccm.testing import builders
 from tests.unit.controllers.cluster import Cluster
 
 A, B = "10.120.0.0/24", "10.120.1.0/24"
-RANGES = plan.parse_ranges("10.120.0.0/16")
+RANGES = parse_ranges("10.120.0.0/16")
 
 
 class FakeRoutes:

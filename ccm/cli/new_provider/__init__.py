@@ -1,0 +1,141 @@
+"""`kube-ccm new-provider`: writes a package with a provider that is green at once.
+
+`template` holds the package as it would be for a cloud called acme, each file with `.tmpl` behind
+its name. What is written differs in that word alone, and in the versions of daemon and SDK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import ccm
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+
+NAME_LENGTH = 24
+"""Longest name of a provider; lines of the template hold it."""
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_TEMPLATE = Path(__file__).with_name("template")
+_SUFFIX = ".tmpl"
+
+_SUMMARY = "write a package with a provider of your own: tests and all, green at once"
+
+_DESCRIPTION = """\
+Writes a package with a provider over HTTP, a fake of its cloud, the contract suite as its tests,
+and what makes a wheel and an image of it. All of it works at once; its README.md says what to
+change where, until the cloud is yours.
+
+NAME is what --cloud-provider will say, and the scheme of the provider IDs: a promise to clusters.
+"""
+
+_EPILOG = """\
+example:
+  kube-ccm new-provider acme           writes the folder ccm-acme
+
+exit status: 0, 1 when the folder cannot be written, 2 when the command line is wrong
+"""
+
+
+class Refused(Exception):
+    """It cannot be written; the message says why, and what to do."""
+
+
+def add(commands: Any) -> None:
+    """Describe the subcommand to the command line's parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "new-provider",
+        help=_SUMMARY,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=lambda options: _run(parser, options))
+    # Not `name`: that is completed with the providers that there are.
+    parser.add_argument("new_name", metavar="NAME", help="lower-case letters, digits and '-'")
+    parser.add_argument(
+        "--folder", type=Path, metavar="FOLDER", help="where it goes; must not exist (ccm-NAME)"
+    )
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    name: str = options.new_name
+    if fault := _wrong(name):
+        parser.error(fault)
+    folder: Path = options.folder or Path(f"ccm-{name}")
+    try:
+        write(name, folder)
+    except Refused as error:
+        sys.stderr.write(f"kube-ccm new-provider: {error}\n")
+        return EXIT_FAILED
+    sys.stdout.write(
+        f"{folder} holds the provider {name}. Next:\n"
+        f"  cd {folder}\n  pip install -e '.[dev]'\n  pytest\n"
+        "Its README.md says what to change.\n"
+    )
+    return EXIT_OK
+
+
+def _wrong(name: str) -> str:
+    """What is wrong with a name; empty when nothing is."""
+    if len(name) > NAME_LENGTH or not _NAME.fullmatch(name):
+        return (
+            f"{name!r} is no name of a provider: lower-case letters, digits and '-' between them "
+            f"make one, a letter first, {NAME_LENGTH} at most"
+        )
+    from ccm.cloud.registry import GROUP
+
+    if name in entry_points(group=GROUP).names:
+        return f"there is a provider {name!r} already; see kube-ccm providers"
+    return ""
+
+
+def write(name: str, folder: Path) -> None:
+    """Write the package of the provider of that name into a new folder.
+
+    Raises:
+        Refused: the folder is there already, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True)
+        for place, text in _files(name):
+            file = folder / place
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except FileExistsError as error:
+        raise Refused(f"{error.filename} is there already; name another by --folder") from error
+    except OSError as error:
+        raise Refused(f"{error.filename} cannot be written: {error.strerror}") from error
+
+
+def _files(name: str) -> Iterator[tuple[str, str]]:
+    """Path and content of each file."""
+    words = _words(name)
+    for file in sorted(_TEMPLATE.rglob(f"*{_SUFFIX}")):
+        place = file.relative_to(_TEMPLATE).as_posix().removesuffix(_SUFFIX)
+        yield _filled(place, words), _filled(file.read_text(encoding="utf-8"), words)
+
+
+def _words(name: str) -> Mapping[str, str]:
+    """What stands in the template -> what it becomes; the longer comes first."""
+    from ccm.cloud import SDK_VERSION
+
+    return {
+        "ccm_acme": f"ccm_{name.replace('-', '_')}",
+        "Acme": "".join(part.capitalize() for part in name.split("-")),
+        "acme": name,
+        "@VERSION@": ccm.__version__,
+        "@SDK@": SDK_VERSION,
+    }
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    # In one go: a name may itself hold a word of the template.
+    return re.sub("|".join(words), lambda found: words[found[0]], text)
