@@ -76,7 +76,7 @@ def _set_up_logging(chosen: Options) -> None:
 
 def _run(chosen: Options) -> int:
     _set_up_logging(chosen)
-    log.hear_python()
+    log.capture_python_errors()
     logger = log.logger("daemon")
     for notice in chosen.notices():
         logger.info("setting without effect", detail=notice)

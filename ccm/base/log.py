@@ -176,7 +176,7 @@ def setup(
     _set_libraries(verbosity)
 
 
-def hear_python() -> None:
+def capture_python_errors() -> None:
     """Take what Python itself would write to stderr: warnings, and errors that nobody awaits.
 
     A library's thread or a `__del__` would write past the log there, secrets included.

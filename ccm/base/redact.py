@@ -110,9 +110,10 @@ def is_secret(name: str) -> bool:
 def line(text: bytes) -> bytes:
     """A line of the log without secrets; what is quoted in it stays quoted, and JSON is JSON."""
     said = _masked(text, encoded=True)
-    if text.startswith(b"{") and said != text and not _is_json(said) and _is_json(text):
-        return msgspec.json.encode(_each(msgspec.json.decode(text), is_hidden=False))
-    return said
+    if said == text or not text.startswith(b"{") or _decoded(said) is not None:
+        return said
+    found = _decoded(text)
+    return said if found is None else msgspec.json.encode(_each(found, is_hidden=False))
 
 
 def words(text: str, longest: int = LONGEST) -> str:
@@ -140,12 +141,12 @@ def public(text: str) -> str:
     return raw[: PUBLIC_BYTES - len(_CUT)].decode(errors="ignore") + _CUT
 
 
-def _is_json(text: bytes) -> bool:
+def _decoded(line: bytes) -> Any:
+    """What a line of JSON says; None: it is none."""
     try:
-        msgspec.json.decode(text)
+        return msgspec.json.decode(line)
     except (msgspec.DecodeError, ValueError):
-        return False
-    return True
+        return None
 
 
 def _each(value: Any, *, is_hidden: bool) -> Any:
@@ -176,7 +177,7 @@ def _looked_for() -> _Known:
 
 
 def _masked(text: bytes, *, encoded: bool) -> bytes:
-    known = _known or _looked_for()
+    known = _looked_for()
     if known.gate is not None and known.gate.search(text):
         text = known.masked(text)
     if redact_forms.HINT.search(text.lower()):

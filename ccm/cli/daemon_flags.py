@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
     from ccm.base.flags import Flag
+
+W = TypeVar("W")
+
+EXIT_OK = 0
+EXIT_USAGE = 2
 
 
 def add(commands: Any, name: str, summary: str, run: Callable[[Sequence[str]], int]) -> None:
@@ -21,6 +27,38 @@ def add(commands: Any, name: str, summary: str, run: Callable[[Sequence[str]], i
     )
     parser.add_argument("words", nargs=argparse.REMAINDER)
     parser.set_defaults(run=lambda options: run(options.words))
+
+
+def run(
+    name: str,
+    words: Sequence[str],
+    out: TextIO,
+    *,
+    explain: Callable[[], str],
+    read: Callable[[Sequence[str]], W],
+    then: Callable[[W], int],
+) -> int:
+    """Answer the words behind a command's name: with its help, or with what they ask for.
+
+    Args:
+        name: of the command.
+        words: as they were given.
+        out: where the help goes.
+        explain: the help.
+        read: turns the words into what is wanted; raises UsageError.
+        then: does that; the exit status.
+    """
+    from ccm.app.options.argv import UsageError
+
+    if {"-h", "--help"} & set(words):
+        out.write(explain())
+        return EXIT_OK
+    try:
+        wanted = read(words)
+    except UsageError as error:
+        sys.stderr.write(f"kube-ccm {name}: {error}\n")
+        return EXIT_USAGE
+    return then(wanted)
 
 
 def read(

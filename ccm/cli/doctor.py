@@ -45,9 +45,9 @@ exit status: 0 no failure, 1 a failure, 2 the command line is wrong
 
 """
 
-EXIT_OK = 0
+EXIT_OK = daemon_flags.EXIT_OK
 EXIT_FAILED = 1
-EXIT_USAGE = 2
+EXIT_USAGE = daemon_flags.EXIT_USAGE
 
 _UNSET = "none"
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
@@ -109,20 +109,16 @@ def own_flags() -> Mapping[str, Flag]:
 
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
-
-    from ccm.app.options.argv import UsageError
-
     out = sys.stdout if out is None else out
-    try:
-        if {"-h", "--help"} & set(words):
-            out.write(daemon_flags.explain(_INTRODUCTION, own_flags()))
-            return EXIT_OK
-        wanted = read(words)
-    except UsageError as error:
-        sys.stderr.write(f"kube-ccm doctor: {error}\n")
-        return EXIT_USAGE
-    with contextlib.closing(Watchman(wanted.limit_s)) as watchman:
-        return asyncio.run(answer(wanted, out, watch=watchman.watch))
+
+    def then(wanted: Wanted) -> int:
+        with contextlib.closing(Watchman(wanted.limit_s)) as watchman:
+            return asyncio.run(answer(wanted, out, watch=watchman.watch))
+
+    def explain() -> str:
+        return daemon_flags.explain(_INTRODUCTION, own_flags())
+
+    return daemon_flags.run(NAME, words, out, explain=explain, read=read, then=then)
 
 
 def read(words: Sequence[str]) -> Wanted:

@@ -40,9 +40,9 @@ exit status: 0 done, 1 not possible, 2 the command line is wrong
 
 """
 
-EXIT_OK = 0
+EXIT_OK = daemon_flags.EXIT_OK
 EXIT_FAILED = 1
-EXIT_USAGE = 2
+EXIT_USAGE = daemon_flags.EXIT_USAGE
 
 
 class Refused(Exception):
@@ -84,23 +84,21 @@ def own_flags() -> Mapping[str, Flag]:
 
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
-    from ccm.app.options.argv import UsageError
-
     out = sys.stdout if out is None else out
-    try:
-        if {"-h", "--help"} & set(words):
-            out.write(daemon_flags.explain(_INTRODUCTION, own_flags()))
-            return EXIT_OK
-        wanted = read(words)
-        with daemon_flags.logging_at(wanted.options.v):
-            asyncio.run(answer(wanted, out))
-    except UsageError as error:
-        sys.stderr.write(f"kube-ccm orphans: {error}\n")
-        return EXIT_USAGE
-    except Refused as error:
-        sys.stderr.write(f"kube-ccm orphans: {error}\n")
-        return EXIT_FAILED
-    return EXIT_OK
+
+    def then(wanted: Wanted) -> int:
+        try:
+            with daemon_flags.logging_at(wanted.options.v):
+                asyncio.run(answer(wanted, out))
+        except Refused as error:
+            sys.stderr.write(f"kube-ccm {NAME}: {error}\n")
+            return EXIT_FAILED
+        return EXIT_OK
+
+    def explain() -> str:
+        return daemon_flags.explain(_INTRODUCTION, own_flags())
+
+    return daemon_flags.run(NAME, words, out, explain=explain, read=read, then=then)
 
 
 def read(words: Sequence[str]) -> Wanted:

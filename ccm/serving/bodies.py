@@ -8,7 +8,6 @@ body that is whole stays until its request is answered.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -108,7 +107,7 @@ class Body:
         """Its bytes go, and whoever reads it is told at once."""
         self.drop()
         # Its own time may be up in this very turn of the event loop.
-        with contextlib.suppress(RuntimeError):
+        if not self._timeout.expired():
             self._timeout.reschedule(0)
 
     def drop(self) -> None:

@@ -12,7 +12,7 @@ from ccm.base import log, redact
 
 redact.know("hunTer2x9")
 log.setup(fmt="json", stream=sys.stdout.buffer)
-log.hear_python()
+log.capture_python_errors()
 
 
 def fail():
