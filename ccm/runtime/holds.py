@@ -8,7 +8,7 @@ from ccm.base import clock, metrics
 from ccm.model import names
 from ccm.model.meta import ObjectReference
 from ccm.model.times import format_time
-from ccm.runtime.deletions import DeletionRecord, Held
+from ccm.runtime.deletions import NAME, DeletionRecord, Held
 from ccm.runtime.massguard import MassGuard
 from ccm.runtime.recorder import Recorder
 
@@ -17,6 +17,9 @@ _held = metrics.gauge(
     "Deletions that are held back now, by kind of object and reason.",
     ("kind", "reason"),
 )
+
+ALLOW = f"annotate ConfigMap {NAME} beside the Lease with {names.ANNOTATION_ALLOW_DELETION}=true"
+"""How a person allows what a `mass_guard` holds, for messages about it."""
 
 
 def mass_guard(record: DeletionRecord | None, *, allow: bool) -> MassGuard:

@@ -37,7 +37,7 @@ from ccm.model.cidr import Network
 from ccm.runtime.backoff import ItemBackoff, classify
 from ccm.runtime.controller import DONE, Controller, Result, Watch
 from ccm.runtime.deletions import DeletionRecord
-from ccm.runtime.holds import Holds, mass_guard
+from ccm.runtime.holds import ALLOW, Holds, mass_guard
 from ccm.runtime.recorder import Recorder
 from ccm.runtime.writer import Writes
 
@@ -240,7 +240,7 @@ class RouteController:
             self._holds.hold(
                 node.reference if node is not None else owners.reference(each),
                 owners.REASON,
-                owners.message(len(doomed), settled),
+                owners.message(len(doomed), settled, allow=ALLOW),
             )
         self._holds.only({each.route.target_node for each in shown})
         return owners.without(found, held)

@@ -77,13 +77,12 @@ def reference(held: Deletion) -> ObjectReference:
     return ObjectReference(kind="Node", api_version="v1", name=held.route.target_node)
 
 
-def message(missing: int, among: int) -> str:
-    """What people are told."""
+def message(missing: int, among: int, *, allow: str) -> str:
+    """What people are told; `allow`: how they say that all may go."""
     return (
         f"{missing} of {among} routes lead to nodes that are gone, or have no Pod ranges any more, "
         "though nobody saw the nodes deleted. The routes stay until the nodes are back; to delete "
-        "them all the same, annotate ConfigMap kube-ccm-deletions beside the Lease with "
-        "kube-ccm/allow-deletion=true, or set --allow-mass-deletion"
+        f"them all the same, {allow}, or set --allow-mass-deletion"
     )
 
 

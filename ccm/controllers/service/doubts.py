@@ -16,7 +16,7 @@ from ccm.controllers.service.nodes import Members, are_known
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, names
 from ccm.runtime.controller import Pass
-from ccm.runtime.holds import Holds
+from ccm.runtime.holds import ALLOW, Holds
 from ccm.runtime.massguard import MassGuard, is_mass
 
 REASON = "nodes_missing"
@@ -125,6 +125,5 @@ def _message(missing: int, among: int) -> str:
     return (
         f"{missing} of {among} nodes are missing, though nobody saw them deleted. They stay "
         "members of load balancers until they are back, or half an hour while others are there; "
-        "to let them go, annotate ConfigMap kube-ccm-deletions beside the Lease with "
-        "kube-ccm/allow-deletion=true"
+        f"to let them go, {ALLOW}"
     )

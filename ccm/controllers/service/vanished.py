@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ccm.base import clock
 from ccm.controllers.service.record import Record
-from ccm.runtime.holds import Holds
+from ccm.runtime.holds import ALLOW, Holds
 from ccm.runtime.massguard import MassGuard
 
 REASON = "services_missing"
@@ -63,8 +63,7 @@ class Vanished:
                 REASON,
                 f"{missing} of {settled} Services with load balancers are gone, though nobody saw "
                 "them deleted. Their load balancers stay until the Services are back; to remove "
-                "them all the same, annotate ConfigMap kube-ccm-deletions beside the Lease with "
-                "kube-ccm/allow-deletion=true",
+                f"them all the same, {ALLOW}",
             )
         return wait_s
 
