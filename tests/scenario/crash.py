@@ -122,7 +122,6 @@ class Crashes:
     async def record(self, story: Story) -> list[CallId]:
         """Play a story without harm; the calls that its act caused."""
         await self._set_the_scene(story)
-        self._forget_traffic()
         await self._act(story)
         await self._settled(quiet_s=_RECORDING_QUIET_S)
         found: list[CallId] = []
@@ -154,7 +153,6 @@ class Crashes:
     async def _try_once(self, at: CrashPoint) -> Outcome:
         story, call = at.story, at.call
         await self._set_the_scene(story)
-        self._forget_traffic()
         struck = asyncio.Event()
 
         def strike() -> None:
@@ -189,7 +187,7 @@ class Crashes:
         return []
 
     async def _set_the_scene(self, story: Story) -> None:
-        """A daemon that works, and a scene that is settled."""
+        """A scene that is settled, before a daemon that works, or none if it is asleep."""
         self._runs += 1
         self._play = Play(self._session, self._env.cloud, self._runs)
         self._provision(0.0)
@@ -201,11 +199,12 @@ class Crashes:
             await story.scene(self._play)
             await self._settled()
         self._provision(story.provision_s)
+        if story.asleep:
+            # Before anything is to strike: a last word of this daemon is not the story's.
+            await self._bury()
+        self._forget_traffic()
 
     async def _act(self, story: Story) -> None:
-        if story.asleep:
-            await self._bury()
-            self._forget_traffic()
         await story.act(self._play)
         if story.asleep:
             await self._start(story)
