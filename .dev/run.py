@@ -116,6 +116,12 @@ def envtest_assets(_arguments: list[str]) -> None:
     step("kube-apiserver, etcd, kubectl and helm", [str(PYTHON), "-m", "tests.envtest.assets"])
 
 
+def picture(_arguments: list[str]) -> None:
+    """Draw .dev/demo.svg anew, the picture in the README."""
+    prepare()
+    step("drawing .dev/demo.svg", [str(PYTHON), "-m", "tests.readme.picture", ".dev/demo.svg"])
+
+
 def lock(arguments: list[str]) -> None:
     """Write requirements.lock anew (with --upgrade: newest versions)."""
     prepare()
@@ -160,6 +166,7 @@ TASKS = {
     "bench": bench,
     "soak": soak,
     "envtest-assets": envtest_assets,
+    "picture": picture,
     "lock": lock,
     "sbom": sbom,
     "env": env,

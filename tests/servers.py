@@ -226,6 +226,14 @@ def require_assets() -> Path:
     return folder
 
 
+def assets_of(version: str) -> Path:
+    """The folder with the kube-apiserver of a version; skips (fails with CI set) without it."""
+    try:
+        return assets.ensure_version(version)
+    except assets.AssetsError as trouble:
+        _leave_out(str(trouble))
+
+
 def require_builtin() -> None:
     """Skip (fail with CI set) without the built-in server."""
     if importlib.util.find_spec(_BUILTIN_MODULE) is None or (

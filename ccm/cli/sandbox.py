@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import sys
@@ -119,6 +120,12 @@ def add(commands: Any) -> None:
         action="store_true",
         help="keep the folder with logs and kubeconfig at the end, and say where it is",
     )
+    option(
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="at the end, draw the table into this file, as SVG (needs the extra cli)",
+    )
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -147,6 +154,7 @@ def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> sett
         timeout_s=timeout_s,
         provider=provider,
         keep=options.keep,
+        picture=_picture(options.picture, refuse),
         assets=Path(assets).absolute() if assets else None,
     )
 
@@ -169,6 +177,16 @@ def _read_provider(
     if file is not None and not os.access(file, os.R_OK):
         refuse(f"--provider-config: {file} is not there or cannot be read")
     return settings.Provider(name=options.provider, config=file and file.absolute())
+
+
+def _picture(file: Path | None, refuse: Callable[[str], NoReturn]) -> Path | None:
+    if file is None:
+        return None
+    if importlib.util.find_spec("rich") is None:
+        refuse("--picture is drawn with the extra cli; install it: pip install 'kube-ccm[cli]'")
+    if file.is_dir() or not os.access(file.absolute().parent, os.W_OK):
+        refuse(f"--picture: {file} cannot be written; name a file in a folder that is there")
+    return file.absolute()
 
 
 def _number(text: str, *, least: int, most: int) -> int:

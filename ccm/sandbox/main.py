@@ -304,6 +304,7 @@ class Sandbox:
         """The last line, with figures as they are now that the daemon has ended."""
         self._screen.show(self._board, now=time.monotonic())
         self._screen.close()
+        self._draw()
         async for page in stage.client.resource(EVENTS).pages():
             for event in page.items:
                 self._board.count_warnings(event)
@@ -320,6 +321,17 @@ class Sandbox:
                 took_s=self._took_s,
             )
         )
+
+    def _draw(self) -> None:
+        """The last table, as a file, if one is wanted."""
+        if (file := self._settings.picture) is None:
+            return
+        from ccm.sandbox.picture import write_svg
+
+        try:
+            write_svg(self._board, file, now=time.monotonic())
+        except OSError as error:
+            self._screen.say(f"--picture={file}: it cannot be written: {error.strerror}")
 
     def _exit_code(self) -> int:
         if not self._settings.once or self._took_s is not None:

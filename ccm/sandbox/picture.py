@@ -1,12 +1,21 @@
-"""The live picture on a terminal, below the lines that stay."""
+"""The live picture on a terminal, below the lines that stay; and the last one as a file."""
 
 from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 
 from ccm.sandbox import table
 from ccm.sandbox.board import Board
+
+SVG_COLUMNS, SVG_LINES = 132, 40
+
+_WEB_FONTS = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
+"""A picture in a document must not make its reader's program fetch anything."""
 
 
 class Picture:
@@ -49,3 +58,25 @@ class Picture:
         self._console.clear()
         for text in self._said:
             self._console.print(text, soft_wrap=True)
+
+
+def write_svg(board: Board, file: Path, *, now: float) -> None:
+    """Draw how things stand as an image for documents.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    console = Console(
+        file=io.StringIO(),
+        record=True,
+        width=SVG_COLUMNS,
+        force_terminal=True,
+        color_system="truecolor",
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    console.print(table.render(board, now=now, height=SVG_LINES))
+    # A fixed ID, so that two pictures of the same differ in nothing.
+    drawn = console.export_svg(title="kube-ccm sandbox", unique_id="sandbox")
+    file.write_text(_WEB_FONTS.sub("", drawn))

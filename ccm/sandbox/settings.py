@@ -40,6 +40,7 @@ class Settings:
         timeout_s: seconds until `once` gives up.
         provider: None: the simulated cloud.
         keep: leave the folder with logs and state where it is.
+        picture: draw the last table into this file, as SVG.
         assets: where real kube-apiserver and etcd programs may be.
     """
 
@@ -50,6 +51,7 @@ class Settings:
     timeout_s: float = TIMEOUT_S
     provider: Provider | None = None
     keep: bool = False
+    picture: Path | None = None
     assets: Path | None = None
 
 

@@ -5,11 +5,15 @@ beside this file pins, with the Go toolchain, into a cache folder. It takes a
 few minutes the first time and a moment when they are there already. Without
 Go it says which files to fetch by hand. `KUBEBUILDER_ASSETS` names a folder of
 ready programs and wins over the cache; nothing is built then.
+
+`python -m tests.envtest.assets v1.37.2` makes another folder, with the kube-apiserver
+of that version, of any that the Go module proxy has, and the same other programs.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -17,10 +21,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 PROGRAMS = ("etcd", "helm", "kube-apiserver", "kubectl")
 """What the folder holds when it is complete."""
+
+OTHER_VERSIONS = ("v1.35.4", "v1.37.2")
+"""Of Kubernetes: `make soak` tries the daemon with these kube-apiservers, too. The newest
+patch of each minor version that Kubernetes supports, but the pinned one."""
+
+ROOT = Path(__file__).resolve().parents[2]
 
 _HERE = Path(__file__).parent
 _GO_MODULE = _HERE / "go.mod"
@@ -43,10 +54,12 @@ def kubernetes_version() -> str:
 def assets_dir() -> Path:
     """The folder where the programs are, or will be."""
     given = os.environ.get("KUBEBUILDER_ASSETS")
-    if given:
-        return Path(given)
+    return Path(given) if given else _cache_of(kubernetes_version())
+
+
+def _cache_of(version: str) -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "ccm" / "envtest" / kubernetes_version()
+    return Path(cache) / "ccm" / "envtest" / version
 
 
 def missing_programs(folder: Path) -> list[str]:
@@ -70,20 +83,38 @@ def ensure_assets() -> Path:
     if not missing and _stamp_of(folder) == recipe:
         return folder
     _require_go(folder)
-    _build(folder, recipe)
+    _put(folder, recipe, _build_tools)
     return folder
 
 
-def main() -> int:
-    """Fill the folder and print where it is; the exit status."""
+def ensure_version(version: str) -> Path:
+    """A folder with all programs, and the kube-apiserver of that version; builds where needed.
+
+    Raises:
+        AssetsError: they are not there and could not be built.
+    """
+    others = ensure_assets()
+    if version == kubernetes_version():
+        return others
+    folder = _cache_of(version)
+    recipe = hashlib.sha256(_linker_flags(version).encode()).hexdigest()
+    if missing_programs(folder) or _stamp_of(folder) != recipe:
+        _require_go(folder)
+        _put(folder, recipe, lambda fresh: _build_server(version, fresh, others))
+    return folder
+
+
+def main(versions: Sequence[str] = ()) -> int:
+    """Fill the folder, or those of some versions, and print where it is; the exit status."""
     _say(f"programs wanted in {assets_dir()}: {', '.join(PROGRAMS)}")
     started = time.monotonic()
     try:
-        folder = ensure_assets()
+        folders = [ensure_version(version) for version in versions or [kubernetes_version()]]
     except AssetsError as trouble:
         print(f"envtest: {trouble}", file=sys.stderr)
         return 1
-    _say(f"ready in {folder} ({time.monotonic() - started:.1f} s)")
+    for folder in folders:
+        _say(f"ready in {folder} ({time.monotonic() - started:.1f} s)")
     return 0
 
 
@@ -97,7 +128,8 @@ def _pinned(module: str) -> str:
 def _recipe() -> str:
     """A digest of everything that decides what comes out of the build."""
     digest = hashlib.sha256()
-    for part in (_GO_MODULE.read_bytes(), _GO_SUMS.read_bytes(), _linker_flags().encode()):
+    flags = _linker_flags(kubernetes_version())
+    for part in (_GO_MODULE.read_bytes(), _GO_SUMS.read_bytes(), flags.encode()):
         digest.update(part)
     return digest.hexdigest()
 
@@ -109,9 +141,8 @@ def _stamp_of(folder: Path) -> str | None:
         return None
 
 
-def _linker_flags() -> str:
+def _linker_flags(version: str) -> str:
     """Strip the programs, and stamp the version a release would carry."""
-    version = kubernetes_version()
     major, minor, _ = version.removeprefix("v").split(".")
     facts = {
         "gitVersion": version,
@@ -152,27 +183,60 @@ def _require_go(folder: Path) -> None:
     )
 
 
-def _build(folder: Path, recipe: str) -> None:
+def _build_tools(fresh: Path) -> None:
+    _run_go(["-mod=readonly"], fresh, "tool", cwd=_HERE, version=kubernetes_version())
+    for name, built_name in _BUILT_NAMES.items():
+        (fresh / built_name).rename(fresh / name)
+
+
+def _build_server(version: str, fresh: Path, others: Path) -> None:
+    """Build one kube-apiserver from what the release itself requires; checked by Go's sum database.
+
+    Its parts have versions of their own in the module proxy: v0.37.2 belongs to v1.37.2.
+    """
+    asked = subprocess.run(
+        ["go", "mod", "download", "-json", f"k8s.io/kubernetes@{version}"],
+        cwd=_HERE,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if asked.returncode != 0:
+        raise AssetsError(f"Go cannot get k8s.io/kubernetes {version}: {asked.stdout}")
+    release = Path(json.loads(asked.stdout)["GoMod"]).read_text()
+    staged = re.findall(r"^\s*(\S+) => \./staging/", release, re.MULTILINE)
+    go = re.findall(r"^go \S+$", release, re.MULTILINE)
+    part = version.replace("v1.", "v0.", 1)
+    replaced = [f"replace {name} => {name} {part}" for name in staged]
+    with tempfile.TemporaryDirectory(dir=fresh.parent) as module:
+        lines = ["module ccm.invalid/envtest", *go, f"require k8s.io/kubernetes {version}"]
+        (Path(module) / "go.mod").write_text("\n".join([*lines, *replaced, ""]))
+        server = "k8s.io/kubernetes/cmd/kube-apiserver"
+        _run_go(["-mod=mod"], fresh, server, cwd=Path(module), version=version)
+    for name in set(PROGRAMS) - {"kube-apiserver"}:
+        (fresh / name).symlink_to(others / name)
+
+
+def _put(folder: Path, recipe: str, build: Callable[[Path], None]) -> None:
     """Build beside `folder` and put the result in its place in one step."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".build-") as scratch:
         fresh = Path(scratch) / "new"
         fresh.mkdir()
         _say("building with Go; the first time takes some minutes")
-        _run_go(["build", "-trimpath", "-buildvcs=false", "-mod=readonly", "-o", f"{fresh}/"])
-        for name, built_name in _BUILT_NAMES.items():
-            (fresh / built_name).rename(fresh / name)
+        build(fresh)
         (fresh / _STAMP).write_text(recipe + "\n")
         if folder.exists():
             folder.rename(Path(scratch) / "old")
         fresh.rename(folder)
 
 
-def _run_go(arguments: list[str]) -> None:
-    """Run `go build` on the module's tools, with a sign of life while it works."""
-    command = ["go", *arguments, "-ldflags", _linker_flags(), "tool"]
+def _run_go(flags: Sequence[str], target: Path, what: str, *, cwd: Path, version: str) -> None:
+    """Run `go build`, with a sign of life while it works."""
+    command = ["go", "build", "-trimpath", "-buildvcs=false", *flags, "-o", f"{target}/"]
+    command += ["-ldflags", _linker_flags(version), what]
     started = time.monotonic()
-    with subprocess.Popen(command, cwd=_HERE) as build:
+    with subprocess.Popen(command, cwd=cwd) as build:
         while True:
             try:
                 status = build.wait(timeout=20)
@@ -193,4 +257,4 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -29,7 +29,8 @@ def test_without_arguments_it_is_five_nodes_for_as_long_as_you_like() -> None:
 
 
 def test_every_argument_arrives() -> None:
-    read_ = read("--nodes", "2", "--latency", "50ms", "--once", "--timeout", "1m", "--keep")
+    words = ["--nodes", "2", "--latency", "50ms", "--once", "--timeout", "1m", "--keep"]
+    read_ = read(*words, "--picture", "demo.svg")
 
     assert read_ == settings.Settings(
         node_names=("node-0001", "node-0002"),
@@ -37,6 +38,7 @@ def test_every_argument_arrives() -> None:
         once=True,
         timeout_s=60.0,
         keep=True,
+        picture=Path("demo.svg").absolute(),
     )
 
 

@@ -11,10 +11,14 @@ from tests.envtest import assets
 # A `go` that checks nothing, writes the programs and counts its builds.
 GO = """#!/bin/sh
 if [ "$1" = list ]; then echo example; exit 0; fi
+if [ "$1" = mod ]; then echo '{{"GoMod": "{release}"}}'; exit 0; fi
+[ "$PWD" = "{home}" ] || cp go.mod "{calls}.mod"
 echo build >> "{calls}"
 [ -z "{trouble}" ] || exit 1
+names="server helm kube-apiserver kubectl"
+case "$*" in *cmd/kube-apiserver) names=kube-apiserver;; esac
 while [ "$1" != -o ]; do shift; done
-for name in server helm kube-apiserver kubectl; do echo "$name" > "$2/$name"; done
+for name in $names; do echo "$name" > "$2/$name"; done
 """
 
 
@@ -29,7 +33,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def install_go(folder: Path, trouble: str = "") -> Path:
     calls = folder / "calls"
     program = folder / "go"
-    program.write_text(GO.format(calls=calls, trouble=trouble))
+    release = folder / "release.mod"
+    release.write_text("go 1.27\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n")
+    home = Path(assets.__file__).parent
+    program.write_text(GO.format(calls=calls, trouble=trouble, release=release, home=home))
     program.chmod(0o755)
     return calls
 
@@ -50,6 +57,25 @@ def test_programs_of_another_recipe_are_built_anew(tmp_path: Path, cache: Path) 
     (cache / "built-from").write_text("another")
     assert assets.main() == 0
     assert calls.read_text() == "build\n" * 2
+
+
+def test_another_version_has_its_own_folder_and_shares_the_other_programs(
+    tmp_path: Path, cache: Path
+) -> None:
+    calls = install_go(tmp_path)
+    assert assets.main(["v1.99.3"]) == 0
+    assert assets.main(["v1.99.3"]) == 0
+    assert calls.read_text() == "build\n" * 2
+    other = cache.parent / "v1.99.3"
+    assert assets.missing_programs(other) == []
+    assert (other / "etcd").resolve() == cache / "etcd"
+    assert not (other / "kube-apiserver").is_symlink()
+    assert Path(f"{calls}.mod").read_text().splitlines() == [
+        "module ccm.invalid/envtest",
+        "go 1.27",
+        "require k8s.io/kubernetes v1.99.3",
+        "replace k8s.io/api => k8s.io/api v0.99.3",
+    ]
 
 
 def test_a_failed_build_leaves_nothing_behind(tmp_path: Path, cache: Path) -> None:
