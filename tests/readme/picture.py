@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,9 @@ from pathlib import Path
 import yaml
 
 POWERED_OFF, DELETED = "0002", "0004"
+
+SETTLE_S = 12.0
+"""After both the load balancers lose a member, within 10 s; lines of text do not tell when."""
 
 
 def main(file: str) -> int:
@@ -40,6 +44,7 @@ def _play(said: Iterator[str]) -> None:
     while waited:
         line = next(said)
         waited = {text for text in waited if text not in line}
+    time.sleep(SETTLE_S)
 
 
 def _next(said: Iterator[str], start: str) -> str:

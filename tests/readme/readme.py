@@ -1,16 +1,49 @@
-"""What the README files hold for programs: code blocks that carry a file name, and commands."""
+"""What the README files hold for programs: files to write, commands to run, and what they promise.
+
+A block of `sh` is run as it stands, unless its first line says that it needs something that no test
+has (`MARKS`), which its reader is told by the same line. A block with a title is a file. A block of
+`text` after commands is what they print, among other lines; `…` stands for what is not promised.
+"""
 
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_BLOCK = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-_COMMANDS = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = ("README.md", "providers/README.md", "manifests/README.md", "ccm/README.md")
+"""In the order in which a newcomer meets them."""
+
+MARKS = (
+    "a container engine",
+    "a cluster that runs Pods",
+    "a real cloud",
+)
+"""What a block may need that no test has."""
+
+_BLOCK = re.compile(r'^( *)```(\w+)(?: title="([^"]+)")?\n(.*?)^ *```$', re.MULTILINE | re.DOTALL)
+_NEEDS = re.compile(r"# needs (.+)\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A block that its reader acts on.
+
+    Attributes:
+        text: commands, or the content of the file.
+        file: its name; empty: commands.
+        needs: what has to be there that no test has; empty: nothing.
+        promised: lines that the commands print, in this order.
+    """
+
+    text: str
+    file: str = ""
+    needs: str = ""
+    promised: Sequence[str] = ()
 
 
 def text(name: str = "README.md") -> str:
@@ -23,13 +56,44 @@ def providers() -> str:
     return text("providers/README.md")
 
 
-def files() -> Mapping[str, str]:
+def files() -> dict[str, str]:
     """File name -> content of each named block for that author."""
-    return dict(_BLOCK.findall(providers()))
+    return {step.file: step.text for step in steps(providers()) if step.file}
 
 
-def commands(heading: str) -> Sequence[Sequence[str]]:
-    """The commands in the section of that heading for that author, as a shell would split them."""
-    _, _, section = providers().partition(f"\n## {heading}\n")
-    blocks: list[str] = _COMMANDS.findall(section.partition("\n## ")[0])
-    return [shlex.split(line) for block in blocks for line in block.splitlines()]
+def steps(page: str) -> list[Step]:
+    """What a reader of a page writes and runs, from top to bottom."""
+    found: list[Step] = []
+    promised: tuple[str, ...] = ()
+    for indent, language, title, raw in reversed(_BLOCK.findall(page)):
+        block = textwrap.dedent(raw) if indent else raw
+        if title:
+            found.append(Step(text=block, file=title))
+        elif language == "sh":
+            needs = _NEEDS.match(block)
+            needed = needs[1] if needs else ""
+            found.append(Step(text=block, needs=needed, promised=promised))
+        promised = tuple(block.splitlines()) if language == "text" else ()
+    return found[::-1]
+
+
+def broken(promised: Sequence[str], said: str) -> str:
+    """The first promised line that was not said after those before it; empty: none."""
+    lines = iter(line.strip() for line in said.splitlines())
+    for line in promised:
+        pattern = ".*".join(map(re.escape, line.strip().split("…")))
+        if not any(re.fullmatch(pattern, one) for one in lines):
+            return line
+    return ""
+
+
+def script(page: str, mark: str) -> str:
+    """The steps of a page that need nothing special, as one; `mark` is said after each of them."""
+    lines = ["set -e"]
+    for step in steps(page):
+        if step.file:
+            lines += [f'mkdir -p "$(dirname {step.file})"', f"cat > {step.file} <<'{mark}'"]
+            lines += [step.text + mark]
+        elif not step.needs:
+            lines += [step.text, f"echo {mark}"]
+    return "\n".join(lines) + "\n"
