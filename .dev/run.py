@@ -39,6 +39,16 @@ ENVIRONMENT.pop("PYTHONHOME", None)
 ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)
 ENVIRONMENT["PYTHONPYCACHEPREFIX"] = str(ROOT / ".cache" / "bytecode")
 
+# What pip is told by its variables, by the name that uv has for it.
+SAME_FOR_UV = {
+    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
+    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
+    "PIP_FIND_LINKS": "UV_FIND_LINKS",
+    "PIP_TRUSTED_HOST": "UV_INSECURE_HOST",
+    "PIP_CERT": "SSL_CERT_FILE",
+    "PIP_PROXY": "ALL_PROXY",
+}
+
 LEFTOVERS = (
     ".venv",
     ".cache",
@@ -192,7 +202,7 @@ def prepare() -> None:
         return
     if not (PYTHON.exists() and UV.exists() and works(PYTHON)):
         make_environment()
-    step(
+    fetch(
         "installing the packages of requirements.lock",
         [str(UV), "pip", "sync", "--quiet", "--require-hashes", LOCK.name],
     )
@@ -216,7 +226,7 @@ def make_environment() -> None:
     pin = VENV / "uv.lock"
     pin.write_text(locked("uv"))
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    step("installing uv into it", [*pip, "--require-hashes", "-r", str(pin)])
+    fetch("installing uv into it", [*pip, "--require-hashes", "-r", str(pin)])
 
 
 def audited() -> bool:
@@ -225,7 +235,7 @@ def audited() -> bool:
         command = [str(UV), "audit", "--project", project]
         command += ["--preview-features", "audit-command"]
         say("audit of every locked package")
-        code = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False).returncode
+        code = subprocess.run(command, cwd=ROOT, env=environment(command), check=False).returncode
     if code not in (0, 1):
         say("SKIPPED: there was NO AUDIT of the locked packages; see above why (it needs osv.dev)")
     return code != 1
@@ -279,13 +289,30 @@ def works(python: Path) -> bool:
 def passes(name: str, command: list[str]) -> bool:
     """Say what is done, do it, and tell whether it went well."""
     say(name)
-    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False).returncode == 0
+    return subprocess.run(command, cwd=ROOT, env=environment(command), check=False).returncode == 0
+
+
+def environment(command: list[str]) -> dict[str, str]:
+    """The environment of a command; uv hears what pip is told, unless it is told otherwise."""
+    if command[0] != str(UV):
+        return ENVIRONMENT
+    told = {SAME_FOR_UV[name]: ENVIRONMENT[name] for name in SAME_FOR_UV if name in ENVIRONMENT}
+    if "UV_FIND_LINKS" in told:
+        told["UV_FIND_LINKS"] = ",".join(told["UV_FIND_LINKS"].split())
+    return {**told, **ENVIRONMENT}
 
 
 def step(name: str, command: list[str]) -> None:
     """Say what is done, do it, and stop everything when it fails."""
     if not passes(name, command):
         raise Failed("failed: " + name)
+
+
+def fetch(name: str, command: list[str]) -> None:
+    """A step that needs the package index, and says so where there is none."""
+    if not passes(name, command):
+        needed = "The package index is needed once: pypi.org, or what PIP_INDEX_URL names"
+        raise Failed(f"failed: {name}. {needed}")
 
 
 def say(line: str) -> None:

@@ -96,3 +96,33 @@ def test_a_missing_part_of_python_is_told_before_anything_is_made(
 
     assert status == 1
     assert "apt install python3-venv" in capsys.readouterr().err
+
+
+def test_uv_hears_what_pip_is_told(chores: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"PIP_INDEX_URL": "https://mirror.example.com/simple", "PIP_FIND_LINKS": "/a /b"}
+    monkeypatch.setattr(chores, "ENVIRONMENT", told | {"UV_INDEX": "https://own.example.com"})
+
+    heard = chores.environment([str(chores.UV), "pip", "sync"])
+
+    assert heard["UV_DEFAULT_INDEX"] == "https://mirror.example.com/simple"
+    assert heard["UV_FIND_LINKS"] == "/a,/b"
+    assert heard["UV_INDEX"] == "https://own.example.com"
+    assert "UV_DEFAULT_INDEX" not in chores.environment(["python", "-m", "pytest"])
+
+
+def test_without_an_index_one_line_says_that_it_is_needed_once(
+    chores: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(chores, "prepare", chores.make_environment)
+    monkeypatch.setattr(chores, "step", lambda *_: None)
+    monkeypatch.setattr(chores, "passes", lambda *_: False)
+    monkeypatch.setattr(chores, "VENV", tmp_path)
+
+    status = chores.main(["env"])
+
+    assert status == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "The package index is needed once: pypi.org, or what PIP_INDEX_URL names" in line

@@ -19,6 +19,7 @@ TOP_LEVEL = {
     "README.md",
     "LICENSE",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "SECURITY.md",
     "Makefile",
     "Dockerfile",

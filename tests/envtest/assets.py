@@ -51,6 +51,13 @@ def kubernetes_version() -> str:
     return _pinned("k8s.io/kubernetes")
 
 
+def version_of(folder: Path) -> str:
+    """What the kube-apiserver of a folder says it is, as "v1.36.3"."""
+    program = str(folder / "kube-apiserver")
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    return told.stdout.split()[-1]
+
+
 def assets_dir() -> Path:
     """The folder where the programs are, or will be."""
     given = os.environ.get("KUBEBUILDER_ASSETS")

@@ -1,17 +1,26 @@
-"""What the README promises about commands is so."""
+"""What the pages for people say of flags, tasks, files, layers and versions is so."""
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
-from ccm import __version__
+import pytest
+
+from ccm import __version__, cli
 from ccm.app.options import FLAGS
 from ccm.cloud import interface
 from ccm.testing.contract import Harness
+from tests.envtest import assets
 from tests.readme import readme
+
+PAGES = (*readme.PAGES, "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+KUBERNETES = {"allocate-node-cidrs", "admission-control-config-file"}
+"""Flags of Kubernetes' own programs that operators are told of."""
 
 
 def tasks() -> set[str]:
@@ -22,7 +31,8 @@ def tasks() -> set[str]:
 
 
 def test_each_task_stands_in_the_table_with_its_python_line() -> None:
-    rows = re.findall(r"^\| `make (\S+)` \| `python3 \.dev/run\.py (\S+)` \|", readme.text(), re.M)
+    page = readme.text("CONTRIBUTING.md")
+    rows = re.findall(r"^\| `make (\S+)` \| `python3 \.dev/run\.py (\S+)` \|", page, re.M)
 
     assert {target for target, _ in rows} == tasks()
     assert [target for target, task in rows if target != task] == []
@@ -35,11 +45,112 @@ def test_the_makefile_offers_the_same_tasks() -> None:
     assert set(listed.split()) - {"help"} == tasks()
 
 
-def test_every_flag_it_names_exists() -> None:
-    named = set(re.findall(r"`--([a-z-]+)`", readme.text().split("## Running it")[1]))
-    named -= {"help", "cloud-provider"}
+@pytest.mark.parametrize("page", [*readme.PAGES, "CONTRIBUTING.md"])
+def test_every_flag_that_a_page_names_exists(page: str) -> None:
+    named = set(re.findall(r"`--([a-z-]+)[=`]", readme.text(page)))
 
-    assert {name for name in named if name not in FLAGS} == set()
+    assert named - {*FLAGS, "help", *KUBERNETES} <= flags_of_commands(cli.build_parser())
+
+
+def flags_of_commands(parser: argparse.ArgumentParser) -> set[str]:
+    """The flags of `kube-ccm` and of all commands below it."""
+    found = {name.removeprefix("--") for name in parser._option_string_actions}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                found |= flags_of_commands(command)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_place_that_a_page_sends_its_reader_to_is_there(page: str) -> None:
+    lost = []
+    for link in re.findall(r"\]\(([^)]+)\)", readme.text(page)):
+        name, _, part = link.partition("#")
+        target = (readme.ROOT / page).parent / name if name else readme.ROOT / page
+        if not target.is_file() or (part and part not in anchors(target)):
+            lost.append(link)
+
+    assert lost == []
+
+
+def anchors(page: Path) -> set[str]:
+    """What a page's headings are called in links, as GitHub does it."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", readme.PAGES)
+def test_what_a_block_needs_is_one_of_few_things(page: str) -> None:
+    assert {step.needs for step in readme.steps(readme.text(page))} <= {"", *readme.MARKS}
+
+
+def test_the_steps_of_a_page_are_files_commands_and_what_they_print() -> None:
+    page = """
+```toml title="a.toml"
+a = 1
+```
+ 1. Then
+
+    ```sh
+    echo "done: 1"
+    ```
+
+```text
+done: …
+```
+
+```sh
+# needs a real cloud
+false
+```
+"""
+
+    assert readme.steps(page) == [
+        readme.Step(text="a = 1\n", file="a.toml"),
+        readme.Step(text='echo "done: 1"\n', promised=("done: …",)),
+        readme.Step(text="# needs a real cloud\nfalse\n", needs="a real cloud"),
+    ]
+    assert "false" not in readme.script(page, "MARK")
+
+
+@pytest.mark.parametrize(
+    ("promised", "broken"),
+    [
+        (["b", "d … f"], ""),
+        (["d … f", "b"], "b"),  # in this order
+        (["d"], "d"),  # whole lines
+        (["d …"], ""),
+    ],
+)
+def test_a_broken_promise_is_noticed(promised: list[str], broken: str) -> None:
+    assert readme.broken(promised, "a\nb\nd e f\n") == broken
+
+
+def test_the_layers_are_those_of_the_contract() -> None:
+    page = readme.text("ccm/README.md").partition("## The layers")[2].partition("\n\nBeside")[0]
+    told = [re.findall(r"`(\w+)`", row) for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)]
+    settings = tomllib.loads(readme.text("pyproject.toml"))["tool"]["importlinter"]
+    layers = [re.findall(r"\w+", line) for line in settings["contracts"][0]["layers"]]
+    # A contract may name a room before it is built.
+    built = [[room for room in layer if is_built(room)] for layer in layers]
+
+    assert told == built
+
+
+def is_built(room: str) -> bool:
+    ccm = readme.ROOT / "ccm"
+    return (ccm / room).is_dir() or (ccm / f"{room}.py").is_file()
+
+
+def test_only_kubernetes_versions_that_soak_tries_are_promised() -> None:
+    page = readme.text().partition("## Kubernetes versions")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (\d+\.\d+) \| (v[\d.]+)", page, re.MULTILINE)
+    tried = {assets.kubernetes_version(), *assets.OTHER_VERSIONS}
+
+    assert assets.kubernetes_version() in {version for _, version in rows}
+    assert {version for _, version in rows} <= tried
+    assert all(version.startswith(f"v{minor}.") for minor, version in rows)
 
 
 def test_the_provider_fits_on_a_screen() -> None:
@@ -55,16 +166,10 @@ def test_every_provider_that_comes_along_is_listed() -> None:
     assert rows == [*project["entry-points"]["ccm.providers"]]
 
 
-def test_every_file_that_the_author_is_sent_to_is_there() -> None:
-    page = readme.ROOT / "providers" / "README.md"
-    links = re.findall(r"\]\(([^)#]+)\)", readme.providers())
-
-    assert len(links) >= 5
-    assert [link for link in links if not (page.parent / link).is_file()] == []
-
-
 def test_the_author_is_told_of_the_image_of_this_version() -> None:
-    assert f"DAEMON=kube-ccm:{__version__} ." in readme.providers()
+    assert f"/kube-ccm:{__version__} ." in readme.providers()
+    assert f"-t registry.example.com/kube-ccm:{__version__} ." in readme.text()
+    assert f"kube_ccm-{__version__}-py3" in readme.text()
 
 
 def test_every_method_that_the_author_is_told_of_exists() -> None:
