@@ -219,7 +219,7 @@ class CloudConfig:
             self.more.update({**before, **self.more})
             mistake = misconfigured(error)
             raise Refused(str(mistake or normalized(error)), final=mistake is not None) from error
-        return "the provider was opened anew"
+        return "the provider was opened again"
 
 
 class Kubeconfig:

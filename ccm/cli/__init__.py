@@ -21,8 +21,8 @@ from ccm.cli import completion, doctor, new_provider, orphans, providers, sandbo
 _DESCRIPTION = """\
 Tools around the cloud-controller-manager: try it, look into it, develop a provider.
 
-The daemon itself is another command: cloud-controller-manager (or python -m ccm). Beside kubectl,
-all of this is `kubectl ccm` too.
+The daemon itself is another command: cloud-controller-manager (or python -m ccm). As a plugin of
+kubectl, all of it is `kubectl ccm` too.
 """
 
 _EPILOG = """\

@@ -25,7 +25,7 @@ SUMMARY = "show load balancers of this cluster that belong to no Service, or del
 
 _INTRODUCTION = """\
 Shows the load balancers that the cloud has for this cluster and that belong to no Service. The
-daemon never deletes them: it tells of them in an Event and in the metric ccm_service_orphans.
+daemon never deletes them: it reports them in an Event and in the metric ccm_service_orphans.
 
 Usage: kube-ccm orphans [--delete=NAME] [the daemon's own flags]
 

@@ -22,7 +22,7 @@ async def deletions_held(case: Case) -> Finding:
     except errors.NotFound:
         return ok("none is held back")
     except GarbledRecord as error:
-        return fail(f"{where}: {error}", "mend it, or delete it: it is made anew")
+        return fail(f"{where}: {error}", "correct it, or delete it: the daemon makes a new one")
     if record.allows_deletion:
         return warn(
             f"{where} allows deletions of any number, by its annotation "

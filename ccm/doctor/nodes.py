@@ -46,7 +46,7 @@ async def kubelets(case: Case) -> Finding:
             f"{which(len(bare), len(nodes), 'node', 'has', 'have')} never waited for a cloud: "
             f"{some(bare)}",
             "start their kubelets with --cloud-provider=external, delete the Nodes, and let the "
-            "kubelets register them anew",
+            "kubelets register them again",
         )
     return ok(f"{count(len(nodes), 'node')}, each has a provider ID or waits for one")
 
@@ -67,7 +67,7 @@ async def provider_ids(case: Case) -> Finding:
             f"{which(len(strangers), len(nodes), 'node', 'belongs', 'belong')} to another cloud: "
             f"{some(shown)}",
             "nothing, if that is meant: this daemon leaves them alone. Else delete the Node and "
-            "let its kubelet register it anew, without --provider-id: the field cannot be changed",
+            "let its kubelet register it again, without --provider-id: the field cannot be changed",
         )
     return ok(f"no node belongs to another cloud (ours: {', '.join(_schemes(case))}://)")
 
@@ -87,7 +87,7 @@ async def instances(case: Case) -> Finding:
     return fail(
         f"{which(len(lost), len(ours), 'node', 'has', 'have')} no instance: {some(lost)}",
         "a node without provider ID is found by its name: give the instance the node's name, or "
-        "the kubelet the instance's with --hostname-override, and register it anew",
+        "the kubelet the instance's with --hostname-override, and register it again",
         "a node with a provider ID whose instance is gone is deleted by the daemon once it is not "
         "ready; nothing has to be done",
         details=[
@@ -133,7 +133,7 @@ async def pod_cidrs(case: Case) -> Finding:
             f"{count(len(outside), 'Pod range')} {verb} outside --cluster-cidr={given}: "
             f"{some(outside)}",
             "give --cluster-cidr the value that kube-controller-manager has; a node's range cannot "
-            "be changed, only the Node deleted and registered anew",
+            "be changed, only the Node deleted and registered again",
         )
     if bare:
         return warn(

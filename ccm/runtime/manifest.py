@@ -39,8 +39,8 @@ class MassDeletionFlags:
     allow_mass_deletion: bool = _DELETIONS.flag(
         False,
         "Delete nodes, load balancers and routes also where so many would go at once that "
-        "something else is wrong rather: the cloud denies more than a third of the nodes, or more "
-        "than a third of the Services or nodes are missing though nobody saw them deleted.",
+        "something else is probably wrong: the cloud denies more than a third of the nodes, or "
+        "more than a third of the Services or nodes are missing though nobody saw them deleted.",
     )
 
 

@@ -1,6 +1,6 @@
 """The simulated cloud as its administrator sees it, over HTTP.
 
-Everything goes through the hand behind the scenes (`/admin`): never counted among the
+Everything goes through the administrator's paths (`/admin`): never counted among the
 cloud calls, never slow, never broken by a fault.
 """
 

@@ -81,7 +81,7 @@ class _Stage:
 
 
 class Sandbox:
-    """One performance.
+    """One run of a sandbox.
 
     Args:
         settings: what is wanted.

@@ -1,7 +1,7 @@
 """The HTTP API of the simulated cloud as one table: router and OpenAPI come from it.
 
 `/v1` is the cloud as a customer sees it: counted, slow, limited and faulty as
-configured. `/admin` is the hand behind the scenes: never counted, delayed or broken.
+configured. `/admin` is for the administrator of the simulation: never counted, delayed or broken.
 Both want `Authorization: Bearer <token>`; the description itself is free.
 
 Every error has one shape, `{"error": {"code", "message", "request_id"}}`. Instances

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from ccm import __version__, cli
 from ccm.app.options import FLAGS
+from ccm.cli.completion import words
 from ccm.cloud import interface
 from ccm.testing.contract import Harness
 from tests.envtest import assets
@@ -49,17 +49,15 @@ def test_the_makefile_offers_the_same_tasks() -> None:
 def test_every_flag_that_a_page_names_exists(page: str) -> None:
     named = set(re.findall(r"`--([a-z-]+)[=`]", readme.text(page)))
 
-    assert named - {*FLAGS, "help", *KUBERNETES} <= flags_of_commands(cli.build_parser())
+    assert named - KUBERNETES <= {"help", *FLAGS, *flags_of_commands()}
 
 
-def flags_of_commands(parser: argparse.ArgumentParser) -> set[str]:
-    """The flags of `kube-ccm` and of all commands below it."""
-    found = {name.removeprefix("--") for name in parser._option_string_actions}
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                found |= flags_of_commands(command)
-    return found
+def flags_of_commands() -> set[str]:
+    """The flags of `kube-ccm` and its commands, as Tab completes them."""
+    parser = cli.build_parser()
+    places = [words.place(parser, ["kube-ccm"])]
+    places += [words.place(parser, ["kube-ccm", command]) for command in places[0].words]
+    return {name.lstrip("-") for place in places for one in place.options for name in one.names}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -195,7 +195,7 @@ class ServingFlags:
     )
     client_ca_file: str = AUTHENTICATION.flag(
         "",
-        "PEM file of the authorities whose client certificates are believed. Empty means those "
+        "PEM file of the authorities whose client certificates are accepted. Empty means those "
         "of the cluster.",
     )
     requestheader_username_headers: tuple[str, ...] = AUTHENTICATION.flag(

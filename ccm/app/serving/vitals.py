@@ -70,7 +70,7 @@ class Vitals:
         """A controller runs inside the block; it is cancelled, or something is wrong."""
         self.controllers[name] = WELL
         yield
-        self.controllers[name] = wrong("it ended although nobody told it to")
+        self.controllers[name] = wrong("it ended unexpectedly")
 
     def left_out(self, name: str, why: str) -> None:
         """A controller does not run, and that is in order."""

@@ -34,9 +34,9 @@ flags, names of controllers and installed providers, files.
 
 _EPILOG = """\
 use it:
-  bash   source <(kube-ccm completion bash)     for ever: put it into ~/.bashrc
-  zsh    source <(kube-ccm completion zsh)      for ever: put it into ~/.zshrc, after compinit
-  fish   kube-ccm completion fish | source      for ever: kube-ccm completion fish > \\
+  bash   source <(kube-ccm completion bash)     to keep: put it into ~/.bashrc
+  zsh    source <(kube-ccm completion zsh)      to keep: put it into ~/.zshrc, after compinit
+  fish   kube-ccm completion fish | source      to keep: kube-ccm completion fish > \\
                                                   ~/.config/fish/completions/kube-ccm.fish
 
 `kubectl ccm` needs none of it: kubectl's own completion asks kubectl_complete-ccm.

@@ -55,7 +55,7 @@ class Standing(Enum):
 
     FOREIGN_ID = "another cloud's"
     OUTSIDE = "not selected as ours"
-    LEAVING = "ours, and somebody is taking it away"
+    LEAVING = "ours, and being deleted"
     NEW = "ours if anybody's: waits for its cloud, and has no provider ID"
     UNCLAIMED = "without a provider ID, and nothing says that it is ours"
     SETTLED = "ours"

@@ -45,7 +45,7 @@ ORPHANS = metrics.gauge(
 )
 REPAIRS = metrics.counter(
     "ccm_service_repairs",
-    "Finalizers and statuses put back after somebody else had changed them.",
+    "Finalizers and statuses put back after others had changed them.",
 )
 
 for _verdict in ("equal", "different", "missing", "unlisted"):

@@ -96,7 +96,7 @@ async def test_a_broken_configuration_changes_nothing(
 @pytest.mark.parametrize(
     ("fault", "said", "followed"),
     [
-        (None, "the provider was opened anew", {"new"}),
+        (None, "the provider was opened again", {"new"}),
         (ConfigError("no url"), "refused, final True", {"old", "new"}),
         ("no ID", "refused, final True: cloud provider 'new' cannot tell", {"old", "new"}),
         (errors.Unavailable("down"), "refused, final False", {"old", "new"}),

@@ -105,7 +105,7 @@ async def test_a_controller_that_ended_is_ill_and_one_that_was_cancelled_is_not(
     with world.vitals.running("service-lb-controller"):
         pass
 
-    assert await world.live() == {"service-lb-controller": "it ended although nobody told it to"}
+    assert await world.live() == {"service-lb-controller": "it ended unexpectedly"}
     world.vitals.stand_by()
     assert await world.live() == {}
 
