@@ -200,6 +200,7 @@ def test_the_image_of_a_new_provider_takes_its_wheel_and_fetches_nothing(
     # Beside the daemon alone, as the image has it, nothing is missing: pip has no index here.
     reader.run("pip", "install", "--force-reinstall", "--no-deps", wheel, cwd=reader.home)
     reader.run("pip", "check", cwd=reader.home)
+    assert "acme" in reader.run("kube-ccm", "providers", "acme", cwd=reader.home)
 
 
 def test_the_providers_are_typed_against_the_sdk(reader: Reader, package: Path) -> None:
