@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from ccm.sandbox import realserver
 from tests import forkserver, servers
 from tests.architecture.sources import project_files
 from tests.readme import readme
@@ -102,14 +103,13 @@ class Reader:
         assert process.returncode == 0, said
         return said
 
-    def follow(self, page: str) -> str:
-        """Do what a page says, in its order and with a cluster for it; what its commands said."""
+    def follow(self, page: str, kubeconfig: Path) -> str:
+        """Do what a page says, in its order, with an empty cluster; what its commands said."""
         script = self.home / "page.sh"
         script.write_text(readme.script(readme.text(page), MARK))
         cwd = self.home if page == "providers/README.md" else self.checkout
-        with api_server(self.home / "cluster") as kubeconfig:
-            shutil.copy(kubeconfig, self.home / "kubeconfig")
-            return self.run("bash", script, cwd=cwd, activated=page != "README.md")
+        shutil.copy(kubeconfig, self.home / "kubeconfig")
+        return self.run("bash", script, cwd=cwd, activated=page != "README.md")
 
 
 @contextlib.contextmanager
@@ -120,7 +120,6 @@ def api_server(folder: Path) -> Iterator[Path]:
         assert process.stdout is not None
         yield Path(json.loads(process.stdout.readline())["kubeconfig"])
         process.terminate()
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -132,17 +131,36 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
 
 
 @pytest.fixture(scope="module")
-def said(reader: Reader) -> Mapping[str, str]:
+def said(reader: Reader, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """Page -> what its commands said, one page after the other."""
-    return {page: reader.follow(page) for page in readme.PAGES}
+    found = {}
+    for page in readme.PAGES:
+        with api_server(tmp_path_factory.mktemp("cluster")) as kubeconfig:
+            found[page] = reader.follow(page, kubeconfig)
+    return found
 
 
 @pytest.mark.parametrize("page", readme.PAGES)
 def test_what_a_page_promises_is_what_its_commands_print(
     page: str, said: Mapping[str, str]
 ) -> None:
+    check(page, said[page])
+
+
+@pytest.mark.envtest
+@pytest.mark.soak
+async def test_the_page_for_operators_holds_on_a_real_api_server(
+    reader: Reader, said: Mapping[str, str], real_server: realserver.RealServer
+) -> None:
+    page = "manifests/README.md"
+
+    check(page, reader.follow(page, real_server.kubeconfig_path))
+
+
+def check(page: str, said: str) -> None:
+    """See that each step ran, and printed what the page promises."""
     ran = [step for step in readme.steps(readme.text(page)) if not (step.file or step.needs)]
-    outputs = said[page].split(f"{MARK}\n")
+    outputs = said.split(f"{MARK}\n")
 
     assert len(outputs) == len(ran) + 1
     for step, output in zip(ran, outputs, strict=False):
