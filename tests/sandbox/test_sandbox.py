@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import html
 import importlib.util
 import json
 import os
@@ -131,8 +132,12 @@ def tokens_in(home: Path) -> set[str]:
     return {found for file in files for found in re.findall(r'token"?: "?(\w+)', file.read_text())}
 
 
-def test_once_initialises_every_node_and_ends(home: Path, environment: Mapping[str, str]) -> None:
-    with started(home, environment, "--once", "--nodes", "20", "--services", "3") as sandbox:
+def test_once_initialises_every_node_and_ends(
+    home: Path, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    picture = tmp_path / "last.svg"
+    words = ["--once", "--nodes", "20", "--services", "3", "--picture", str(picture)]
+    with started(home, environment, *words) as sandbox:
         sandbox.read_to_the_end()
 
     assert sandbox.process.returncode == 0, sandbox.lines
@@ -143,6 +148,7 @@ def test_once_initialises_every_node_and_ends(home: Path, environment: Mapping[s
     # Two for each node, one or two about its route; finalizer and addresses of each Service.
     assert 66 <= writes <= 90
     assert routes + services < cloud_calls <= 80
+    assert "3\N{NO-BREAK SPACE}of" in html.unescape(picture.read_text())
     assert leftovers(home) == []
 
 

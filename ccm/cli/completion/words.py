@@ -26,7 +26,7 @@ _TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, orphans)}
 _PROVIDERS = "ccm.providers"
 """The registry's group of entry points, without the time it takes to load the registry."""
 
-_FILE_ENDS = ("config", "-file", "-config-to", "-dir", "folder")
+_FILE_ENDS = ("config", "-file", "-config-to", "-dir", "folder", "picture")
 
 
 class Value(Enum):

@@ -83,6 +83,10 @@ def test_another_provider_brings_its_own_names_and_configuration(
             ["--provider", "sim", "--provider-config", "/absent"],
             "--provider-config: /absent is not there or cannot be read",
         ),
+        (
+            ["--picture", "/absent/demo.svg"],
+            "--picture: /absent/demo.svg cannot be written; name a file in a folder that is there",
+        ),
         (["extra"], "unrecognized arguments: extra"),
     ],
 )
