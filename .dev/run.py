@@ -120,10 +120,11 @@ def soak(arguments: list[str]) -> None:
         raise Failed("failed: " + ", ".join(failed))
 
 
-def envtest_assets(_arguments: list[str]) -> None:
-    """Get the real kube-apiserver, etcd, kubectl and helm that tests use."""
+def envtest_assets(arguments: list[str]) -> None:
+    """Get the real kube-apiserver, etcd, kubectl and helm that tests use (or: versions)."""
     prepare()
-    step("kube-apiserver, etcd, kubectl and helm", [str(PYTHON), "-m", "tests.envtest.assets"])
+    command = [str(PYTHON), "-m", "tests.envtest.assets", *arguments]
+    step("kube-apiserver, etcd, kubectl and helm", command)
 
 
 def picture(_arguments: list[str]) -> None:

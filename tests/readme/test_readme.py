@@ -83,6 +83,15 @@ def test_what_a_block_needs_is_one_of_few_things(page: str) -> None:
     assert {step.needs for step in readme.steps(readme.text(page))} <= {"", *readme.MARKS}
 
 
+@pytest.mark.parametrize("page", readme.PAGES)
+def test_the_name_of_each_file_stands_in_the_text(page: str) -> None:
+    """A block's title is for programs: hosts of code do not show it."""
+    text = readme.text(page)
+    files = {step.file for step in readme.steps(text)} - {""}
+
+    assert {file for file in files if f"`{file}`" not in text} == set()
+
+
 def test_the_steps_of_a_page_are_files_commands_and_what_they_print() -> None:
     page = """
 ```toml title="a.toml"
