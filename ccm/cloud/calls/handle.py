@@ -215,9 +215,7 @@ class Handle:
             entry.answered(answer)
         return cast("T", answer)
 
-    async def _call(
-        self, operation: Operation, method: Callable[..., Any], entry: Entry
-    ) -> object:
+    async def _call(self, operation: Operation, method: Callable[..., Any], entry: Entry) -> object:
         provider, name = self._provider, self.name
         provider.calls.admit(operation, provider.cloud)
         opening = provider.opening

@@ -96,9 +96,7 @@ class History:
     def begin(self, operation: Operation) -> Entry:
         """A call begins, and ends with the block."""
         key = about(operation.arguments)
-        call = Call(
-            verb=operation.verb, began=clock.monotonic(), deadline_s=operation.deadline_s
-        )
+        call = Call(verb=operation.verb, began=clock.monotonic(), deadline_s=operation.deadline_s)
         self._keep(key, (*self.of(key), call))
         return Entry(self, key, call)
 
