@@ -202,8 +202,8 @@ def _turned_off(case: Case) -> Verdict | None:
 
 
 def _of_accounts(case: Case) -> Verdict | None:
-    for rule in (_hanging, _blocked, _failing, _not_yet):
-        for account in _accounts(case):
+    for account in _accounts(case):
+        for rule in (_hanging, _blocked, _failing, _not_yet):
             if (found := rule(case, account)) is not None:
                 return found
     return None

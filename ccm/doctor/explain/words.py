@@ -87,7 +87,8 @@ _API: Mapping[str, tuple[str, str]] = {
         "the daemon lacks a right at the API server",
         (
             "grant what the message names: apply manifests/rbac.yaml of this version; kube-ccm "
-            "doctor --as=system:serviceaccount:kube-system:cloud-controller-manager shows what is missing"
+            "doctor --as=system:serviceaccount:kube-system:cloud-controller-manager shows what is "
+            "missing"
         ),
     ),
     "Unauthorized": (
