@@ -66,6 +66,12 @@ EXIT_STUCK = 1
 
 LIMIT_S = 15.0
 
+OBJECTS = {
+    "node": "NAME: of a node",
+    "service": "NAMESPACE/NAME: of a Service",
+}
+"""Words that may follow, with what follows them."""
+
 _KINDS = {
     "node": "node",
     "nodes": "node",

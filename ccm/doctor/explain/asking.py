@@ -25,8 +25,8 @@ from ccm.kube.transport import Transport
 from ccm.runtime.account import PATH, Answer
 
 _RIGHT = (
-    f"let yourself `get` the path {PATH} (nonResourceURLs), by the ClusterRole "
-    "system:cloud-controller-manager:explainer"
+    f"let yourself `get` the path {PATH}: kubectl create clusterrole ccm-explain --verb=get "
+    f"--non-resource-url={PATH}, and a clusterrolebinding of it"
 )
 _FORWARD_RIGHT = (
     "let yourself `create` and `get` pods/portforward and `list` pods in the daemon's namespace, "

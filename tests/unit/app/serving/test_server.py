@@ -70,7 +70,7 @@ async def test_pages_below_debug_need_the_profiling_flag() -> None:
     }
     assert without == {
         *("/healthz", "/healthz/", "/livez", "/livez/", "/readyz", "/readyz/"),
-        *("/metrics", "/metrics/slis", "/configz"),
+        *("/metrics", "/metrics/slis", "/configz", "/explain"),
     }
 
 
