@@ -53,8 +53,8 @@ def said(answer: Answer) -> str:
                 absent={"cloud-node-controller": "not running: the provider offers no instances"},
             ),
             (
-                "n1 is not initialised: controller cloud-node-controller is not running: the provider "
-                "offers no instances"
+                "n1 is not initialised: controller cloud-node-controller is not running: the "
+                "provider offers no instances"
             ),
         ),
     ],
@@ -147,8 +147,8 @@ def test_all_that_the_daemon_said_is_shown() -> None:
 
     assert list(lines(case, judge(case))) == [
         (
-            "n1 is not initialised: the cloud cannot be reached, or is in trouble (503) 12 s ago; next "
-            "try in 48 s"
+            "n1 is not initialised: the cloud cannot be reached, or is in trouble (503) 12 s ago; "
+            "next try in 48 s"
         ),
         "  owner: this daemon (provider sim)",
         "  cloud-node-controller: not initialised",
@@ -158,7 +158,7 @@ def test_all_that_the_daemon_said_is_shown() -> None:
         "  last calls to the cloud:",
         "    12 s ago  instance_metadata x3  Unavailable, took 0.5 s: 503",
         (
-            "  next: look at the cloud's state, and whether its API can be reached from the daemon's "
-            "node; it is tried again by itself"
+            "  next: look at the cloud's state, and whether its API can be reached from the "
+            "daemon's node; it is tried again by itself"
         ),
     ]
