@@ -8,6 +8,7 @@ import json
 import pytest
 
 from ccm.cli import explain
+from ccm.sandbox import ports
 from tests.scenario.harness import Environment
 from tests.scenario.test_doctor_cluster import held
 
@@ -27,6 +28,29 @@ async def service(env: Environment, **spec: str) -> None:
     ports = [{"port": 80, "nodePort": 30080}]
     body = {"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer", "ports": ports, **spec}}
     await env.cluster.create(SERVICES, body)
+
+
+async def test_a_daemon_is_asked_as_a_sandbox_hints(env: Environment) -> None:
+    """It asks the built-in API server too who its caller is, and what that one may."""
+    port, kubeconfig = ports.pick_port(), str(env.server.kubeconfig_path)
+    flags = {
+        "secure-port": str(port),
+        "bind-address": ports.LOOPBACK,
+        "authentication-kubeconfig": kubeconfig,
+        "authorization-kubeconfig": kubeconfig,
+    }
+    await env.node("n1")
+    daemon = await env.start_leading(flags=flags)
+    await daemon.says("serving")
+    await env.cluster.initialised("n1")
+    await env.cluster.set_ready("n1", "True")
+    way = (f"--address={ports.LOOPBACK}:{port}", "--insecure")
+
+    code, said = await told(env, "node", "n1", *way)
+
+    assert code == 0
+    assert said.startswith("n1 is ready, and nothing is to be done: ready, initialised as sim://")
+    assert "instance_metadata  ok" in said or "list_instances" in said
 
 
 @pytest.mark.both_servers
