@@ -32,10 +32,11 @@ balancer; then what the daemon knows of it: state, plan, last calls to the cloud
 Usage: kube-ccm explain node NAME | service NAMESPACE/NAME [-o table|json]
 
 The daemon that holds the Lease is asked, through a port-forward to its Pod, with your own
-credentials from the kubeconfig: token, exec plugin or client certificate. That takes the right to
-`get` the path /explain of the daemon, and in its namespace to list Pods, to get the Lease, and to
-`create` and `get` pods/portforward. Nothing is asked of the cloud, and nothing is written. What no
-daemon tells is said from the cluster alone: that none leads, or that it is another's.
+credentials from the kubeconfig: token, exec plugin or client certificate. That takes the rights to
+get the object; to `get` the path /explain of the daemon; and in its namespace to list Pods, to get
+the Lease, and to `create` and `get` pods/portforward. Nothing is asked of the cloud, and nothing is
+written. What no daemon tells is said from the cluster alone: that none leads, or that the object is
+another's.
 
 A token is shown to the daemon. To hand no administrator's token around, use an account that may do
 no more than the above.

@@ -298,6 +298,29 @@ async def test_a_certificate_of_an_unknown_authority_ends_the_connection(
     assert (await around.ask("/healthz", around.callers["anonymous"]))[0] == 200
 
 
+async def grant_explaining(server: servers.ApiServer) -> None:
+    """Members of the group `scrapers` get what `kube-ccm explain` says that it needs."""
+    group = "/apis/rbac.authorization.k8s.io/v1"
+    subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "scrapers"}]
+    objects = [{"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["get"]}]
+    way = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["create", "get"]},
+    ]
+    async with servers.connect(server) as session:
+        for path, kind, rules in (
+            (group, "ClusterRole", objects),
+            (f"{group}/namespaces/kube-system", "Role", way),
+        ):
+            role = {"metadata": {"name": "explain"}, "rules": rules}
+            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "explain"}
+            binding = {**role, "roleRef": reference, "subjects": subjects}
+            for what, made in ((kind, role), (f"{kind}Binding", binding)):
+                async with session.post(f"{path}/{what.lower()}s", json=made) as response:
+                    assert response.status in (201, 409), await response.text()
+
+
 async def explained(around: Surroundings, *words: str, **user: str) -> tuple[int, list[str]]:
     """What `kube-ccm explain` says to a user, and its exit status."""
     kubeconfig = around.env.folder / "caller.kubeconfig"
@@ -325,7 +348,8 @@ async def test_explain_asks_through_a_port_forward_as_its_caller(
         shown = scraper.certificate
         certificate = {"client-certificate": str(shown.chain), "client-key": str(shown.key)}
 
-        for user in ({"token": env.server.token}, certificate):
+        await grant_explaining(env.server)
+        for user in ({"token": SCRAPER.token}, certificate):
             code, (first, *others) = await explained(around, "node", "n1", **user)
             assert code == 1
             assert first.startswith(

@@ -21,6 +21,12 @@ KINDS = (history.NODE, history.SERVICE)
 _HELD_OF = {history.NODE: ("Node", "Route", "Member"), history.SERVICE: ("Service",)}
 """Kind of object -> kinds of deletions that have to do with it, as the record names them."""
 
+_GENERAL = {
+    history.NODE: ("list_instances", "list_routes"),
+    history.SERVICE: ("list_load_balancers",),
+}
+"""Kind of object -> calls about no single object that matter to it."""
+
 _USAGE = "say which object: /explain?kind=node&name=NAME or ?kind=service&name=NAMESPACE/NAME\n"
 
 
@@ -61,7 +67,7 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
         },
         held=[each for of in _HELD_OF[kind] for each in _held(vitals, of) if each.key == name],
         calls=_calls(kind, name, vitals),
-        general=said(handle.history.of(history.NOBODY)) if handle else [],
+        general=_general(kind, vitals),
     )
 
 
@@ -84,6 +90,13 @@ def _calls(kind: str, name: str, vitals: Vitals) -> list[CallSaid]:
     if node is not None and node.provider_id:
         found += calls.of((history.PROVIDER_ID, node.provider_id))
     return said(sorted(found, key=lambda call: call.began))
+
+
+def _general(kind: str, vitals: Vitals) -> list[CallSaid]:
+    if vitals.handle is None:
+        return []
+    calls = vitals.handle.history.of(history.NOBODY)
+    return said(call for call in calls if call.verb in _GENERAL[kind])
 
 
 def _unfollowed(vitals: Vitals) -> list[str]:

@@ -44,16 +44,16 @@ NOBODY: Key = ("", "")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Call:
-    """One call, or several in a row that ended alike.
+    """One call, or several in a row that ended alike; times and text are of the last.
 
     Attributes:
         verb: the method.
-        began: monotonic time, of the last one.
+        began: monotonic time.
         deadline_s: how long it may take once it runs.
         state: `WAITING`, `RUNNING`, `OK`, `CANCELED`, or the class of the error.
         text: of the error, without secrets.
         answer: what was answered, where that is one word.
-        took_s: how long the last one took.
+        took_s: how long it took.
         times: how many they are.
     """
 
@@ -67,13 +67,9 @@ class Call:
     times: int = 1
 
     def is_like(self, other: Call) -> bool:
-        """Whether both ended alike."""
-        return (self.verb, self.state, self.text, self.answer) == (
-            other.verb,
-            other.state,
-            other.text,
-            other.answer,
-        )
+        """Whether both ended alike; texts may carry a number of each attempt."""
+        mine = (self.verb, self.state, self.answer)
+        return mine == (other.verb, other.state, other.answer)
 
 
 class History:
@@ -106,8 +102,9 @@ class History:
         before = known[known.index(call) - 1] if call in known[1:] else None
         if before is not None and before.is_like(call):
             call.times += before.times
+            self._text -= len(before.text)
             self._keep(key, tuple(each for each in known if each is not before))
-        elif call in known:
+        if call in known:
             self._text += len(call.text)
         while self._text > self._most_text and self._calls.drop_oldest():
             pass
@@ -167,9 +164,11 @@ class Entry:
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says, without secrets, and not too long."""
+    """What an error says, on one line, without secrets, and not too long."""
     said = str(error) if isinstance(error, CloudError) else f"{type(error).__name__}: {error}"
-    said = redact.words(said)
+    said = " ".join(redact.words(said).split())
+    if not said.isprintable():
+        said = "".join(each if each.isprintable() else "?" for each in said)
     return said if len(said) <= LONGEST else f"{said[: LONGEST - 3]}..."
 
 

@@ -83,7 +83,7 @@ def _account(account: Account) -> Iterator[str]:
         failed = f"{last.kind}: {last.text}" if last.kind else ""
         lasts = f", failing for {words.span(last.since_s)}" if failed and last.since_s >= 1 else ""
         outcome = failed or ("not done yet" if last.not_yet else "done, without an error")
-        yield f"{_INDENT * 2}last look: {words.span(last.ago_s)} ago, {outcome}{lasts}"
+        yield f"{_INDENT * 2}last look: {words.ago(last.ago_s)}, {outcome}{lasts}"
     if account.in_work:
         yield f"{_INDENT * 2}in work now"
     elif account.next_s is not None:
@@ -97,4 +97,4 @@ def _call(call: CallSaid) -> str:
     answer = f" ({call.answer})" if call.answer else ""
     text = f": {call.text}" if call.text else ""
     state = "ok" if call.state == OK else call.state
-    return f"{words.span(call.ago_s)} ago  {call.verb}{times}  {state}{answer}{took}{text}"
+    return f"{words.ago(call.ago_s)}  {call.verb}{times}  {state}{answer}{took}{text}"

@@ -214,8 +214,8 @@ def _well(case: Case) -> Verdict:
     busy = next((each for each in accounts if each.plan and not _is_routine(each)), None)
     if busy is not None:
         return Verdict(said=f"{state(case)}: the daemon is about to {busy.plan}{_then(busy)}")
-    known = ", ".join(dict.fromkeys(account.state for account in accounts if account.state))
-    return Verdict(said=f"{state(case)}, and nothing is to be done: {known}", is_well=True)
+    known = ", ".join(dict.fromkeys(account.state for account in accounts))
+    return Verdict(said=f"{state(case)}, and nothing is to be done ({known})", is_well=True)
 
 
 # --- about one account --------------------------------------------------------------------------
@@ -263,7 +263,7 @@ def _failing(case: Case, account: Account) -> Verdict | None:
         named = case.found.provider_id or f"an instance named {case.name}"
         told = f"the cloud does not know {named}"
     again = f", {times} times in a row" if times > 1 else ""
-    said = f"{state(case)}: {told} ({text}) {words.span(ago_s)} ago{again}{_then(account)}"
+    said = f"{state(case)}: {told} ({text}) {words.ago(ago_s)}{again}{_then(account)}"
     return Verdict(said=said, advice=(words.advice(kind),))
 
 

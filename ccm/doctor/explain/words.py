@@ -136,9 +136,14 @@ def advice(kind: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """A stretch of time: `12 s`, `3 min`, `2 h`."""
+    """A stretch of time: `250 ms`, `12 s`, `3 min`, `2 h`."""
     if seconds < 0.95:
-        return f"{seconds:.1f} s"
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 119.5:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def ago(seconds: float) -> str:
+    """When something was: `12 s ago`."""
+    return f"{span(seconds)} ago" if seconds >= 1 else "just now"

@@ -86,6 +86,15 @@ async def test_calls_that_end_alike_are_one() -> None:
     ]
 
 
+async def test_an_error_is_one_line_whatever_the_cloud_says() -> None:
+    kept = History()
+    note(kept, error=Unavailable("<html>\n\tBad\x1b[31m Gateway\n</html>"))
+    note(kept, error=Unavailable("again"))
+
+    assert [(call.text, call.times) for call in kept.of(("node", "n1"))] == [("again", 2)]
+    assert history.text_of(Unavailable("<html>\n\tBad\x1b[31m")) == "<html> Bad?[31m"
+
+
 async def test_few_are_kept_of_each_object_and_of_few_objects() -> None:
     kept = History(most_keys=3)
     for number in range(20):
@@ -111,7 +120,9 @@ async def test_texts_have_a_limit_each_and_together() -> None:
     assert lengths == [0] * 7 + [history.LONGEST] * 3
     # What makes room is counted no more, else nothing would be kept in the end.
     for number in range(50):
-        note(kept, "n9", error=Unavailable(f"{number} {'y' * 1000}"))
+        error = Unavailable(f"{number} {'y' * 1000}")
+        note(kept, "n9", verb=f"verb-{number % 2}", error=error)
+        note(kept, "n9", verb=f"verb-{number % 2}", error=error)
     assert len(kept.of(("node", "n9"))) in (2, 3)
 
 

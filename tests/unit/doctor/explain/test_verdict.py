@@ -156,7 +156,7 @@ def test_all_that_the_daemon_said_is_shown() -> None:
         "    last look: 12 s ago, Unavailable: 503, failing for 60 s",
         "    next look: in 48 s",
         "  last calls to the cloud:",
-        "    12 s ago  instance_metadata x3  Unavailable, took 0.5 s: 503",
+        "    12 s ago  instance_metadata x3  Unavailable, took 500 ms: 503",
         (
             "  next: look at the cloud's state, and whether its API can be reached from the "
             "daemon's node; it is tried again by itself"
