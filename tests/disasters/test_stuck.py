@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ccm.base.fence import Fence
 from ccm.cloud import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -217,6 +218,19 @@ async def test_an_annotation_is_refused(stuck: Stuck) -> None:
         assert stuck.says("service", WEB) == (
             "default/web has no load balancer: the cloud refuses what it asks for (annotation "
             "fake/size: 'huge' is no size) 60 s ago; next try in 9 min"
+        )
+
+
+async def test_the_lease_may_have_run_out(stuck: Stuck) -> None:
+    stuck.services.service()
+    Fence().govern()
+    async with stuck.leading():
+        await stuck.pass_time(3)
+
+        said = stuck.says("service", WEB)
+        assert said.startswith(
+            "default/web has no load balancer: nothing was begun, because the daemon's lease may "
+            "have run out 3 s ago; next try in "
         )
 
 

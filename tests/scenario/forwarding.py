@@ -30,14 +30,22 @@ class Kubelet:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.tokens: list[str] = []
 
     async def forward(self, request: web.Request) -> web.WebSocketResponse:
-        """One forwarded port."""
+        """One forwarded port, as an API server asks for it."""
+        return await self._forward(request, int(request.query["port"]))
+
+    async def of_api_server(self, request: web.Request) -> web.WebSocketResponse:
+        """The same as a client asks the API server, without one in between."""
+        self.tokens.append(request.headers["Authorization"])
+        return await self._forward(request, int(request.query["ports"]))
+
+    async def _forward(self, request: web.Request, port: int) -> web.WebSocketResponse:
         self.asked.append(request.path_qs)
         wire = web.WebSocketResponse(protocols=[PROTOCOL])
         await wire.prepare(request)
         assert wire.ws_protocol == PROTOCOL
-        port = int(request.query["port"])
         for channel in (0, 1):
             await wire.send_bytes(bytes([channel]) + struct.pack("<H", port))
         try:

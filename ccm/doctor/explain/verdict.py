@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ccm.base.fence import Lapsed
 from ccm.cloud.calls.history import CANCELED, OK, RUNNING, WAITING
 from ccm.doctor.explain import words
 from ccm.model import Node, Service, names
@@ -23,6 +24,9 @@ _BALANCES, _ROUTES = "service-lb-controller", "node-route-controller"
 
 SLOW_S = 3.0
 """A call that lasts longer, or waits longer for its turn, is what a person waits for."""
+
+_FENCED = Lapsed.__name__
+"""How the text begins of a call that was not made for want of a lease."""
 
 _HELD = {
     "services_missing": "many Services are gone though nobody saw them deleted, so their load "
@@ -258,12 +262,18 @@ def _failing(case: Case, account: Account) -> Verdict | None:
     kind, text, ago_s, times = _error(case, account)
     if not kind:
         return None
-    told = words.cause(kind)
+    told = f"{words.cause(kind)} ({text})"
+    if text.startswith(_FENCED):
+        return Verdict(
+            said=f"{state(case)}: nothing was begun, because the daemon's lease may have run out "
+            f"{words.ago(ago_s)}{_then(account)}",
+            advice=("look at the API server, and at the daemon's way to it",),
+        )
     if kind == "NotFound" and isinstance(case.found, Node) and account.controller != _ROUTES:
         named = case.found.provider_id or f"an instance named {case.name}"
-        told = f"the cloud does not know {named}"
+        told = f"the cloud does not know {named} ({text})"
     again = f", {times} times in a row" if times > 1 else ""
-    said = f"{state(case)}: {told} ({text}) {words.ago(ago_s)}{again}{_then(account)}"
+    said = f"{state(case)}: {told} {words.ago(ago_s)}{again}{_then(account)}"
     return Verdict(said=said, advice=(words.advice(kind),))
 
 
