@@ -48,7 +48,7 @@ async def echo() -> AsyncIterator[int]:
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, LOOPBACK, 0)
+    server = await asyncio.start_server(serve, LOOPBACK, 0, limit=1 << 20)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
