@@ -32,7 +32,7 @@ class Facts:
         plan: what the controller would do about it now; empty: nothing.
         foreign: why it is not this daemon's; empty: it is.
         blocked: what keeps the plan from being carried out, apart from errors; empty: nothing.
-        advice: what a person can do about that.
+        advice: what a person can do about that, or about the state.
         key: of the queue, if it is not the object's own.
         next_s: seconds until the controller looks again of its own accord.
     """

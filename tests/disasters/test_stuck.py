@@ -15,6 +15,7 @@ from ccm.cloud import (
     Unauthenticated,
     Unavailable,
 )
+from ccm.doctor.explain import verdict
 from ccm.testing.builders import node, uninitialized_taint
 from tests.disasters.stuck_world import Stuck
 
@@ -107,6 +108,20 @@ async def test_the_kubelet_never_waited_for_a_cloud(stuck: Stuck) -> None:
         await stuck.pass_time(10)
 
         assert "its kubelet does not leave it to a cloud" in stuck.says("node", "n1")
+
+
+async def test_a_node_that_is_not_ready_though_its_instance_is_there(stuck: Stuck) -> None:
+    stuck.nodes.put(
+        node("n1", provider_id="fake://n1", ready="Unknown", pod_cidrs=["10.120.1.0/24"])
+    )
+    stuck.instances.there.add("n1")
+    async with stuck.leading("--controllers=*,-route"):
+        await stuck.pass_time(60)
+
+        assert stuck.says("node", "n1").startswith(
+            "n1 is not ready, and nothing is to be done (not ready, its instance is there, "
+        )
+        assert verdict.judge(stuck.case("node", "n1")).advice == ("look at its kubelet",)
 
 
 async def test_a_cloud_that_denies_all_deletes_nothing(stuck: Stuck) -> None:

@@ -18,7 +18,7 @@ from ccm.serving.http import JSON, Handler, Request, Response, text
 
 KINDS = (history.NODE, history.SERVICE)
 
-_HELD_OF = {history.NODE: ("Node", "Route", "Member"), history.SERVICE: ("Service",)}
+_HELD_OF = {history.NODE: ("Node", "Route"), history.SERVICE: ("Service",)}
 """Kind of object -> kinds of deletions that have to do with it, as the record names them."""
 
 _GENERAL = {

@@ -59,8 +59,12 @@ def explain(
             advice=_ADVICE.get(verdict.reason, "").replace("NAME", name),
         )
     if verdict.action is Action.KEEP:
-        off = "switched off" if has_shutdown_taint(node) else "there"
-        return Facts(state=f"not ready, its instance is {off}", plan="ask again in each pass")
+        is_off = has_shutdown_taint(node)
+        return Facts(
+            state=f"not ready, its instance is {'switched off' if is_off else 'there'}",
+            plan="ask again in each pass",
+            advice="switch its instance on" if is_off else "look at its kubelet",
+        )
     return Facts(
         state="not ready, and its cloud denies it",
         plan=f"delete it, once the cloud has said again that it is gone: {verdict.reason.value}",

@@ -13,7 +13,7 @@ from ccm.runtime.account import Account, Answer, CallSaid
 _INDENT = "  "
 
 
-class Document(Wire, frozen=True, kw_only=True):
+class Document(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """For programs.
 
     Attributes:

@@ -219,7 +219,11 @@ def _well(case: Case) -> Verdict:
     if busy is not None:
         return Verdict(said=f"{state(case)}: the daemon is about to {busy.plan}{_then(busy)}")
     known = ", ".join(dict.fromkeys(account.state for account in accounts))
-    return Verdict(said=f"{state(case)}, and nothing is to be done ({known})", is_well=True)
+    return Verdict(
+        said=f"{state(case)}, and nothing is to be done ({known})",
+        advice=tuple(account.advice for account in accounts if account.advice),
+        is_well=True,
+    )
 
 
 # --- about one account --------------------------------------------------------------------------
