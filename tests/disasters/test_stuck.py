@@ -289,6 +289,23 @@ async def test_many_services_are_missing(stuck: Stuck) -> None:
         )
 
 
+async def test_many_nodes_are_missing_and_their_routes_stay(stuck: Stuck) -> None:
+    names = [f"n{number}" for number in range(9)]
+    for number, name in enumerate(names):
+        cidrs = [f"10.120.{number}.0/24"]
+        stuck.nodes.put(node(name, provider_id=f"fake://{name}", ready="True", pod_cidrs=cidrs))
+    async with stuck.leading("--controllers=route"):
+        await stuck.pass_time(30)
+        for name in names:
+            stuck.nodes.lose(name)
+        await stuck.pass_time(60)
+
+        assert stuck.says("node", "n3").startswith(
+            "node n3 does not exist: many nodes are gone, or have no Pod range any more, though "
+            "nobody saw them deleted, so their routes stay"
+        )
+
+
 async def test_a_controller_is_turned_off(stuck: Stuck) -> None:
     stuck.nodes.put(node("n1", taints=WAITS))
     async with stuck.leading("--controllers=*,-cloud-node"):

@@ -95,9 +95,11 @@ async def test_the_class_tells_whose_a_service_is_without_a_daemon(env: Environm
     await service(env, loadBalancerClass="metallb.io/metallb")
 
     _, said = await told(env, "service", "default/web", "-o", "json")
-    assert json.loads(said)["cause"] == (
+    found = json.loads(said)
+    assert found["cause"] == (
         "default/web is not this daemon's: it asks for a load balancer of class metallb.io/metallb"
     )
+    assert (found["exists"], found["isWell"], found["daemon"]) == (True, False, None)
 
     _, said = await told(env, "service", "web", "--load-balancer-classes=metallb.io/metallb")
     assert said.startswith("default/web has no load balancer: no daemon leads")
