@@ -142,10 +142,15 @@ def _not_leading(case: Case) -> Verdict | None:
     answer = case.answer
     assert answer is not None
     if answer.opening:
-        kind = "Unauthenticated" if "nauthenticated" in answer.opening else ""
-        advice = words.advice(kind) if kind else "correct what the message names; kube-ccm doctor "
-        advice += "" if kind else "looks at the provider and its configuration"
-        return Verdict(said=f"{state(case)}: {answer.opening}", advice=(advice,))
+        return Verdict(
+            said=f"{state(case)}: {answer.opening}",
+            advice=(
+                (
+                    "correct what the message names: the file of --cloud-config is read again by "
+                    "itself; kube-ccm doctor looks at the provider and its configuration"
+                ),
+            ),
+        )
     if not answer.leads:
         return Verdict(
             said=f"{state(case)}: the daemon that was asked stands by, and knows nothing of it",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,7 +42,7 @@ class World:
         case: Any = SimpleNamespace(
             options=options.parse([]),
             holder=None,
-            cluster=SimpleNamespace(source=str(Path("/home/me/.kube/config"))),
+            cluster=SimpleNamespace(source="/somewhere/config"),
         )
         return await asking.ask(case, "node", "n1", Door(address=address))
 
