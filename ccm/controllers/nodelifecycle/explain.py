@@ -47,7 +47,7 @@ def explain(
     if why := foreign(node, rules.ownership):
         return Facts(state="another's", foreign=why)
     if not plan.is_suspect(node, rules.ownership):
-        return Facts(state="watched once it is not ready")
+        return Facts(state="ready")
     verdict = judged(node)
     if verdict is None:
         return Facts(state="not ready", plan="ask the cloud whether its instance exists")

@@ -22,6 +22,9 @@ NODE, SERVICE = "node", "service"
 _INITIALISES, _WATCHES = "cloud-node-controller", "cloud-node-lifecycle-controller"
 _BALANCES, _ROUTES = "service-lb-controller", "node-route-controller"
 
+_READY, _NO_ROUTE = "ready", "no route"
+"""States that controllers tell of, which the first line tells in its own way."""
+
 SLOW_S = 3.0
 """A call that lasts longer, or waits longer for its turn, is what a person waits for."""
 
@@ -223,7 +226,7 @@ def _well(case: Case) -> Verdict:
     busy = next((each for each in accounts if each.plan and not _is_routine(each)), None)
     if busy is not None:
         return Verdict(said=f"{state(case)}: the daemon is about to {busy.plan}{_then(busy)}")
-    known = ", ".join(dict.fromkeys(account.state for account in accounts))
+    known = ", ".join(dict.fromkeys(each.state for each in accounts if each.state != _READY))
     return Verdict(
         said=f"{state(case)}, and nothing is to be done ({known})",
         advice=tuple(account.advice for account in accounts if account.advice),
@@ -241,13 +244,13 @@ def _hanging(case: Case, account: Account) -> Verdict | None:
             said = f"the cloud has not answered {call.verb} for {words.span(call.ago_s)}"
             limit = f"given up after {words.span(call.deadline_s)}"
             return Verdict(
-                said=f"{state(case)}: {said}; {limit}",
+                said=f"{_how(case, account)}: {said}; {limit}",
                 advice=("look at the cloud's state; when the call is given up, it is tried again",),
             )
         if call.state == WAITING and call.ago_s >= SLOW_S:
             said = f"{call.verb} has waited {words.span(call.ago_s)} for its turn"
             return Verdict(
-                said=f"{state(case)}: {said}: the limit of calls to the cloud is used up",
+                said=f"{_how(case, account)}: {said}: the limit of calls to the cloud is used up",
                 advice=(
                     (
                         "nothing, its turn comes; where that lasts, look which calls are so many "
@@ -263,7 +266,7 @@ def _blocked(case: Case, account: Account) -> Verdict | None:
     if not account.blocked:
         return None
     advice = (account.advice,) if account.advice else ()
-    return Verdict(said=f"{state(case)}: {account.blocked}", advice=advice)
+    return Verdict(said=f"{_how(case, account)}: {account.blocked}", advice=advice)
 
 
 def _failing(case: Case, account: Account) -> Verdict | None:
@@ -274,7 +277,7 @@ def _failing(case: Case, account: Account) -> Verdict | None:
     told = f"{words.cause(kind)} ({text})"
     if text.startswith(_FENCED):
         return Verdict(
-            said=f"{state(case)}: nothing was begun, because the daemon's lease may have run out "
+            said=f"{_how(case, account)}: nothing was begun, because the daemon's lease may have run out "
             f"{words.ago(ago_s)}{_then(account)}",
             advice=("look at the API server, and at the daemon's way to it",),
         )
@@ -282,7 +285,7 @@ def _failing(case: Case, account: Account) -> Verdict | None:
         named = case.found.provider_id or f"an instance named {case.name}"
         told = f"the cloud does not know {named} ({text})"
     again = f", {times} times in a row" if times > 1 else ""
-    said = f"{state(case)}: {told} {words.ago(ago_s)}{again}{_then(account)}"
+    said = f"{_how(case, account)}: {told} {words.ago(ago_s)}{again}{_then(account)}"
     return Verdict(said=said, advice=(words.advice(kind),))
 
 
@@ -290,9 +293,16 @@ def _not_yet(case: Case, account: Account) -> Verdict | None:
     if account.last is None or not account.last.not_yet:
         return None
     return Verdict(
-        said=f"{state(case)}: the cloud has nothing to say about its instance yet{_then(account)}",
+        said=f"{_how(case, account)}: the cloud has nothing to say about its instance yet{_then(account)}",
         advice=("nothing, if the instance is new: it is asked again by itself",),
     )
+
+
+def _how(case: Case, account: Account) -> str:
+    """How the object is, as far as it is this controller's work."""
+    if account.controller == _ROUTES and (account.plan or account.state == _NO_ROUTE):
+        return f"{case.name} has no route to its Pods"
+    return state(case)
 
 
 def _error(case: Case, account: Account) -> tuple[str, str, float, int]:
