@@ -154,8 +154,8 @@ async def test_a_node_without_pod_range_gets_no_route(stuck: Stuck) -> None:
         await stuck.pass_time(10)
 
         assert stuck.says("node", "n1") == (
-            "n1 has no route to its Pods: it has no Pod range (spec.podCIDRs is empty), and so gets "
-            "no route"
+            "n1 has no route to its Pods: it has no Pod range (spec.podCIDRs is empty), and so "
+            "gets no route"
         )
 
 
@@ -176,8 +176,8 @@ async def test_a_route_is_refused(stuck: Stuck) -> None:
         await stuck.pass_time(12)
 
         assert stuck.says("node", "n1") == (
-            "n1 has no route to its Pods: a quota or limit of the cloud is reached (403 50 routes are "
-            "the limit) 12 s ago; next try in 18 s"
+            "n1 has no route to its Pods: a quota or limit of the cloud is reached (403 50 routes "
+            "are the limit) 12 s ago; next try in 18 s"
         )
 
 
