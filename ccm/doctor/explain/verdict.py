@@ -277,8 +277,8 @@ def _failing(case: Case, account: Account) -> Verdict | None:
     told = f"{words.cause(kind)} ({text})"
     if text.startswith(_FENCED):
         return Verdict(
-            said=f"{_how(case, account)}: nothing was begun, because the daemon's lease may have run "
-            f"out {words.ago(ago_s)}{_then(account)}",
+            said=f"{_how(case, account)}: nothing was begun, because the daemon's lease may have "
+            f"run out {words.ago(ago_s)}{_then(account)}",
             advice=("look at the API server, and at the daemon's way to it",),
         )
     if kind == "NotFound" and isinstance(case.found, Node) and account.controller != _ROUTES:
