@@ -140,7 +140,7 @@ class Controllers:
             gates=gates.build(self._options.feature_gates),
             deletions=self._deletions(),
         )
-        self._vitals.informers = informers
+        self._vitals.informers, self._vitals.deletions = informers, context.deletions
         try:
             async with Group() as group:
                 group.start(informers.run(), name="informers")
@@ -175,7 +175,7 @@ class Controllers:
             log.logger("daemon").info("controllers started", controllers=started)
 
     async def _run(self, manifest: Manifest[Any], controller: Controller) -> None:
-        with metrics.running(manifest.metric), self._vitals.running(manifest.name):
+        with metrics.running(manifest.metric), self._vitals.running(manifest.name, controller):
             await controller.run()
 
     def _deletions(self) -> DeletionRecord:

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 if TYPE_CHECKING:
@@ -61,11 +61,16 @@ def run(
     return then(wanted)
 
 
+def _no_flags(words: Sequence[str]) -> Iterator[str]:
+    return (f"{word!r} is no flag" for word in words)
+
+
 def read(
     words: Sequence[str],
     own: Mapping[str, Flag],
     *,
     complete: Callable[[Options], Options] = lambda options: options,
+    arguments: Callable[[Sequence[str]], Iterable[str]] = _no_flags,
 ) -> tuple[Options, Mapping[str, Any]]:
     """Turn words into the daemon's settings and the values of the command's own flags.
 
@@ -74,6 +79,7 @@ def read(
         own: its own flags.
         complete: puts in what the daemon would need and this command does not, before the
             settings are checked; they are given as they were.
+        arguments: what is wrong with the words that are no flags, a sentence for each fault.
 
     Raises:
         UsageError: the words cannot be used; every fault is named.
@@ -83,7 +89,7 @@ def read(
     parsed = argv.parse({**FLAGS, **own}, words)
     given = {name: value for name, value in parsed.values.items() if name not in own}
     chosen = {name: parsed.values.get(name, flag.default) for name, flag in own.items()}
-    faults = [f"{word!r} is no flag" for word in parsed.arguments]
+    faults = list(arguments(parsed.arguments))
     faults += [
         flag.fault(chosen[name], right)
         for name, flag in own.items()

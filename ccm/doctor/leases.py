@@ -28,11 +28,20 @@ WORD = "cloud-controller-manager"
 _FLAG = "--cloud-provider"
 _EXTERNAL = "external"
 
+DEFAULT_PORT = 10258
+"""Of the HTTPS server (`--secure-port`)."""
+
+
+class _Port(Wire, frozen=True, kw_only=True):
+    name: str = ""
+    container_port: int = 0
+
 
 class _Container(Wire, frozen=True, kw_only=True):
     image: str = ""
     command: list[str] | None = None
     args: list[str] | None = None
+    ports: list[_Port] | None = None
 
     @property
     def words(self) -> list[str]:
@@ -68,12 +77,14 @@ class Manager:
         host: the name that its process takes for its machine's.
         image: of the container.
         provider: its `--cloud-provider`; empty if it does not say.
+        port: of its HTTPS server.
     """
 
     pod: str
     host: str
     image: str
     provider: str
+    port: int = DEFAULT_PORT
 
     def __str__(self) -> str:
         said = f", {_FLAG}={self.provider}" if self.provider else ""
@@ -124,7 +135,7 @@ async def managers(case: Case) -> Finding:
         if WORD in other.name and other.name != options.leader_elect_resource_name
         if other.spec.holder_identity and _is_fresh(case, other)
     ]
-    pods = await _managers(case, namespace)
+    pods = await managers_of(case, namespace)
     others += [
         str(manager)
         for manager in pods or ()
@@ -155,9 +166,9 @@ async def _absent(case: Case, namespace: str, name: str) -> Finding:
 
 
 async def _judge_holder(case: Case, held: str, holder: str) -> Finding:
-    pods = await _managers(case, case.options.leader_elect_resource_namespace)
+    pods = await managers_of(case, case.options.leader_elect_resource_namespace)
     host = holder.rpartition("_")[0] or holder
-    found = next((manager for manager in pods or () if manager.host == host), None)
+    found = pod_of(holder, pods or ())
     if found is None and host == socket.gethostname():
         return ok(f"{held}, a process of this machine")
     if found is None:
@@ -174,6 +185,12 @@ async def _judge_holder(case: Case, held: str, holder: str) -> Finding:
             "give one of the two a Lease of its own with --leader-elect-resource-name, or stop one",
         )
     return ok(f"{held}: {found}")
+
+
+def pod_of(holder: str, pods: Sequence[Manager]) -> Manager | None:
+    """The one of these whose process holds a Lease under that identity."""
+    host = holder.rpartition("_")[0] or holder
+    return next((manager for manager in pods if manager.host == host), None)
 
 
 def _silence_s(case: Case, found: Lease) -> float | None:
@@ -198,7 +215,7 @@ async def _leases(case: Case, namespace: str) -> Sequence[Lease]:
         return ()
 
 
-async def _managers(case: Case, namespace: str) -> Sequence[Manager] | None:
+async def managers_of(case: Case, namespace: str) -> Sequence[Manager] | None:
     """The managers that run as Pods of a namespace; None: we may not know."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     try:
@@ -214,18 +231,31 @@ def _in_pods(pods: Sequence[_Pod]) -> Iterator[Manager]:
             continue
         host = pod.spec.node_name if pod.spec.host_network else pod.metadata.name
         for container in pod.spec.containers or ():
-            provider = _provider(container.words)
+            provider = _value(_FLAG, container.words)
             known = any(WORD in word for word in (container.image, *container.words[:1]))
             if known or provider not in ("", _EXTERNAL):
                 yield Manager(
-                    pod=pod.metadata.name, host=host, image=container.image, provider=provider
+                    pod=pod.metadata.name,
+                    host=host,
+                    image=container.image,
+                    provider=provider,
+                    port=_port(container),
                 )
 
 
-def _provider(words: Sequence[str]) -> str:
+def _port(container: _Container) -> int:
+    """Of the HTTPS server: as its flag says, or the port of that name."""
+    given = _value("--secure-port", container.words)
+    if given.isdigit():
+        return int(given)
+    named = (port.container_port for port in container.ports or () if port.name == "https")
+    return next(named, DEFAULT_PORT)
+
+
+def _value(flag: str, words: Sequence[str]) -> str:
     for word, following in zip(words, (*words[1:], ""), strict=True):
-        if word.startswith(f"{_FLAG}="):
-            return word.removeprefix(f"{_FLAG}=")
-        if word == _FLAG:
+        if word.startswith(f"{flag}="):
+            return word.removeprefix(f"{flag}=")
+        if word == flag:
             return following
     return ""

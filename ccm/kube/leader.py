@@ -134,6 +134,17 @@ class LeaderElector:
         """Who held the Lease when it was last seen; empty for nobody."""
         return self._lock.holder
 
+    @property
+    def trouble(self) -> str:
+        """What keeps us from renewing a lease of ours; empty: nothing."""
+        if not (self.is_leader and self._unreachable):
+            return ""
+        silent_s = clock.monotonic() - self._lock.observed_at
+        return (
+            f"lease {self._config.name} could not be renewed for {silent_s:.0f} s; after "
+            f"{self._config.renew_deadline_s:g} s another daemon may lead"
+        )
+
     def check(self, now_s: float | None = None) -> str | None:
         """What is wrong, for a health check; None while all is well.
 

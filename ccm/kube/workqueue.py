@@ -101,6 +101,15 @@ class WorkQueue(Generic[K]):
         """Whether a worker has the key in hand."""
         return key in self._processing
 
+    def is_queued(self, key: K) -> bool:
+        """Whether the key waits for a worker, or for the one that has it in hand."""
+        return key in self._dirty
+
+    def due_s(self, key: K) -> float | None:
+        """Seconds until a delayed key is queued; None: it is not delayed."""
+        due = self._delayed.due(key)
+        return None if due is None else max(0.0, due - asyncio.get_running_loop().time())
+
     @property
     def in_work(self) -> Collection[K]:
         """The keys that workers have in hand."""
@@ -248,6 +257,10 @@ class _Delayed(Generic[K]):
         self._due[key] = due
         heapq.heappush(self._heap, (due, next(self._order), key))
         return self._heap[0][2] == key
+
+    def due(self, key: K) -> float | None:
+        """When a key falls due; None: it is not delayed."""
+        return self._due.get(key)
 
     def next_due(self) -> float | None:
         """When the first key falls due, if there is one."""

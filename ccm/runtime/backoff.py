@@ -210,6 +210,10 @@ class ItemBackoff(Generic[K]):
         """Whether an item is to be left alone now."""
         return self._until.get(key, now) > now
 
+    def until(self, key: K) -> float | None:
+        """When its pause ends, or ended; None: its last try did not fail."""
+        return self._until.get(key)
+
     def first_end(self, now: float) -> float:
         """When the first of the pauses that last ends; infinity when there is none."""
         return min((until for until in self._until.values() if until > now), default=math.inf)

@@ -17,10 +17,13 @@ from typing import Any, Generic, TypeVar
 from ccm.base import clock, drain, log
 from ccm.base.backoff import jittered
 from ccm.base.outage import Outage
+from ccm.base.recent import Recent
 from ccm.base.tasks import Group
+from ccm.cloud.calls.history import text_of
 from ccm.cloud.errors import CloudError, Retry
 from ccm.kube.informer import Handler, Informer
 from ccm.model.meta import KubeObject
+from ccm.runtime.account import Account, Explain, Last
 from ccm.runtime.backoff import (
     AFTER_JITTER,
     ItemBackoff,
@@ -106,6 +109,17 @@ class Pass:
     at_once: bool = True
 
 
+@dataclass(slots=True, kw_only=True)
+class _Outcome:
+    """How a reconcile ended; `since` is when the first of those failed that failed in a row."""
+
+    at: float
+    since: float
+    kind: str = ""
+    text: str = ""
+    not_yet: bool = False
+
+
 class Controller:
     """Runs one controller.
 
@@ -158,6 +172,9 @@ class Controller:
         self._rng = rng or random.Random()
         self._ids = random.Random()
         self._given_up: set[str] = set()
+        self._outcomes: Recent[str, _Outcome] = Recent()
+        self.explains: dict[str, Explain] = {}
+        """Kind of object -> what is said of one; see `account`."""
         self._log = log.logger(name)
         self._outage = Outage(
             self._log,
@@ -193,6 +210,43 @@ class Controller:
             self.queue.add(key, background=True)
         self._given_up.clear()
         self._on_retry()
+
+    def account(self, kind: str, name: str) -> Account | None:
+        """What there is to say about an object; None: this controller has no such objects."""
+        if kind not in self.explains:
+            return None
+        facts = self.explains[kind](name)
+        key = facts.key or name
+        return Account(
+            controller=self._name,
+            state=facts.state,
+            plan=facts.plan,
+            foreign=facts.foreign,
+            blocked=facts.blocked,
+            advice=facts.advice,
+            last=self._last(key),
+            in_work=self.queue.is_processing(key),
+            next_s=self._next_s(key, facts.next_s),
+            failures=self.backoff.failures(key),
+        )
+
+    def _last(self, key: str) -> Last | None:
+        found, now = self._outcomes.of(key), clock.monotonic()
+        if found is None:
+            return None
+        return Last(
+            ago_s=round(now - found.at, 3),
+            kind=found.kind,
+            text=found.text,
+            since_s=round(now - found.since, 3),
+            not_yet=found.not_yet,
+        )
+
+    def _next_s(self, key: str, own_s: float | None) -> float | None:
+        if self.queue.is_queued(key):
+            return 0.0
+        known = [each for each in (self.queue.due_s(key), own_s) if each is not None]
+        return round(min(known), 3) if known else None
 
     def _follow(self, watch: Watch[T]) -> Handler[T]:
         def note(old: T | None, new: T | None, initial: bool = False) -> None:
@@ -238,6 +292,7 @@ class Controller:
     def _succeeded(self, key: str, result: Result) -> None:
         now = clock.monotonic()
         self._given_up.discard(key)
+        self._outcomes.note(key, _Outcome(at=now, since=now, not_yet=result.back_off))
         self._log.debug("reconciled", after_s=result.after_s, back_off=result.back_off)
         for other in self.backoff.recovered(key, now):
             self.queue.add(other, background=True)
@@ -251,6 +306,7 @@ class Controller:
 
     def _failed(self, key: str, error: Exception) -> None:
         decision = self._classify(key, error)
+        self._note(key, error)
         if self._on_error is not None:
             self._on_error(key, error, decision)
         if decision.defect:
@@ -263,6 +319,12 @@ class Controller:
             self.queue.add_after(key, delay)
             self._log.debug("reconcile failed", error=str(error), after_s=round(delay, 3))
         self._note_outage(error if decision.outage else None)
+
+    def _note(self, key: str, error: Exception) -> None:
+        now, before = clock.monotonic(), self._outcomes.of(key)
+        since = before.since if before is not None and before.kind else now
+        kind, text = type(error).__name__, text_of(error)
+        self._outcomes.note(key, _Outcome(at=now, since=since, kind=kind, text=text))
 
     def _note_outage(self, error: Exception | None) -> None:
         """Said once at the start of an outage and at its end, not once per key and attempt."""

@@ -185,6 +185,10 @@ class DeletionRecord:
         self._held[kind] = held
         self.changed()
 
+    def held(self, kind: str) -> Sequence[Held]:
+        """What of a kind is held back now."""
+        return self._held[kind]() if kind in self._held else ()
+
     def changed(self) -> None:
         """What is held back is another now: it is written soon, by `run`."""
         self._changed.set()

@@ -25,7 +25,7 @@ from typing import Any
 
 from ccm.app.options import FLAGS
 from ccm.base import durations, files, interpreter
-from ccm.sandbox import cloud, daemonlog, podranges, process, realserver
+from ccm.sandbox import cloud, daemonlog, podranges, ports, process, realserver
 
 API_QPS = 10_000
 API_BURST = 20_000
@@ -172,19 +172,24 @@ async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud
 
 @contextlib.asynccontextmanager
 async def open_daemon(
-    folder: Path, *, kubeconfig: Path, provider: str, config: Path | None, routes: bool
+    folder: Path, *, kubeconfig: Path, provider: str, config: Path | None, routes: bool, port: int
 ) -> AsyncIterator[Daemon]:
     """Start the daemon; it is not waited for."""
-    flags = daemon_flags(kubeconfig=kubeconfig, provider=provider, config=config, routes=routes)
+    flags = daemon_flags(
+        kubeconfig=kubeconfig, provider=provider, config=config, routes=routes, port=port
+    )
     argv = ["ccm", *flags]
     async with _open_child(argv, folder / "daemon.log") as child:
         yield Daemon(log=daemonlog.DaemonLog(child.log), child=child)
 
 
 def daemon_flags(
-    *, kubeconfig: Path, provider: str, config: Path | None, routes: bool
+    *, kubeconfig: Path, provider: str, config: Path | None, routes: bool, port: int
 ) -> list[str]:
-    """The daemon's command line in a sandbox; with or without routes in the cloud."""
+    """The daemon's command line in a sandbox; with or without routes in the cloud.
+
+    `port` is its own, for `kube-ccm explain`; the usual one may be taken, by another sandbox too.
+    """
     values: dict[str, object] = {
         "kubeconfig": kubeconfig,
         "cloud-provider": provider,
@@ -197,7 +202,10 @@ def daemon_flags(
         "concurrent-service-syncs": SERVICE_SYNCS,
         "configure-cloud-routes": str(routes).lower(),
         "cluster-cidr": podranges.WHOLE if routes else "",
-        "secure-port": 0,  # the usual port may be taken, also by another sandbox
+        "secure-port": port,
+        "bind-address": ports.LOOPBACK,
+        "authentication-kubeconfig": kubeconfig,
+        "authorization-kubeconfig": kubeconfig,
         "logging-format": "json",
     }
     # A flag without effect would only earn a warning.

@@ -32,7 +32,17 @@ from ccm.kube.resources import EVENTS, NODES, SERVICES
 from ccm.kube.tls import TlsSettings
 from ccm.kube.transport import Transport
 from ccm.model import Service
-from ccm.sandbox import cloud, cluster, daemonlog, kubelet, podranges, report, screen, webservices
+from ccm.sandbox import (
+    cloud,
+    cluster,
+    daemonlog,
+    kubelet,
+    podranges,
+    ports,
+    report,
+    screen,
+    webservices,
+)
 from ccm.sandbox.board import Board
 from ccm.sandbox.rows import SIM_LABELS
 from ccm.sandbox.settings import Settings
@@ -78,6 +88,8 @@ class _Stage:
     server: cluster.ApiServer
     cloud: cluster.Cloud | None
     client: Client
+    port: int
+    """The daemon's own."""
 
 
 class Sandbox:
@@ -150,7 +162,7 @@ class Sandbox:
         transport = await stack.enter_async_context(
             Transport(_cluster_config(server), user_agent="ccm-sandbox")
         )
-        return _Stage(server=server, cloud=sim, client=Client(transport))
+        return _Stage(server=server, cloud=sim, client=Client(transport), port=ports.pick_port())
 
     async def _act(self, stage: _Stage) -> None:
         """Daemon, kubelets and picture, until it is over."""
@@ -162,6 +174,7 @@ class Sandbox:
             provider=provider.name if provider else _SIM,
             config=stage.cloud.config if stage.cloud else config,
             routes=self._simulated,
+            port=stage.port,
         ) as daemon:
             self._screen.say(
                 f"daemon: API limits raised to {cluster.API_QPS} requests per second "
@@ -263,6 +276,11 @@ class Sandbox:
             f"  look at it: kube-ccm doctor --kubeconfig={stage.server.kubeconfig} "
             f"--cloud-provider=sim --cloud-config={stage.cloud.config} "
             f"--cluster-cidr={podranges.WHOLE}"
+        )
+        yield (
+            f"  explain:   kube-ccm explain node {self._settings.node_names[0]} "
+            f"--kubeconfig={stage.server.kubeconfig} --address={ports.LOOPBACK}:{stage.port} "
+            "--insecure"
         )
         base = f"curl -K {stage.cloud.curl} {stage.cloud.admin.url}/admin/instances"
         yield f'  power off: {base}/i-0001/actions -d \'{{"action": "stop"}}\''

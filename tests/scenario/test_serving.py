@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
+from ccm.cli import explain
 from ccm.sandbox import ports, realserver
 from tests import pki, servers
-from tests.scenario import harness
+from tests.scenario import forwarding, harness
 from tests.scenario.harness import Daemon, Environment
+from tests.scenario.objects import write_kubeconfig
 
 pytestmark = pytest.mark.envtest
 
@@ -32,6 +35,7 @@ PATHS: Mapping[str, str] = {
     "/metrics": "guarded",
     "/metrics/slis": "guarded",
     "/configz": "guarded",
+    "/explain?kind=node&name=n1": "guarded",
     "/debug/pprof/": "guarded",
     "/debug/pprof/cmdline": "guarded",
     "/debug/flags": "guarded",
@@ -292,6 +296,88 @@ async def test_a_certificate_of_an_unknown_authority_ends_the_connection(
     with pytest.raises(aiohttp.ClientError):
         await around.ask("/healthz", Caller(certificate=unknown))
     assert (await around.ask("/healthz", around.callers["anonymous"]))[0] == 200
+
+
+async def grant_explaining(server: servers.ApiServer) -> None:
+    """Members of the group `scrapers` get what `kube-ccm explain` says that it needs."""
+    group = "/apis/rbac.authorization.k8s.io/v1"
+    subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "scrapers"}]
+    objects = [{"apiGroups": [""], "resources": ["nodes", "services"], "verbs": ["get"]}]
+    way = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]},
+        {"apiGroups": [""], "resources": ["pods/portforward"], "verbs": ["create", "get"]},
+    ]
+    async with servers.connect(server) as session:
+        for path, kind, rules in (
+            (group, "ClusterRole", objects),
+            (f"{group}/namespaces/kube-system", "Role", way),
+        ):
+            role = {"metadata": {"name": "explain"}, "rules": rules}
+            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": "explain"}
+            binding = {**role, "roleRef": reference, "subjects": subjects}
+            for what, made in ((kind, role), (f"{kind}Binding", binding)):
+                async with session.post(f"{path}/{what.lower()}s", json=made) as response:
+                    assert response.status in (201, 409), await response.text()
+
+
+async def explained(around: Surroundings, *words: str, **user: str) -> tuple[int, list[str]]:
+    """What `kube-ccm explain` says to a user, and its exit status."""
+    kubeconfig = around.env.folder / "caller.kubeconfig"
+    server = around.env.server
+    write_kubeconfig(kubeconfig, server.url, user, ca_file=server.ca_file)
+    said = io.StringIO()
+    wanted = explain.read([f"--kubeconfig={kubeconfig}", *words])
+    code = await explain.answer(wanted, said, environ={})
+    return code, said.getvalue().splitlines()
+
+
+async def test_explain_asks_through_a_port_forward_as_its_caller(
+    around: Surroundings, tmp_path: Path
+) -> None:
+    """The real API server takes it to the kubelet, and the daemon knows the caller by the token, or
+    by the client certificate: TLS goes all the way."""
+    env, port = around.env, around.url.rpartition(":")[2]
+    env.machine("other")
+    await env.cluster.register("n1")
+    async with forwarding.kubelet(tmp_path) as (kubelet, kubelet_port):
+        await forwarding.pod_of_this_machine(env.cluster, kubelet_port, f"--secure-port={port}")
+        scraper = around.callers["a client certificate of system:masters"]
+        await harness.wait_for(lambda: knows(around, scraper), "client certificates are known")
+        assert scraper.certificate is not None
+        shown = scraper.certificate
+        certificate = {"client-certificate": str(shown.chain), "client-key": str(shown.key)}
+
+        await grant_explaining(env.server)
+        for user in ({"token": SCRAPER.token}, certificate):
+            code, (first, *others) = await explained(around, "node", "n1", **user)
+            assert code == 1
+            assert first.startswith(
+                "n1 is not initialised: the cloud does not know an instance named n1 ("
+            )
+            assert "  owner: this daemon (provider sim)" in others
+        stranger = await explained(around, "node", "n1", token=STRANGER.token)
+        _, (refused, *_) = await explained(around, "node", "n1", "--secure-port=1", **certificate)
+
+    assert kubelet.asked[:2] == [f"/portForward/kube-system/ccm-0?port={port}"] * 2
+    assert stranger == (1, [])
+    assert "the daemon that leads cannot be asked: Pod ccm-0, port 1: cannot connect" in refused
+
+
+async def test_explain_asks_a_daemon_directly_that_it_was_told_to_believe(
+    around: Surroundings,
+) -> None:
+    await around.env.cluster.register("n1")
+    token = around.env.server.token
+    way = f"--address={around.url.removeprefix('https://')}"
+
+    _, (believed, *_) = await explained(around, "node", "n1", way, "--insecure", token=token)
+    ca = f"--ca={around.env.server.ca_file}"
+    _, (verified, *_) = await explained(around, "node", "n1", way, ca, token=token)
+
+    assert believed.startswith("n1 is not initialised: the cloud does not know")
+    assert verified.startswith("n1 is not initialised: the daemon that leads cannot be asked: ")
+    assert "certificate" in verified
 
 
 ALPHA, BETA = "[ALPHA]", "[BETA]"

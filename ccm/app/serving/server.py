@@ -18,7 +18,7 @@ from ccm.app import reload
 from ccm.app.clients import platform_name, user_agent
 from ccm.app.options import PROGRAM, Options
 from ccm.app.provider import Misconfigured
-from ccm.app.serving import certificates, configz, reviews
+from ccm.app.serving import certificates, configz, explain, reviews
 from ccm.app.serving.health import Checks
 from ccm.app.serving.reviews import Reviews
 from ccm.app.serving.trust import DynamicClientCA
@@ -29,6 +29,7 @@ from ccm.base.throttle import Unlimited
 from ccm.kube import config as kube_config
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
+from ccm.runtime.account import PATH
 from ccm.serving import certs, http, listener, tls, verbosity
 from ccm.serving.authentication import Authenticator, Trust
 from ccm.serving.authorization import Authorizer, Paths
@@ -112,7 +113,7 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
         checks = Checks(vitals, api)
         stack.push_async_callback(checks.close)
         chain = HandlerChain(
-            pages(options, checks),
+            pages(options, checks, vitals),
             authenticator=authenticator,
             authorizer=_authorizer(options, access, shelf),
         )
@@ -150,13 +151,14 @@ async def _client_ca(
     return found
 
 
-def pages(options: Options, checks: Checks) -> dict[str, http.Handler]:
+def pages(options: Options, checks: Checks, vitals: Vitals) -> dict[str, http.Handler]:
     """What is served, by path."""
     slis = Slis()
     found: dict[str, http.Handler] = {
         "/metrics": _metrics,
         "/metrics/slis": slis.page,
         "/configz": configz.page(options),
+        PATH: explain.page(options, vitals),
     }
     for name in ("healthz", "livez", "readyz"):
         found |= Health(name, getattr(checks, name), slis=slis).pages

@@ -13,6 +13,10 @@ from ccm.base import clock
 from ccm.cloud.calls.handle import Handle
 from ccm.kube.informer import Informers
 from ccm.kube.leader import LeaderElector
+from ccm.kube.resources import NODES
+from ccm.model import Node
+from ccm.runtime.controller import Controller
+from ccm.runtime.deletions import DeletionRecord
 from ccm.serving.health import WELL, Finding, wrong
 
 BEAT_S = 1.0
@@ -30,6 +34,8 @@ class Vitals:
         waiting: what the HTTPS server still waits for, in words.
         late_beats: how often in a row the event loop was late.
         electors: who competes, by the name of the lease.
+        at_work: the controllers that run, by name.
+        deletions: what the brakes hold back, while we lead.
         controllers: those that were started, or left out, since we lead, and what is to be
             said of them.
     """
@@ -42,6 +48,8 @@ class Vitals:
         self.late_beats = 0
         self.electors: dict[str, LeaderElector] = {}
         self.controllers: dict[str, Finding] = {}
+        self.at_work: dict[str, Controller] = {}
+        self.deletions: DeletionRecord | None = None
 
     async def beat(self) -> None:
         """Measure how late the event loop is, until cancelled."""
@@ -62,14 +70,22 @@ class Vitals:
 
     def stand_by(self) -> None:
         """We lead no more: there are no caches, and no controller runs."""
-        self.informers = None
+        self.informers = self.deletions = None
         self.controllers.clear()
 
+    def node(self, name: str) -> Node | None:
+        """The cached node, while we lead."""
+        return self.informers.of(NODES).store.get(name) if self.informers is not None else None
+
     @contextmanager
-    def running(self, name: str) -> Iterator[None]:
+    def running(self, name: str, controller: Controller) -> Iterator[None]:
         """A controller runs inside the block; it is cancelled, or something is wrong."""
         self.controllers[name] = WELL
-        yield
+        self.at_work[name] = controller
+        try:
+            yield
+        finally:
+            del self.at_work[name]
         self.controllers[name] = wrong("it ended unexpectedly")
 
     def left_out(self, name: str, why: str) -> None:

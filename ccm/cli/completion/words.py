@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from ccm.cli import doctor, orphans
+from ccm.cli import doctor, explain, orphans
 from ccm.cli.completion import NO_FILES, NO_SPACE
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DAEMON = "cloud-controller-manager"
 
-_TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, orphans)}
+_TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, explain, orphans)}
 
 _PROVIDERS = "ccm.providers"
 """The registry's group of entry points, without the time it takes to load the registry."""
@@ -97,7 +97,8 @@ def place(whole: argparse.ArgumentParser, before: Sequence[str]) -> Place:
         return Place(options=_options(whole), words=words)
     if name in _TAKES_DAEMONS_FLAGS:
         own = _TAKES_DAEMONS_FLAGS[name].own_flags().values()
-        return Place(options=[*map(_of_flag, own), *_daemon()])
+        words = explain.OBJECTS if name == explain.NAME else {}
+        return Place(options=[*map(_of_flag, own), *_daemon()], words=words)
     parser = commands[name][1]
     positionals = [action for action in _actions(parser) if not action.option_strings]
     words = dict.fromkeys((word for one in positionals for word in _known(_of_action(one))), "")

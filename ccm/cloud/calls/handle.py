@@ -19,6 +19,7 @@ from ccm.base.throttle import Limiter, Unlimited, bucket
 from ccm.cloud import errors
 from ccm.cloud.calls import responses
 from ccm.cloud.calls.capabilities import bound, offered
+from ccm.cloud.calls.history import Entry, History
 from ccm.cloud.calls.inflight import InflightCalls
 from ccm.cloud.interface import Cloud
 from ccm.cloud.operation import DECLARED, Operation
@@ -86,6 +87,7 @@ class _Provider:
     limiter: Limiter
     trouble: Trouble | None = None
     calls: InflightCalls = field(default_factory=InflightCalls)
+    history: History = field(default_factory=History)
     opening: int = 0
     confirmed: set[str] = field(default_factory=set)
 
@@ -129,6 +131,11 @@ class Handle:
     def trouble(self) -> Trouble | None:
         """What keeps calls from being answered; None since the last answer of the cloud."""
         return self._provider.trouble
+
+    @property
+    def history(self) -> History:
+        """The last calls, for people; whichever provider object was in use."""
+        return self._provider.history
 
     @property
     def opening(self) -> int:
@@ -202,8 +209,14 @@ class Handle:
                 interface, Internal where the answer is not what the method promises,
                 DeadlineExceeded when it took too long.
         """
-        provider, name = self._provider, self.name
         operation = self._operation(method, args)
+        with self._provider.history.begin(operation) as entry:
+            answer = await self._call(operation, method, entry)
+            entry.answered(answer)
+        return cast("T", answer)
+
+    async def _call(self, operation: Operation, method: Callable[..., Any], entry: Entry) -> object:
+        provider, name = self._provider, self.name
         provider.calls.admit(operation, provider.cloud)
         opening = provider.opening
         # Waiting for the rate is no part of the call: neither of its time nor yet a change.
@@ -212,6 +225,7 @@ class Handle:
             # What the former one listed may be another's here: it has to be decided anew.
             text = f"{operation.verb} was meant for the provider that was in use before"
             raise errors.RetryAfter(text, seconds=0)
+        entry.running()
         cloud, started, outcome = provider.cloud, monotonic(), "canceled"
         ask = partial(self._ask, cloud, operation, method)
         try:
@@ -222,7 +236,7 @@ class Handle:
             self._note(error)
             raise
         else:
-            return cast("T", answer)
+            return answer
         finally:
             _CALLS.labels(name, operation.verb, outcome).inc()
             _LATENCY.labels(name, operation.verb).observe(monotonic() - started)

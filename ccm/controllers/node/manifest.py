@@ -60,14 +60,17 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
     from ccm.cloud.lookup import InstanceLookup
     from ccm.cloud.ownership import Ownership
     from ccm.controllers.node.controller import NodeController, Settings
+    from ccm.controllers.node.explain import explain
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE
 
-    return NodeController(
-        nodes=context.informers.of(NODES),
+    nodes = context.informers.of(NODES)
+    ownership = Ownership.of(context.handle.cloud.provider_schemes, flags.own_nodes)
+    controller = NodeController(
+        nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),
         lookup=InstanceLookup(context.handle, context.inventory),
-        ownership=Ownership.of(context.handle.cloud.provider_schemes, flags.own_nodes),
+        ownership=ownership,
         events=context.recorder(COMPONENT_NODE),
         settings=Settings(
             workers=flags.concurrent_node_syncs,
@@ -75,6 +78,8 @@ def _build(context: ControllerContext, flags: NodeFlags) -> Controller:
             status_period_s=flags.node_status_update_frequency.total_seconds(),
         ),
     ).controller
+    controller.explains["node"] = lambda name: explain(name, nodes.store.get, ownership)
+    return controller
 
 
 MANIFEST: Manifest[NodeFlags] = Manifest(

@@ -177,7 +177,7 @@ class NodeLifecycleController:
         self._note_hold(node, verdict)
         if verdict.reason is plan.Reason.UNCONFIRMED:
             self._call_witnesses()
-            return Result(after_s=self._wait_s(node))
+            return Result(after_s=self.wait_s(node))
         return DONE
 
     async def _ask(self, node: Node) -> InstanceState | None:
@@ -186,7 +186,7 @@ class NodeLifecycleController:
         self._census.use(opening)
         # It is known already, unless nobody follows the cache.
         self._census.saw(node, clock.monotonic(), initial=True)
-        is_second = not self._rules.reference and self._wait_s(node) == 0
+        is_second = not self._rules.reference and self.wait_s(node) == 0
         try:
             if is_second:
                 gone = await self._lookup.confirmed_gone(node)
@@ -202,7 +202,7 @@ class NodeLifecycleController:
         self._census.heard(node, now, exists=state.exists, is_second=is_second)
         return state
 
-    def _wait_s(self, node: Node) -> float | None:
+    def wait_s(self, node: Node) -> float | None:
         """Seconds until a denied node may be asked about again; None = it is not denied."""
         evidence = self._census.evidence(node)
         if evidence is None or evidence.exists:
@@ -210,6 +210,16 @@ class NodeLifecycleController:
         # Not the difference to the time gone by: sums of fractions would miss the moment.
         due = evidence.since + self._rules.period_s
         return max(0.0, due - clock.monotonic())
+
+    def verdict(self, node: Node) -> plan.Verdict | None:
+        """What follows from what is known now; None: the cloud was not asked yet.
+
+        The brake shows only when it is pulled, and remains until the next look.
+        """
+        held = self._held.get(node.name)
+        if held is not None:
+            return plan.Verdict(action=HOLD, reason=held)
+        return self._judge(node) if self._census.evidence(node) is not None else None
 
     def _judge(self, asked: Node) -> plan.Verdict:
         self._census.use(self._lookup.opening)
@@ -300,7 +310,7 @@ class NodeLifecycleController:
     def _is_due(self, name: str) -> bool:
         """Those that failed or wait for a second answer come back when their pause is over."""
         node = self._nodes.store.get(name)
-        return not self.controller.backoff.failures(name) and not (node and self._wait_s(node))
+        return not self.controller.backoff.failures(name) and not (node and self.wait_s(node))
 
     def _call_witnesses(self) -> None:
         """Have some ready nodes asked about too, once in a pass, if a node is denied."""

@@ -81,24 +81,30 @@ class NodeLifecycleFlags(OwnNodesFlags, MassDeletionFlags):
 def _build(context: ControllerContext, flags: NodeLifecycleFlags) -> Controller:
     from ccm.cloud.lookup import InstanceLookup
     from ccm.controllers.nodelifecycle.controller import KIND, NodeLifecycleController, Settings
+    from ccm.controllers.nodelifecycle.explain import explain
     from ccm.controllers.nodelifecycle.metrics import observe_call
     from ccm.kube.resources import NODES
     from ccm.model.names import COMPONENT_NODE_LIFECYCLE
     from ccm.runtime.holds import Holds
 
     events = context.recorder(COMPONENT_NODE_LIFECYCLE)
-    return NodeLifecycleController(
-        nodes=context.informers.of(NODES),
+    nodes, rules = context.informers.of(NODES), _rules(context.handle.cloud.provider_schemes, flags)
+    made = NodeLifecycleController(
+        nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),
         lookup=InstanceLookup(context.handle.observe(observe_call), context.inventory),
         slots=context.deletions,
         holds=Holds(KIND, events, context.deletions),
         events=events,
         settings=Settings(
-            rules=_rules(context.handle.cloud.provider_schemes, flags),
+            rules=rules,
             workers=flags.concurrent_node_lifecycle_syncs,
         ),
-    ).controller
+    )
+    made.controller.explains["node"] = lambda name: explain(
+        name, nodes.store.get, rules, made.verdict, made.wait_s
+    )
+    return made.controller
 
 
 def _rules(schemes: Collection[str], flags: NodeLifecycleFlags) -> Rules:

@@ -158,6 +158,15 @@ class RouteController:
         self._next_look = math.inf
         self._released: set[plan.Wanted] = set()
 
+    def pause_s(self, node: Node) -> float | None:
+        """Seconds for which a route of the node is left alone; None: none is."""
+        ends = [
+            end
+            for network in plan.pod_networks(node)
+            if (end := self._calls.backoff.until(plan.creation_key(node.name, network)))
+        ]
+        return max(0.0, min(ends) - clock.monotonic()) if ends else None
+
     # --- comparisons ------------------------------------------------------------------------
 
     async def _compare(self, _: str) -> Result:

@@ -109,7 +109,8 @@ def _wrong(flags: RouteFlags) -> str:
 
 
 def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
-    from ccm.controllers.route.controller import RouteController, Settings
+    from ccm.controllers.route.controller import COMPARISON, RouteController, Settings
+    from ccm.controllers.route.explain import explain
     from ccm.controllers.route.metrics import observe_call
     from ccm.controllers.route.schedule import Times
     from ccm.kube.resources import NODES
@@ -118,11 +119,12 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
 
     watching = context.gates.enabled(WATCH_ROUTES.name)
     period_s = flags.route_reconciliation_period.total_seconds()
-    return RouteController(
-        nodes=context.informers.of(NODES),
+    nodes, ranges = context.informers.of(NODES), parse_ranges(flags.cluster_cidr)
+    made = RouteController(
+        nodes=nodes,
         api=context.client(MANIFEST.client).resource(NODES),
         handle=context.handle.observe(observe_call),
-        ranges=parse_ranges(flags.cluster_cidr),
+        ranges=ranges,
         events=context.recorder(COMPONENT_ROUTE),
         record=context.deletions,
         settings=Settings(
@@ -136,7 +138,11 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
             keep_foreign_reason=flags.route_keep_foreign_conditions,
             allow_mass_deletion=flags.allow_mass_deletion,
         ),
-    ).controller
+    )
+    made.controller.explains["node"] = lambda name: explain(
+        name, nodes.store.get, ranges, made.pause_s, key=COMPARISON
+    )
+    return made.controller
 
 
 MANIFEST: Manifest[RouteFlags] = Manifest(

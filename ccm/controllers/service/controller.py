@@ -199,7 +199,7 @@ class ServiceController:
     async def _sync(self, key: str) -> Result:
         result = IDLE
         while True:
-            service, record, action = self._decide(key)
+            service, record, action = self.decide(key)
             if action is Action.REMOVE_VANISHED and record is not None:
                 if wait_s := self._vanished.wait_s(record, self._records):
                     return Result(after_s=wait_s, idle=True)
@@ -227,9 +227,9 @@ class ServiceController:
                 return DONE
             result = DONE
 
-    def _decide(self, key: str) -> tuple[Service | None, Record | None, Action]:
-        record = self._records.get(key)
-        service = self._services.store.get(key)
+    def decide(self, key: str) -> tuple[Service | None, Record | None, Action]:
+        """A Service as it is now, what was done for it, and the one thing to do."""
+        record, service = self._records.get(key), self._services.store.get(key)
         if service is not None:
             service = self._writer.newest(service)
         action = plan.decide(

@@ -81,10 +81,12 @@ def _lacks(cloud: Cloud) -> str:
 
 def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
     from ccm.controllers.service.controller import ServiceController, Settings
+    from ccm.controllers.service.explain import explain
     from ccm.kube.resources import NODES, SERVICES
     from ccm.model.names import COMPONENT_SERVICE
 
-    return ServiceController(
+    classes = frozenset(flags.load_balancer_classes)
+    made = ServiceController(
         services=context.informers.of(SERVICES),
         nodes=context.informers.of(NODES),
         api=context.client(MANIFEST.client).resource(SERVICES),
@@ -94,14 +96,16 @@ def _build(context: ControllerContext, flags: ServiceFlags) -> Controller:
         record=context.deletions,
         settings=Settings(
             workers=flags.concurrent_service_syncs,
-            classes=frozenset(flags.load_balancer_classes),
+            classes=classes,
             quiet_s=flags.load_balancer_nodes_quiet_period.total_seconds(),
             longest_wait_s=flags.load_balancer_nodes_longest_wait.total_seconds(),
             drift_period_s=flags.load_balancer_drift_check_period.total_seconds(),
             drift_budget=flags.load_balancer_drift_check_budget,
             allow_mass_deletion=flags.allow_mass_deletion,
         ),
-    ).controller
+    )
+    made.controller.explains["service"] = lambda key: explain(*made.decide(key), classes)
+    return made.controller
 
 
 MANIFEST: Manifest[ServiceFlags] = Manifest(

@@ -8,7 +8,7 @@ itself states (a `resourceVersion` or a precondition).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ccm.sandbox.apiserver import (
@@ -39,14 +39,17 @@ START_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 """Namespaces that kube-apiserver itself creates."""
 
 
-REVIEWS = {
+_ADMIN = {
+    "username": "kubernetes-admin",
+    "groups": ["system:masters", "system:authenticated"],
+}
+
+_TOKENS = "tokenreviews.authentication.k8s.io"
+_ACCESS = "subjectaccessreviews.authorization.k8s.io"
+
+REVIEWS: dict[str, dict[str, Any]] = {
     "selfsubjectaccessreviews.authorization.k8s.io": {"allowed": True},
-    "selfsubjectreviews.authentication.k8s.io": {
-        "userInfo": {
-            "username": "kubernetes-admin",
-            "groups": ["system:masters", "system:authenticated"],
-        }
-    },
+    "selfsubjectreviews.authentication.k8s.io": {"userInfo": _ADMIN},
 }
 """What is asked about oneself -> the answer, whoever asks: nothing of it is stored."""
 
@@ -65,8 +68,13 @@ class Api:
     """The verbs on one store."""
 
     def __init__(
-        self, store: stores.Store, *, cluster_ips: allocate.Networks = allocate.CLUSTER_IPS
+        self,
+        store: stores.Store,
+        *,
+        cluster_ips: allocate.Networks = allocate.CLUSTER_IPS,
+        token: str = "",
     ) -> None:
+        self._token = token
         self.store = store
         self._numbers = allocate.Allocator(cluster_ips)
         self._port = 0
@@ -109,12 +117,21 @@ class Api:
             ApiError: the object is refused or exists.
         """
         given = decode.new_object(target.kind, decode.parse(body, content_type), options)
-        status = REVIEWS.get(target.kind.qualified)
+        status = self._reviewed(target.kind.qualified, given[0].get("spec") or {})
         if status is not None:
             metadata = {"creationTimestamp": scalars.now()}
             answer = {**given[0], "metadata": metadata, "status": status}
             return Written(entry=stores.entry_of(target.kind, "", answer), created=True)
         return self._create(target, given, options)
+
+    def _reviewed(self, kind: str, spec: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The answer to a question about somebody; None: it is none."""
+        if kind == _TOKENS:
+            is_known = not self._token or spec.get("token") == self._token
+            return {"authenticated": True, "user": _ADMIN} if is_known else {"error": "unknown"}
+        if kind == _ACCESS:
+            return {"allowed": "system:masters" in (spec.get("groups") or ())}
+        return REVIEWS.get(kind)
 
     def update(
         self, target: Target, body: bytes, content_type: str, options: query.WriteOptions

@@ -197,7 +197,7 @@ async def serve(
     Raises:
         OSError: the port cannot be had.
     """
-    verbs = api.Api(store, cluster_ips=cluster_ips)
+    verbs = api.Api(store, cluster_ips=cluster_ips, token=token)
     answers = Server(verbs, token, bookmark_interval_s)
     # A watcher that left must not keep a stream open until the next change.
     http = web.Server(

@@ -10,7 +10,7 @@ import pytest
 
 from ccm.app import options
 from ccm.app.options import checks
-from ccm.sandbox import cluster, podranges, process
+from ccm.sandbox import cluster, podranges, ports, process
 
 
 def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
@@ -19,6 +19,7 @@ def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
         provider="sim",
         config=tmp_path / "cloud.yaml",
         routes=True,
+        port=18001,
     )
 
     read = options.parse(flags)
@@ -30,11 +31,14 @@ def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
     )
     assert (read.cloud_provider, read.leader_elect) == ("sim", True)
     assert (read.configure_cloud_routes, read.cluster_cidr) == (True, podranges.WHOLE)
+    assert (str(read.bind_address), read.secure_port) == (ports.LOOPBACK, 18001)
     assert read.api_rate == (cluster.API_QPS, cluster.API_BURST)
 
 
 def test_no_flag_of_the_sandbox_is_without_effect() -> None:
-    flags = cluster.daemon_flags(kubeconfig=Path("k"), provider="acme", config=None, routes=False)
+    flags = cluster.daemon_flags(
+        kubeconfig=Path("k"), provider="acme", config=None, routes=False, port=7
+    )
 
     read = options.parse(flags)
 

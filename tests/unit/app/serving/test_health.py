@@ -19,6 +19,7 @@ from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, InstancesV2
 from ccm.kube import errors
 from ccm.kube.workqueue import WorkQueue
+from ccm.runtime.controller import Controller
 from ccm.serving.health import Check
 from ccm.testing.builders import node
 from ccm.testing.clock import advance, jump
@@ -31,6 +32,8 @@ DOWN = errors.Unreachable("nothing listens", kind="refused")
 FORBIDDEN = errors.Forbidden(status=403, reason="Forbidden", message="not you")
 UNWELL = errors.ServerError(status=500, reason="InternalError", message="etcd failed")
 WRONG_TOKEN = errors.Unauthorized(status=401, reason="Unauthorized", message="who are you")
+
+IDLE = Mock(spec=Controller)
 
 
 class World:
@@ -93,7 +96,7 @@ async def test_a_controller_that_ended_is_ill_and_one_that_was_cancelled_is_not(
     world = World()
 
     async def work() -> None:
-        with world.vitals.running("cloud-node-controller"):
+        with world.vitals.running("cloud-node-controller", IDLE):
             await asyncio.Event().wait()
 
     task = spawn(work(), name="work")
@@ -102,7 +105,7 @@ async def test_a_controller_that_ended_is_ill_and_one_that_was_cancelled_is_not(
     await cancel_and_join(task)
     assert await world.live() == {}
 
-    with world.vitals.running("service-lb-controller"):
+    with world.vitals.running("service-lb-controller", IDLE):
         pass
 
     assert await world.live() == {"service-lb-controller": "it ended unexpectedly"}

@@ -62,15 +62,15 @@ async def get(url: str, *, trusts: Path | None = None, **headers: str) -> tuple[
 async def test_pages_below_debug_need_the_profiling_flag() -> None:
     checks = Checks(Vitals(), Api())
 
-    with_it = set(pages(chosen(), checks))
-    without = set(pages(chosen("--profiling=false"), checks))
+    with_it = set(pages(chosen(), checks, Vitals()))
+    without = set(pages(chosen("--profiling=false"), checks, Vitals()))
 
     assert with_it - without == {
         *("/debug/pprof", "/debug/pprof/", "/debug/flags", "/debug/flags/v")
     }
     assert without == {
         *("/healthz", "/healthz/", "/livez", "/livez/", "/readyz", "/readyz/"),
-        *("/metrics", "/metrics/slis", "/configz"),
+        *("/metrics", "/metrics/slis", "/configz", "/explain"),
     }
 
 

@@ -41,8 +41,14 @@ def test_the_doctor_takes_the_daemons_flags_and_its_own() -> None:
 def test_every_command_is_there_with_what_it_does() -> None:
     told = place("kube-ccm").words
 
-    assert set(told) == {"sandbox", "providers", "doctor", "orphans", "new-provider", "completion"}
+    assert set(told) == {
+        *("sandbox", "providers", "doctor", "explain", "orphans", "new-provider", "completion")
+    }
     assert all(told.values())
+
+
+def test_explain_begins_with_a_kind_of_object() -> None:
+    assert set(place("kube-ccm", "explain").words) == {"node", "service"}
 
 
 @pytest.mark.parametrize(

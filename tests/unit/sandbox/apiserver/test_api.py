@@ -366,3 +366,26 @@ def test_a_list_is_exact_on_demand(server: Requests) -> None:
 
     assert (names(exact), exact.meta.resource_version) == (["n1"], str(revision))
     assert names(recent) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize(
+    ("token", "given", "status"),
+    [
+        ("secret", "secret", {"authenticated": True}),
+        ("secret", "guess", {"error": "unknown"}),
+        ("", "any", {"authenticated": True}),
+    ],
+)
+def test_a_daemon_learns_who_its_callers_are(
+    token: str, given: str, status: dict[str, Any]
+) -> None:
+    server = Requests(token=token)
+
+    told = server.create(kinds.BUILTIN["tokenreviews"], "", spec={"token": given})["status"]
+
+    assert status.items() <= told.items()
+    groups = told.get("user", {}).get("groups", [])
+    asked = {"groups": groups, "nonResourceAttributes": {"path": "/explain", "verb": "get"}}
+    review = server.create(kinds.BUILTIN["subjectaccessreviews"], "", spec=asked)
+    assert review["status"]["allowed"] is ("authenticated" in status)
+    assert server.store.revision == Requests().store.revision

@@ -1,0 +1,311 @@
+"""`kube-ccm explain`: why one node or Service is as it is, and what to do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ccm.cli import daemon_flags
+
+if TYPE_CHECKING:
+    from ccm.app.options import Options
+    from ccm.base.flags import Flag
+    from ccm.doctor.case import Case
+    from ccm.doctor.explain import verdict
+    from ccm.doctor.explain.asking import Door
+    from ccm.model import Node, Service
+
+NAME = "explain"
+
+SUMMARY = "say why a node or a Service is as it is, and what to do about it"
+
+_INTRODUCTION = """\
+Says in its first line why a node is not initialised or not deleted, or a Service has no load
+balancer; then what the daemon knows of it: state, plan, last calls to the cloud, next try.
+
+Usage: kube-ccm explain node NAME | service NAMESPACE/NAME [-o table|json]
+
+The daemon that holds the Lease is asked, through a port-forward to its Pod, with your own
+credentials from the kubeconfig: token, exec plugin or client certificate. That takes the rights to
+get the object; to `get` the path /explain of the daemon; and in its namespace to list Pods, to get
+the Lease, and to `create` and `get` pods/portforward. Nothing is asked of the cloud, and nothing is
+written. What no daemon tells is said from the cluster alone: that none leads, or that the object is
+another's.
+
+A token is shown to the daemon. To hand no administrator's token around, use an account that may do
+no more than the above.
+
+examples:
+  kube-ccm explain node worker-3
+  kube-ccm explain service default/web -o json
+  kube-ccm explain node worker-3 --address=10.0.0.7:10258 --insecure
+
+exit status: 0 nothing is to be done about it, 1 something is, 2 the command line is wrong
+
+"""
+
+_USED = (
+    "kubeconfig",
+    "master",
+    "leader-elect-resource-name",
+    "leader-elect-resource-namespace",
+    "secure-port",
+    "load-balancer-classes",
+    "own-nodes",
+    "config",
+)
+"""Of the daemon's flags those that this command goes by; it takes the others too."""
+
+EXIT_OK = daemon_flags.EXIT_OK
+EXIT_STUCK = 1
+
+LIMIT_S = 15.0
+
+OBJECTS = {
+    "node": "NAME: of a node",
+    "service": "NAMESPACE/NAME: of a Service",
+}
+"""Words that may follow, with what follows them."""
+
+_KINDS = {
+    "node": "node",
+    "nodes": "node",
+    "no": "node",
+    "service": "service",
+    "services": "service",
+    "svc": "service",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line asks for.
+
+    Attributes:
+        options: the daemon's settings, as far as they were given.
+        kind: `node` or `service`.
+        name: of the object; of a Service perhaps without its namespace.
+        output: `table` or `json`.
+        door: the way to a daemon without a port-forward.
+        limit_s: longest time of one request, in seconds.
+    """
+
+    options: Options
+    kind: str
+    name: str
+    output: str
+    door: Door
+    limit_s: float
+
+
+def add(commands: Any) -> None:
+    """Describe the subcommand to the command line's parser."""
+    daemon_flags.add(commands, NAME, SUMMARY, run)
+
+
+def own_flags() -> Mapping[str, Flag]:
+    """The flags that the daemon does not have."""
+    from ccm.base import flag_checks as checks
+    from ccm.base.flags import Section, table
+
+    section = Section(NAME, ours=True)
+
+    @dataclass(frozen=True)
+    class Own:
+        output: str = section.flag(
+            "table",
+            "table for people, json for programs.",
+            short="o",
+            check=lambda word: "" if word in ("table", "json") else "must be table or json",
+        )
+        address: str = section.flag(
+            "",
+            "Ask the daemon at this host and port, without a port-forward.",
+            check=lambda word: "" if not word or _is_address(word) else "must be HOST:PORT",
+        )
+        ca: str = section.flag(
+            "", "File with the authorities that certify the daemon at --address, PEM."
+        )
+        insecure: bool = section.flag(
+            False,
+            "Do not verify the daemon at --address: its certificate vouches for itself unless it "
+            "was given one. Whoever answers there sees your token.",
+        )
+        timeout: timedelta = section.flag(  # noqa: RUF009 - it is `dataclasses.field`
+            timedelta(seconds=LIMIT_S),
+            "Longest time that one request may take.",
+            check=checks.positive,
+        )
+
+    return table(Own)
+
+
+def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
+    """Run the command; the exit status."""
+    out = sys.stdout if out is None else out
+
+    def then(wanted: Wanted) -> int:
+        with daemon_flags.logging_at(wanted.options.v):
+            return asyncio.run(answer(wanted, out))
+
+    return daemon_flags.run(NAME, words, out, explain=_help, read=read, then=then)
+
+
+def read(words: Sequence[str]) -> Wanted:
+    """Turn the words behind `kube-ccm explain` into what is wanted.
+
+    Raises:
+        UsageError: they cannot be used; every fault is named.
+    """
+    from ccm.app.options.argv import UsageError
+    from ccm.doctor.explain.asking import Door
+
+    objects: list[str] = []
+
+    def faults(given: Sequence[str]) -> Iterator[str]:
+        objects.extend(given)
+        if len(given) != 2 or given[0] not in _KINDS:
+            shown = " ".join(given) or "nothing"
+            yield f"say which object: node NAME or service NAMESPACE/NAME, not {shown!r}"
+
+    options, chosen = daemon_flags.read(
+        words,
+        own_flags(),
+        complete=lambda given: replace(given, cloud_provider=given.cloud_provider or "none"),
+        arguments=faults,
+    )
+    if chosen["address"] and not (chosen["ca"] or chosen["insecure"]):
+        raise UsageError(
+            [
+                (
+                    "--address needs --ca=FILE with the authority of the daemon's certificate, or "
+                    "--insecure, if you are sure who answers there: it sees your token"
+                )
+            ]
+        )
+    door = Door(
+        address=chosen["address"], authorities=_read(chosen["ca"]), insecure=chosen["insecure"]
+    )
+    kind, name = objects
+    return Wanted(
+        options=options,
+        kind=_KINDS[kind],
+        name=name,
+        output=chosen["output"],
+        door=door,
+        limit_s=chosen["timeout"].total_seconds(),
+    )
+
+
+async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os.environ) -> int:
+    """Explain; the exit status."""
+    import msgspec
+
+    from ccm.doctor.case import Case
+    from ccm.doctor.explain import report, verdict
+
+    case = Case(options=wanted.options, environ=environ, limit_s=wanted.limit_s)
+    try:
+        known = await _known(case, wanted)
+    finally:
+        await case.exits.aclose()
+    if isinstance(known, str):
+        sys.stderr.write(f"kube-ccm {NAME}: {known}\n")
+        return EXIT_STUCK
+    found = verdict.judge(known)
+    if wanted.output == "json":
+        text = msgspec.json.encode(report.document(known, found))
+        out.write(f"{msgspec.json.format(text, indent=2).decode()}\n")
+    else:
+        out.writelines(f"{line}\n" for line in report.lines(known, found))
+    return EXIT_OK if found.is_well else EXIT_STUCK
+
+
+async def _known(case: Case, wanted: Wanted) -> verdict.Case | str:
+    """What there is to judge; a text: why there is nothing."""
+    from ccm.base import redact
+    from ccm.doctor import reach
+    from ccm.doctor.explain import asking, verdict
+    from ccm.doctor.finding import Verdict
+    from ccm.kube.errors import KubeError
+
+    finding = await reach.kubeconfig(case)
+    if finding.verdict is Verdict.FAIL:
+        return "; ".join((finding.found, *finding.details, *finding.advice))
+    name = wanted.name
+    if wanted.kind == verdict.SERVICE and "/" not in name:
+        name = f"{case.cluster.namespace}/{name}"
+    try:
+        found = await _object(case, wanted.kind, name)
+        told = await asking.ask(case, wanted.kind, name, wanted.door)
+    except KubeError as error:
+        return redact.words(f"{case.cluster.server}: {error}")
+    known = verdict.Case(
+        kind=wanted.kind, name=name, found=found, foreign=_foreign(found, wanted.options)
+    )
+    if isinstance(told, verdict.Silence):
+        return replace(known, silence=told)
+    return replace(known, answer=told)
+
+
+async def _object(case: Case, kind: str, name: str) -> Node | Service | None:
+    """As the cluster has it; None: there is none. Raises KubeError."""
+    from ccm.doctor.explain import verdict
+    from ccm.kube.errors import NotFound
+    from ccm.kube.resources import NODES, SERVICES
+
+    try:
+        if kind == verdict.NODE:
+            return await case.client.resource(NODES).get(name)
+        namespace, _, bare = name.partition("/")
+        return await case.client.resource(SERVICES).get(bare, namespace=namespace)
+    except NotFound:
+        return None
+
+
+def _foreign(found: Node | Service | None, options: Options) -> str:
+    """Why it is another's by the flags that were given, where no daemon says it."""
+    from ccm.cloud.ownership import Ownership
+    from ccm.controllers.service import plan
+    from ccm.model import Service
+
+    if found is None:
+        return ""
+    if isinstance(found, Service):
+        given = found.spec.load_balancer_class
+        is_foreign = plan.is_foreign(found, options.load_balancer_classes)
+        return f"it asks for a load balancer of class {given}" if is_foreign else ""
+    ours = Ownership.of((), options.own_nodes)
+    if ours.is_explicit and not all(term.matches(found.labels) for term in ours.selector):
+        return f"its labels are not those of --own-nodes={options.own_nodes}"
+    return ""
+
+
+def _help() -> str:
+    from ccm.app.options import FLAGS, command
+
+    own = own_flags()
+    used = {name: FLAGS[name] for name in _USED}
+    sections = dict.fromkeys(flag.section for flag in (*own.values(), *used.values()))
+    return _INTRODUCTION + command.explain({**own, **used}, tuple(sections))
+
+
+def _is_address(word: str) -> bool:
+    host, _, port = word.rpartition(":")
+    return bool(host) and port.isdigit() and 0 < int(port) < 1 << 16
+
+
+def _read(file: str) -> bytes | None:
+    from ccm.app.options.argv import UsageError
+    from ccm.base.files import reason
+
+    try:
+        return Path(file).read_bytes() if file else None
+    except OSError as error:
+        raise UsageError([f"--ca={file}: cannot be read: {reason(error)}"]) from error

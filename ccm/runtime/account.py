@@ -1,0 +1,163 @@
+"""What a daemon knows about one object, as it tells those who ask why nothing happens.
+
+A controller says what only it can know (`Facts`); the rest is read where it is kept anyway: the
+queue, the back-off, the calls to the cloud, what is held back. Times are seconds before or after
+the answer, so that nobody's clock matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from ccm.base import clock
+from ccm.cloud.calls.history import Call
+from ccm.cloud.ownership import Ownership
+from ccm.model import Node
+from ccm.model.meta import Wire
+from ccm.runtime.deletions import Held
+
+PATH = "/explain"
+"""Of the HTTPS server; the query names `kind` and `name`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a controller says of one object.
+
+    Attributes:
+        state: how it is, a phrase such as `not initialised`.
+        plan: what the controller would do about it now; empty: nothing.
+        foreign: why it is not this daemon's; empty: it is.
+        blocked: what keeps the plan from being carried out, apart from errors; empty: nothing.
+        advice: what a person can do about that, or about the state.
+        key: of the queue, if it is not the object's own.
+        next_s: seconds until the controller looks again of its own accord.
+    """
+
+    state: str
+    plan: str = ""
+    foreign: str = ""
+    blocked: str = ""
+    advice: str = ""
+    key: str = ""
+    next_s: float | None = None
+
+
+Explain = Callable[[str], Facts]
+"""From the key of an object to what a controller says of it."""
+
+
+class Last(Wire, frozen=True, kw_only=True):
+    """How the last look of a controller at the object ended.
+
+    Attributes:
+        ago_s: when.
+        kind: class of the error; empty: there was none.
+        text: of the error, without secrets.
+        since_s: how long it has failed without a success in between.
+        not_yet: there was no error, and it was not done either.
+    """
+
+    ago_s: float
+    kind: str = ""
+    text: str = ""
+    since_s: float = 0.0
+    not_yet: bool = False
+
+
+class Account(Wire, frozen=True, kw_only=True):
+    """One controller's: its `Facts`, and how it stands with its work.
+
+    Attributes:
+        last: None: it did not look yet, or too long ago.
+        in_work: whether a worker has it in hand.
+        next_s: seconds until the next try; 0: as soon as a worker is free; None: none is planned.
+        failures: failures in a row.
+    """
+
+    controller: str
+    state: str
+    plan: str = ""
+    foreign: str = ""
+    blocked: str = ""
+    advice: str = ""
+    last: Last | None = None
+    in_work: bool = False
+    next_s: float | None = None
+    failures: int = 0
+
+
+class CallSaid(Wire, frozen=True, kw_only=True):
+    """A call to the cloud, or several that ended alike; see `Call`."""
+
+    verb: str
+    state: str
+    ago_s: float
+    took_s: float = 0.0
+    deadline_s: float = 0.0
+    times: int = 1
+    text: str = ""
+    answer: str = ""
+
+
+class Answer(Wire, frozen=True, kw_only=True):
+    """All that a daemon knows about one object.
+
+    Attributes:
+        provider: its `--cloud-provider`.
+        leads: whether this daemon works; else it stands by.
+        lease: what is wrong with its lease; empty: nothing.
+        opening: why the provider is not open; empty: it is.
+        trouble: why the cloud cannot be used for anything; empty: it can.
+        api: what of the cluster cannot be followed; empty: nothing.
+        accounts: of the controllers that run and have to do with such objects.
+        absent: controllers that do not run -> why.
+        held: deletions held back that have to do with it.
+        calls: about it, the oldest first.
+        general: calls about no single object, such as listings.
+    """
+
+    kind: str
+    name: str
+    provider: str = ""
+    leads: bool = False
+    lease: str = ""
+    opening: str = ""
+    trouble: str = ""
+    api: str = ""
+    accounts: list[Account] = msgspec.field(default_factory=list)
+    absent: dict[str, str] = msgspec.field(default_factory=dict)
+    held: list[Held] = msgspec.field(default_factory=list)
+    calls: list[CallSaid] = msgspec.field(default_factory=list)
+    general: list[CallSaid] = msgspec.field(default_factory=list)
+
+
+def said(calls: Iterable[Call]) -> list[CallSaid]:
+    """Calls as they are told."""
+    now = clock.monotonic()
+    return [
+        CallSaid(
+            verb=call.verb,
+            state=call.state,
+            ago_s=round(now - call.began, 3),
+            took_s=round(call.took_s, 3),
+            deadline_s=call.deadline_s,
+            times=call.times,
+            text=call.text,
+            answer=call.answer,
+        )
+        for call in calls
+    ]
+
+
+def foreign(node: Node, ownership: Ownership) -> str:
+    """Why a node is another's; empty: it is not."""
+    if ownership.has_foreign_id(node):
+        ours = ", ".join(f"{scheme}://" for scheme in ownership.schemes)
+        return f"its provider ID {node.provider_id} is of another cloud (this daemon's: {ours})"
+    if ownership.is_foreign(node):
+        return "its labels are not those that --own-nodes asks for"
+    return ""

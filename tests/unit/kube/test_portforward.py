@@ -1,0 +1,132 @@
+"""Ports of Pods: what goes through, and what is said when nothing does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+
+from ccm.kube import errors
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.portforward import LOOPBACK, Forward, forwarded
+from ccm.kube.tls import TlsSettings
+from tests.scenario.forwarding import Kubelet
+
+PATH = "/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@contextlib.asynccontextmanager
+async def api_server(handler: Handler) -> AsyncIterator[ClusterConfig]:
+    """One that forwards ports as this says."""
+    app = web.Application()
+    app.router.add_get(PATH, handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, LOOPBACK, 0).start()
+        yield ClusterConfig(
+            server=f"http://{LOOPBACK}:{runner.addresses[0][1]}",
+            credentials=Fixed(bearer("who-i-am")),
+            tls=TlsSettings(),
+        )
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def echo() -> AsyncIterator[int]:
+    """A port where each line comes back, until an empty one."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (line := await reader.readline()).strip():
+            writer.write(line)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, LOOPBACK, 0, limit=1 << 20)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+def way(config: ClusterConfig, port: int) -> contextlib.AbstractAsyncContextManager[Forward]:
+    return forwarded(config, namespace="kube-system", pod="ccm-0", port=port)
+
+
+async def said(forward: Forward, *lines: bytes) -> bytes:
+    """What comes back, until the other end closes."""
+    reader, writer = await asyncio.open_connection(LOOPBACK, forward.port)
+    for line in lines:
+        writer.write(line)
+    async with asyncio.timeout(10):
+        found = await reader.read()
+    writer.close()
+    return found
+
+
+async def test_bytes_go_both_ways_and_each_connection_has_its_own() -> None:
+    kubelet, long = Kubelet(), b"x" * 200_000 + b"\n"
+
+    async with (
+        echo() as port,
+        api_server(kubelet.of_api_server) as config,
+        way(config, port) as forward,
+    ):
+        assert await said(forward, b"one\n", b"\n") == b"one\n"
+        assert await said(forward, long, b"\n") == long
+
+    assert (
+        kubelet.asked == [f"/api/v1/namespaces/kube-system/pods/ccm-0/portforward?ports={port}"] * 2
+    )
+    assert kubelet.tokens == ["Bearer who-i-am"] * 2
+
+
+async def test_the_kubelets_words_about_an_error_are_kept() -> None:
+    async with api_server(Kubelet().of_api_server) as config, way(config, 1) as forward:
+        assert await said(forward) == b""
+
+    (trouble,) = forward.troubles
+    assert trouble.startswith("cannot connect to 1: ")
+
+
+async def test_a_refusal_is_the_api_servers_own() -> None:
+    async def refuse(_request: web.Request) -> web.StreamResponse:
+        return web.json_response({}, status=403)
+
+    async with api_server(refuse) as config:
+        with pytest.raises(errors.Forbidden):
+            async with way(config, 1):
+                pass
+
+
+async def test_what_speaks_no_websocket_is_no_way() -> None:
+    async def page(_request: web.Request) -> web.StreamResponse:
+        return web.Response(text="hello")
+
+    async with api_server(page) as config:
+        with pytest.raises(errors.Unreachable, match="port-forward through"):
+            async with way(config, 1):
+                pass
+
+
+async def test_a_server_that_is_not_there_is_unreachable() -> None:
+    async with api_server(Kubelet().of_api_server) as config:
+        pass
+
+    with pytest.raises(errors.Unreachable) as caught:
+        async with way(config, 1):
+            pass
+    assert caught.value.kind == "refused"
+
+
+async def test_an_error_inside_is_raised_as_it_is() -> None:
+    async with echo() as port, api_server(Kubelet().of_api_server) as config:
+        with pytest.raises(KeyError):
+            async with way(config, port):
+                raise KeyError("mine")
