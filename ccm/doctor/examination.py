@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ccm.base import clock, redact
 from ccm.base.tasks import leaves
 from ccm.cloud import errors as cloud_errors
-from ccm.doctor import held, leases, nodes, provider, reach, rights, services
+from ccm.doctor import held, leases, nodes, outlook, provider, reach, rights, services
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Result, fail, skip, warn
 from ccm.kube import errors
@@ -36,6 +36,7 @@ class Check:
 
 
 CHECKS = (
+    Check("start", "what starting the daemon would delete", outlook.start),
     Check("flags", "the daemon's flags", provider.flags),
     Check("kubeconfig", "how to reach the API server", reach.kubeconfig),
     Check("server", "whether the API server answers", reach.server, needs=("kubeconfig",)),

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from ccm.cli import doctor, orphans
+from ccm.cli import doctor, orphans, plan
 from ccm.cli.completion import NO_FILES, NO_SPACE
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DAEMON = "cloud-controller-manager"
 
-_TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, orphans)}
+_TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, orphans, plan)}
 
 _PROVIDERS = "ccm.providers"
 """The registry's group of entry points, without the time it takes to load the registry."""

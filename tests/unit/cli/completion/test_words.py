@@ -41,7 +41,15 @@ def test_the_doctor_takes_the_daemons_flags_and_its_own() -> None:
 def test_every_command_is_there_with_what_it_does() -> None:
     told = place("kube-ccm").words
 
-    assert set(told) == {"sandbox", "providers", "doctor", "orphans", "new-provider", "completion"}
+    assert set(told) == {
+        "sandbox",
+        "providers",
+        "doctor",
+        "plan",
+        "orphans",
+        "new-provider",
+        "completion",
+    }
     assert all(told.values())
 
 
