@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -147,24 +147,20 @@ def of_call(
 
 def tidied(found: Iterable[Change]) -> Sequence[Change]:
     """Each once, by object; what an ensure sets anyway is not told beside it."""
-    first: dict[tuple[Subject, str, Action, str | None, str | None], Change] = {}
+    once: dict[tuple[Subject, str, Action, str | None, str | None], Change] = {}
     for change in found:
-        cloudy = change.what in (BALANCER, MEMBERS)
-        values = (None, None) if cloudy else (change.old, change.new)
-        first.setdefault((change.subject, change.what, change.action, *values), change)
+        again = change.what in (BALANCER, MEMBERS)
+        values = (None, None) if again else (change.old, change.new)
+        key = (change.subject, change.what, change.action, *values)
+        # Told is when it begins, and what it comes to.
+        once[key] = replace(change, after_s=once[key].after_s) if key in once else change
     ensured = {
-        change.subject
-        for change in first.values()
-        if change.what == BALANCER and change.action is not Action.DELETE
+        one.subject
+        for one in once.values()
+        if one.what == BALANCER and one.action is not Action.DELETE
     }
-    return sorted(
-        (
-            change
-            for change in first.values()
-            if not (change.what == MEMBERS and change.subject in ensured)
-        ),
-        key=lambda change: (change.subject, change.after_s),
-    )
+    told = [one for one in once.values() if one.what != MEMBERS or one.subject not in ensured]
+    return sorted(told, key=lambda one: (one.subject, one.after_s))
 
 
 def _members(nodes: Sequence[Node]) -> str:

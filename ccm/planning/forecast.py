@@ -125,19 +125,18 @@ async def forecast(
         ledger.remembers = True
         with hurrying():
             await _beside(work, horizon_s(options))
+        # What they clear away when they end is not what they would do.
         left_out = {name: one.detail for name, one in vitals.controllers.items() if one.detail}
+        found = Forecast(
+            changes=_conditional(
+                gathered(cluster, ledger, lambda at: max(0, int(at - began - waits_s)))
+            ),
+            left_out=left_out,
+            failures=_failures(options, handle, ledger, left_out),
+        )
+        return _with_events(found, events, _held(options, cluster))
     finally:
         await cancel_and_join(work)
-
-    def after_s(moment: float) -> int:
-        return max(0, int(moment - began - waits_s))
-
-    found = Forecast(
-        changes=_conditional(gathered(cluster, ledger, after_s)),
-        left_out=left_out,
-        failures=_failures(options, handle, ledger, left_out),
-    )
-    return _with_events(found, events, _held(options, cluster))
 
 
 def horizon_s(options: Options) -> float:
