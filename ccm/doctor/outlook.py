@@ -93,9 +93,12 @@ async def apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     def run() -> None:
         try:
             with asyncio.Runner(loop_factory=HurryingLoop) as runner:
-                outcome.set_result(runner.run(main()))
+                result = runner.run(main())
         except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
             outcome.set_exception(error)
+        else:
+            # Not before the loop is closed: it keeps the clock until then.
+            outcome.set_result(result)
 
     threading.Thread(target=run, name="outlook", daemon=True).start()
     try:

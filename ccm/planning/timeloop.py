@@ -49,7 +49,7 @@ class HurryingLoop(asyncio.SelectorEventLoop):
     def run_forever(self) -> None:
         """Run, with the project's clocks showing this loop's time."""
         self._began = clock.now(), self.time()
-        with clock.replaced(self.now, self.time):
+        with clock.replaced(self.now, self.time, here=True):
             super().run_forever()
 
     def run_in_executor(
