@@ -8,7 +8,15 @@ from ccm.doctor.finding import Verdict
 
 
 class NotOpened(Exception):
-    """It cannot be done; the message says why, and what to do."""
+    """It cannot be done; the message says why, and what to do.
+
+    Attributes:
+        check: the check that tells of it; empty if none does.
+    """
+
+    def __init__(self, message: str, *, check: str = "") -> None:
+        super().__init__(message)
+        self.check = check
 
 
 async def opened(case: Case) -> None:
@@ -25,4 +33,5 @@ async def opened(case: Case) -> None:
     ):
         finding = case.findings[name] = await check(case)
         if finding.verdict is Verdict.FAIL:
-            raise NotOpened("; ".join((finding.found, *finding.details, *finding.advice)))
+            told = (finding.found, *finding.details, *finding.advice)
+            raise NotOpened("; ".join(told), check=name)

@@ -20,7 +20,7 @@ from ccm.doctor import opening
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, ok, skip, some, warn
 from ccm.doctor.opening import NotOpened
-from ccm.kube.errors import KubeError
+from ccm.kube.errors import KubeError, Unauthorized, Unreachable
 from ccm.planning.changes import BALANCER, ROUTE, Change
 from ccm.planning.forecast import Forecast, forecast
 from ccm.planning.timeloop import HurryingLoop
@@ -48,7 +48,9 @@ async def start(case: Case) -> Finding:
             "same flags, takes the time it needs"
         )
     except NotOpened as error:
-        return skip(f"what starting the daemon would delete is not known: {error}")
+        return skip(
+            f"what starting the daemon would delete is not known: {error}", cause=error.check
+        )
     return _judged(found)
 
 
@@ -76,7 +78,14 @@ async def forecast_of(
         cause = next(leaves(error))
         if not isinstance(cause, KubeError | CloudError):
             raise
-        raise NotOpened(f"{type(cause).__name__}: {cause}") from error
+        raise NotOpened(f"{type(cause).__name__}: {cause}", check=_told_by(cause)) from error
+
+
+def _told_by(error: Exception) -> str:
+    """The check that finds out by itself what an error of reading the cluster means."""
+    if isinstance(error, Unreachable):
+        return "server"
+    return "identity" if isinstance(error, Unauthorized) else ""
 
 
 async def apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -242,8 +242,8 @@ def towns(draw: st.DrawFn) -> Town:
                 [
                     (),
                     ("--node-deletion-limit=1",),
-                    # It deletes at once: whether the routes are listed before is a matter of luck.
-                    ("--node-deletion-policy=reference", "--configure-cloud-routes=false"),
+                    # It deletes at once: whether others see the node before is a matter of luck.
+                    ("--node-deletion-policy=reference", "--controllers=cloud-node-lifecycle"),
                     ("--own-nodes=!foreign",),
                     ("--load-balancer-classes=example.com/other",),
                     ("--controllers=*,-cloud-node",),
