@@ -176,9 +176,9 @@ class AskingHandle(Handle):
 
 async def _refuse_changes(operation: Operation, step: Callable[[], Awaitable[object]]) -> object:
     """The last wall before the provider."""
-    if operation.change:
-        raise ChangeRefused(f"{operation.verb} is not called: this program only looks")
-    return await step()
+    if not operation.change:
+        return await step()
+    raise ChangeRefused(f"{operation.verb} is not called: this program only looks")
 
 
 def _mark(argument: object) -> object:

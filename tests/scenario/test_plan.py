@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,21 +175,24 @@ async def test_after_each_change_it_says_what_a_daemon_then_does(env: Environmen
     for change, subjects in CHANGES.items():
         await change(env)
         told = await planned(env)
-        about = {str(one.subject) for one in (*told.found.changes, *told.found.held)}
+        found = told.found
+        about = {str(one.subject) for one in found.changes}
+        about |= {str(one.subject) for one in found.held}
         assert (about - known, told.code) == ({*subjects}, 2), change.__name__
         known |= about
     assert told is not None
 
-    before, holds = await pictured(env), {str(one.subject) for one in told.found.held}
+    wanted, holds = comparable(told.found.changes), {str(one.subject) for one in told.found.held}
+    before = await pictured(env)
     daemon = await env.start_leading(flags=FLAGS)
 
     async def done() -> bool:
-        return (expected(told.found), holds) == (await happened(env, before), await held(env))
+        return (wanted, holds) == (await happened(env, before), await held(env))
 
     try:
         await wait_for(done, "what was planned", within_s=20.0)
     except AssertionError:
-        assert (expected(told.found), holds) == (await happened(env, before), await held(env))
+        assert (wanted, holds) == (await happened(env, before), await held(env))
     after = await planned(env)
     assert (after.lines[-1], after.code) == ("nothing to do; 1 deletion held back", 0)
     assert await daemon.stop() == 0
@@ -200,14 +203,10 @@ async def test_after_each_change_it_says_what_a_daemon_then_does(env: Environmen
 Key = tuple[str, str, str, str | None, str | None]
 
 
-def expected(found: Forecast) -> set[Key]:
-    """What can be seen of a plan: nobody knows beforehand what a balancer's address will be."""
-    return comparable(found.changes)
-
-
-def comparable(found: Any) -> set[Key]:
+def comparable(found: Sequence[Change]) -> set[Key]:
+    """What can be seen of it; nobody knows beforehand what a balancer's address will be."""
     ensured = {one.subject for one in found if one.what == BALANCER}
-    keys = set()
+    keys = set[Key]()
     routes = Counter({one.subject: 0 for one in found if one.what == ROUTE})
     routes.update(one.subject for one in found if one.what == ROUTE and one.action is CREATE)
     routes.subtract(one.subject for one in found if one.what == ROUTE and one.action is DELETE)

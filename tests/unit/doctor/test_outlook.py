@@ -133,6 +133,22 @@ async def test_an_error_of_reading_is_left_to_the_check_that_tells_of_it(
     assert type(error).__name__ in str(refused.value)
 
 
+async def test_its_way_to_the_api_server_only_reads(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    async def opened(opening: Case) -> None:
+        seen.append(opening.reads_only)
+        raise NotOpened("")
+
+    monkeypatch.setattr(opening, "opened", opened)
+    with pytest.raises(NotOpened):
+        await outlook.forecast_of(case.options, {}, case=case)
+
+    assert seen == [True]
+
+
 async def test_a_defect_of_ours_is_not_hidden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     async def opened(_: Case) -> None:
         raise ZeroDivisionError

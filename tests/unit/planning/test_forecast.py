@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 from ccm.cloud import default_load_balancer_name
 from ccm.kube.resources import NODES, SERVICES
 from ccm.model import names
+from ccm.planning import forecast
+from ccm.planning.forecast import Forecast
+from ccm.runtime.deletions import Held
+from ccm.testing import builders
 from tests.unit.planning.world import OWNER, F, Town, actions, holds
 
 CIDRS = [f"10.244.{number}.0/24" for number in range(20)]
@@ -260,6 +264,40 @@ def test_deletions_on_record_count_and_the_record_is_not_written() -> None:
     assert [one.subject.name for one in planned.held] == ["n1"]
     assert not [one for one in planned.changes if one.what == "Node"]
     assert actions(planned) == actions(town.live())
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_is_held_no_more_is_not_told(kept: bool) -> None:
+    events = forecast._Events()
+    about = builders.node("n1").reference
+    events.event(about, "Warning", names.REASON_DELETION_HELD, "why")
+    events.event(about, "Normal", names.REASON_SYNCED, "fine")
+    on_record = {"Node": [Held(name="n1")] if kept else [Held(name="n2")]}
+
+    found = forecast._with_events(Forecast(), events, on_record)
+
+    assert [one.message for one in found.held] == ["why"] * kept
+    assert list(found.warnings) == []
+
+
+def test_what_a_controller_lacks_is_told_and_what_is_wrong_is_a_failure() -> None:
+    town = settled()
+    town.flags = ["--cluster-cidr=", "--controllers=*,-cloud-node"]
+    (left_out,) = town.plan().left_out
+    (failure,) = town.plan().failures
+
+    assert left_out == "node-route-controller"
+    assert failure.startswith("node-route-controller cannot start: --cluster-cidr")
+
+
+def test_a_cloud_that_does_not_answer_leaves_it_open_what_would_be_done() -> None:
+    town = settled()
+    town.api.fault = 503
+
+    found = town.plan()
+
+    assert "list_routes: status 503" in found.failures
+    assert town.api.requests < 50  # each question once, however often it would be put
 
 
 @st.composite

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from ccm.cloud import Cloud, default_load_balancer_name
 from ccm.cloud.operation import Operation
 from ccm.kube.resources import CONFIG_MAPS, NODES, SERVICES
 from ccm.model import ConfigMap, Node, NodeAddress, NodeCondition, Service, ServicePort, names
-from ccm.planning import forecast
+from ccm.planning import forecast, merging
 from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Change
 from ccm.planning.cloud import CloudChange, Ledger
 from ccm.planning.cluster import ClusterCopy
@@ -28,6 +28,8 @@ from ccm.testing import builders
 from ccm.testing.clock import VirtualTimeLoop
 from ccm.testing.memory import MemoryInstance
 from ccm.testing.memory_network import MemoryNetworkApi, open_memory_network
+
+T = TypeVar("T")
 
 F = names.FINALIZER_LOAD_BALANCER
 RANGE = "10.244.0.0/16"
@@ -112,7 +114,8 @@ class Town:
         run(self._serve(made))
         ip = self.api.balancers[default_load_balancer_name(made)].ip
         status = {"loadBalancer": {"ingress": [{"ip": ip, "ipMode": "VIP"}]}}
-        return self.change(SERVICES, made.key, {"status": status})
+        self.change(SERVICES, made.key, {"status": status})
+        return self.services[made.key]
 
     async def _serve(self, service: Service) -> None:
         async with open_memory_network(self.api) as cloud:
@@ -124,14 +127,11 @@ class Town:
         """A route in the cloud."""
         run(self.api.put_route(self.api.token, "kubernetes", cidr, target))
 
-    def change(self, kind: Any, key: str, patch: Mapping[str, Any]) -> Any:
+    def change(self, kind: Any, key: str, patch: Mapping[str, Any]) -> None:
         """Somebody else changes an object; lists are replaced."""
         objects: dict[str, Any] = self.nodes if kind is NODES else self.services
-        from ccm.planning.merging import merge
-
-        body = merge(msgspec.to_builtins(objects[key]), patch)
+        body = merging.merge(msgspec.to_builtins(objects[key]), patch)
         objects[key] = msgspec.convert(body, kind.type)
-        return objects[key]
 
     # --- what comes of it -------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ def _is_answer(one: Change, among: Sequence[Change]) -> bool:
     return ensured and one.what in (MEMBERS, "status.loadBalancer.ingress")
 
 
-def run(work: Any) -> Any:
+def run(work: Coroutine[Any, Any, T]) -> T:
     """In virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(work)
