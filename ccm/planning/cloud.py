@@ -8,6 +8,7 @@ goes on answering, unless somebody wants to hear it again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, TypeVarTuple, cast
@@ -68,11 +69,13 @@ class Ledger:
         changes: in the order of the calls.
         failures: the method and its subject -> why there was no answer.
         remembers: whether a question is put once; else each is put whenever a controller asks.
+        asked_at: when the last question was answered that had not been put before.
     """
 
     changes: list[CloudChange] = field(default_factory=list)
     failures: dict[str, errors.CloudError] = field(default_factory=dict)
     remembers: bool = True
+    asked_at: float = -math.inf
 
 
 class AskingHandle(Handle):
@@ -116,8 +119,11 @@ class AskingHandle(Handle):
         self, operation: Operation, method: Callable[..., Any], args: tuple[Any, ...]
     ) -> object:
         key = (operation.verb, *map(_mark, args))
-        if not self._ledger.remembers or key not in self._answers:
+        is_new = key not in self._answers
+        if not self._ledger.remembers or is_new:
             self._answers[key] = await self._answer(operation, method, args)
+        if is_new:
+            self._ledger.asked_at = monotonic()
         answer = self._answers[key]
         if isinstance(answer, errors.CloudError):
             raise answer.with_traceback(None)

@@ -36,6 +36,9 @@ routes and load balancers."""
 MARGIN_S = 30.0
 """Time for what follows from the last thing that the daemon waits for."""
 
+SPARE_S = 0.5
+"""Time for a second answer to come, and for what is done about it."""
+
 FOLLOWED: tuple[Kind[Any], ...] = (NODES, SERVICES)
 """Kinds that controllers follow."""
 
@@ -116,20 +119,18 @@ async def forecast(
     ledger, events, vitals = Ledger(remembers=not wait), _Events(), Vitals()
     handle = provider.handle(options, cloud, make=partial(AskingHandle, ledger=ledger))
     running = Controllers(options, cluster, events, vitals, migration_plan(options))
-    began = clock.monotonic()
-    waits_s = _between_denials_s(options) + 1.0 if wait else 0.0
     work = spawn(running.run(handle, election=None), name="controllers")
     try:
-        with held():
-            await _beside(work, waits_s)
-        ledger.remembers = True
+        if wait:
+            await _second_answers(work, ledger, _between_denials_s(options))
+        ledger.remembers, began = True, clock.monotonic()
         with hurrying():
             await _beside(work, horizon_s(options))
         # What they clear away when they end is not what they would do.
         left_out = {name: one.detail for name, one in vitals.controllers.items() if one.detail}
         found = Forecast(
             changes=_conditional(
-                gathered(cluster, ledger, lambda at: max(0, int(at - began - waits_s)))
+                gathered(cluster, ledger, lambda moment: max(0, int(moment - began)))
             ),
             left_out=left_out,
             failures=_failures(options, handle, ledger, left_out),
@@ -191,6 +192,17 @@ def _between_denials_s(options: Options) -> float:
     return 1.2 * options.node_monitor_period.total_seconds()
 
 
+async def _second_answers(work: asyncio.Task[None], ledger: Ledger, period_s: float) -> None:
+    """Let the controllers work until whatever the cloud was asked can have been asked again."""
+    began = clock.monotonic()
+    while True:
+        left_s = max(began, ledger.asked_at) + period_s + SPARE_S - clock.monotonic()
+        if left_s <= 0:
+            return
+        with held():
+            await _beside(work, left_s)
+
+
 async def _beside(work: asyncio.Task[None], seconds: float) -> None:
     """Let the controllers work for a while."""
     await asyncio.wait({work}, timeout=seconds)
@@ -219,22 +231,26 @@ def _failures(
     return wrong + [f"{about}: {error}" for about, error in sorted(ledger.failures.items())]
 
 
-def _held(options: Options, cluster: ClusterCopy) -> Mapping[str, Sequence[deletions.Held]]:
+def _held(options: Options, cluster: ClusterCopy) -> Mapping[str, deletions.HeldBack]:
     """What is held back in the end, by kind of object."""
     namespace, owner = options.leader_elect_resource_namespace, options.leader_elect_resource_name
     record = cluster.of(CONFIG_MAPS).now.get(f"{namespace}/{deletions.NAME}")
-    return {kind: each.objects for kind, each in deletions.held_back(record, owner).items()}
+    return deletions.held_back(record, owner)
 
 
 def _with_events(
-    found: Forecast, events: _Events, on_record: Mapping[str, Sequence[deletions.Held]]
+    found: Forecast, events: _Events, on_record: Mapping[str, deletions.HeldBack]
 ) -> Forecast:
     """Those that hold are told apart from the other warnings, and from those that held once."""
-    kept = {(one.namespace, one.name) for each in on_record.values() for one in each}
+    kept = {(one.namespace, one.name) for each in on_record.values() for one in each.objects}
+    # The record names so many; of more it knows how many there are.
+    is_short = any(each.count > len(each.objects) for each in on_record.values())
     told = list(events.told())
     holds = [one for one in told if one.reason == REASON_DELETION_HELD]
     return replace(
         found,
-        held=[one for one in holds if (one.subject.namespace, one.subject.name) in kept],
+        held=[
+            one for one in holds if is_short or (one.subject.namespace, one.subject.name) in kept
+        ],
         warnings=[one for one in told if one.reason != REASON_DELETION_HELD],
     )

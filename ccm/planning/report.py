@@ -33,7 +33,7 @@ def lines(found: Forecast) -> Iterator[str]:
             if one.subject == subject:
                 yield f"  {ATTENTION} {word}: {_line(one.message)}"
     for name, why in found.left_out.items():
-        yield f"{ATTENTION} {name} is {_line(why)}"
+        yield f"{name} is {_line(why)}"
     for failure in found.failures:
         yield f"{ATTENTION} not known: {_line(failure)}"
 

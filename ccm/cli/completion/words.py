@@ -191,9 +191,9 @@ def _words(flag: Flag) -> Sequence[str]:
         from ccm.app.options.controllers import MANIFESTS
 
         return [f"{sign}{one.name}" for sign in ("", "-") for one in MANIFESTS]
-    return {"logging-format": ("text", "json", "dev"), "output": ("table", "json")}.get(
-        flag.name, ()
-    )
+    if flag.name == "output":
+        return (flag.default, "json")  # for people by default, or for programs
+    return ("text", "json", "dev") if flag.name == "logging-format" else ()
 
 
 def _value(name: str, words: Sequence[str]) -> Value:

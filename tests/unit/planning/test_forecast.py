@@ -14,7 +14,7 @@ from ccm.kube.resources import NODES, SERVICES
 from ccm.model import names
 from ccm.planning import forecast
 from ccm.planning.forecast import Forecast
-from ccm.runtime.deletions import Held
+from ccm.runtime.deletions import Held, HeldBack
 from ccm.testing import builders
 from tests.unit.planning.world import OWNER, F, Town, actions, holds
 
@@ -272,7 +272,7 @@ def test_what_is_held_no_more_is_not_told(kept: bool) -> None:
     about = builders.node("n1").reference
     events.event(about, "Warning", names.REASON_DELETION_HELD, "why")
     events.event(about, "Normal", names.REASON_SYNCED, "fine")
-    on_record = {"Node": [Held(name="n1")] if kept else [Held(name="n2")]}
+    on_record = {"Node": HeldBack(count=1, objects=[Held(name="n1" if kept else "n2")])}
 
     found = forecast._with_events(Forecast(), events, on_record)
 
@@ -344,3 +344,28 @@ def test_whatever_happened_it_is_planned_what_the_daemon_then_does(town: Town) -
 
     assert actions(planned) == actions(done)
     assert holds(planned) == holds(done)
+
+
+# --- waiting for the second answer --------------------------------------------------------------
+
+QUICK = ["--node-monitor-period=100ms", "--configure-cloud-routes=false"]
+
+
+def test_who_waits_hears_the_second_answer() -> None:
+    town = settled()
+    town.flags = QUICK
+    town.gone("n1")
+
+    (gone,) = [one for one in town.plan(wait=True, really=True).changes if one.what == "Node"]
+
+    assert (gone.subject.name, gone.after_s, gone.note) == ("n1", 0, "")
+
+
+def test_a_denial_that_is_taken_back_meanwhile_deletes_nothing() -> None:
+    town = settled()
+    town.flags = QUICK
+    machine = town.gone("n1")
+
+    found = town.plan(wait=True, really=True, meanwhile=lambda: town.returns(machine))
+
+    assert list(found.changes) == []

@@ -106,7 +106,7 @@ def test_who_is_held_and_what_is_not_known_stands_out() -> None:
         "  ! InitializationFailed: no such instance",
         "Service default/shop",
         "  - load balancer",
-        "! node-route-controller is not running: the provider offers no routes",
+        "node-route-controller is not running: the provider offers no routes",
         "! not known: instance_exists n2: the cloud is down",
     ]
     assert report.summary(FOUND) == (

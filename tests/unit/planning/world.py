@@ -23,6 +23,7 @@ from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Change
 from ccm.planning.cloud import CloudChange, Ledger
 from ccm.planning.cluster import ClusterCopy
 from ccm.planning.forecast import Forecast
+from ccm.planning.timeloop import HurryingLoop
 from ccm.runtime import deletions
 from ccm.testing import builders
 from ccm.testing.clock import VirtualTimeLoop
@@ -33,6 +34,7 @@ T = TypeVar("T")
 
 F = names.FINALIZER_LOAD_BALANCER
 RANGE = "10.244.0.0/16"
+MOMENT_S = 0.05
 FLAGS = ("--cloud-provider=memory", f"--cluster-cidr={RANGE}")
 OWNER = "cloud-controller-manager"
 
@@ -97,11 +99,16 @@ class Town:
         """The kubelet of a node is not heard of."""
         self.conditions(name, names.CONDITION_READY, names.STATUS_UNKNOWN)
 
-    def gone(self, name: str) -> None:
+    def gone(self, name: str) -> MemoryInstance:
         """A machine is deleted, and its kubelet silent."""
         machine = next(one for one in self.api.instances.values() if one.name == name)
         del self.api.instances[machine.id]
         self.silent(name)
+        return machine
+
+    def returns(self, machine: MemoryInstance) -> None:
+        """The cloud knows a machine again."""
+        self.api.instances[machine.id] = machine
 
     def service(self, name: str, **facts: Any) -> Service:
         """A Service that nobody serves yet."""
@@ -135,16 +142,29 @@ class Town:
 
     # --- what comes of it -------------------------------------------------------------------
 
-    def plan(self, **how: Any) -> Forecast:
-        """What the daemon would do; the cloud is as it was."""
+    def plan(
+        self,
+        *,
+        wait: bool = False,
+        really: bool = False,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> Forecast:
+        """What the daemon would do; the cloud is as it was.
+
+        Args:
+            wait: whether to wait for second answers.
+            really: in the machine's time, skipped where nothing is waited for.
+            meanwhile: happens a moment after the first answers.
+        """
         writes = self.api.writes
 
         async def find() -> Forecast:
+            asyncio.get_running_loop().call_later(MOMENT_S, meanwhile)
             async with open_memory_network(self.api) as cloud:
                 client = self._cluster().named("reader")
-                return await forecast.forecast(self._options, client, self._seen(cloud), **how)
+                return await forecast.forecast(self._options, client, self._seen(cloud), wait=wait)
 
-        found = run(find())
+        found = run(find(), loop=HurryingLoop if really else VirtualTimeLoop)
         assert self.api.writes == writes
         return found
 
@@ -249,9 +269,11 @@ def _is_answer(one: Change, among: Sequence[Change]) -> bool:
     return ensured and one.what in (MEMBERS, "status.loadBalancer.ingress")
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """In virtual time."""
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+def run(
+    work: Coroutine[Any, Any, T], *, loop: type[asyncio.AbstractEventLoop] = VirtualTimeLoop
+) -> T:
+    """In virtual time, if on no other loop."""
+    with asyncio.Runner(loop_factory=loop) as runner:
         return runner.run(work)
 
 

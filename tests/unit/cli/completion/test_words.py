@@ -97,6 +97,7 @@ def test_an_argparse_tree_is_read_as_it_is() -> None:
         (["kube-ccm", "doctor", "--kubec"], ["--kubeconfig=\t", ":6"]),
         (["kube-ccm", "doctor", "-o", ""], ["table", "json", ":4"]),
         (["kube-ccm", "doctor", "--output=j"], ["json", ":4"]),
+        (["kube-ccm", "plan", "-o", ""], ["text", "json", ":4"]),
         (["kube-ccm", "completion", "z"], ["zsh", ":4"]),
         ([PROGRAM, "--leader-elect="], ["true", "false", ":4"]),
         ([PROGRAM, "--leader-elect", ""], [":4"]),
