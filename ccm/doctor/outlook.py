@@ -130,10 +130,10 @@ def _alike(case: Case) -> Case:
 
 def _judged(found: Forecast) -> Finding:
     held = f", and hold back {count(len(found.held), 'deletion')}" if found.held else ""
-    if found.deletions:
+    going = list(dict.fromkeys(map(_shown, found.deletions)))
+    if going:
         return warn(
-            f"starting the daemon would delete {some([_shown(one) for one in found.deletions])}"
-            f"{held}",
+            f"starting the daemon would delete {some(going)}{held}",
             "see all that it would do with `kube-ccm plan` and the same flags, and start it only "
             "if these may go",
         )
@@ -146,5 +146,5 @@ def _shown(one: Change) -> str:
     if one.what == BALANCER:
         return f"the load balancer of {one.subject}"
     if one.what == ROUTE:
-        return f"the route {one.subject.name} {one.old}"
+        return f"the route {one.subject.name}"
     return str(one.subject)

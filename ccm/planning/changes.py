@@ -160,7 +160,10 @@ def tidied(found: Iterable[Change]) -> Sequence[Change]:
         if one.what == BALANCER and one.action is not Action.DELETE
     }
     told = [one for one in once.values() if one.what != MEMBERS or one.subject not in ensured]
-    return sorted(told, key=lambda one: (one.subject, one.after_s))
+    # What there is in the cloud before the fields that tell of it.
+    return sorted(
+        told, key=lambda one: (one.subject, one.after_s, one.what not in (BALANCER, MEMBERS))
+    )
 
 
 def _members(nodes: Sequence[Node]) -> str:

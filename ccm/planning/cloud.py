@@ -67,13 +67,13 @@ class Ledger:
 
     Attributes:
         changes: in the order of the calls.
-        failures: the method and its subject -> why there was no answer.
+        failures: the method, and what it was about -> why there was no answer.
         remembers: whether a question is put once; else each is put whenever a controller asks.
-        asked_at: when the last question was answered that had not been put before.
+        asked_at: when the cloud answered last about something that it had not been asked about.
     """
 
     changes: list[CloudChange] = field(default_factory=list)
-    failures: dict[str, errors.CloudError] = field(default_factory=dict)
+    failures: dict[tuple[str, str], errors.CloudError] = field(default_factory=dict)
     remembers: bool = True
     asked_at: float = -math.inf
 
@@ -98,6 +98,7 @@ class AskingHandle(Handle):
         super().__init__(cloud, cluster_name=cluster_name, deadline_s=deadline_s, limiter=limiter)
         self._ledger = ledger
         self._answers: dict[tuple[object, ...], object] = {}
+        self._subjects: set[tuple[object, ...]] = set()
         self._arounds = (_refuse_changes,)
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
@@ -119,10 +120,10 @@ class AskingHandle(Handle):
         self, operation: Operation, method: Callable[..., Any], args: tuple[Any, ...]
     ) -> object:
         key = (operation.verb, *map(_mark, args))
-        is_new = key not in self._answers
-        if not self._ledger.remembers or is_new:
+        if not self._ledger.remembers or key not in self._answers:
             self._answers[key] = await self._answer(operation, method, args)
-        if is_new:
+        if key[1:] not in self._subjects:
+            self._subjects.add(key[1:])
             self._ledger.asked_at = monotonic()
         answer = self._answers[key]
         if isinstance(answer, errors.CloudError):
@@ -133,7 +134,7 @@ class AskingHandle(Handle):
         self, operation: Operation, method: Callable[..., Any], args: tuple[Any, ...]
     ) -> object:
         """The cloud's answer now; an error is a value."""
-        about = " ".join((operation.verb, *filter(None, map(_name, args))))
+        about = (operation.verb, " ".join(filter(None, map(_name, args))))
         self._ledger.failures.pop(about, None)
         try:
             # Its turn at the rate limit is waited for as well.

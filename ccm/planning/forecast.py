@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from ccm.app import provider
@@ -16,6 +17,7 @@ from ccm.app.serving.vitals import Vitals
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
+from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Cloud
 from ccm.kube import errors
 from ccm.kube.client import Client
@@ -38,6 +40,9 @@ MARGIN_S = 30.0
 
 SPARE_S = 0.5
 """Time for a second answer to come, and for what is done about it."""
+
+SHOWN = 5
+"""Most objects that are named of those about which the cloud gave no answer."""
 
 FOLLOWED: tuple[Kind[Any], ...] = (NODES, SERVICES)
 """Kinds that controllers follow."""
@@ -228,7 +233,24 @@ def _failures(
         if one.name in left_out and not (one.turned_off(options) or one.lacks(handle.cloud))
         if (fault := one.wrong(options))
     ]
-    return wrong + [f"{about}: {error}" for about, error in sorted(ledger.failures.items())]
+    found = list[str]()
+    for verb, each in groupby(sorted(ledger.failures.items(), key=_by_question), _verb):
+        (_, error), *others = answers = list(each)
+        about = ", ".join(subject for (_, subject), _ in answers[:SHOWN] if subject)
+        more = f" and {len(others) + 1 - SHOWN} more" if len(answers) > SHOWN else ""
+        found.append(f"{verb}{' of ' if about else ''}{about}{more}: {error}")
+    return wrong + found
+
+
+_Failure = tuple[tuple[str, str], CloudError]
+
+
+def _by_question(failure: _Failure) -> tuple[str, str]:
+    return failure[0]
+
+
+def _verb(failure: _Failure) -> str:
+    return failure[0][0]
 
 
 def _held(options: Options, cluster: ClusterCopy) -> Mapping[str, deletions.HeldBack]:

@@ -49,7 +49,7 @@ def summary(found: Forecast) -> str:
     if found.held:
         parts.append(f"{_count(len(found.held), 'deletion')} held back")
     if found.failures:
-        parts.append(f"incomplete: {_count(len(found.failures), 'question')} without an answer")
+        parts.append("incomplete: not all that matters is known")
     return "; ".join(parts)
 
 

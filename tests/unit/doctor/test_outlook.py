@@ -60,8 +60,8 @@ async def test_what_would_be_deleted_is_a_warning(
 
     assert told.verdict is Verdict.WARN
     assert told.found == (
-        "starting the daemon would delete Node n1, the route 10.0.1.0/24 to n1, the load balancer "
-        "of Service a/b, and hold back 1 deletion"
+        "starting the daemon would delete Node n1, the route 10.0.1.0/24, the load balancer of "
+        "Service a/b, and hold back 1 deletion"
     )
     assert "kube-ccm plan" in told.advice[0]
 

@@ -92,7 +92,7 @@ async def test_a_question_is_put_once_and_its_error_stays(
             await handle.call(LoadBalancerDigests.list_load_balancers, "kubernetes")
 
     assert api.requests == 1
-    assert list(handle._ledger.failures) == ["list_load_balancers"]
+    assert list(handle._ledger.failures) == [("list_load_balancers", "")]
 
 
 async def test_somebody_who_waits_asks_again(handle: AskingHandle, api: MemoryNetworkApi) -> None:

@@ -292,11 +292,13 @@ def test_what_a_controller_lacks_is_told_and_what_is_wrong_is_a_failure() -> Non
 
 def test_a_cloud_that_does_not_answer_leaves_it_open_what_would_be_done() -> None:
     town = settled()
+    town.node("n5")
     town.api.fault = 503
 
     found = town.plan()
 
     assert "list_routes: status 503" in found.failures
+    assert "instance_metadata of n0, n1, n2, n3, n4 and 1 more: status 503" in found.failures
     assert town.api.requests < 50  # each question once, however often it would be put
 
 

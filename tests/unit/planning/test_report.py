@@ -110,7 +110,7 @@ def test_who_is_held_and_what_is_not_known_stands_out() -> None:
         "! not known: instance_exists n2: the cloud is down",
     ]
     assert report.summary(FOUND) == (
-        "1 change to 1 object; 1 deletion held back; incomplete: 1 question without an answer"
+        "1 change to 1 object; 1 deletion held back; incomplete: not all that matters is known"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -274,7 +275,11 @@ def run(
 ) -> T:
     """In virtual time, if on no other loop."""
     with asyncio.Runner(loop_factory=loop) as runner:
-        return runner.run(work)
+        try:
+            return runner.run(work)
+        finally:
+            # A daemon keeps its caches for good; here they would add up.
+            gc.unfreeze()
 
 
 def port(number: int) -> ServicePort:
