@@ -33,7 +33,8 @@ Usage: kube-ccm plan [-o text|json] [--wait] [the daemon's own flags]
 
 Give it the flags of the daemon, for instance those of its Deployment. Without --kubeconfig and
 outside a cluster it uses $KUBECONFIG or ~/.kube/config, as kubectl does. It needs the right to
-list nodes and Services and to read the ConfigMap kube-ccm-deletions beside the Lease.
+list nodes and Services and to read the ConfigMap kube-ccm-deletions beside the Lease. With -v the
+controllers' own log is shown too, which tells of changes as if they were made.
 
 examples:
   kube-ccm plan --cloud-provider=sim --cloud-config=cloud.yaml

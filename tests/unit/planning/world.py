@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -275,11 +274,7 @@ def run(
 ) -> T:
     """In virtual time, if on no other loop."""
     with asyncio.Runner(loop_factory=loop) as runner:
-        try:
-            return runner.run(work)
-        finally:
-            # A daemon keeps its caches for good; here they would add up.
-            gc.unfreeze()
+        return runner.run(work)
 
 
 def port(number: int) -> ServicePort:
