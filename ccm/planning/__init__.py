@@ -19,6 +19,11 @@ what it goes on saying.
     forecast    runs the controllers, and gathers all of it
     report      what was gathered, for people and programs
 
+What it cannot know: what an ensure answers, so the status that is written then; which of several
+nodes comes first where a brake lets only some through; whether a balancer is looked at before or
+after a node that is initialised at the same moment, so whether it is ensured or given members; and
+what a provider does by itself, outside of the daemon's calls, for which time is skipped too.
+
 What may enter: questions. What must never enter: a decision of a controller, a write. Two walls
 stand behind the copy and the handle: the transport refuses whatever is no GET, and what is
 declared a change never reaches the provider.

@@ -321,6 +321,7 @@ def towns(draw: st.DrawFn) -> Town:
                     # It deletes at once: whether others see the node before is a matter of luck.
                     ("--node-deletion-policy=reference", "--controllers=cloud-node-lifecycle"),
                     ("--own-nodes=!foreign",),
+                    ("--enable-leader-migration",),
                     ("--load-balancer-classes=example.com/other",),
                     ("--controllers=*,-cloud-node",),
                     ("--node-monitor-period=20s", "--route-grace-period=2m"),

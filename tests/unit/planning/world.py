@@ -11,6 +11,7 @@ import msgspec
 
 from ccm.app import options, provider
 from ccm.app.controllers import Controllers
+from ccm.app.election import migration_plan
 from ccm.app.serving.vitals import Vitals
 from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
@@ -196,7 +197,8 @@ class Town:
             return answer
 
         handle = provider.handle(self._options, cloud).around(noting)
-        running = Controllers(self._options, cluster, events, Vitals())
+        plan = migration_plan(self._options)
+        running = Controllers(self._options, cluster, events, Vitals(), plan)
         work = spawn(running.run(handle, election=None), name="controllers")
         await asyncio.sleep(forecast.horizon_s(self._options))
         found = Forecast(changes=forecast.gathered(cluster, ledger, lambda _: 0))
