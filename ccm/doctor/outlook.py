@@ -68,17 +68,23 @@ async def forecast_of(
     """
     case = case or Case(options=options, environ=environ)
     case.reads_only = True
+    found: Forecast | None = None
     try:
         async with case.exits:
             await opening.opened(case)
-            return await forecast(options, case.client, case.cloud, wait=wait)
+            found = await forecast(options, case.client, case.cloud, wait=wait)
     except NotOpened:
         raise
+    except TimeoutError as error:
+        raise NotOpened("the provider was not opened in time", check="cloud-config") from error
     except Exception as error:
+        if found is not None:
+            return found  # a provider that does not close well is told of by another check
         cause = next(leaves(error))
         if not isinstance(cause, KubeError | CloudError):
             raise
         raise NotOpened(f"{type(cause).__name__}: {cause}", check=_told_by(cause)) from error
+    return found
 
 
 def _told_by(error: Exception) -> str:

@@ -140,6 +140,7 @@ async def forecast(
             left_out=left_out,
             failures=_failures(options, handle, ledger, left_out),
         )
+        found = replace(found, warnings=[*_left_alone(cluster)])
         return _with_events(found, events, _held(options, cluster))
     finally:
         await cancel_and_join(work)
@@ -253,6 +254,18 @@ def _verb(failure: _Failure) -> str:
     return failure[0][0]
 
 
+def _left_alone(cluster: ClusterCopy) -> Iterator[Told]:
+    """Objects of which nobody knows the newest state."""
+    for kind in FOLLOWED:
+        for key in cluster.of(kind).malformed:
+            namespace, _, name = key.rpartition("/")
+            yield Told(
+                subject=Subject(kind.kind, namespace, name or "without a name"),
+                reason="Undecodable",
+                message="it cannot be decoded, and is left alone",
+            )
+
+
 def _held(options: Options, cluster: ClusterCopy) -> Mapping[str, deletions.HeldBack]:
     """What is held back in the end, by kind of object."""
     namespace, owner = options.leader_elect_resource_namespace, options.leader_elect_resource_name
@@ -274,5 +287,8 @@ def _with_events(
         held=[
             one for one in holds if is_short or (one.subject.namespace, one.subject.name) in kept
         ],
-        warnings=[one for one in told if one.reason != REASON_DELETION_HELD],
+        warnings=[
+            *found.warnings,
+            *(one for one in told if one.reason != REASON_DELETION_HELD),
+        ],
     )

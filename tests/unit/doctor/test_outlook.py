@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ccm.app import options
+from ccm.base import clock
 from ccm.doctor import opening, outlook
 from ccm.doctor.case import Case
 from ccm.doctor.examination import CHECKS
@@ -18,6 +19,7 @@ from ccm.doctor.opening import NotOpened
 from ccm.kube import errors
 from ccm.planning.changes import BALANCER, ROUTE, Action, Change, Subject
 from ccm.planning.forecast import Forecast, Told
+from ccm.planning.timeloop import hurrying
 
 GONE = [
     Change(subject=Subject("Node", "", "n1"), action=Action.DELETE, what="Node", after_s=5),
@@ -149,6 +151,33 @@ async def test_its_way_to_the_api_server_only_reads(
     assert seen == [True]
 
 
+async def test_a_provider_that_does_not_close_well_takes_no_plan_away(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened(opening: Case) -> None:
+        opening.client = opening.cloud = None  # type: ignore[assignment]
+        opening.exits.callback(lambda: 1 / 0)
+
+    async def forecast(*_: Any, **__: Any) -> Forecast:
+        return Forecast(held=HELD)
+
+    monkeypatch.setattr(opening, "opened", opened)
+    monkeypatch.setattr(outlook, "forecast", forecast)
+
+    assert (await outlook.forecast_of(case.options, {})).held == HELD
+
+
+async def test_a_provider_that_takes_too_long_to_open_is_told(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened(_: Case) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(opening, "opened", opened)
+    with pytest.raises(NotOpened, match="not opened in time"):
+        await outlook.forecast_of(case.options, {})
+
+
 async def test_a_defect_of_ours_is_not_hidden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     async def opened(_: Case) -> None:
         raise ZeroDivisionError
@@ -167,3 +196,15 @@ async def test_work_apart_skips_waiting_and_leaves_others_their_time() -> None:
 
     assert await outlook.apart(work) == "outlook"
     assert time.monotonic() - began < 1
+
+
+async def test_each_piece_of_such_work_sees_its_own_time() -> None:
+    """The clock of the one before is put back before the next begins."""
+
+    async def work() -> float:
+        began = clock.monotonic()
+        with hurrying():
+            await asyncio.sleep(100)
+        return clock.monotonic() - began
+
+    assert {round(await outlook.apart(work)) for _ in range(40)} == {100}

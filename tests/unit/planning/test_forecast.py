@@ -298,6 +298,19 @@ def test_what_a_controller_lacks_is_told_and_what_is_wrong_is_a_failure() -> Non
     assert failure.startswith("node-route-controller cannot start: --cluster-cidr")
 
 
+def test_what_cannot_be_decoded_is_left_alone_and_told() -> None:
+    town = settled()
+    town.malformed = ["default/odd", ""]
+
+    found = town.plan()
+
+    assert [str(one.subject) for one in found.warnings] == [
+        "Service default/odd",
+        "Service without a name",
+    ]
+    assert list(found.changes) == []
+
+
 def test_a_cloud_that_does_not_answer_leaves_it_open_what_would_be_done() -> None:
     town = settled()
     town.node("n5")

@@ -49,12 +49,14 @@ class Town:
         blind: whether the cloud lists no load balancers.
         listing: whether it lists instances.
         record: what the brakes remember.
+        malformed: keys of Services that cannot be decoded.
     """
 
     flags: Sequence[str] = ()
     blind: bool = False
     listing: bool = False
     record: Mapping[str, str] | None = None
+    malformed: Sequence[str] = ()
     api: MemoryNetworkApi = field(default_factory=MemoryNetworkApi)
     nodes: dict[str, Node] = field(default_factory=dict)
     services: dict[str, Service] = field(default_factory=dict)
@@ -213,7 +215,7 @@ class Town:
     def _cluster(self) -> ClusterCopy:
         cluster = ClusterCopy()
         cluster.load(NODES, self.nodes)
-        cluster.load(SERVICES, self.services)
+        cluster.load(SERVICES, self.services, malformed=self.malformed)
         if self.record is not None:
             meta = {"name": deletions.NAME, "namespace": "kube-system", "resourceVersion": "1"}
             record = msgspec.convert({"metadata": meta, "data": dict(self.record)}, ConfigMap)
