@@ -8,8 +8,8 @@ goes on answering, unless somebody wants to hear it again.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, TypeVarTuple, cast
 
@@ -61,6 +61,29 @@ class CloudChange:
     listed: bool | None = None
 
 
+class Pending:
+    """Questions, and how long ago the last of them was answered."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._last_at = monotonic()
+
+    @contextmanager
+    def put(self) -> Iterator[None]:
+        """One is put, and answered at the end."""
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._last_at = monotonic()
+
+    @property
+    def rested_s(self) -> float:
+        """Seconds since the last answer, or the beginning; 0 while one is awaited."""
+        return 0.0 if self._open else monotonic() - self._last_at
+
+
 @dataclass(slots=True, kw_only=True)
 class Ledger:
     """What would be changed, and which questions were not answered.
@@ -69,13 +92,15 @@ class Ledger:
         changes: in the order of the calls.
         failures: the method, and what it was about -> why there was no answer.
         remembers: whether a question is put once; else each is put whenever a controller asks.
-        asked_at: when the cloud answered last about something that it had not been asked about.
+        questions: those that were put to the cloud.
+        new: those of them about something about which nothing had been asked.
     """
 
     changes: list[CloudChange] = field(default_factory=list)
     failures: dict[tuple[str, str], errors.CloudError] = field(default_factory=dict)
     remembers: bool = True
-    asked_at: float = -math.inf
+    questions: Pending = field(default_factory=Pending)
+    new: Pending = field(default_factory=Pending)
 
 
 class AskingHandle(Handle):
@@ -121,10 +146,10 @@ class AskingHandle(Handle):
     ) -> object:
         key = (operation.verb, *map(_mark, args))
         if not self._ledger.remembers or key not in self._answers:
-            self._answers[key] = await self._answer(operation, method, args)
-        if key[1:] not in self._subjects:
+            is_new = key[1:] not in self._subjects
             self._subjects.add(key[1:])
-            self._ledger.asked_at = monotonic()
+            with self._ledger.questions.put(), self._ledger.new.put() if is_new else nullcontext():
+                self._answers[key] = await self._answer(operation, method, args)
         answer = self._answers[key]
         if isinstance(answer, errors.CloudError):
             raise answer.with_traceback(None)

@@ -26,7 +26,7 @@ from ccm.model import ObjectReference
 from ccm.model.names import REASON_DELETION_HELD, WARNING
 from ccm.planning import changes
 from ccm.planning.changes import Action, Change, Subject
-from ccm.planning.cloud import AskingHandle, Ledger
+from ccm.planning.cloud import AskingHandle, Ledger, Pending
 from ccm.planning.cluster import ClusterCopy
 from ccm.planning.timeloop import held, hurrying
 from ccm.runtime import deletions
@@ -127,10 +127,11 @@ async def forecast(
     work = spawn(running.run(handle, election=None), name="controllers")
     try:
         if wait:
-            await _second_answers(work, ledger, _between_denials_s(options))
+            with held():
+                await _rested(work, ledger.new, _between_denials_s(options) + SPARE_S)
         ledger.remembers, began = True, clock.monotonic()
         with hurrying():
-            await _beside(work, horizon_s(options))
+            await _rested(work, ledger.questions, horizon_s(options))
         # What they clear away when they end is not what they would do.
         left_out = {name: one.detail for name, one in vitals.controllers.items() if one.detail}
         found = Forecast(
@@ -198,22 +199,13 @@ def _between_denials_s(options: Options) -> float:
     return 1.2 * options.node_monitor_period.total_seconds()
 
 
-async def _second_answers(work: asyncio.Task[None], ledger: Ledger, period_s: float) -> None:
-    """Let the controllers work until whatever the cloud was asked can have been asked again."""
+async def _rested(work: asyncio.Task[None], questions: Pending, seconds: float) -> None:
+    """Let the controllers work until such questions have been answered for so long."""
     began = clock.monotonic()
-    while True:
-        left_s = max(began, ledger.asked_at) + period_s + SPARE_S - clock.monotonic()
-        if left_s <= 0:
-            return
-        with held():
-            await _beside(work, left_s)
-
-
-async def _beside(work: asyncio.Task[None], seconds: float) -> None:
-    """Let the controllers work for a while."""
-    await asyncio.wait({work}, timeout=seconds)
-    if work.done():
-        work.result()
+    while (left_s := seconds - min(questions.rested_s, clock.monotonic() - began)) > 0:
+        await asyncio.wait({work}, timeout=left_s)
+        if work.done():
+            work.result()
 
 
 def _conditional(found: Sequence[Change]) -> Sequence[Change]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from ccm.planning import forecast
 from ccm.planning.forecast import Forecast
 from ccm.runtime.deletions import Held, HeldBack
 from ccm.testing import builders
+from ccm.testing.memory_network import MemoryNetworkApi
 from tests.unit.planning.world import OWNER, F, Town, actions, holds
 
 CIDRS = [f"10.244.{number}.0/24" for number in range(20)]
@@ -30,9 +32,17 @@ def _forgotten() -> Iterator[None]:
     gc.unfreeze()
 
 
-def settled() -> Town:
+class SlowApi(MemoryNetworkApi):
+    """Each request takes its time."""
+
+    async def request(self, token: str) -> None:
+        await asyncio.sleep(40.0)
+        await super().request(token)
+
+
+def settled(town: Town | None = None) -> Town:
     """Five nodes with routes and three Services, all as they should be."""
-    town = Town()
+    town = town or Town()
     for number in range(5):
         town.node(f"n{number}", cidr=CIDRS[number])
     for name in ("web", "shop", "mail"):
@@ -296,6 +306,17 @@ def test_what_a_controller_lacks_is_told_and_what_is_wrong_is_a_failure() -> Non
 
     assert left_out == "node-route-controller"
     assert failure.startswith("node-route-controller cannot start: --cluster-cidr")
+
+
+def test_a_slow_cloud_is_waited_for() -> None:
+    """What is planned does not end before the last question was answered, and its time after."""
+    town = settled(Town(api=SlowApi()))
+    for name in ("n1", "n2", "n3", "n4"):
+        _moved(town, name)
+
+    found = town.plan()
+
+    assert {one.subject.name for one in found.changes} == {"n1", "n2", "n3", "n4"}
 
 
 def test_what_cannot_be_decoded_is_left_alone_and_told() -> None:
