@@ -10,12 +10,11 @@ import gc
 import importlib
 import random
 from collections.abc import Callable, Collection, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from ccm.app import metrics
-from ccm.app.clients import DELETIONS, INFORMERS, Clients
+from ccm.app.clients import DELETIONS, INFORMERS
 from ccm.app.election import Election
-from ccm.app.events import Events
 from ccm.app.options import Options, gates, migration, names
 from ccm.app.options.controllers import MANIFESTS
 from ccm.app.provider import answers, knows_nodes
@@ -27,12 +26,14 @@ from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, Inventory
 from ccm.cloud.inventory import SharedInventory
 from ccm.cloud.ownership import Ownership
+from ccm.kube.client import Client
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import CONFIG_MAPS, NODES
 from ccm.model import Node
 from ccm.runtime.controller import Controller
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ControllerContext, Manifest
+from ccm.runtime.recorder import Recorder
 from ccm.runtime.sync import until_synced
 
 NO_MIGRATION = migration.Plan(leader_name="")
@@ -40,6 +41,22 @@ NO_MIGRATION = migration.Plan(leader_name="")
 PREPARE_AFTER_S = 1.0
 """When a standby imports the controllers: its first requests are out by then, and those of a
 leader are imported already."""
+
+
+class Clients(Protocol):
+    """Makes API clients (`ccm.app.clients.Clients`)."""
+
+    def named(self, name: str) -> Client:
+        """The client of a service account, by the account's name."""
+        ...
+
+
+class Events(Protocol):
+    """Makes event recorders (`ccm.app.events.Events`)."""
+
+    def recorder(self, component: str) -> Recorder:
+        """The recorder that reports as this component."""
+        ...
 
 
 class NodeCache:
@@ -122,8 +139,13 @@ class Controllers:
             importlib.import_module(f"{manifest.folder}.controller")
             await asyncio.sleep(0)  # the Lease is watched meanwhile
 
-    async def run(self, handle: Handle, election: Election) -> None:
-        """Run until cancelled what the leader runs; `election` is for the second lease."""
+    async def run(self, handle: Handle, election: Election | None) -> None:
+        """Run until cancelled what the leader runs.
+
+        Args:
+            handle: the way to the cloud.
+            election: for the second lease; None: as if we held it.
+        """
         informers = Informers(
             self._clients.named(INFORMERS), resync_s=self._options.min_resync_period.total_seconds()
         )
@@ -147,11 +169,7 @@ class Controllers:
                 group.start(_settle(informers), name="settle")
                 group.start(context.deletions.run(), name="deletions")
                 if self._plan is not NO_MIGRATION:
-                    shared = election.hold(
-                        self._plan.leader_name,
-                        lambda: self._run_those(context, migration.Runs.MIGRATED),
-                    )
-                    group.start(shared, name="migration")
+                    group.start(self._run_shared(context, election), name="migration")
                 await self._run_those(context, migration.Runs.MAIN)
         finally:
             self._running.clear()
@@ -159,6 +177,17 @@ class Controllers:
             self._vitals.stand_by()
             if inventory is not None:
                 await inventory.close()
+
+    async def _run_shared(self, context: ControllerContext, election: Election | None) -> None:
+        """Run what two managers share, while we hold its lease."""
+
+        async def run() -> None:
+            await self._run_those(context, migration.Runs.MIGRATED)
+
+        if election is None:
+            await run()
+        else:
+            await election.hold(self._plan.leader_name, run)
 
     async def _run_those(self, context: ControllerContext, runs: migration.Runs) -> None:
         """Run what belongs to our own lease, or what two managers share."""

@@ -135,6 +135,23 @@ async def opened_once(name: str, opener: Opener, given: Context) -> AsyncIterato
         yield cloud
 
 
+def handle(options: Options, cloud: Cloud, *, make: Callable[..., Handle] = Handle) -> Handle:
+    """The handle to a provider, with the deadline and the rate that flags set.
+
+    Args:
+        options: the flags.
+        cloud: what the provider yielded.
+        make: takes what `Handle` takes.
+    """
+    rate = options.cloud_rate
+    return make(
+        cloud,
+        cluster_name=options.cluster_name,
+        deadline_s=options.cloud_call_timeout.total_seconds() or None,
+        limiter=TokenBucket(qps=rate[0], burst=rate[1]) if rate else None,
+    )
+
+
 class ConfiguredProvider:
     """The provider that the flags name, with its configuration of now.
 
@@ -200,14 +217,8 @@ class ConfiguredProvider:
             yield cloud
 
     def handle(self, cloud: Cloud) -> Handle:
-        """The handle to it, with the deadline and the rate that flags set."""
-        rate = self._options.cloud_rate
-        return Handle(
-            cloud,
-            cluster_name=self._options.cluster_name,
-            deadline_s=self._options.cloud_call_timeout.total_seconds() or None,
-            limiter=TokenBucket(qps=rate[0], burst=rate[1]) if rate else None,
-        )
+        """The handle to it; see the function of that name."""
+        return handle(self._options, cloud)
 
     def _check_cluster_id(self, cloud: Cloud) -> None:
         if cloud.has_cluster_id:

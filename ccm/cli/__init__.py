@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import ccm
-from ccm.cli import completion, doctor, explain, new_provider, orphans, providers, sandbox
+from ccm.cli import completion, doctor, explain, new_provider, orphans, plan, providers, sandbox
 
 _DESCRIPTION = """\
 Tools around the cloud-controller-manager: try it, look into it, develop a provider.
@@ -33,6 +33,7 @@ start here:
 with a cluster of your own:
   kube-ccm providers                   which providers are installed; with a NAME, what it reads
   kube-ccm doctor --cloud-provider=... the daemon's flags: finds what keeps it from working
+  kube-ccm plan ...                    the same flags: what the daemon would do, nothing is done
   kube-ccm explain node NAME           why a node or Service is as it is: the daemon's own word
   kube-ccm orphans ...                 the same flags: load balancers that belong to no Service
   source <(kube-ccm completion bash)   Tab completes commands and flags, the daemon's too
@@ -85,6 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
     sandbox.add(commands)
     providers.add(commands)
     doctor.add(commands)
+    plan.add(commands)
     explain.add(commands)
     orphans.add(commands)
     new_provider.add(commands)

@@ -37,6 +37,7 @@ def run(
     explain: Callable[[], str],
     read: Callable[[Sequence[str]], W],
     then: Callable[[W], int],
+    wrong: int = EXIT_USAGE,
 ) -> int:
     """Answer the words behind a command's name: with its help, or with what they ask for.
 
@@ -47,6 +48,7 @@ def run(
         explain: the help.
         read: turns the words into what is wanted; raises UsageError.
         then: does that; the exit status.
+        wrong: the exit status where the words cannot be used.
     """
     from ccm.app.options.argv import UsageError
 
@@ -57,7 +59,7 @@ def run(
         wanted = read(words)
     except UsageError as error:
         sys.stderr.write(f"kube-ccm {name}: {error}\n")
-        return EXIT_USAGE
+        return wrong
     return then(wanted)
 
 

@@ -144,18 +144,12 @@ async def _opened(case: Case) -> Handle:
     """The way to the cloud; the API server is reached through `case` then."""
     from ccm.cloud.calls.handle import Handle
     from ccm.cloud.interface import LoadBalancerDigests
-    from ccm.doctor import provider, reach
-    from ccm.doctor.finding import Verdict
+    from ccm.doctor import opening
 
-    for name, check in (
-        ("kubeconfig", reach.kubeconfig),
-        ("provider", provider.provider),
-        ("cloud-config", provider.cloud_config),
-        ("cluster-id", provider.cluster_id),
-    ):
-        finding = case.findings[name] = await check(case)
-        if finding.verdict is Verdict.FAIL:
-            raise Refused("; ".join((finding.found, *finding.details, *finding.advice)))
+    try:
+        await opening.opened(case)
+    except opening.NotOpened as error:
+        raise Refused(str(error)) from error
     handle = Handle(case.cloud, cluster_name=case.options.cluster_name)
     if not handle.offers(LoadBalancerDigests):
         raise Refused(f"provider {handle.name} cannot list load balancers")

@@ -37,6 +37,7 @@ class Case:
         account: whose permissions are asked about; empty: our own.
         limit_s: longest time of one check.
         service_account: folder with the token of a Pod.
+        reads_only: the way to the API server refuses whatever is no GET; no review is possible.
         exits: closes what the checks opened.
         findings: what was found so far, by check.
         causes: check that cannot be made -> the one whose finding is the cause.
@@ -56,6 +57,7 @@ class Case:
     account: str = ""
     limit_s: float = LIMIT_S
     service_account: Path = SERVICE_ACCOUNT
+    reads_only: bool = False
     exits: AsyncExitStack = field(default_factory=AsyncExitStack)
     findings: dict[str, Finding] = field(default_factory=dict)
     causes: dict[str, str] = field(default_factory=dict)

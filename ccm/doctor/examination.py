@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ccm.base import clock, redact
 from ccm.base.tasks import leaves
 from ccm.cloud import errors as cloud_errors
-from ccm.doctor import held, leases, nodes, provider, reach, rights, services
+from ccm.doctor import held, leases, nodes, outlook, provider, reach, rights, services
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Result, fail, skip, warn
 from ccm.kube import errors
@@ -27,15 +27,24 @@ class Check:
         title: what it looks at, for people who wait.
         make: makes it.
         needs: checks without which it cannot be made.
+        told_by: checks after it that say why it could not be made.
     """
 
     name: str
     title: str
     make: Callable[[Case], Awaitable[Finding]]
     needs: tuple[str, ...] = ()
+    told_by: tuple[str, ...] = ()
 
 
 CHECKS = (
+    # What people have to know first. It goes its own way to the API server and to the cloud.
+    Check(
+        "start",
+        "what starting the daemon would delete",
+        outlook.start,
+        told_by=("kubeconfig", "server", "identity", "provider", "cloud-config", "cluster-id"),
+    ),
     Check("flags", "the daemon's flags", provider.flags),
     Check("kubeconfig", "how to reach the API server", reach.kubeconfig),
     Check("server", "whether the API server answers", reach.server, needs=("kubeconfig",)),
@@ -102,7 +111,8 @@ def _lose(name: str, case: Case) -> tuple[str, ...]:
     """The checks that can no longer be made without one, each told of its first cause only."""
     lost = [name]
     for check in CHECKS:
-        if check.name not in case.causes and not set(lost).isdisjoint(check.needs):
+        builds_on = (*check.needs, *check.told_by)
+        if check.name not in case.causes and not set(lost).isdisjoint(builds_on):
             case.causes[check.name] = name
             lost.append(check.name)
     return tuple(lost[1:])

@@ -81,7 +81,7 @@ async def kubeconfig(case: Case) -> Finding:
             str(error),
             "correct it, or give another file with --kubeconfig; inside a Pod leave the flag out",
         )
-    wire = Transport(case.cluster, user_agent=user_agent(PROGRAM))
+    wire = Transport(case.cluster, user_agent=user_agent(PROGRAM), reads_only=case.reads_only)
     case.client = Client(await case.exits.enter_async_context(wire), timeout_s=case.limit_s)
     return ok(f"{case.cluster.source}{hint}: {case.cluster.server}")
 

@@ -12,8 +12,9 @@ KubeError
 │  ├─ Invalid 422                      do not repeat unchanged
 │  ├─ TooManyRequests 429                      obey `retry_after`
 │  └─ ServerError 5xx                  back off
-└─ Unreachable(kind)                   no answer of the API server: back off
-   └─ NoCredentials                    nothing was sent: no credential to send
+├─ Unreachable(kind)                   no answer of the API server: back off
+│  └─ NoCredentials                    nothing was sent: no credential to send
+└─ WriteRefused                        nothing was sent: this program only looks
 ```
 """
 
@@ -181,6 +182,10 @@ class NoCredentials(Unreachable):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="credentials")
+
+
+class WriteRefused(KubeError):
+    """The request was not sent: it would write, and its wire only reads. Never in the daemon."""
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {

@@ -55,6 +55,7 @@ _SLOW_TURN_S = 0.05
 """A wait for the rate limiter above this is logged (client-go)."""
 
 _UNLIMITED = contextlib.nullcontext()
+_READS_ONLY = "this program only looks, and never writes"
 
 _WAITS = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S)
 """Without a limit of the whole, which is ours: a second one would cost at each request."""
@@ -95,10 +96,14 @@ class Transport:
     Args:
         config: where the server is and who we are.
         user_agent: the process' name for the server's logs; clients append their own.
+        reads_only: refuse to send anything but GET, which lists and watches are too.
     """
 
-    def __init__(self, config: ClusterConfig, *, user_agent: str = "ccm") -> None:
+    def __init__(
+        self, config: ClusterConfig, *, user_agent: str = "ccm", reads_only: bool = False
+    ) -> None:
         self._log = logger("kube")
+        self._reads_only = reads_only
         self.config = config
         self.user_agent = user_agent
         self.host = URL(config.server).authority
@@ -155,6 +160,7 @@ class Transport:
         Raises:
             errors.ApiError: the server answered with an error.
             errors.Unreachable: there was no answer.
+            errors.WriteRefused: it would write, and this wire only reads.
         """
         headers = self._headers(user_agent, self._encoding)
         if body is not None:
@@ -211,6 +217,10 @@ class Transport:
 
     async def _run(self, call: _Call) -> _Answer:
         """Attempts until one succeeds or the rules say no."""
+        if self._reads_only and call.method != "GET":
+            raise errors.WriteRefused(
+                f"{call.method} {call.url.raw_path} is not sent: {_READS_ONLY}"
+            )
         # A stream would hold its slot for ever.
         slot = _UNLIMITED if call.streamed or call.urgent else self._concurrency
         renewed = False

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from ccm.cli import doctor, explain, orphans
+from ccm.cli import doctor, explain, orphans, plan
 from ccm.cli.completion import NO_FILES, NO_SPACE
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DAEMON = "cloud-controller-manager"
 
-_TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, explain, orphans)}
+_TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, explain, orphans, plan)}
 
 _PROVIDERS = "ccm.providers"
 """The registry's group of entry points, without the time it takes to load the registry."""
@@ -192,9 +192,9 @@ def _words(flag: Flag) -> Sequence[str]:
         from ccm.app.options.controllers import MANIFESTS
 
         return [f"{sign}{one.name}" for sign in ("", "-") for one in MANIFESTS]
-    return {"logging-format": ("text", "json", "dev"), "output": ("table", "json")}.get(
-        flag.name, ()
-    )
+    if flag.name == "output":
+        return (flag.default, "json")  # for people by default, or for programs
+    return ("text", "json", "dev") if flag.name == "logging-format" else ()
 
 
 def _value(name: str, words: Sequence[str]) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime
 
@@ -21,3 +22,15 @@ def test_whoever_owns_time_replaces_both_clocks_for_a_while() -> None:
 
     assert told == (2030, 12345.5)
     assert clock.monotonic() <= time.monotonic()
+
+
+def test_or_replaces_them_in_this_thread_alone() -> None:
+    told: list[float] = []
+    other = threading.Thread(target=lambda: told.append(clock.monotonic()))
+
+    with clock.replaced(lambda: datetime(2030, 1, 1, tzinfo=UTC), lambda: -1.0, here=True):
+        assert clock.monotonic() == -1.0
+        other.start()
+        other.join()
+
+    assert told[0] >= 0

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from ccm.app import options
 from ccm.doctor import reach
+from ccm.doctor.case import Case
 from ccm.doctor.finding import Verdict
 from ccm.kube import errors
+from ccm.sandbox import realserver
 
 
 @pytest.mark.parametrize("kind", get_args(errors.Trouble))
@@ -39,3 +43,14 @@ def test_what_is_no_tls_error_has_no_reason() -> None:
     assert reach._unreachable("https://x", top).found == (
         "https://x: no TLS connection: the handshake failed"
     )
+
+
+async def test_where_nothing_may_be_written_nothing_is_sent(tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    realserver.write_kubeconfig(file, url="http://127.0.0.1:1", token="x")
+    case = Case(options=options.parse([f"--kubeconfig={file}"]), environ={}, reads_only=True)
+
+    async with case.exits:
+        await reach.kubeconfig(case)
+        with pytest.raises(errors.WriteRefused):
+            await case.client.raw("POST", "/api/v1/namespaces/default/events")

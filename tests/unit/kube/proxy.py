@@ -179,6 +179,7 @@ def connect(
     tls: TlsSettings | None = None,
     disable_compression: bool = False,
     user_agent: str = "ccm/1.0 (linux/amd64) kubernetes/abc1234",
+    reads_only: bool = False,
 ) -> Transport:
     config = ClusterConfig(
         server=url,
@@ -187,4 +188,4 @@ def connect(
         disable_compression=disable_compression,
         source="a test",
     )
-    return Transport(config, user_agent=user_agent)
+    return Transport(config, user_agent=user_agent, reads_only=reads_only)

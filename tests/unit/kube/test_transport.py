@@ -359,3 +359,15 @@ async def test_a_change_under_way_ends_with_the_lease(server: Server) -> None:
     lease.lapse()
     with no_answer("timeout"):
         await change
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+async def test_a_wire_that_only_reads_sends_nothing_else(server: Server, method: str) -> None:
+    async with connect(server.url, reads_only=True) as transport:
+        with pytest.raises(errors.WriteRefused, match=f"{method} /api/v1/nodes/a is not sent"):
+            await transport.do(method, "/api/v1/nodes/a", body=b"{}")
+        await transport.do("GET", "/api/v1/nodes")
+        async with transport.stream("/api/v1/nodes", idle_timeout_s=1.0):
+            pass
+
+    assert {one.method for one in server.seen} == {"GET"}

@@ -42,7 +42,8 @@ def test_every_command_is_there_with_what_it_does() -> None:
     told = place("kube-ccm").words
 
     assert set(told) == {
-        *("sandbox", "providers", "doctor", "explain", "orphans", "new-provider", "completion")
+        *("sandbox", "providers", "doctor", "plan", "explain", "orphans", "new-provider"),
+        "completion",
     }
     assert all(told.values())
 
@@ -95,6 +96,7 @@ def test_an_argparse_tree_is_read_as_it_is() -> None:
         (["kube-ccm", "doctor", "--kubec"], ["--kubeconfig=\t", ":6"]),
         (["kube-ccm", "doctor", "-o", ""], ["table", "json", ":4"]),
         (["kube-ccm", "doctor", "--output=j"], ["json", ":4"]),
+        (["kube-ccm", "plan", "-o", ""], ["text", "json", ":4"]),
         (["kube-ccm", "completion", "z"], ["zsh", ":4"]),
         ([PROGRAM, "--leader-elect="], ["true", "false", ":4"]),
         ([PROGRAM, "--leader-elect", ""], [":4"]),

@@ -1,0 +1,156 @@
+"""What starting the daemon would delete.
+
+It is found out by its controllers, at a time of their own (see `ccm.planning`); so it is done in
+a thread of its own, with its own way to the API server and to the cloud.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from ccm.app.options import Options
+from ccm.base.tasks import leaves, spawn
+from ccm.cloud.errors import CloudError
+from ccm.doctor import opening
+from ccm.doctor.case import Case
+from ccm.doctor.finding import Finding, count, ok, skip, some, warn
+from ccm.doctor.opening import NotOpened
+from ccm.kube.errors import KubeError, Unauthorized, Unreachable
+from ccm.planning.changes import BALANCER, ROUTE, Change
+from ccm.planning.forecast import Forecast, forecast
+from ccm.planning.timeloop import HurryingLoop
+
+T = TypeVar("T")
+
+SHARE = 0.8
+"""Part of the time of a check after which it gives up: it takes long with many nodes, which is
+no failure."""
+
+
+async def start(case: Case) -> Finding:
+    """Say which nodes, load balancers and routes would go."""
+    options, environ = case.options, case.environ
+
+    async def find() -> Forecast:
+        return await forecast_of(options, environ, case=_alike(case))
+
+    try:
+        async with asyncio.timeout(SHARE * case.limit_s):
+            found = await apart(find)
+    except TimeoutError:
+        return skip(
+            "what starting the daemon would delete is not known in time; `kube-ccm plan`, with the "
+            "same flags, takes the time it needs"
+        )
+    except NotOpened as error:
+        return skip(
+            f"what starting the daemon would delete is not known: {error}", cause=error.check
+        )
+    return _judged(found)
+
+
+async def forecast_of(
+    options: Options,
+    environ: Mapping[str, str],
+    *,
+    wait: bool = False,
+    case: Case | None = None,
+) -> Forecast:
+    """What the daemon would do with these flags; see `ccm.planning.forecast.forecast`.
+
+    Raises:
+        NotOpened: it cannot be found out.
+    """
+    case = case or Case(options=options, environ=environ)
+    case.reads_only = True
+    found: Forecast | None = None
+    try:
+        async with case.exits:
+            await opening.opened(case)
+            found = await forecast(options, case.client, case.cloud, wait=wait)
+    except NotOpened:
+        raise
+    except TimeoutError as error:
+        raise NotOpened("the provider was not opened in time", check="cloud-config") from error
+    except Exception as error:
+        if found is not None:
+            return found  # a provider that does not close well is told of by another check
+        cause = next(leaves(error))
+        if not isinstance(cause, KubeError | CloudError):
+            raise
+        raise NotOpened(f"{type(cause).__name__}: {cause}", check=_told_by(cause)) from error
+    return found
+
+
+def _told_by(error: Exception) -> str:
+    """The check that finds out by itself what an error of reading the cluster means."""
+    if isinstance(error, Unreachable):
+        return "server"
+    return "identity" if isinstance(error, Unauthorized) else ""
+
+
+async def apart(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Do work on a loop that skips waiting, in a thread that nobody waits for at the end."""
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+
+    async def main() -> T:
+        task = spawn(work(), name="outlook")
+        running.append((asyncio.get_running_loop(), task))
+        return await task
+
+    def run() -> None:
+        try:
+            with asyncio.Runner(loop_factory=HurryingLoop) as runner:
+                result = runner.run(main())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it was asked for
+            outcome.set_exception(error)
+        else:
+            # Not before the loop is closed: it keeps the clock until then.
+            outcome.set_result(result)
+
+    threading.Thread(target=run, name="outlook", daemon=True).start()
+    try:
+        return await asyncio.wrap_future(outcome)
+    finally:
+        for loop, task in running:
+            with suppress(RuntimeError):  # it has ended
+                loop.call_soon_threadsafe(task.cancel)
+
+
+def _alike(case: Case) -> Case:
+    """Another examination of the same, whose findings are its own."""
+    return Case(
+        options=case.options,
+        environ=case.environ,
+        limit_s=case.limit_s,
+        service_account=case.service_account,
+    )
+
+
+def _judged(found: Forecast) -> Finding:
+    held = f", and hold back {count(len(found.held), 'deletion')}" if found.held else ""
+    going = list(dict.fromkeys(map(_shown, found.deletions)))
+    if going:
+        return warn(
+            f"starting the daemon would delete {some(going)}{held}",
+            "see all that it would do with `kube-ccm plan` and the same flags, and start it only "
+            "if these may go",
+        )
+    if found.failures:
+        return skip(f"what starting the daemon would delete is not known: {found.failures[0]}")
+    return ok(f"starting the daemon would delete nothing{held}")
+
+
+def _shown(one: Change) -> str:
+    if one.what == BALANCER:
+        return f"the load balancer of {one.subject}"
+    if one.what == ROUTE:
+        return f"the route {one.subject.name}"
+    return str(one.subject)

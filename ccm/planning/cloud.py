@@ -1,0 +1,227 @@
+"""A handle to a cloud that asks, and writes down what it would change.
+
+Whether a call changes something is declared on the method itself. One that does is never handed
+on: it is noted and taken for done. Were it handed on all the same, it would be refused right
+before the provider. A question is put once: what the cloud answered, an error included, is what it
+goes on answering, unless somebody wants to hear it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, TypeVarTuple, cast
+
+from ccm.base.clock import monotonic
+from ccm.base.throttle import Limiter
+from ccm.cloud import errors
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests, Routes
+from ccm.cloud.operation import Operation
+from ccm.cloud.types import Route
+from ccm.model import Node, Service
+from ccm.planning.timeloop import held
+
+Args = TypeVarTuple("Args")
+T = TypeVar("T")
+
+NEVER_S = 1e9
+"""When a Service is looked at again of which nobody can know what an ensure would answer."""
+
+HARMLESS = (
+    errors.NotFound,
+    errors.Unimplemented,
+    errors.ImplementedElsewhere,
+    errors.RetryAfter,
+    errors.InvalidArgument,
+    errors.FailedPrecondition,
+)
+"""Answers, as the controllers take them; any other error leaves open what the daemon would do."""
+
+
+class ChangeRefused(errors.Internal):
+    """A change was about to reach the provider. A defect of ours; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudChange:
+    """A call that would change something in the cloud.
+
+    Attributes:
+        verb: the method.
+        arguments: what it would be called with, by the names of the parameters.
+        at_s: when, by the monotonic clock.
+        listed: whether the cloud lists what it is about; None: it lists nothing.
+    """
+
+    verb: str
+    arguments: Mapping[str, Any]
+    at_s: float
+    listed: bool | None = None
+
+
+class Pending:
+    """Questions, and how long ago the last of them was answered."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._last_at = monotonic()
+
+    @contextmanager
+    def put(self) -> Iterator[None]:
+        """One is put, and answered at the end."""
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._last_at = monotonic()
+
+    @property
+    def rested_s(self) -> float:
+        """Seconds since the last answer, or the beginning; 0 while one is awaited."""
+        return 0.0 if self._open else monotonic() - self._last_at
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """What would be changed, and which questions were not answered.
+
+    Attributes:
+        changes: in the order of the calls.
+        failures: the method, and what it was about -> why there was no answer.
+        remembers: whether a question is put once; else each is put whenever a controller asks.
+        questions: those that were put to the cloud.
+        new: those of them about something about which nothing had been asked.
+    """
+
+    changes: list[CloudChange] = field(default_factory=list)
+    failures: dict[tuple[str, str], errors.CloudError] = field(default_factory=dict)
+    remembers: bool = True
+    questions: Pending = field(default_factory=Pending)
+    new: Pending = field(default_factory=Pending)
+
+
+class AskingHandle(Handle):
+    """The handle.
+
+    Args:
+        cloud, cluster_name, deadline_s, limiter: see `Handle`.
+        ledger: where changes and failures are noted.
+    """
+
+    def __init__(
+        self,
+        cloud: Cloud,
+        *,
+        cluster_name: str = "kubernetes",
+        deadline_s: float | None = None,
+        limiter: Limiter | None = None,
+        ledger: Ledger,
+    ) -> None:
+        super().__init__(cloud, cluster_name=cluster_name, deadline_s=deadline_s, limiter=limiter)
+        self._ledger = ledger
+        self._answers: dict[tuple[object, ...], object] = {}
+        self._subjects: set[tuple[object, ...]] = set()
+        self._arounds = (_refuse_changes,)
+
+    async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
+        """Ask, or note a change; see `Handle.call`.
+
+        Raises:
+            RetryAfter: nobody knows what this change would answer.
+            CloudError: see `Handle.call`.
+        """
+        operation = self._operation(method, args)
+        if operation.change:
+            return cast("T", await self._noted(operation))
+        answer = await self._asked(operation, method, args)
+        if operation.verb == Routes.list_routes.__name__:
+            answer = self._after_changes(cast("Sequence[Route]", answer))
+        return cast("T", answer)
+
+    async def _asked(
+        self, operation: Operation, method: Callable[..., Any], args: tuple[Any, ...]
+    ) -> object:
+        key = (operation.verb, *map(_mark, args))
+        if not self._ledger.remembers or key not in self._answers:
+            is_new = key[1:] not in self._subjects
+            self._subjects.add(key[1:])
+            with self._ledger.questions.put(), self._ledger.new.put() if is_new else nullcontext():
+                self._answers[key] = await self._answer(operation, method, args)
+        answer = self._answers[key]
+        if isinstance(answer, errors.CloudError):
+            raise answer.with_traceback(None)
+        return answer
+
+    async def _answer(
+        self, operation: Operation, method: Callable[..., Any], args: tuple[Any, ...]
+    ) -> object:
+        """The cloud's answer now; an error is a value."""
+        about = (operation.verb, " ".join(filter(None, map(_name, args))))
+        self._ledger.failures.pop(about, None)
+        try:
+            # Its turn at the rate limit is waited for as well.
+            with held():
+                return await super().call(method, *args)
+        except errors.CloudError as error:
+            if not isinstance(error, HARMLESS):
+                self._ledger.failures[about] = error
+            return error
+
+    async def _noted(self, operation: Operation) -> None:
+        service, at_s = operation.arguments.get("service"), monotonic()
+        self._ledger.changes.append(
+            CloudChange(
+                verb=operation.verb,
+                arguments=operation.arguments,
+                at_s=at_s,
+                listed=await self._lists(service) if isinstance(service, Service) else None,
+            )
+        )
+        if operation.verb == LoadBalancer.ensure_load_balancer.__name__:
+            raise errors.RetryAfter("nobody knows what it would answer", seconds=NEVER_S)
+
+    async def _lists(self, service: Service) -> bool | None:
+        """Whether the cloud has a load balancer for a Service; None: nobody knows."""
+        if not self.offers(LoadBalancerDigests):
+            return None
+        cluster = self.cluster_name
+        try:
+            name = self.compute(LoadBalancer.get_load_balancer_name, cluster, service)
+            listing = await self.call(LoadBalancerDigests.list_load_balancers, cluster)
+        except errors.CloudError:
+            return None
+        return any(record.name == name for record in listing)
+
+    def _after_changes(self, listed: Sequence[Route]) -> Sequence[Route]:
+        """The routes as they would be by now."""
+        found = list(listed)
+        for change in self._ledger.changes:
+            if change.verb == Routes.create_route.__name__:
+                found.append(change.arguments["route"])
+            elif change.verb == Routes.delete_route.__name__ and change.arguments["route"] in found:
+                found.remove(change.arguments["route"])
+        return found
+
+
+async def _refuse_changes(operation: Operation, step: Callable[[], Awaitable[object]]) -> object:
+    """The last wall before the provider."""
+    if not operation.change:
+        return await step()
+    raise ChangeRefused(f"{operation.verb} is not called: this program only looks")
+
+
+def _mark(argument: object) -> object:
+    """What tells questions apart."""
+    if isinstance(argument, Node):
+        return (argument.name, argument.uid, argument.provider_id)
+    if isinstance(argument, Service):
+        return (argument.key, argument.uid, argument.resource_version)
+    return argument
+
+
+def _name(argument: object) -> str:
+    """What a question is about, for people."""
+    return argument.key if isinstance(argument, Node | Service) else ""

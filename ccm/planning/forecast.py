@@ -1,0 +1,286 @@
+"""Runs the daemon's controllers over a copy of the cluster, and gathers what they would do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from ccm.app import provider
+from ccm.app.controllers import Controllers
+from ccm.app.election import migration_plan
+from ccm.app.options import Options, names
+from ccm.app.serving.vitals import Vitals
+from ccm.base import clock
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.errors import CloudError
+from ccm.cloud.interface import Cloud
+from ccm.kube import errors
+from ccm.kube.client import Client
+from ccm.kube.resources import CONFIG_MAPS, NODES, SERVICES, Kind
+from ccm.model import ObjectReference
+from ccm.model.names import REASON_DELETION_HELD, WARNING
+from ccm.planning import changes
+from ccm.planning.changes import Action, Change, Subject
+from ccm.planning.cloud import AskingHandle, Ledger, Pending
+from ccm.planning.cluster import ClusterCopy
+from ccm.planning.timeloop import held, hurrying
+from ccm.runtime import deletions
+
+LEAST_S = 90.0
+"""Shortest time that is looked ahead: a deletion, and what follows from it at the slow pace of
+routes and load balancers."""
+
+MARGIN_S = 30.0
+"""Time for what follows from the last thing that the daemon waits for."""
+
+SPARE_S = 0.5
+"""Time for a second answer to come, and for what is done about it."""
+
+SHOWN = 5
+"""Most objects that are named of those about which the cloud gave no answer."""
+
+FOLLOWED: tuple[Kind[Any], ...] = (NODES, SERVICES)
+"""Kinds that controllers follow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Something said to people about an object."""
+
+    subject: Subject
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What the daemon would do.
+
+    Attributes:
+        changes: what would differ, by object.
+        held: deletions that would be held back, why, and what a person can do.
+        warnings: what else people would be told about objects.
+        left_out: controllers that would not run -> why.
+        failures: why it is not known what would be done, a line each.
+    """
+
+    changes: Sequence[Change] = ()
+    held: Sequence[Told] = ()
+    warnings: Sequence[Told] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    failures: Sequence[str] = ()
+
+    @property
+    def deletions(self) -> Sequence[Change]:
+        """Nodes, load balancers and routes that would go."""
+        whole = ("Node", changes.BALANCER, changes.ROUTE)
+        return [one for one in self.changes if one.action is Action.DELETE and one.what in whole]
+
+
+class _Events:
+    """Gathers what people would be told, in place of an event recorder."""
+
+    def __init__(self) -> None:
+        self.warnings: dict[tuple[Subject, str], str] = {}
+
+    def recorder(self, component: str) -> _Events:
+        """All components tell the same."""
+        del component
+        return self
+
+    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
+        """The last that was told of each reason counts."""
+        if kind == WARNING:
+            subject = Subject(reference.kind, reference.namespace, reference.name)
+            self.warnings[subject, reason] = message
+
+    def told(self) -> Iterator[Told]:
+        """All of it."""
+        for (subject, reason), message in sorted(self.warnings.items()):
+            yield Told(subject=subject, reason=reason, message=message)
+
+
+async def forecast(
+    options: Options, client: Client, cloud: Cloud, *, wait: bool = False
+) -> Forecast:
+    """Find out what the daemon would do with these flags, from its start on.
+
+    Args:
+        options: the daemon's flags.
+        client: reads the API server.
+        cloud: the open provider.
+        wait: whether to wait the time between two denials and to ask again; else what the cloud
+            says now is taken for what it goes on saying.
+
+    Raises:
+        KubeError: the cluster cannot be read.
+    """
+    cluster = await copied(options, client)
+    ledger, events, vitals = Ledger(remembers=not wait), _Events(), Vitals()
+    handle = provider.handle(options, cloud, make=partial(AskingHandle, ledger=ledger))
+    running = Controllers(options, cluster, events, vitals, migration_plan(options))
+    work = spawn(running.run(handle, election=None), name="controllers")
+    try:
+        if wait:
+            with held():
+                await _rested(work, ledger.new, _between_denials_s(options) + SPARE_S)
+        ledger.remembers, began = True, clock.monotonic()
+        with hurrying():
+            await _rested(work, ledger.questions, horizon_s(options))
+        # What they clear away when they end is not what they would do.
+        left_out = {name: one.detail for name, one in vitals.controllers.items() if one.detail}
+        found = Forecast(
+            changes=_conditional(
+                gathered(cluster, ledger, lambda moment: max(0, int(moment - began)))
+            ),
+            left_out=left_out,
+            failures=_failures(options, handle, ledger, left_out),
+        )
+        found = replace(found, warnings=[*_left_alone(cluster)])
+        return _with_events(found, events, _held(options, cluster))
+    finally:
+        await cancel_and_join(work)
+
+
+def horizon_s(options: Options) -> float:
+    """How far it is looked ahead, in seconds."""
+    waits = (_between_denials_s(options), options.route_grace_period.total_seconds())
+    return max(LEAST_S, MARGIN_S + max(waits))
+
+
+def gathered(cluster: ClusterCopy, ledger: Ledger, after_s: changes.When) -> Sequence[Change]:
+    """What differs in a copy of a cluster, and was called for in its cloud."""
+    found: list[Change] = []
+    for kind in FOLLOWED:
+        copy = cluster.of(kind)
+        final = {event.key: event.object for event in copy.log}
+        for key, moment in copy.touched.items():
+            before, now = copy.before.get(key), copy.now.get(key)
+            if before is not None and before.is_deleting:
+                now = final[key]  # somebody else deleted it
+            found += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
+    found += [
+        changes.of_call(one.verb, one.arguments, listed=one.listed, after_s=after_s(one.at_s))
+        for one in ledger.changes
+    ]
+    return changes.tidied(found)
+
+
+async def copied(options: Options, client: Client) -> ClusterCopy:
+    """What the daemon would follow, and what its brakes remember.
+
+    Raises:
+        KubeError: it cannot be read.
+    """
+    cluster = ClusterCopy()
+    wanted = {plural for one in names.enabled(options.controllers) for plural in one.follows}
+    for kind in (one for one in FOLLOWED if one.plural in wanted):
+        objects, malformed = dict[str, Any](), list[str]()
+        async for page in client.resource(kind).pages():
+            objects |= {obj.key: obj for obj in page.items}
+            malformed += page.malformed_keys
+        cluster.load(kind, objects, malformed=malformed)
+    namespace = options.leader_elect_resource_namespace
+    try:
+        record = await client.resource(CONFIG_MAPS).get(deletions.NAME, namespace=namespace)
+    except errors.NotFound:
+        return cluster
+    cluster.load(CONFIG_MAPS, {record.key: record})
+    return cluster
+
+
+def _between_denials_s(options: Options) -> float:
+    """The period between two questions about a node, its jitter counted in."""
+    return 1.2 * options.node_monitor_period.total_seconds()
+
+
+async def _rested(work: asyncio.Task[None], questions: Pending, seconds: float) -> None:
+    """Let the controllers work until such questions have been answered for so long."""
+    began = clock.monotonic()
+    while (left_s := seconds - min(questions.rested_s, clock.monotonic() - began)) > 0:
+        await asyncio.wait({work}, timeout=left_s)
+        if work.done():
+            work.result()
+
+
+def _conditional(found: Sequence[Change]) -> Sequence[Change]:
+    """Nodes whose deletion rests on a second answer that was not waited for."""
+    return [
+        replace(one, note=changes.UNLESS) if one.what == "Node" and one.after_s else one
+        for one in found
+    ]
+
+
+def _failures(
+    options: Options, handle: Handle, ledger: Ledger, left_out: Mapping[str, str]
+) -> Sequence[str]:
+    """What is not known, because somebody gave no answer or set something wrong."""
+    wrong = [
+        f"{one.name} cannot start: {fault}"
+        for one in names.enabled(options.controllers)
+        if one.name in left_out and not (one.turned_off(options) or one.lacks(handle.cloud))
+        if (fault := one.wrong(options))
+    ]
+    found = list[str]()
+    for verb, each in groupby(sorted(ledger.failures.items(), key=_by_question), _verb):
+        (_, error), *others = answers = list(each)
+        about = ", ".join(subject for (_, subject), _ in answers[:SHOWN] if subject)
+        more = f" and {len(others) + 1 - SHOWN} more" if len(answers) > SHOWN else ""
+        found.append(f"{verb}{' of ' if about else ''}{about}{more}: {error}")
+    return wrong + found
+
+
+_Failure = tuple[tuple[str, str], CloudError]
+
+
+def _by_question(failure: _Failure) -> tuple[str, str]:
+    return failure[0]
+
+
+def _verb(failure: _Failure) -> str:
+    return failure[0][0]
+
+
+def _left_alone(cluster: ClusterCopy) -> Iterator[Told]:
+    """Objects of which nobody knows the newest state."""
+    for kind in FOLLOWED:
+        for key in cluster.of(kind).malformed:
+            namespace, _, name = key.rpartition("/")
+            yield Told(
+                subject=Subject(kind.kind, namespace, name or "without a name"),
+                reason="Undecodable",
+                message="it cannot be decoded, and is left alone",
+            )
+
+
+def _held(options: Options, cluster: ClusterCopy) -> Mapping[str, deletions.HeldBack]:
+    """What is held back in the end, by kind of object."""
+    namespace, owner = options.leader_elect_resource_namespace, options.leader_elect_resource_name
+    record = cluster.of(CONFIG_MAPS).now.get(f"{namespace}/{deletions.NAME}")
+    return deletions.held_back(record, owner)
+
+
+def _with_events(
+    found: Forecast, events: _Events, on_record: Mapping[str, deletions.HeldBack]
+) -> Forecast:
+    """Those that hold are told apart from the other warnings, and from those that held once."""
+    kept = {(one.namespace, one.name) for each in on_record.values() for one in each.objects}
+    # The record names so many; of more it knows how many there are.
+    is_short = any(each.count > len(each.objects) for each in on_record.values())
+    told = list(events.told())
+    holds = [one for one in told if one.reason == REASON_DELETION_HELD]
+    return replace(
+        found,
+        held=[
+            one for one in holds if is_short or (one.subject.namespace, one.subject.name) in kept
+        ],
+        warnings=[
+            *found.warnings,
+            *(one for one in told if one.reason != REASON_DELETION_HELD),
+        ],
+    )

@@ -1,0 +1,111 @@
+"""An event loop in which waiting takes no time, unless it is for the world.
+
+While the loop is in a hurry, and nothing holds it, it moves its own time to the next timer
+instead of sleeping. What waits for an answer from outside holds it: meanwhile time passes as the
+machine's does, so that deadlines and rate limits mean what they say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+from typing import TypeVar, TypeVarTuple, Unpack
+
+from ccm.base import clock
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+
+class HurryingLoop(asyncio.SelectorEventLoop):
+    """Ahead of the machine's time by `ahead_s` seconds; shown by `ccm.base.clock` while it runs."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        self._hurries = False
+        self._held = 0
+        super().__init__(_Selector(self))
+        self._began = clock.now(), self.time()
+
+    @property
+    def may_jump(self) -> bool:
+        """Whether it is in a hurry and nothing holds it."""
+        return self._hurries and not self._held
+
+    def time(self) -> float:
+        """The machine's monotonic time, and as much as was skipped."""
+        return super().time() + self.ahead_s
+
+    def now(self) -> datetime:
+        """The time on the wall, and as much as was skipped."""
+        wall, since = self._began
+        return wall + timedelta(seconds=self.time() - since)
+
+    def run_forever(self) -> None:
+        """Run, with the project's clocks showing this loop's time."""
+        self._began = clock.now(), self.time()
+        with clock.replaced(self.now, self.time, here=True):
+            super().run_forever()
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Args]], T], *args: *Args
+    ) -> asyncio.Future[T]:
+        """Run a function in a thread, which holds the loop."""
+        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        self._held += 1
+        future.add_done_callback(self._let_go)
+        return future
+
+    @contextlib.contextmanager
+    def hurrying(self) -> Iterator[None]:
+        """Skip what only waits."""
+        self._hurries = True
+        try:
+            yield
+        finally:
+            self._hurries = False
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Wait for the world."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+
+    def _let_go(self, _: object) -> None:
+        self._held -= 1
+
+
+class _Selector(selectors.DefaultSelector):
+    """Lets the loop's time pass where another would sleep."""
+
+    def __init__(self, loop: HurryingLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout <= 0 or not self._loop.may_jump:
+            return super().select(timeout)
+        ready = super().select(0)
+        if not ready:
+            self._loop.ahead_s += timeout
+        return ready
+
+
+def hurrying() -> AbstractContextManager[None]:
+    """Skip what only waits, if the running loop can."""
+    loop = asyncio.get_running_loop()
+    return loop.hurrying() if isinstance(loop, HurryingLoop) else contextlib.nullcontext()
+
+
+def held() -> AbstractContextManager[None]:
+    """Wait for the world, if the running loop would not."""
+    loop = asyncio.get_running_loop()
+    return loop.held() if isinstance(loop, HurryingLoop) else contextlib.nullcontext()

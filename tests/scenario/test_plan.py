@@ -1,0 +1,300 @@
+"""`kube-ccm plan` on both API servers: what it says, and what a daemon then does."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm.cli import plan
+from ccm.cloud import default_load_balancer_name
+from ccm.doctor import outlook
+from ccm.model import Node, Service, names
+from ccm.model.meta import KubeObject
+from ccm.planning import changes
+from ccm.planning.changes import BALANCER, MEMBERS, ROUTE, Action, Change, Subject
+from ccm.planning.forecast import Forecast
+from providers.sim import world
+from tests.scenario import harness, legacy, load
+from tests.scenario.harness import Environment, wait_for
+from tests.scenario.legacy import F
+
+CREATE, DELETE = Action.CREATE, Action.DELETE
+FLAGS: Mapping[str, str] = {
+    **legacy.FLAGS,
+    "node-monitor-period": "500ms",
+    "node-status-update-frequency": "1s",
+    "load-balancer-nodes-quiet-period": "100ms",
+    "route-shortest-interval": "100ms",
+}
+MEMBERS_OF_ALL = [f"10.0.0.{number}" for number in range(1, 9)]
+
+
+def words(env: Environment, *more: str) -> list[str]:
+    """The command line with the flags of the daemon."""
+    return [
+        f"--kubeconfig={env.server.kubeconfig_path}",
+        f"--cloud-config={env.cloud_config}",
+        *harness.command_line({**harness.FLAGS, **FLAGS}),
+        *more,
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What the command printed, its exit status, and what it found."""
+
+    code: int
+    lines: list[str]
+    found: Forecast
+
+
+async def planned(env: Environment, *more: str) -> Told:
+    """Run the command as people do: on a loop of its own, which needs no time to wait."""
+    said, wanted = io.StringIO(), plan.read(words(env, *more))
+    found: list[Forecast] = []
+    forecast_of = outlook.forecast_of
+
+    async def keep(*given: Any, **how: Any) -> Forecast:
+        found.append(await forecast_of(*given, **how))
+        return found[0]
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(outlook, "forecast_of", keep)
+        code = await outlook.apart(lambda: plan.answer(wanted, said, environ={}))
+    print(said.getvalue())
+    return Told(code=code, lines=said.getvalue().splitlines(), found=found[0])
+
+
+async def settle(env: Environment) -> None:
+    """Eight nodes and eight Services, as a manager leaves them."""
+    for number in range(1, 9):
+        await legacy.place_node(
+            env, f"n{number}", ips=[f"10.0.0.{number}"], ranges=[f"10.244.{number}.0/24"]
+        )
+    for number in range(1, 9):
+        await legacy.settle_service(env, f"s{number}", MEMBERS_OF_ALL)
+
+
+# --- the changes --------------------------------------------------------------------------------
+
+
+async def machine_gone(env: Environment) -> None:
+    env.cloud.world.delete(machine(env, "n1").id)
+    await env.cluster.set_ready("n1", names.STATUS_UNKNOWN)
+
+
+async def machine_stopped(env: Environment) -> None:
+    env.cloud.world.act(machine(env, "n2").id, "stop")
+    await env.cluster.set_ready("n2", names.STATUS_UNKNOWN)
+
+
+async def runs_again(env: Environment) -> None:
+    taint = {"key": names.TAINT_SHUTDOWN, "effect": "NoSchedule"}
+    await node_patched(env, "n3", {"spec": {"taints": [taint]}})
+
+
+async def other_zone(env: Environment) -> None:
+    await node_patched(env, "n4", {"metadata": {"labels": {names.LABEL_ZONE_BETA: "elsewhere"}}})
+
+
+async def registered(env: Environment) -> None:
+    cidr = "10.244.9.0/24"
+    await env.node("n9", ready=names.STATUS_TRUE, podCIDR=cidr, podCIDRs=[cidr])
+
+
+async def nobodys(env: Environment) -> None:
+    """It is denied, and nothing says that it is ours."""
+    await env.cluster.register("stranger", ready=names.STATUS_UNKNOWN, taints=[])
+
+
+async def stray_route(env: Environment) -> None:
+    legacy.place_route(env, "10.244.77.0/24", "10.0.0.5")
+
+
+async def new_service(env: Environment) -> None:
+    await load.create(env, load.web("new"))
+
+
+async def service_deleted(env: Environment) -> None:
+    await load.delete(env, "s1")
+
+
+async def other_type(env: Environment) -> None:
+    await load.edit(env, "s2", {"spec": {"type": "ClusterIP"}})
+
+
+async def other_port(env: Environment) -> None:
+    ports = [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 8443}]
+    await load.edit(env, "s3", {"spec": {"ports": ports}})
+
+
+async def balancer_lost(env: Environment) -> None:
+    env.cloud.worlds.balancers.delete((await load.balancer_of(env, "s4")).id)
+
+
+async def status_wiped(env: Environment) -> None:
+    await legacy.show(env, "s5", [])
+
+
+async def finalizer_taken(env: Environment) -> None:
+    await load.edit(env, "s6", {"metadata": {"finalizers": None}})
+
+
+CHANGES: Mapping[Callable[[Environment], Awaitable[None]], tuple[str, ...]] = {
+    other_zone: ("Node n4",),
+    runs_again: ("Node n3",),
+    machine_stopped: ("Node n2",),
+    nobodys: ("Node stranger",),
+    stray_route: ("Route 10.244.77.0/24",),
+    new_service: ("Service default/new",),
+    service_deleted: ("Service default/s1",),
+    other_type: ("Service default/s2",),
+    other_port: ("Service default/s3",),
+    balancer_lost: ("Service default/s4",),
+    status_wiped: ("Service default/s5",),
+    finalizer_taken: ("Service default/s6",),
+    registered: ("Node n9", "Route 10.244.9.0/24", "Service default/s7", "Service default/s8"),
+    machine_gone: ("Node n1", "Route 10.244.1.0/24"),
+}
+"""What somebody does, and what the plan tells of then for the first time."""
+
+
+@pytest.mark.both_servers
+async def test_after_each_change_it_says_what_a_daemon_then_does(env: Environment) -> None:
+    await settle(env)
+    assert (await planned(env)).lines == ["nothing to do"]
+
+    told: Told | None = None
+    known: set[str] = set()
+    for change, subjects in CHANGES.items():
+        await change(env)
+        told = await planned(env)
+        found = told.found
+        about = {str(one.subject) for one in found.changes}
+        about |= {str(one.subject) for one in found.held}
+        assert (about - known, told.code) == ({*subjects}, 2), change.__name__
+        known |= about
+    assert told is not None
+
+    wanted, holds = comparable(told.found.changes), {str(one.subject) for one in told.found.held}
+    before = await pictured(env)
+    daemon = await env.start_leading(flags=FLAGS)
+
+    async def done() -> bool:
+        return (wanted, holds) == (await happened(env, before), await held(env))
+
+    try:
+        await wait_for(done, "what was planned", within_s=20.0)
+    except AssertionError:
+        assert (wanted, holds) == (await happened(env, before), await held(env))
+    after = await planned(env)
+    assert (after.lines[-1], after.code) == ("nothing to do; 1 deletion held back", 0)
+    assert await daemon.stop() == 0
+
+
+# --- what was done --------------------------------------------------------------------------------
+
+Key = tuple[str, str, str, str | None, str | None]
+
+
+def comparable(found: Sequence[Change]) -> set[Key]:
+    """What can be seen of it; nobody knows beforehand what a balancer's address will be."""
+    ensured = {one.subject for one in found if one.what == BALANCER}
+    keys = set[Key]()
+    routes = Counter({one.subject: 0 for one in found if one.what == ROUTE})
+    routes.update(one.subject for one in found if one.what == ROUTE and one.action is CREATE)
+    routes.subtract(one.subject for one in found if one.what == ROUTE and one.action is DELETE)
+    for subject, more in routes.items():
+        if more:  # one that is made anew looks as before
+            keys.add((str(subject), ROUTE, "create" if more > 0 else "delete", None, None))
+    for one in found:
+        if one.what == MEMBERS:
+            keys.add((str(one.subject), BALANCER, "change", None, None))
+        elif one.what == BALANCER:
+            keys.add((str(one.subject), one.what, one.action.value, None, None))
+        elif one.what != ROUTE and not (
+            one.what == "status.loadBalancer.ingress" and one.subject in ensured
+        ):
+            keys.add((str(one.subject), one.what, one.action.value, one.old, one.new))
+    return keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A cluster and its cloud at one moment."""
+
+    objects: Mapping[str, KubeObject]
+    balancers: Mapping[str, object]
+    routes: set[str]
+
+
+async def pictured(env: Environment) -> Picture:
+    kinds: Mapping[str, Any] = {"node": Node, "service": Service}
+    bodies = await load.objects(env)
+    return Picture(
+        objects={
+            name: msgspec.convert(body, kinds[name.partition(" ")[0]])
+            for name, body in bodies.items()
+        },
+        balancers=load.balancers(env),
+        routes={one.destination for one in env.cloud.worlds.routes.list()},
+    )
+
+
+async def happened(env: Environment, before: Picture) -> set[Key]:
+    """What differs since then, in the words of a plan."""
+    now, found = await pictured(env), list[Change]()
+    for name in before.objects.keys() | now.objects.keys():
+        was, is_ = before.objects.get(name), now.objects.get(name)
+        if was is not None and was.is_deleting and is_ is None:
+            found.append(gone(was))  # its finalizer was taken away
+            continue
+        kind = "Node" if isinstance(was or is_, Node) else "Service"
+        found += changes.of_object(kind, was, is_, after_s=0)
+    for service in before.objects.values():
+        name = default_load_balancer_name(service) if isinstance(service, Service) else ""
+        one, other = before.balancers.get(name), now.balancers.get(name)
+        if one != other:
+            found.append(whole(service, action(one, other)))
+    for route in before.routes ^ now.routes:
+        subject = Subject("Route", "", route)
+        made = Action.CREATE if route in now.routes else Action.DELETE
+        found.append(Change(subject=subject, action=made, what=ROUTE))
+    return comparable(found)
+
+
+def action(before: object, after: object) -> Action:
+    if before is None:
+        return Action.CREATE
+    return Action.CHANGE if after is not None else Action.DELETE
+
+
+def whole(service: KubeObject, made: Action) -> Change:
+    subject = Subject("Service", service.namespace, service.name)
+    return Change(subject=subject, action=made, what=BALANCER)
+
+
+def gone(service: KubeObject) -> Change:
+    subject = Subject("Service", service.namespace, service.name)
+    return Change(subject=subject, action=Action.DELETE, what="metadata.finalizers", old=F)
+
+
+async def held(env: Environment) -> set[str]:
+    """What the daemon says that it holds back."""
+    events = await env.cluster.items(harness.EVENTS)
+    about = [each["involvedObject"] for each in events if each["reason"] == "DeletionHeld"]
+    return {f"{one['kind']} {one['name']}" for one in about}
+
+
+async def node_patched(env: Environment, name: str, patch: Mapping[str, Any]) -> None:
+    await env.cluster.patch(f"{harness.NODES}/{name}", patch)
+
+
+def machine(env: Environment, name: str) -> world.Instance:
+    return next(one for one in env.cloud.world.snapshot() if one.name == name)

@@ -1,0 +1,210 @@
+"""What the doctor says first: what starting the daemon would delete."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from ccm.app import options
+from ccm.base import clock
+from ccm.doctor import opening, outlook
+from ccm.doctor.case import Case
+from ccm.doctor.examination import CHECKS
+from ccm.doctor.finding import Finding, Verdict
+from ccm.doctor.opening import NotOpened
+from ccm.kube import errors
+from ccm.planning.changes import BALANCER, ROUTE, Action, Change, Subject
+from ccm.planning.forecast import Forecast, Told
+from ccm.planning.timeloop import hurrying
+
+GONE = [
+    Change(subject=Subject("Node", "", "n1"), action=Action.DELETE, what="Node", after_s=5),
+    Change(
+        subject=Subject("Route", "", "10.0.1.0/24"), action=Action.DELETE, what=ROUTE, old="to n1"
+    ),
+    Change(subject=Subject("Service", "a", "b"), action=Action.DELETE, what=BALANCER),
+]
+FIELD = Change(
+    subject=Subject("Node", "", "n2"), action=Action.DELETE, what="spec.taints", old="a:NoSchedule"
+)
+HELD = [Told(subject=Subject("Node", "", "n3"), reason="DeletionHeld", message="why")]
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case(options=options.parse(["--cloud-provider=sim"]), environ={}, limit_s=1.0)
+
+
+async def found(case: Case, monkeypatch: pytest.MonkeyPatch, answer: Any) -> Finding:
+    async def forecast_of(*_: Any, **__: Any) -> Forecast:
+        if callable(answer):
+            await answer()
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(outlook, "forecast_of", forecast_of)
+    return await outlook.start(case)
+
+
+def test_it_is_the_first_that_is_looked_at() -> None:
+    assert CHECKS[0].make is outlook.start
+
+
+async def test_what_would_be_deleted_is_a_warning(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = await found(case, monkeypatch, Forecast(changes=[*GONE, FIELD], held=HELD))
+
+    assert told.verdict is Verdict.WARN
+    assert told.found == (
+        "starting the daemon would delete Node n1, the route 10.0.1.0/24, the load balancer of "
+        "Service a/b, and hold back 1 deletion"
+    )
+    assert "kube-ccm plan" in told.advice[0]
+
+
+async def test_where_nothing_goes_it_is_a_quiet_line(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = await found(case, monkeypatch, Forecast(changes=[FIELD]))
+
+    assert (told.verdict, told.found) == (Verdict.OK, "starting the daemon would delete nothing")
+
+
+@pytest.mark.parametrize(
+    ("answer", "cause"),
+    [
+        (NotOpened("no file", check="kubeconfig"), "kubeconfig"),
+        (Forecast(failures=["list_routes: the cloud is down"]), ""),
+    ],
+    ids=["no way", "no answer"],
+)
+async def test_what_is_not_known_is_no_finding(
+    case: Case, monkeypatch: pytest.MonkeyPatch, answer: Any, cause: str
+) -> None:
+    told = await found(case, monkeypatch, answer)
+
+    assert (told.verdict, told.cause) == (Verdict.SKIP, cause)
+    assert told.found.startswith("what starting the daemon would delete is not known")
+
+
+async def test_one_that_takes_too_long_is_no_failure(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    case.limit_s = 0.1
+    told = await found(case, monkeypatch, hang)
+
+    assert told.verdict is Verdict.SKIP
+    assert "takes the time it needs" in told.found
+    assert await asyncio.to_thread(ended.wait, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "check"),
+    [
+        (errors.Unreachable("no answer", kind="refused"), "server"),
+        (errors.Unauthorized(status=401, reason="Unauthorized", message="who?"), "identity"),
+        (errors.Forbidden(status=403, reason="Forbidden", message="no"), ""),
+    ],
+    ids=["server", "identity", "rights"],
+)
+async def test_an_error_of_reading_is_left_to_the_check_that_tells_of_it(
+    case: Case, monkeypatch: pytest.MonkeyPatch, error: Exception, check: str
+) -> None:
+    async def opened(_: Case) -> None:
+        raise error
+
+    monkeypatch.setattr(opening, "opened", opened)
+    with pytest.raises(NotOpened) as refused:
+        await outlook.forecast_of(case.options, {})
+
+    assert refused.value.check == check
+    assert type(error).__name__ in str(refused.value)
+
+
+async def test_its_way_to_the_api_server_only_reads(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    async def opened(opening: Case) -> None:
+        seen.append(opening.reads_only)
+        raise NotOpened("")
+
+    monkeypatch.setattr(opening, "opened", opened)
+    with pytest.raises(NotOpened):
+        await outlook.forecast_of(case.options, {}, case=case)
+
+    assert seen == [True]
+
+
+async def test_a_provider_that_does_not_close_well_takes_no_plan_away(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened(opening: Case) -> None:
+        opening.client = opening.cloud = None  # type: ignore[assignment]
+        opening.exits.callback(lambda: 1 / 0)
+
+    async def forecast(*_: Any, **__: Any) -> Forecast:
+        return Forecast(held=HELD)
+
+    monkeypatch.setattr(opening, "opened", opened)
+    monkeypatch.setattr(outlook, "forecast", forecast)
+
+    assert (await outlook.forecast_of(case.options, {})).held == HELD
+
+
+async def test_a_provider_that_takes_too_long_to_open_is_told(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def opened(_: Case) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr(opening, "opened", opened)
+    with pytest.raises(NotOpened, match="not opened in time"):
+        await outlook.forecast_of(case.options, {})
+
+
+async def test_a_defect_of_ours_is_not_hidden(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def opened(_: Case) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(opening, "opened", opened)
+    with pytest.raises(ZeroDivisionError):
+        await outlook.forecast_of(case.options, {})
+
+
+async def test_work_apart_skips_waiting_and_leaves_others_their_time() -> None:
+    began = time.monotonic()
+
+    async def work() -> str:
+        await asyncio.sleep(0.01)
+        return threading.current_thread().name
+
+    assert await outlook.apart(work) == "outlook"
+    assert time.monotonic() - began < 1
+
+
+async def test_each_piece_of_such_work_sees_its_own_time() -> None:
+    """The clock of the one before is put back before the next begins."""
+
+    async def work() -> float:
+        began = clock.monotonic()
+        with hurrying():
+            await asyncio.sleep(100)
+        return clock.monotonic() - began
+
+    assert {round(await outlook.apart(work)) for _ in range(40)} == {100}

@@ -1,0 +1,148 @@
+"""A cloud that is only asked: nothing that changes it is ever handed on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from ccm.cloud import errors
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.interface import (
+    InstancesV2,
+    LoadBalancer,
+    LoadBalancerDigests,
+    LoadBalancerRemoval,
+    Routes,
+)
+from ccm.cloud.operation import DECLARED
+from ccm.cloud.types import Route
+from ccm.planning.cloud import AskingHandle, ChangeRefused, Ledger
+from ccm.testing.builders import node, service
+from ccm.testing.memory_network import MemoryNetworkApi, open_memory_network
+
+pytestmark = pytest.mark.virtual_time
+
+ROUTE = Route(destination_cidr="10.244.1.0/24", target_node="a", name="r-1")
+CHANGES: dict[Any, tuple[Any, ...]] = {
+    LoadBalancer.ensure_load_balancer: ("kubernetes", service(), [node("a")]),
+    LoadBalancer.update_load_balancer: ("kubernetes", service(), [node("a")]),
+    LoadBalancer.ensure_load_balancer_deleted: ("kubernetes", service()),
+    LoadBalancerRemoval.delete_load_balancer: ("kubernetes", "a1"),
+    Routes.create_route: ("kubernetes", "hint", ROUTE),
+    Routes.delete_route: ("kubernetes", ROUTE),
+}
+ALL = pytest.mark.parametrize("method", CHANGES, ids=lambda method: method.__name__)
+
+
+class Counting(MemoryNetworkApi):
+    """Notes every request, whatever it is."""
+
+
+@pytest_asyncio.fixture
+async def api() -> MemoryNetworkApi:
+    return Counting()
+
+
+@pytest_asyncio.fixture
+async def handle(api: MemoryNetworkApi) -> AsyncIterator[AskingHandle]:
+    async with open_memory_network(api) as cloud:
+        yield AskingHandle(cloud, ledger=Ledger())
+
+
+def test_every_change_that_is_declared_is_tried_here() -> None:
+    assert {method.__name__ for method in CHANGES} == {
+        verb for verb, declared in DECLARED.items() if declared.change
+    }
+
+
+@ALL
+async def test_a_change_is_noted_and_taken_for_done(
+    handle: AskingHandle, api: MemoryNetworkApi, method: Any
+) -> None:
+    try:
+        assert await handle.call(method, *CHANGES[method]) is None
+    except errors.RetryAfter:
+        assert method is LoadBalancer.ensure_load_balancer
+
+    assert [one.verb for one in handle._ledger.changes] == [method.__name__]
+    assert api.writes == 0
+
+
+@ALL
+async def test_behind_that_is_a_wall(
+    handle: AskingHandle, api: MemoryNetworkApi, method: Any
+) -> None:
+    """A change that comes this far all the same does not reach the provider."""
+    with pytest.raises(ChangeRefused, match=f"{method.__name__} is not called"):
+        await Handle.call(handle, method, *CHANGES[method])
+
+    assert (api.writes, api.requests) == (0, 0)
+
+
+async def test_a_question_is_put_once_and_its_error_stays(
+    handle: AskingHandle, api: MemoryNetworkApi
+) -> None:
+    api.fault = 503
+    for _ in range(3):
+        with pytest.raises(errors.Unavailable):
+            await handle.call(LoadBalancerDigests.list_load_balancers, "kubernetes")
+
+    assert api.requests == 1
+    assert list(handle._ledger.failures) == [("list_load_balancers", "")]
+
+
+async def test_somebody_who_waits_asks_again(handle: AskingHandle, api: MemoryNetworkApi) -> None:
+    handle._ledger.remembers = False
+    machine = api.create("a")
+    asked = node("a", provider_id=f"memory://{machine.id}")
+    assert await handle.call(InstancesV2.instance_exists, asked)
+
+    api.instances.clear()
+
+    assert not await handle.call(InstancesV2.instance_exists, asked)
+    handle._ledger.remembers = True
+    api.create("a")
+    assert not await handle.call(InstancesV2.instance_exists, asked)
+
+
+async def test_an_answer_that_controllers_take_is_no_failure(handle: AskingHandle) -> None:
+    with pytest.raises(errors.NotFound):
+        await handle.call(InstancesV2.instance_metadata, node("a", provider_id="memory://i-9"))
+
+    assert handle._ledger.failures == {}
+
+
+async def test_routes_are_listed_as_they_would_be(
+    handle: AskingHandle, api: MemoryNetworkApi
+) -> None:
+    api.create("a")
+    await api.put_route(api.token, "kubernetes", "10.244.2.0/24", "a")
+    (listed,) = await handle.call(Routes.list_routes, "kubernetes")
+
+    await handle.call(Routes.delete_route, "kubernetes", listed)
+    await handle.call(Routes.create_route, "kubernetes", "hint", ROUTE)
+
+    assert await handle.call(Routes.list_routes, "kubernetes") == [ROUTE]
+    assert len(api.routes) == 1
+
+
+async def test_a_view_of_it_changes_nothing_either(
+    handle: AskingHandle, api: MemoryNetworkApi
+) -> None:
+    """Controllers look at it through views of their own."""
+
+    async def around(_: Any, step: Any) -> Any:
+        return await step()
+
+    view = handle.observe(lambda *_: None).around(around)
+
+    await view.call(Routes.create_route, "kubernetes", "hint", ROUTE)
+    with pytest.raises(ChangeRefused):
+        await Handle.call(view, Routes.create_route, "kubernetes", "hint", ROUTE)
+
+    assert api.writes == 0
+    await asyncio.sleep(0)

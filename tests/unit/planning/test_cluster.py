@@ -1,0 +1,115 @@
+"""The copy of a cluster answers as its API server would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.kube import errors
+from ccm.kube.informer import Informers
+from ccm.kube.resources import CONFIG_MAPS, NODES, SERVICES
+from ccm.model import ConfigMap, Service
+from ccm.model.meta import ObjectMeta
+from ccm.planning.cluster import ClusterCopy
+from ccm.testing.builders import node, service
+from ccm.testing.clock import settle
+
+pytestmark = pytest.mark.virtual_time
+
+
+def cluster(*services: Service) -> ClusterCopy:
+    copy = ClusterCopy()
+    copy.load(NODES, {"a": node("a", resource_version="7")}, malformed=["broken"])
+    copy.load(SERVICES, {one.key: one for one in services})
+    return copy
+
+
+def nodes(copy: ClusterCopy) -> Any:
+    return copy.named("somebody").resource(NODES)
+
+
+async def test_a_cache_follows_it() -> None:
+    copy = cluster()
+    informers = Informers(copy.named("informers"))
+    cache = informers.of(NODES)
+    running = spawn(informers.run(), name="informers")
+    await informers.wait_synced(1.0)
+    assert (list(cache.store.keys()), list(cache.undecodable)) == (["a"], ["broken"])
+
+    await nodes(copy).patch_strategic("a", {"spec": {"providerID": "x://1"}})
+    await settle()
+    assert [one.provider_id for one in cache.store.list()] == ["x://1"]
+    await nodes(copy).delete("a", uid="uid-a")
+    await settle()
+
+    assert len(cache.store) == 0
+    await cancel_and_join(running)
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"resourceVersion": "6"}, {"uid": "another"}], ids=["version", "uid"]
+)
+async def test_a_patch_for_another_state_is_refused(metadata: dict[str, str]) -> None:
+    with pytest.raises(errors.Conflict):
+        await nodes(cluster()).patch_strategic("a", {"metadata": metadata, "spec": {"x": 1}})
+
+
+async def test_what_is_not_there_or_there_already_is_told() -> None:
+    copy = cluster()
+    with pytest.raises(errors.NotFound):
+        await nodes(copy).get("b")
+    with pytest.raises(errors.Conflict):
+        await nodes(copy).delete("a", uid="another")
+
+    maps = copy.named("somebody").resource(CONFIG_MAPS)
+    made = ConfigMap(metadata=ObjectMeta(name="m", namespace="n"), data={"a": "b"})
+    assert (await maps.create(made, namespace="n")).resource_version == "8"
+    with pytest.raises(errors.AlreadyExists):
+        await maps.create(made, namespace="n")
+
+
+async def test_a_patch_that_changes_nothing_is_no_new_state() -> None:
+    copy = cluster()
+
+    same = await nodes(copy).patch_strategic("a", {"metadata": {"uid": "uid-a"}})
+
+    assert (same.resource_version, copy.of(NODES).touched) == ("7", {})
+
+
+async def test_what_its_finalizers_hold_goes_with_the_last_of_them() -> None:
+    copy = cluster(service("web", finalizers=["f"]))
+    api = copy.named("somebody").resource(SERVICES)
+    await api.delete("web", namespace="default")
+    assert (await api.get("web", namespace="default")).is_deleting
+
+    lifted = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["f"]}}
+    await api.patch_strategic("web", lifted, namespace="default", subresource="status")
+
+    assert copy.of(SERVICES).now == {}
+    assert copy.of(SERVICES).log[-1].type == "DELETED"
+
+
+async def test_there_is_nothing_but_resources() -> None:
+    client = cluster().named("somebody")
+
+    with pytest.raises(errors.WriteRefused):
+        await client.raw("POST", "/apis/x")
+    with pytest.raises(errors.WriteRefused):
+        client.lines("/apis/x", query={}, idle_timeout_s=1.0)
+    with pytest.raises(errors.WriteRefused):
+        await client.resource(SERVICES).replace(service())
+
+
+async def test_who_watches_from_a_version_hears_what_came_since() -> None:
+    copy = cluster()
+    await nodes(copy).patch_strategic("a", {"spec": {"providerID": "x://1"}})
+    await nodes(copy).patch_strategic("a", {"spec": {"unschedulable": True}})
+
+    async with nodes(copy).watch(resource_version="8", timeout_s=60) as events:
+        event = await anext(events)
+
+    assert (event.type, event.resource_version) == ("MODIFIED", "9")
+    assert msgspec.to_builtins(event.object)["spec"]["unschedulable"] is True
