@@ -66,6 +66,9 @@ class Response:
     async def read(self) -> bytes:
         """The whole body; the connection is free again, or closed if the answer was cut."""
         try:
+            # A short one came with the head.
+            if self.content.is_eof():
+                return self.content.read_nowait()
             return await self.content.read()
         finally:
             # The pool closes one that was not read to the end.
