@@ -55,6 +55,9 @@ def reason(error: BaseException) -> str:
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
         error = error.os_error
+    elif isinstance(error, HttpProcessingError):
+        # A picture of the place in several lines, with a status that nobody answered.
+        return " ".join(error.message.split()).rstrip(" ^")
     number = getattr(error, "errno", None) or 0
     said = getattr(error, "strerror", None) or str(error)
     # Numbers below 0 are the resolver's, and those of the TLS library are its own.

@@ -34,6 +34,10 @@ def encode(body: Mapping[str, Any]) -> bytes:
 
 
 def _public(name: str, value: Any) -> Any:
+    if isinstance(value, str):  # most are
+        if name in _TEXTS or (name == "hostname" and not _HOST.fullmatch(value)):
+            return redact.public(value)
+        return value
     if isinstance(value, Mapping):
         # What people name themselves, such as an annotation "note", is no text of ours.
         return {
@@ -42,8 +46,4 @@ def _public(name: str, value: Any) -> Any:
         }
     if isinstance(value, list | tuple):
         return [_public(name, one) for one in value]
-    if isinstance(value, str) and (
-        name in _TEXTS or (name == "hostname" and not _HOST.fullmatch(value))
-    ):
-        return redact.public(value)
     return value

@@ -1,7 +1,8 @@
-"""HTTP sessions that follow our TLS settings and our certificate.
+"""Sessions with the API server, which follow our TLS settings and our certificate.
 
-A session is made of TLS settings and serves until they change: then new requests get a new
-session, and the old one is closed when its last request, possibly a long watch, has ended.
+A session is a pool of connections made of TLS settings. It serves until they change: then new
+requests get a new session, and the old one is closed when its last request, possibly a long
+watch, has ended.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ccm.base.log import logger
-from ccm.base.wire import aiohttp
 from ccm.kube import errors, tls
+from ccm.kube.connections import Connections
 from ccm.kube.credentials import Credential
 
 
@@ -21,7 +22,7 @@ from ccm.kube.credentials import Credential
 class PooledSession:
     """A session, the TLS settings it was made of, and how many requests use it."""
 
-    session: aiohttp.ClientSession
+    connections: Connections
     settings: tls.TlsSettings
     users: int = 0
     retired: bool = False
@@ -31,7 +32,8 @@ class Sessions:
     """The sessions towards one server.
 
     Args:
-        opener: makes a session of a TLS context; of None where the server speaks no TLS.
+        opener: makes connections of a TLS context, None where the server speaks no TLS, and the
+            name expected in the server's certificate.
         settings: of TLS; replaced by `adopt`.
         secure: whether the server speaks TLS at all.
         source: where the settings come from, for messages.
@@ -39,7 +41,7 @@ class Sessions:
 
     def __init__(
         self,
-        opener: Callable[[ssl.SSLContext | None], aiohttp.ClientSession],
+        opener: Callable[[ssl.SSLContext | None, str], Connections],
         settings: tls.TlsSettings,
         *,
         secure: bool,
@@ -62,7 +64,7 @@ class Sessions:
         """Close every session, used or not."""
         self._newest = None
         while self._open:
-            await self._open.pop().session.close()
+            await self._open.pop().connections.close()
 
     async def acquire(self, credential: Credential) -> PooledSession:
         """The session for a credential, a new one if the TLS settings changed.
@@ -90,7 +92,8 @@ class Sessions:
             if old is not None and old.settings == wanted:
                 return old
             context = await self._build_context(wanted) if self._secure else None
-            newest = PooledSession(session=self._opener(context), settings=wanted)
+            opened = self._opener(context, wanted.server_name)
+            newest = PooledSession(connections=opened, settings=wanted)
             self._open.add(newest)
             self._newest = newest
             if old is not None:
@@ -102,7 +105,7 @@ class Sessions:
     async def _close_unused(self, pooled: PooledSession) -> None:
         if pooled.retired and pooled.users == 0 and pooled in self._open:
             self._open.discard(pooled)
-            await pooled.session.close()
+            await pooled.connections.close()
 
     async def _build_context(self, settings: tls.TlsSettings) -> ssl.SSLContext:
         try:

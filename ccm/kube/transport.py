@@ -4,20 +4,20 @@ One `Transport` per process, shared by all clients. Each attempt of a request ta
 turn at the client's rate limiter, asks for the current credential, is sent, and is
 counted. Repeated are only (client-go's rules): answers 429 and 5xx with a numeric
 Retry-After header, a GET that was cut, and once any request whose rejected credential
-could be renewed. There are no redirects, cookies or proxies. Beside the pool of sessions
-no other module of this package knows aiohttp.
+could be renewed. There are no redirects, cookies or proxies. Beside `connections` no other
+module of this package sends or reads by aiohttp.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Self
+from functools import partial
+from typing import Self
 from urllib.parse import quote, urlencode
 
 from yarl import URL
@@ -29,6 +29,7 @@ from ccm.base.wire import HttpProcessingError, aiohttp, reason
 from ccm.kube import errors, metrics
 from ccm.kube.concurrency import ConcurrencyLimiter
 from ccm.kube.config import ClusterConfig
+from ccm.kube.connections import Connections, Response
 from ccm.kube.credentials import Credential
 from ccm.kube.errors import Trouble
 from ccm.kube.sessions import PooledSession, Sessions
@@ -39,26 +40,16 @@ MAX_RETRIES = 10
 CUT_RETRY_S = 1.0
 """Pause before a GET that was cut is sent again (client-go, rest request)."""
 
-CONNECT_TIMEOUT_S = 10.0
 WATCH_START_TIMEOUT_S = 30.0
 
 MAX_LINE = 32 * 1024 * 1024
 """Bytes of one watch line; an object is at most a few MiB, so more is garbage."""
-
-READ_BUFFER = 2 * 1024 * 1024
-"""Bytes read ahead per connection; a whole object in one go."""
-
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-"""A dead peer is noticed in a minute, also by a watch that is silent by right."""
 
 _SLOW_TURN_S = 0.05
 """A wait for the rate limiter above this is logged (client-go)."""
 
 _UNLIMITED = contextlib.nullcontext()
 _READS_ONLY = "this program only looks, and never writes"
-
-_WAITS = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S)
-"""Without a limit of the whole, which is ours: a second one would cost at each request."""
 
 _TROUBLE = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
@@ -68,7 +59,8 @@ class _Call:
     """One request, apart from its credential."""
 
     method: str
-    url: URL
+    path: str
+    query: str
     headers: Mapping[str, str]
     body: bytes | None
     timeout_s: float
@@ -76,7 +68,7 @@ class _Call:
     retry: bool = True
     urgent: bool = False
     streamed: bool = False
-    waits: aiohttp.ClientTimeout = _WAITS
+    silence_s: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,7 +78,7 @@ class _Answer:
     status: int
     headers: Mapping[str, str]
     body: bytes = field(default=b"", repr=False)
-    response: aiohttp.ClientResponse | None = None
+    response: Response | None = None
     pooled: PooledSession | None = None
 
 
@@ -106,12 +98,13 @@ class Transport:
         self._reads_only = reads_only
         self.config = config
         self.user_agent = user_agent
-        self.host = URL(config.server).authority
-        self._server = config.server.rstrip("/")
+        server = URL(config.server)
+        self.host = server.authority
+        self._root = server.raw_path.rstrip("/")
         self._encoding = "identity" if config.disable_compression else "gzip"
         self._concurrency = ConcurrencyLimiter()
         self._sessions = Sessions(
-            _open_session,
+            partial(Connections, config.server),
             config.tls,
             secure=config.server.startswith("https:"),
             source=config.source,
@@ -167,7 +160,8 @@ class Transport:
             headers["Content-Type"] = content_type
         call = _Call(
             method=method,
-            url=self._url(path, query),
+            path=f"{self._root}{path}",
+            query=_encoded(query),
             headers=headers,
             body=body,
             timeout_s=timeout_s,
@@ -197,13 +191,14 @@ class Transport:
         """
         call = _Call(
             method="GET",
-            url=self._url(path, query),
+            path=f"{self._root}{path}",
+            query=_encoded(query),
             headers=self._headers(user_agent, "identity"),
             body=None,
             timeout_s=WATCH_START_TIMEOUT_S,
             limiter=limiter or Unlimited(),
             streamed=True,
-            waits=aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_timeout_s),
+            silence_s=idle_timeout_s,
         )
         answer = await self._run(call)
         assert answer.response is not None
@@ -277,47 +272,39 @@ class Transport:
         answer: _Answer | None = None
         try:
             async with _limit(call):
-                response = await self._send(pooled.session, call, credential)
+                response = await self._send(pooled.connections, call, credential)
                 code = str(response.status)
                 answer = await self._receive(call, response, pooled)
             return answer
         except _TROUBLE as problem:
-            raise self._trouble(f"{call.method} {call.url.raw_path}", problem) from problem
+            raise self._trouble(f"{call.method} {call.path}", problem) from problem
         finally:
             self._count(call, code, clock.monotonic() - started, is_retry=is_retry)
             if answer is None or answer.pooled is None:
                 await self._sessions.release(pooled)
 
     async def _send(
-        self, session: aiohttp.ClientSession, call: _Call, credential: Credential
-    ) -> aiohttp.ClientResponse:
-        headers = dict(call.headers)
+        self, connections: Connections, call: _Call, credential: Credential
+    ) -> Response:
+        headers = call.headers
         if credential.header is not None:
-            headers["Authorization"] = credential.header
-        return await session.request(
-            call.method,
-            call.url,
-            data=call.body,
-            headers=headers,
-            timeout=call.waits,
-            allow_redirects=False,
-            server_hostname=self.config.tls.server_name or None,
+            headers = {**headers, "Authorization": credential.header}
+        target = call.path + call.query
+        return await connections.send(
+            call.method, target, headers, call.body, silence_s=call.silence_s
         )
 
     async def _receive(
         self,
         call: _Call,
-        response: aiohttp.ClientResponse,
+        response: Response,
         pooled: PooledSession,
     ) -> _Answer:
         if call.streamed and response.status < 300:
             return _Answer(
                 status=response.status, headers=response.headers, response=response, pooled=pooled
             )
-        try:
-            body = await response.read()
-        finally:
-            response.release()
+        body = await response.read()
         metrics.response_size(call.method, self.host).observe(len(body))
         return _Answer(status=response.status, headers=response.headers, body=body)
 
@@ -329,7 +316,7 @@ class Transport:
         if is_retry:
             metrics.retries(code, method, self.host).inc()
 
-    async def _lines(self, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    async def _lines(self, response: Response) -> AsyncGenerator[bytes, None]:
         """The lines of a stream; a last one without its end is handed on as it is."""
         parts: list[bytes] = []
         size = 0
@@ -366,9 +353,9 @@ class Transport:
             "User-Agent": user_agent or self.user_agent,
         }
 
-    def _url(self, path: str, query: Mapping[str, str] | None) -> URL:
-        tail = f"?{urlencode(query, quote_via=quote)}" if query else ""
-        return URL(f"{self._server}{path}{tail}", encoded=True)
+
+def _encoded(query: Mapping[str, str] | None) -> str:
+    return f"?{urlencode(query, quote_via=quote)}" if query else ""
 
 
 def _limit(call: _Call) -> AbstractAsyncContextManager[object]:
@@ -408,27 +395,3 @@ def trouble_kind(problem: BaseException) -> Trouble:
     if isinstance(problem, OSError):
         return "refused"
     return "garbage"
-
-
-def _open_session(context: ssl.SSLContext | None) -> aiohttp.ClientSession:
-    connector = aiohttp.TCPConnector(
-        limit=0,  # our own limiters limit
-        ssl=context if context is not None else True,
-        socket_factory=_open_socket,
-    )
-    return aiohttp.ClientSession(
-        connector=connector,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,
-        read_bufsize=READ_BUFFER,
-    )
-
-
-def _open_socket(info: tuple[Any, ...]) -> socket.socket:
-    family, kind, protocol, *_ = info
-    opened = socket.socket(family=family, type=kind, proto=protocol)
-    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):
-            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return opened

@@ -11,6 +11,7 @@ _MAX_NAME = 63
 _MAX_PREFIX = 253
 
 
+@lru_cache
 def value_fault(value: str) -> str:
     """What is wrong with a label value; empty when nothing is."""
     if len(value) > _MAX_NAME:
