@@ -20,7 +20,8 @@ from ccm.base.tasks import cancel_and_join, first_of, spawn
 from ccm.base.wire import aiohttp, reason
 from ccm.kube import errors, tls
 from ccm.kube.config import ClusterConfig
-from ccm.kube.transport import CONNECT_TIMEOUT_S, trouble_kind
+from ccm.kube.connections import CONNECT_TIMEOUT_S
+from ccm.kube.transport import trouble_kind
 
 PROTOCOL = "v4.channel.k8s.io"
 

@@ -213,9 +213,7 @@ class Transport:
     async def _run(self, call: _Call) -> _Answer:
         """Attempts until one succeeds or the rules say no."""
         if self._reads_only and call.method != "GET":
-            raise errors.WriteRefused(
-                f"{call.method} {call.url.raw_path} is not sent: {_READS_ONLY}"
-            )
+            raise errors.WriteRefused(f"{call.method} {call.path} is not sent: {_READS_ONLY}")
         # A stream would hold its slot for ever.
         slot = _UNLIMITED if call.streamed or call.urgent else self._concurrency
         renewed = False
