@@ -19,6 +19,7 @@ from ccm.base import log
 from ccm.base.outage import Outage
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving.connections import LATE, Connections, Seat, Stage
+from ccm.serving.turns import origin_of
 
 CHUNK = 16 << 10
 """Bytes that are read at one time under TLS: one record."""
@@ -89,13 +90,13 @@ class Acceptor:
             if listener is None:
                 return
             try:
-                caller, _address = listener.accept()
+                caller, address = listener.accept()
             except OSError as error:
                 if error.errno in _SHORTAGES:
                     self._wait(listener, error)
                 return
             self._shortage.is_over()
-            self._admit(caller)
+            self._admit(caller, origin_of(address[0]))
 
     def _wait(self, listener: socket.socket, error: OSError) -> None:
         """The listener stays readable: without a pause this would be a loop that does nothing."""
@@ -108,10 +109,10 @@ class Acceptor:
         if self._listener is not None:
             self.start(self._listener)
 
-    def _admit(self, caller: socket.socket) -> None:
+    def _admit(self, caller: socket.socket, origin: str) -> None:
         loop = asyncio.get_running_loop()
         caller.setblocking(False)
-        seat = self._connections.admit()
+        seat = self._connections.admit(origin)
 
         def hang_up() -> None:
             loop.remove_reader(caller)
