@@ -57,6 +57,8 @@ class Turns:
             # It may have come in the same moment as the end of the wait.
             if turn.done() and not turn.cancelled():
                 self._taken[origin] -= 1
+                if not self._taken[origin]:
+                    del self._taken[origin]
                 self._free += 1
                 self._give()
             else:
@@ -68,6 +70,8 @@ class Turns:
             turn = next(iter(self._waiting[origin]))
             self._waiting.move_to_end(origin)
             self._leave(origin, turn)
+            if turn.done():  # its caller goes, and has had no time to say so
+                continue
             self._taken[origin] += 1
             self._free -= 1
             turn.set_result(None)
@@ -76,6 +80,7 @@ class Turns:
         return next((each for each in self._waiting if self._taken[each] < self._each), None)
 
     def _leave(self, origin: str, turn: asyncio.Future[None]) -> None:
-        del self._waiting[origin][turn]
-        if not self._waiting[origin]:
-            del self._waiting[origin]
+        waiting = self._waiting.get(origin, {})
+        waiting.pop(turn, None)
+        if not waiting:
+            self._waiting.pop(origin, None)

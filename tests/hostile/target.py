@@ -157,8 +157,12 @@ async def far_away(port: int) -> AsyncIterator[int]:
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there = await asyncio.open_connection(ports.LOOPBACK, port, local_addr=(ELSEWHERE, 0))
-        with contextlib.suppress(OSError):
-            await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+        try:
+            with contextlib.suppress(OSError):
+                await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+        finally:
+            writer.transport.abort()
+            there[1].transport.abort()
 
     server = await asyncio.start_server(forward, ports.LOOPBACK, 0)
     try:

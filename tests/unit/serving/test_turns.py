@@ -56,6 +56,7 @@ async def test_an_origin_has_some_of_the_places_at_most() -> None:
     await crowd.go()
     assert crowd.begun[3:] == ["a3"]
     await cancel_and_join(*crowd.tasks.values())
+    assert (crowd.turns._taken, crowd.turns._waiting) == ({}, {})  # nothing of those who left
 
 
 async def test_who_leaves_takes_no_place_with_it() -> None:
@@ -71,6 +72,20 @@ async def test_who_leaves_takes_no_place_with_it() -> None:
 
     await crowd.come("c1")
     assert crowd.begun == ["a1", "c1"]
+    await cancel_and_join(*crowd.tasks.values())
+
+
+async def test_many_leave_in_one_moment() -> None:
+    """With who has the place those go who would be next: it is for whoever stays."""
+    crowd = Crowd(1, each=1)
+    await crowd.come("a1", "a2", "a3", "b1", "b2")
+    leaving = [crowd.tasks[name] for name in ("a1", "a2", "a3", "b1")]
+    for each in leaving:
+        each.cancel()
+    await asyncio.wait(leaving)
+
+    assert all(each.cancelled() for each in leaving)
+    assert crowd.begun == ["a1", "b2"]
     await cancel_and_join(*crowd.tasks.values())
 
 
