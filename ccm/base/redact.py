@@ -39,7 +39,8 @@ _MASK = MASK.encode()
 _CUT = "..."
 
 _NAME = re.compile(
-    r"(?i)(?:pass(?:word|wd|phrase)?|pwd|token|secret|authorization|(?:api|access|private)[-_]?key)$"
+    r"(?i)(?:pass(?:word|wd|phrase)?|pwd|token|secret(?:[-_]?id)?|authorization"
+    r"|(?:api|access|private)[-_]?key)$"
 )
 
 TRANSIENT = 8

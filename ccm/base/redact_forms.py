@@ -1,7 +1,9 @@
 """What looks like a secret, whoever wrote it: by the name before it, or by its own form. Pure.
 
 A value is masked where a name says so: `password: x`, `"apiToken": "x"`, `X-Auth-Token: x`,
-`token='x'`, `--token x`, `?sig=x&`. Beside names there are few forms: Authorization and cookies
+`token='x'`, `--token x`, `?sig=x&`, `<password>x</password>`, or on the next line of a YAML text.
+How many tokens there are, which signal came and what folder a process is in is nobody's secret.
+Beside names there are few forms: Authorization and cookies
 with all their parts, user and password in a URL, `Bearer x`, JSON web tokens, private keys.
 
 All rules hold for text within text: a quote may have any number of backslashes before it. In a
@@ -19,25 +21,27 @@ from typing import NamedTuple
 
 _OWNERS = b"(?:api|auth|access|account|client|encryption|private|secret|shared|signing)"
 _NAMES = (
-    b"passw(?:or)?d", b"passphrase", b"passcode", b"token", b"secret", b"credential",
-    b"signature", b"assertion",
+    b"passw(?:or)?d", b"passphrase", b"passcode", b"(?:admin|db|root|user)[-_ ]?pass",
+    b"token", b"secret", b"secret[-_ ]?id", b"credential", b"signature", b"assertion",
 )  # fmt: skip
 """What a name that stands before a secret ends with; each begins with a letter as it is."""
 
-_SHORT_NAMES = (b"pwd", b"sig", b"jwt")
-"""The same for words that are also a part of others."""
+_SHORT_NAMES = (b"(?P<pwd>pwd)", b"(?P<sig>sas|sig)", b"jwt")
+"""The same for words that are also a part of others; a folder and a signal are called so, too."""
 
 # Few letters to begin with: at each of them in a line the search stops and looks closer.
 HINT = re.compile(
-    rb"pass(?:w|phrase|code)|pwd[\"'\\ :=%]|private[-_ ]?key|token|secret|shared[-_ ]?key"
-    rb"|sig(?:nature|ning[-_ ]?key|[\"'\\ :=%])|c(?:redential|ookie|nonce=|lient[-_ ]?key)"
+    rb"p(?:ass(?:w|phrase|code|[\"'\\ :=%>])|wd[\"'\\ :=%>]|rivate[-_ ]?key)|token"
+    rb"|s(?:ecret|hared[-_ ]?key|as[\"'\\ :=%>]|ig(?:nature|ning[-_ ]?key|[\"'\\ :=%>]))"
+    rb"|c(?:redential|ookie|nonce=|lient[-_ ]?key)"
     rb"|a(?:uthorization|ssertion|(?:pi|uth|ccess|ccount)[-_ ]?key)|b(?:earer|asic) |jwt[\"'\\ :=%]"
     rb"|e(?:yj|ncryption[-_ ]?key)|-----begin |@"
 )
 """Found in lower case wherever a rule fits; every line of the log is looked through for it."""
 
 _NAME = (
-    rb"(?:(?:%b)|%b[-_ ]?key|(?<![a-z])(?:%b))s?(?:[-_ ]?(?:value|data|hash|text|string|key))?"
+    rb"(?:(?:%b)|%b[-_ ]?key|(?<![a-z])(?:%b))(?P<many>s)?"
+    rb"(?:[-_ ]?(?:value|data|hash|text|string|key))?"
     % (b"|".join(_NAMES), _OWNERS, b"|".join(_SHORT_NAMES))
 )
 _IS = (
@@ -56,11 +60,19 @@ _WORD = (
 )
 """A word with which a sentence goes on; nobody's secret."""
 
-_LITERAL = (
-    rb"(?:true|false|null|none)[,;)\]}>&]{0,8}+"
-    rb"(?:[\s\0\"']|\\{1,31}+[nrt\"']|[\w.%-]{1,40}=|\Z)"
+_END = rb"[,;)\]}>&]{0,8}+(?:[\s\0\"']|\\{1,31}+[nrt\"']|[\w.%-]{1,40}=|\Z)"
+_SIGNAL = (
+    rb"sig(?:abrt|alrm|bus|chld|cont|fpe|hup|ill|int|kill|pipe|quit|segv|stop|term|trap|tstp"
+    rb"|usr[12]|winch)"
 )
+_LITERAL = rb"(?:true|false|null|none|%b)%b" % (_SIGNAL, _END)
 """A value that says whether there is a secret, not which."""
+
+_COUNT = rb"\d{1,9}(?:\.\d{1,6})?"
+_FOLDER = (
+    rb"/(?:(?:app|bin|data|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys|tmp|usr|users|var"
+    rb"|work(?:space)?)(?:/[\w.@+~-]{1,64}+){0,16}+/?)?"
+)
 
 _PLAIN = (
     rb"(?:\[redacted\]|[^\s\0\"'\\&,;)\]}>%]|%(?!(?:25){0,3}26)"
@@ -79,10 +91,12 @@ class Rule(NamedTuple):
     Attributes:
         pattern: its group `keep` is what stays of it; a group `flag` must end with a name.
         folded: whether it is looked for in lower case.
+        needs: of these one is in the text, or the form is not.
     """
 
     pattern: re.Pattern[bytes]
     folded: bool = True
+    needs: Sequence[bytes] = ()
 
 
 def masked(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
@@ -94,6 +108,8 @@ def masked(text: bytes, mask: bytes, *, encoded: bool) -> bytes:
         encoded: a quote without a backslash begins or ends a text of the line.
     """
     for rule in _rules(encoded):
+        if rule.needs and not any(each in text for each in rule.needs):
+            continue
         parts, done = [], 0
         for found in rule.pattern.finditer(text.lower() if rule.folded else text):
             flag = found.groupdict().get("flag")
@@ -114,6 +130,7 @@ def _rules(encoded: bool) -> Sequence[Rule]:
     other = rb"(?:(?:\\\\){0,7}+(?:\\[\"']|'))" if encoded else rb"\\{0,15}+[\"']"
     inner = rb"(?:[^\"'\\]|\\{1,31}+(?![\"'\\])|(?!(?P=q))%b)++" % other
     any_value = rb"(?:[^\"'\\-]|\\{1,31}+(?![\"'\\])|%b|-(?!----END ))*+" % other
+    in_line = rb"(?:[^\n\"'\\]|\\{1,31}+(?![n\"'\\])|%b)" % other
     return (
         Rule(
             re.compile(
@@ -131,7 +148,9 @@ def _rules(encoded: bool) -> Sequence[Rule]:
             folded=False,
         ),
         Rule(re.compile(_USER_INFO)),
+        *_below(in_line),
         *_named(inner),
+        _element(other),
         Rule(re.compile(rb"(?P<keep>\b(?:c?nonce|response)=\\{0,15}+[\"']?)[0-9a-f]{16,}+")),
         Rule(re.compile(rb"(?P<keep>)(?<![\w-])eyJ[\w-]{8,}+\.[\w-]++\.[\w-]*+"), folded=False),
     )
@@ -154,15 +173,63 @@ def _named(inner: bytes) -> Sequence[Rule]:
     flag = rb"--(?P<flag>[\w-]{1,60}+)(?:\\{0,15}+[\"'],)?[ \0]{1,8}+(?!-)"
     pair = rb"\([bru]?\\{0,15}+[\"'][\w-]{0,40}%b\\{0,15}+[\"'],[ ]?" % _NAME
     no_word = rb"(?:(?<![ ])|(?<=[=>][ ])|(?!%b))(?!%b)" % (_WORD, _LITERAL)
+    no_word += _unlike_others(_END)
+    quoted = _QUOTE + _unlike_others(rb"(?P=q)")
+    # The head of a block of YAML; its lines are masked as they are.
+    no_text = rb"(?!\{|[bru]?\\{0,15}[\"']|[|>][-+1-9]{0,2}[\s\\])"
     return tuple(
         Rule(re.compile(form))
         for form in (
-            rb"(?P<keep>%b%b%b)%b" % (_NAME, _IS, _QUOTE, inner),
-            rb"(?P<keep>%b%b)%b(?!\{|[bru]?\\{0,15}[\"'])%b" % (_NAME, _IS, no_word, _PLAIN),
+            rb"(?P<keep>%b%b%b)%b" % (_NAME, _IS, quoted, inner),
+            rb"(?P<keep>%b%b)%b%b%b" % (_NAME, _IS, no_word, no_text, _PLAIN),
             rb"(?P<keep>%b%b)%b" % (pair, _QUOTE, inner),
             rb"(?P<keep>%b%b)%b" % (flag, _QUOTE, inner),
             rb"(?P<keep>%b)(?!%b)%b" % (flag, _WORD, _PLAIN),
         )
+    )
+
+
+def _unlike_others(end: bytes) -> bytes:
+    """No number after a name of many, and no folder or signal after a name that may be one's."""
+    signal = rb"(?:%b|%b)" % (_COUNT, _SIGNAL)
+    others = ((b"many", _COUNT), (b"pwd", _FOLDER), (b"sig", signal))
+    return b"".join(rb"(?(%b)(?!%b%b))" % (name, value, end) for name, value in others)
+
+
+_LINE_ENDS = (b"\n", b"\\n")
+
+
+def _below(in_line: bytes) -> Sequence[Rule]:
+    """Values on the lines after a name: one word, or a block of YAML as far as it is indented."""
+    is_, end = rb"(?:\\{0,15}+[\"'])?:[ ]{0,8}+", rb"(?:\r?\n|(?:\\{1,15}r)?\\{1,15}n)"
+    block = rb"[|>][-+1-9]{0,2}+[ ]{0,8}+%b(?P<by>[ ]{1,40}+)" % end
+    lines = rb"%b++(?:%b++(?P=by)%b*+)*+" % (in_line, end, in_line)
+    word = rb"(?!-[ ]|%b|%b)(?:(?![ \t])%b)++(?<![:{[])(?=%b|[\"']|\Z)"
+    return (
+        Rule(re.compile(rb"(?P<keep>%b%b%b)%b" % (_NAME, is_, block, lines)), needs=_LINE_ENDS),
+        Rule(
+            re.compile(
+                rb"(?P<keep>%b%b%b[ ]{1,40}+)%b"
+                % (_NAME, is_, end, word % (_WORD, _LITERAL, in_line, end))
+            ),
+            needs=_LINE_ENDS,
+        ),
+    )
+
+
+def _element(other: bytes) -> Rule:
+    """The text of an XML element, in whichever way its angle brackets are escaped."""
+    starts, ends = rb"(?:<|\\{1,15}u003c|&lt;)", rb"(?:>|\\{1,15}u003e|&gt;)"
+    attributes = rb"(?:[ ](?:(?!&gt;)[^<>\"'\\]|\\{1,15}+(?!u003e|[\"'\\])|%b){0,200}+)?" % other
+    # It ends at the next bracket of either kind: nothing is looked through twice.
+    text = rb"(?:(?!&[lg]t;|\]\]>)[^<>\"'\\]|\\{1,31}+(?!u003[ce]|[\"'\\])|%b)++(?:\]\]>)?" % other
+    cdata = rb"(?:%b!\[cdata\[)?+" % starts
+    return Rule(
+        re.compile(
+            rb"(?P<keep>%b%b%b%b)(?!\s{0,80}+%b)%b(?=%b/)"
+            % (_NAME, attributes, ends, cdata, starts, text, starts)
+        ),
+        needs=(b"<", b"&lt;", b"u003c", b"u003C"),
     )
 
 

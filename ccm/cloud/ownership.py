@@ -1,4 +1,4 @@
-"""Which nodes are this daemon's; both node controllers ask here."""
+"""Which nodes are this daemon's; every controller that looks after nodes asks here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ccm.cloud.provider_id import is_foreign
 from ccm.model import Node
+from ccm.model.node import is_uninitialized
 from ccm.model.selectors import Requirement, parse_labels
 
 
@@ -37,6 +38,18 @@ class Ownership:
         return self.has_foreign_id(node) or not all(
             term.matches(node.labels) for term in self.selector
         )
+
+    def may_touch(self, node: Node, *, is_claimed: bool) -> bool:
+        """Whether a node may be changed before the cloud was asked about it.
+
+        One with neither provider ID nor the taint that waits for a cloud may be anybody's.
+
+        Args:
+            node: the node.
+            is_claimed: whether the provider in use has confirmed its instance.
+        """
+        says_ours = node.provider_id or is_uninitialized(node) or self.is_explicit
+        return (bool(says_ours) or is_claimed) and not self.is_foreign(node)
 
     def has_foreign_id(self, node: Node) -> bool:
         """Whether its provider ID names another cloud."""

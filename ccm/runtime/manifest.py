@@ -56,7 +56,7 @@ def _selector(value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNodesFlags:
-    """The flag that both node controllers read."""
+    """The flag that all controllers read that look after nodes."""
 
     own_nodes: str = Section("nodes", ours=True).flag(
         "",

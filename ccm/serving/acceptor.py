@@ -19,6 +19,7 @@ from ccm.base import log
 from ccm.base.outage import Outage
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving.connections import LATE, Connections, Seat, Stage
+from ccm.serving.turns import Turns, origin_of
 
 CHUNK = 16 << 10
 """Bytes that are read at one time under TLS: one record."""
@@ -28,6 +29,11 @@ HANDSHAKE_S = 10
 
 CLOSE_S = 2
 """How long a caller may take to say goodbye."""
+
+PACE_S = 0.01
+STARTS, STARTS_OF_EACH = 8, 2
+"""In so much time so many TLS handshakes are begun, and so many with callers from one address.
+Each costs a millisecond or more: a crowd that comes again and again must not have them all."""
 
 _AT_ONCE = 64
 """Callers let in before the event loop does something else."""
@@ -63,6 +69,7 @@ class Acceptor:
         self._header_s = header_s
         self._listener: socket.socket | None = None
         self._opening: set[asyncio.Task[None]] = set()
+        self._starts = Turns(STARTS, each=STARTS_OF_EACH)
         self._shortage = Outage(
             log.logger("serving"),
             begins="callers wait, no file descriptors or memory are left for them",
@@ -89,13 +96,13 @@ class Acceptor:
             if listener is None:
                 return
             try:
-                caller, _address = listener.accept()
+                caller, address = listener.accept()
             except OSError as error:
                 if error.errno in _SHORTAGES:
                     self._wait(listener, error)
                 return
             self._shortage.is_over()
-            self._admit(caller)
+            self._admit(caller, origin_of(address[0]))
 
     def _wait(self, listener: socket.socket, error: OSError) -> None:
         """The listener stays readable: without a pause this would be a loop that does nothing."""
@@ -108,10 +115,10 @@ class Acceptor:
         if self._listener is not None:
             self.start(self._listener)
 
-    def _admit(self, caller: socket.socket) -> None:
+    def _admit(self, caller: socket.socket, origin: str) -> None:
         loop = asyncio.get_running_loop()
         caller.setblocking(False)
-        seat = self._connections.admit()
+        seat = self._connections.admit(origin)
 
         def hang_up() -> None:
             loop.remove_reader(caller)
@@ -134,11 +141,26 @@ class Acceptor:
             seat.hang_up()
             return
         asyncio.get_running_loop().remove_reader(caller)
-        seat.hang_up = caller.close
-        seat.reach(Stage.UNFINISHED)
-        task = spawn(self._open(caller, seat), name="caller")
+        task = spawn(self._begin(caller, seat), name="caller")
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
+
+        def hang_up() -> None:
+            # Who has lost its place does not wait for its turn any more.
+            task.cancel()
+            caller.close()
+
+        seat.hang_up = hang_up
+        seat.reach(Stage.UNFINISHED)
+
+    async def _begin(self, caller: socket.socket, seat: Seat) -> None:
+        """Open the connection when it is its turn."""
+        if self._context is None:
+            await self._open(caller, seat)
+            return
+        async with self._starts.place(seat.origin):
+            await self._open(caller, seat)
+            await asyncio.sleep(PACE_S)
 
     async def _open(self, caller: socket.socket, seat: Seat) -> None:
         if not seat.taken():

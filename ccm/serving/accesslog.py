@@ -27,13 +27,28 @@ PRIVILEGED = ("/configz", "/debug/", "/explain")
 _HARMLESS = ("GET", "HEAD")
 
 
+class LineRates:
+    """How often lines may be written that callers cause."""
+
+    def __init__(self) -> None:
+        self._buckets = defaultdict[str, Bucket](lambda: Bucket(qps=LINES_PER_S, burst=BURST))
+        self._left_out = Counter[str]()
+
+    def take(self, kind: str) -> dict[str, Any] | None:
+        """What a line of this kind says beside its own facts; None: there are too many."""
+        if not self._buckets[kind].take(clock.monotonic()):
+            self._left_out[kind] += 1
+            return None
+        left_out = self._left_out.pop(kind, 0)
+        return {"left_out": left_out} if left_out else {}
+
+
 class AccessLog:
     """The lines about the callers of one server."""
 
     def __init__(self) -> None:
         self._log = log.logger("serving")
-        self._rates = defaultdict[str, Bucket](lambda: Bucket(qps=LINES_PER_S, burst=BURST))
-        self._left_out = Counter[str]()
+        self._rates = LineRates()
 
     def unauthorized(self, request: Request, error: Exception) -> None:
         """What the caller showed is wrong, and it got 401."""
@@ -61,14 +76,12 @@ class AccessLog:
 
     def _line(self, kind: str, request: Request) -> dict[str, Any] | None:
         """The facts of a line; None where there are too many of its kind."""
-        if not self._rates[kind].take(clock.monotonic()):
-            self._left_out[kind] += 1
+        if (left_out := self._rates.take(kind)) is None:
             return None
         facts = {
             "user": request.user[:LONGEST],
             "verb": request.method.lower()[:LONGEST],
             "path": request.path[:LONGEST],
             "client": request.caller.address,
-            "left_out": self._left_out.pop(kind, 0),
         }
-        return {name: value for name, value in facts.items() if value}
+        return {name: value for name, value in facts.items() if value} | left_out

@@ -10,7 +10,6 @@ the Go reference answers 401 [conformance serving-tls-05].
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import secrets
@@ -24,6 +23,7 @@ from ccm.base import clock, metrics
 from ccm.serving.http import Request
 from ccm.serving.identity import ANONYMOUS, Authorities, User, common_name, is_over, user_of
 from ccm.serving.ttl_cache import Shelf, TTLCache
+from ccm.serving.turns import Turns
 
 _BUCKETS = metrics.exponential_buckets(0.001, 2, 15)
 
@@ -50,6 +50,10 @@ _KNOWN_NAMES = frozenset(
 UNKNOWN_AT_ONCE = 32
 """Reviews of tokens that never were good that are under way at one time: a crowd of those must
 not keep callers whose tokens were good waiting for the API server."""
+
+UNKNOWN_OF_EACH = 8
+"""Of those, the ones for callers from one address, who take turns: nor may a crowd keep out a
+caller from elsewhere whose token is good, and new to us."""
 
 GOOD_KEPT = 256
 """Tokens that were good whose digests are remembered."""
@@ -131,7 +135,7 @@ class Authenticator:
         self._reviewer = reviewer
         self._salt = secrets.token_bytes(32)
         self._good: OrderedDict[bytes, None] = OrderedDict()
-        self._unknown = asyncio.Semaphore(UNKNOWN_AT_ONCE)
+        self._unknown = Turns(UNKNOWN_AT_ONCE, each=UNKNOWN_OF_EACH)
         self._tokens: TTLCache[bytes, User | None] = TTLCache(
             lambda _answer: token_ttl_s, name="authentication", shelf=shelf
         )
@@ -210,7 +214,9 @@ class Authenticator:
         if key in self._good:
             request.known()
         try:
-            user = await self._tokens.get(key, lambda: self._review(key, token))
+            user = await self._tokens.get(
+                key, lambda: self._review(key, token, request.caller.origin)
+            )
         except ReviewFailed as error:
             raise Unauthorized(f"the token could not be reviewed: {error}") from error
         if user is None:
@@ -222,12 +228,12 @@ class Authenticator:
             self._good.popitem(last=False)
         return user
 
-    async def _review(self, key: bytes, token: str) -> User | None:
+    async def _review(self, key: bytes, token: str, origin: str) -> User | None:
         if self._reviewer is None:
             return None
         if key in self._good:
             return await self._reviewer.review_token(token)
-        async with self._unknown:
+        async with self._unknown.place(origin):
             return await self._reviewer.review_token(token)
 
 

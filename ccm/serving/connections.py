@@ -4,8 +4,9 @@ How far a connection has come decides: it is silent, has begun a request, has se
 caller is known. Silent ones cost little and have places of their own, so many that an honest
 caller is not pushed out by a crowd before its first word is read. Of the others each stage is
 sure of a third of the places and may fill what the rest leaves free: when all are taken, the
-first stage that has more than its share loses the connection that was unused for longest. So no
-crowd of one stage, however fast it comes, costs those of another their places.
+first stage that has more than its share loses a connection: of the origin that has most there,
+the one that was unused for longest. So no crowd of one stage or from one address, however fast
+it comes, costs others their places.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import asyncio
 import enum
 import resource
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from ccm.base import metrics
 
@@ -53,14 +54,16 @@ class Seat:
 
     Attributes:
         stage: how far it has come.
+        origin: where it comes from.
         hang_up: ends it at once; whoever holds the connection puts it there.
         deadline: hangs up unless a request comes first.
     """
 
-    __slots__ = ("_connections", "deadline", "hang_up", "stage")
+    __slots__ = ("_connections", "deadline", "hang_up", "origin", "stage")
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, origin: str) -> None:
         self.stage = Stage.SILENT
+        self.origin = origin
         self.hang_up: Callable[[], None] = _nothing
         self.deadline: asyncio.TimerHandle | None = None
         self._connections = connections
@@ -72,16 +75,16 @@ class Seat:
     def reach(self, stage: Stage) -> None:
         """It did something that belongs to a stage; nobody falls back behind an earlier one."""
         if self.taken():
-            del self._connections.by_stage[self.stage][self]
+            self._connections.by_stage[self.stage].discard(self)
             self.stage = max(self.stage, stage)
-            self._connections.by_stage[self.stage][self] = None
+            self._connections.by_stage[self.stage].add(self)
             self._connections.make_room()
         if self.stage >= Stage.ANONYMOUS:
             self._forget_deadline()
 
     def leave(self) -> None:
         """The connection is over; may be said twice."""
-        self._connections.by_stage[self.stage].pop(self, None)
+        self._connections.by_stage[self.stage].discard(self)
         self._forget_deadline()
         if not self._connections:
             self._connections.emptied.set()
@@ -99,6 +102,44 @@ class Seat:
             self.deadline = None
 
 
+class Crowd:
+    """Connections at one stage, by their origins; those used last come last."""
+
+    def __init__(self) -> None:
+        self._size = 0
+        self._origins: OrderedDict[str, OrderedDict[Seat, None]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, seat: Seat) -> bool:
+        return seat in self._origins.get(seat.origin, ())
+
+    def __iter__(self) -> Iterator[Seat]:
+        return (seat for seats in self._origins.values() for seat in seats)
+
+    def add(self, seat: Seat) -> None:
+        """It comes, or was used."""
+        self.discard(seat)
+        self._origins.setdefault(seat.origin, OrderedDict())[seat] = None
+        self._origins.move_to_end(seat.origin)
+        self._size += 1
+
+    def discard(self, seat: Seat) -> None:
+        """It goes, if it is here."""
+        if seat in self:
+            seats = self._origins[seat.origin]
+            del seats[seat]
+            self._size -= 1
+            if not seats:
+                del self._origins[seat.origin]
+
+    def first(self) -> Seat:
+        """Which one has to go."""
+        largest = max(self._origins.values(), key=len)
+        return next(iter(largest))
+
+
 class Connections:
     """Those of one port.
 
@@ -109,9 +150,7 @@ class Connections:
     """
 
     def __init__(self, server: str, *, most: int = MOST, most_silent: int = MOST_SILENT) -> None:
-        self.by_stage: dict[Stage, OrderedDict[Seat, None]] = {
-            stage: OrderedDict() for stage in Stage
-        }
+        self.by_stage = {stage: Crowd() for stage in Stage}
         self.emptied = asyncio.Event()
         """Set while there is none."""
         self.emptied.set()
@@ -128,10 +167,10 @@ class Connections:
     def __len__(self) -> int:
         return sum(map(len, self.by_stage.values()))
 
-    def admit(self) -> Seat:
-        """A place for a new connection; another may lose its own."""
-        seat = Seat(self)
-        self.by_stage[seat.stage][seat] = None
+    def admit(self, origin: str = "") -> Seat:
+        """A place for a new connection from there; another may lose its own."""
+        seat = Seat(self, origin)
+        self.by_stage[seat.stage].add(seat)
         self.emptied.clear()
         self.make_room()
         return seat
@@ -140,10 +179,10 @@ class Connections:
         """End those for which there is no place."""
         silent, *others = self.by_stage.values()
         while len(silent) > self._most_silent:
-            next(iter(silent)).refuse(CROWDED)
+            silent.first().refuse(CROWDED)
         while sum(map(len, others)) > self._most:
             crowd = next(each for each in others if len(each) > self._share)
-            next(iter(crowd)).refuse(CROWDED)
+            crowd.first().refuse(CROWDED)
 
     def refused(self, reason: str) -> None:
         """Count a connection that we end."""

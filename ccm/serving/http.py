@@ -67,12 +67,14 @@ class Caller:
 
     Attributes:
         address: `host:port`.
+        origin: what of it tells callers apart, see `turns.origin_of`.
         certificate: what its certificate says, as `ssl.SSLSocket.getpeercert` tells it; it
             was verified. None: it showed none.
         chain: the verified chain in DER, the caller's own first.
     """
 
     address: str = ""
+    origin: str = ""
     certificate: Mapping[str, object] | None = None
     chain: tuple[bytes, ...] = ()
 
@@ -197,7 +199,7 @@ class Server:
     async def _handle(self, request: BaseRequest) -> _Response:
         connection = request.protocol
         assert isinstance(connection, _Connection)
-        caller = self._caller(request)
+        caller = self._caller(request, connection.seat.origin)
         connection.seat.reach(Stage.ANONYMOUS if caller.certificate is None else Stage.KNOWN)
         connection.expect(0)
         answer = await self._answer(request, connection, caller)
@@ -240,14 +242,15 @@ class Server:
             )
             return text("internal server error\n", 500)
 
-    def _caller(self, request: BaseRequest) -> Caller:
+    def _caller(self, request: BaseRequest, origin: str) -> Caller:
         transport = request.transport
         peer = transport.get_extra_info("peername") if transport is not None else None
         address = f"{peer[0]}:{peer[1]}" if peer else ""
         secured = transport.get_extra_info("ssl_object") if transport is not None else None
         if secured is None or not (found := secured.getpeercert()):
-            return Caller(address=address)
-        return Caller(address=address, certificate=found, chain=self._chains.of(secured))
+            return Caller(address=address, origin=origin)
+        chain = self._chains.of(secured)
+        return Caller(address=address, origin=origin, certificate=found, chain=chain)
 
 
 def _too_large(request: BaseRequest) -> Response | None:

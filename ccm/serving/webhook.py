@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from ccm.base import clock, log, metrics, redact
 from ccm.base.durations import parse_duration
 from ccm.serving import admission, bodies, http
+from ccm.serving.accesslog import LineRates
 from ccm.serving.admission import Webhook
 
 BODIES = bodies.Limits(each=7 << 20, together=24 << 20, patience_s=2.0)
@@ -79,6 +80,7 @@ class Webhooks:
         self._limits = limits or Limits()
         self._places = asyncio.Semaphore(self._limits.at_once)
         self._log = log.logger("webhook")
+        self._rates = LineRates()
         for webhook in webhooks:
             _DENIALS.labels(webhook.name)
             for code in _USUAL_CODES:
@@ -128,8 +130,10 @@ class Webhooks:
                     late = _Refusal(500, f"webhook {webhook.name} did not decide in time")
                     return await self._decided(webhook, _understood(body))
         except TimeoutError:
-            if late.status >= 500:
-                self._log.warning("webhook is too slow", webhook=webhook.name, error=str(late))
+            # Anybody can cause as many of these lines as they like.
+            if late.status >= 500 and (left_out := self._rates.take("slow")) is not None:
+                facts = {"webhook": webhook.name, "error": str(late), **left_out}
+                self._log.warning("webhook is too slow", **facts)
             raise late from None
 
     async def _decided(self, webhook: Webhook, asked: admission.Request) -> bytes:
@@ -137,7 +141,9 @@ class Webhooks:
             answer = await webhook.handle(asked)
             encoded = admission.encode(asked, answer)
         except Exception as error:
-            self._log.error("webhook failed", webhook=webhook.name, exc_info=error)
+            if (left_out := self._rates.take("failed")) is not None:
+                facts = {"webhook": webhook.name, **left_out}
+                self._log.error("webhook failed", **facts, exc_info=error)
             raise _Refusal(500, f"webhook {webhook.name} failed: {error}") from error
         if not answer.allowed:
             _DENIALS.labels(webhook.name).inc()

@@ -31,6 +31,7 @@ U = UNINITIALIZED
 H = address("Hostname", "node0.cloud.internal")
 E = address("ExternalIP", "132.143.154.163")
 A3, A2 = (H, V4, E), (V4, E)
+SETTLED = {"provider_id": "fake://1"}
 ZONES = (names.LABEL_ZONE_BETA, names.LABEL_ZONE)
 METADATA, EVENT = "instance-metadata-by-provider-id", "POST namespaces/default/events 201"
 STATUS, MAIN = "PATCH nodes/node0/status 200", "PATCH nodes/node0 200"
@@ -127,8 +128,8 @@ async def test_a_failed_initialisation_changes_nothing(
 @pytest.mark.parametrize(
     ("node", "trace"),
     [
-        row("node-trace-06", {"provider_id": "fake://1", "labels": dict.fromkeys(ZONES, "z")}, []),
-        row("node-trace-07", {"labels": dict(zip(ZONES, "zy", strict=True))}, [MAIN]),
+        row("node-trace-06", {**SETTLED, "labels": dict.fromkeys(ZONES, "z")}, []),
+        row("node-trace-07", {**SETTLED, "labels": dict(zip(ZONES, "zy", strict=True))}, [MAIN]),
     ],
 )
 async def test_labels_are_patched_without_a_look(
@@ -231,7 +232,7 @@ async def test_an_event_of_a_settled_node_costs_nothing(env: NodeEnvironment) ->
 async def test_only_labels_that_differ_are_patched(env: NodeEnvironment) -> None:
     regions = dict.fromkeys((names.LABEL_REGION_BETA, names.LABEL_REGION), "r")
     zones = dict(zip(ZONES, ("z", "old"), strict=True))
-    made = await env.node(labels={**zones, **regions})
+    made = await env.node(provider_id="fake://1", labels={**zones, **regions})
 
     await env.sync(cloud())
 

@@ -325,7 +325,7 @@ async def test_stable_labels_follow_their_beta_twins(
     env: NodeEnvironment, before: Mapping[str, str], writes: int
 ) -> None:
     fake = v2()
-    await env.node(labels=before)
+    await env.node(provider_id="fake://1", labels=before)
 
     await env.sync(fake)
 

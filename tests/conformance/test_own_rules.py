@@ -75,7 +75,7 @@ async def test_a_machine_that_took_the_name_gets_nothing_of_the_old_one(
 
 @pytest.mark.row("node-own-02")
 async def test_labels_of_the_old_machine_neither(env: NodeEnvironment) -> None:
-    await env.node(labels={names.LABEL_ZONE_BETA: "z"})
+    await env.node(provider_id="fake://1", labels={names.LABEL_ZONE_BETA: "z"})
     made = await env.recreate()
 
     controller = env.node_controller(cloud())

@@ -7,8 +7,17 @@ import dataclasses
 import pytest
 
 from ccm.base.throttle import TokenBucket, Unlimited
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.lookup import InstanceLookup
+from ccm.cloud.ownership import Ownership
+from ccm.cloud.types import address
+from ccm.controllers.node.controller import NodeController, Settings
+from ccm.kube.errors import KubeError
+from ccm.testing.builders import node, uninitialized_taint
 from ccm.testing.clock import advance
+from ccm.testing.fakes import FakeCloud
 from tests.disasters.test_balancers_routes import shops
+from tests.unit.controllers.cluster import Cluster, moved
 from tests.unit.controllers.route import world as routes
 from tests.unit.controllers.service.world import FakeDigests, World
 
@@ -69,3 +78,47 @@ async def test_balancers_that_the_old_project_lists_say_nothing_of_the_new_one(
         if exchanged:
             assert new.calls == ["list", "ensure"]
         assert world.balancers.calls == ["list"]
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["waiting", "initialised"])
+@pytest.mark.parametrize("when", ["asking", "writing"])
+async def test_what_the_old_project_says_of_a_node_is_not_written(when: str, is_new: bool) -> None:
+    """The provider is exchanged while the former one is asked about a node, or while a write of
+    what it said meets a conflict: ID and addresses are those that the new one says."""
+    old, new = (
+        FakeCloud(
+            provider_ids={"n": f"fake://{name}"},
+            addresses=[address("InternalIP", f"10.0.0.{number}")],
+        )
+        for number, name in enumerate(("old", "new"))
+    )
+    old.delay_s = 2.0 if when == "asking" else 0.0
+    handle = Handle(old.cloud())
+    cluster = Cluster(
+        node("n", taints=[uninitialized_taint()]) if is_new else node("n", provider_id="fake://n")
+    )
+    made = NodeController(
+        nodes=cluster.informer,
+        api=cluster,
+        lookup=InstanceLookup(handle),
+        ownership=Ownership.of(("fake",), ""),
+        events=cluster,
+        settings=Settings(status_period_s=60.0),
+    )
+
+    def exchange() -> KubeError | None:
+        cluster.refuse = lambda: None
+        handle.swap(new.cloud())
+        return moved()
+
+    if when == "writing":
+        cluster.refuse = exchange
+    async with cluster.running(made.controller):
+        await advance(1)
+        if when == "asking":
+            exchange()
+        await advance(70)
+
+    assert [one.address for one in cluster["n"].addresses] == ["10.0.0.1"]
+    assert cluster["n"].provider_id == ("fake://new" if is_new else "fake://n")
+    assert "10.0.0.0" not in str(cluster.patches)

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import resource
+import secrets
 import socket
 import ssl
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
 REVIEW = "/service-annotations"
 _PAUSE_S = 0.2
 _SLOW_S = 3.0
+_AT_ONCE, _BREATH_S = 100, 0.02
 _CONTEXT = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _CONTEXT.check_hostname = False
 _CONTEXT.verify_mode = ssl.CERT_NONE
@@ -95,8 +99,53 @@ def bodies(port: int, number: int) -> Iterator[socket.socket]:
     yield from callers
 
 
+def one_byte(port: int, number: int) -> Iterator[socket.socket]:
+    """Connections on which a single byte is sent, one after the other without end; so many of
+    them are held."""
+    held = deque[socket.socket](maxlen=number)
+    made = threading.Event()
+
+    def flood() -> None:
+        while True:
+            for _ in range(_AT_ONCE):
+                with contextlib.suppress(OSError):
+                    held.append(connect(port))
+                    held[-1].sendall(b"\x16")
+            if len(held) == number:
+                made.set()
+            time.sleep(_BREATH_S)
+
+    threading.Thread(target=flood, daemon=True).start()
+    made.wait(60)
+    yield from ()
+
+
+def tokens(port: int, number: int) -> Iterator[socket.socket]:
+    """Callers that try one token after the other, and come back when they are thrown out."""
+    tried = [threading.Event() for _ in range(number)]
+
+    def guess(is_tried: threading.Event) -> None:
+        while True:
+            with contextlib.suppress(OSError), secured(port) as caller:
+                while True:
+                    caller.sendall(_GUESS % secrets.token_hex(32).encode())
+                    is_tried.set()
+                    if not caller.recv(65536):
+                        break
+
+    for each in tried:
+        threading.Thread(target=guess, args=(each,), daemon=True).start()
+    # Not all get so far: they throw each other out.
+    ends = time.monotonic() + _SLOW_S
+    for each in tried:
+        each.wait(max(0.0, ends - time.monotonic()))
+    yield from ()
+
+
+_GUESS = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n"
+
 ATTACKS: Mapping[str, Callable[[int, int], Iterator[socket.socket]]] = {
-    each.__name__: each for each in (silent, unfinished, cycles, paths, bodies)
+    each.__name__: each for each in (silent, one_byte, unfinished, cycles, paths, tokens, bodies)
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import subprocess
@@ -24,6 +25,15 @@ from tests.scenario import harness
 
 WITHIN_S = 2.0
 TOKEN = "scraper-token"
+ELSEWHERE = "127.0.0.2"
+"""Where nobody attacks from."""
+
+DELAY_S = 0.1
+"""How long it takes from there to us; what a caller says last arrives with the third of these."""
+
+REVIEW_S = 0.3
+"""How long the API server takes for a token."""
+
 PROGRAM = Path(sys.executable).with_name("cloud-controller-manager")
 _BODY = {
     "apiVersion": "admission.k8s.io/v1",
@@ -48,6 +58,7 @@ class Target:
         self.slowest_s = {"metrics": 0.0, "review": 0.0}
         self.failed: list[str] = []
         self._context = pki.client_context()
+        self._newcomers = 0
 
     @property
     def rss_mib(self) -> float:
@@ -69,11 +80,21 @@ class Target:
     async def scrape(self) -> str:
         """Its metrics, over a connection of their own."""
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        return await self._ask("GET", "secure", "/metrics", headers=headers)
+        return await self._ask("GET", self.ports["secure"], "/metrics", headers=headers)
+
+    async def newcomer(self) -> float:
+        """How many seconds a caller waits for metrics that comes from an address of its own far
+        away, with a good token that was never shown before."""
+        self._newcomers += 1
+        headers = {"Authorization": f"Bearer {TOKEN}-{self._newcomers}"}
+        since = time.monotonic()
+        async with far_away(self.ports["secure"]) as port:
+            await self._ask("GET", port, "/metrics", headers=headers)
+        return time.monotonic() - since
 
     async def review(self) -> str:
         """A review, over a connection of its own."""
-        return await self._ask("POST", "webhook", REVIEW, json=_BODY)
+        return await self._ask("POST", self.ports["webhook"], REVIEW, json=_BODY)
 
     async def keep_asking(self) -> None:
         """Be an honest caller until cancelled."""
@@ -107,8 +128,8 @@ class Target:
             child.stdin.close()
             await asyncio.to_thread(child.wait)
 
-    async def _ask(self, method: str, port: str, path: str, **how: Any) -> str:
-        url = f"https://127.0.0.1:{self.ports[port]}{path}"
+    async def _ask(self, method: str, port: int, path: str, **how: Any) -> str:
+        url = f"https://{ports.LOOPBACK}:{port}{path}"
         connector = aiohttp.TCPConnector(ssl=self._context, force_close=True)
         async with (
             asyncio.timeout(WITHIN_S),
@@ -122,6 +143,32 @@ class Target:
     def _memory(self, name: str) -> float:
         status = Path(f"/proc/{self.daemon._child.pid}/status").read_text()
         return int(status.partition(f"{name}:")[2].split()[0]) / 1024
+
+
+@asynccontextmanager
+async def far_away(port: int) -> AsyncIterator[int]:
+    """A port that leads to another one, from an address of its own and with a delay."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(65536):
+            await asyncio.sleep(DELAY_S)
+            writer.write(piece)
+        writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there = await asyncio.open_connection(ports.LOOPBACK, port, local_addr=(ELSEWHERE, 0))
+        try:
+            with contextlib.suppress(OSError):
+                await asyncio.gather(pump(reader, there[1]), pump(there[0], writer))
+        finally:
+            writer.transport.abort()
+            there[1].transport.abort()
+
+    server = await asyncio.start_server(forward, ports.LOOPBACK, 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
 
 
 @asynccontextmanager
@@ -159,12 +206,17 @@ async def started(env: harness.Environment, *, uvloop: bool) -> AsyncIterator[Ta
 
 @asynccontextmanager
 async def reviewer(kubeconfig: Path) -> AsyncIterator[Path]:
-    """An API server that answers reviews: the owner of the token may everything, others nothing."""
+    """An API server that answers reviews: the owner of the token may everything, others nothing.
+
+    It takes its time for tokens.
+    """
 
     async def answer(request: web.Request) -> web.Response:
         review = json.loads(await request.read())
         spec = review["spec"]
-        known = spec.get("token") == TOKEN or spec.get("user") == "scraper"
+        known = spec.get("token", "").startswith(TOKEN) or spec.get("user") == "scraper"
+        if "token" in spec:
+            await asyncio.sleep(REVIEW_S)
         review["status"] = {
             "authenticated": known,
             "allowed": known,

@@ -14,6 +14,29 @@ AT_REST_MIB = 12.0
 
 
 @pytest.mark.parametrize(
+    ("attack", "number"),
+    [
+        pytest.param("tokens", 160, id="tokens, a few"),
+        pytest.param("one_byte", 2000, id="one byte, a few"),
+        pytest.param("tokens", 400, id="tokens", marks=SOAK),
+        pytest.param("one_byte", 5000, id="one byte", marks=SOAK),
+    ],
+)
+@pytest.mark.parametrize("attacked", ["uvloop", pytest.param("asyncio", marks=SOAK)], indirect=True)
+@servers.only_builtin
+async def test_a_crowd_from_one_address_keeps_out_nobody_from_another(
+    attacked: Target, attack: str, number: int
+) -> None:
+    """The newcomer was never seen before, and comes while the crowd is at its worst."""
+    async with attacked.under((attack, "secure", number)):
+        waited = [await attacked.newcomer() for _ in range(5)]
+    print(f"newcomers waited for {max(waited):.2f} s at most, {attacked.peak_mib:.0f} MiB")
+
+    assert max(waited) < WITHIN_S
+    assert attacked.peak_mib < MOST_MIB
+
+
+@pytest.mark.parametrize(
     ("part", "rounds"),
     [
         pytest.param(0.04, 1, id="a small part"),

@@ -158,6 +158,28 @@ def test_the_webhook_is_wired_to_the_daemon(tmp_path: Path) -> None:
     assert f"--feature-gates={gates.WEBHOOK}=true" in args
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_callers_of_the_webhook_must_show_a_certificate_where_a_value_says_so(
+    tmp_path: Path, given: bool
+) -> None:
+    hook = {**HOOK, "clientCaConfigMap": "callers"} if given else HOOK
+    objects = render(tmp_path, {"webhook": hook})
+    pod = shipped.only(objects, "Deployment")["spec"]["template"]["spec"]
+    sources = {
+        volume["name"]: volume["configMap"]["name"]
+        for volume in pod["volumes"]
+        if "configMap" in volume
+    }
+    mounted = {
+        sources[mount["name"]]: f"{mount['mountPath']}/ca.crt"
+        for mount in container(objects)["volumeMounts"]
+        if mount["name"] in sources
+    }
+
+    file = options.parse(container(objects)["args"]).get("webhook-client-ca-file")
+    assert (mounted, file) == (({"callers": file}, mounted["callers"]) if given else ({}, ""))
+
+
 def test_the_monitor_finds_the_service(tmp_path: Path) -> None:
     objects = render(tmp_path, EVERYTHING)
     monitor = shipped.only(objects, "ServiceMonitor")["spec"]
@@ -206,6 +228,13 @@ REFUSED: Mapping[str, tuple[Values, str]] = {
     "feature gates twice": (
         {"webhook": HOOK, "extraArgs": {"feature-gates": "A=true"}},
         "extraArgs.feature-gates",
+    ),
+    "authorities of callers twice": (
+        {
+            "webhook": {**HOOK, "clientCaConfigMap": "x"},
+            "extraArgs": {"webhook-client-ca-file": "/x"},
+        },
+        "extraArgs.webhook-client-ca-file",
     ),
     "an interval that is none": ({"serviceMonitor": {"interval": "often"}}, "/interval"),
 }

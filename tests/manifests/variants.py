@@ -30,7 +30,12 @@ EVERYTHING: Values = {
     "nodeSelector": {"kubernetes.io/os": "linux"},
     "extraTolerations": [{"key": "example.com/dedicated", "operator": "Exists"}],
     "affinity": {"podAntiAffinity": {}},
-    "webhook": {"enabled": True, "tlsSecret": "webhook-tls", "caCertificate": CERTIFICATE},
+    "webhook": {
+        "enabled": True,
+        "tlsSecret": "webhook-tls",
+        "caCertificate": CERTIFICATE,
+        "clientCaConfigMap": "api-server-ca",
+    },
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "dashboard": {"enabled": True},

@@ -130,22 +130,24 @@ class NodeController:
         if node is None or self._ownership.is_foreign(node):
             return DONE
         if not is_uninitialized(node):
-            await self._reconcile_labels(node)
+            if self._ownership.may_touch(node, is_claimed=self._lookup.confirmed(node)):
+                await self._reconcile_labels(node)
             return DONE
         if not is_uninitialized(self._writer.newest(node)):
             # The cache lags behind our own write.
             return IDLE
+        opening = self._lookup.opening
         metadata = await self._lookup.metadata(node, waiting=len(self._waiting))
         if metadata is None:
             self._log.info("cloud has no metadata for the node yet, retrying", node=name)
             return NOT_YET
         try:
-            done = await self._initialize(node, metadata)
+            done = await self._initialize(node, metadata, opening)
         except plan.Rejected as error:
             raise FailedPrecondition(str(error)) from error
         if done is not None:
             self._initialized(node, done)
-        return DONE
+        return DONE if self._lookup.opening == opening else NOT_YET
 
     async def update_addresses(self) -> None:
         """One periodic pass: the addresses of all initialised nodes of our cloud."""
@@ -171,10 +173,13 @@ class NodeController:
 
     # --- initialisation -------------------------------------------------------------------
 
-    async def _initialize(self, node: Node, metadata: InstanceMetadata) -> Node | None:
-        """Write until done; None when the node needs it no more."""
+    async def _initialize(
+        self, node: Node, metadata: InstanceMetadata, opening: int
+    ) -> Node | None:
+        """Write until done; None when the node needs it no more, or another provider is in use."""
 
         def complete(current: Node) -> InstanceMetadata:
+            self._check(opening)
             by_node, schemes = self._lookup.by_node, self._ownership.schemes
             return plan.completed(current, metadata, id_required=by_node, schemes=schemes)
 
@@ -243,13 +248,18 @@ class NodeController:
         node = self._nodes.store.get(name)
         if node is None or not self._is_settled(node):
             return "unchanged"
+        opening = self._lookup.opening
         addresses = await self._lookup.addresses(node, waiting=waiting)
+        if self._lookup.confirmed(node) and plan.needs_sync(None, node):
+            # Its labels could not be touched before it was known to be ours.
+            self.controller.queue.add(name)
         if not addresses:
             return "no_answer"
         # The cloud may have taken its time: what is compared is the node as it is now.
         node = self._nodes.store.get(name) or node
 
         def step(current: Node) -> Patch | None:
+            self._check(opening)
             if not self._is_settled(current):
                 raise StaleObject
             return plan.address_patch(current, addresses)
@@ -262,6 +272,11 @@ class NodeController:
             return "unchanged"
         self._log.info("node addresses updated", node=name)
         return "updated"
+
+    def _check(self, opening: int) -> None:
+        """What a provider said that is not in use any more is not written: raise StaleObject."""
+        if self._lookup.opening != opening:
+            raise StaleObject
 
     def _is_settled(self, node: Node) -> bool:
         return not is_uninitialized(node) and not self._ownership.is_foreign(node)

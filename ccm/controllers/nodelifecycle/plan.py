@@ -217,8 +217,7 @@ def is_suspect(node: Node, ownership: Ownership) -> bool:
 
 def may_touch(node: Node, rules: Rules, *, is_claimed: bool) -> bool:
     """Whether a node that is not foreign may be changed before the cloud was asked about it."""
-    ours = node.provider_id or is_uninitialized(node) or rules.ownership.is_explicit
-    return bool(ours) or is_claimed or rules.reference
+    return rules.reference or rules.ownership.may_touch(node, is_claimed=is_claimed)
 
 
 def changed_state(old: Node | None, new: Node) -> bool:

@@ -21,6 +21,7 @@ from ccm.base.backoff import Exponential
 from ccm.base.tasks import Group
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Routes
+from ccm.cloud.ownership import Ownership
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, plan
 from ccm.controllers.route.conditions import Conditions
@@ -63,6 +64,7 @@ class RouteChanges:
         retry: asks for a comparison after so many seconds, because a call failed.
         soon: asks for a comparison, because a call ended that something waited for.
         backoff: how long each route is left alone.
+        ownership: which nodes are ours; routes of the others are left alone.
     """
 
     handle: Handle
@@ -73,6 +75,7 @@ class RouteChanges:
     retry: Callable[[float], None]
     soon: Callable[[], None]
     backoff: ItemBackoff[plan.Key]
+    ownership: Ownership
     _log: log.Logger = field(init=False, default_factory=lambda: log.logger(names.COMPONENT_ROUTE))
     _group: Group | None = field(init=False, default=None)
     _under_way: Counter[Change] = field(init=False, default_factory=Counter)
@@ -209,6 +212,8 @@ class RouteChanges:
                 node = self.nodes.store.get(change.node)
                 if self.handle.opening != self._opening:
                     return False
+                if node is not None and self.ownership.is_foreign(node):
+                    return False
                 if deletion.reason is plan.DeletionReason.STRAY and plan.is_wanted(route, node):
                     return False
                 if plan.is_doubtful(deletion, self.nodes.store.keys(), self.nodes.undecodable):
@@ -250,7 +255,7 @@ class RouteChanges:
         node = self.nodes.store.get(creation.node.name)
         if self.handle.opening != self._opening:
             return False
-        if node is None or node.uid != creation.node.uid:
+        if node is None or node.uid != creation.node.uid or self.ownership.is_foreign(node):
             return False
         if creation.network not in plan.pod_networks(node):
             return False

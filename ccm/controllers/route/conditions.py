@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from ccm.base import clock, log
+from ccm.cloud.ownership import Ownership
 from ccm.controllers.route import plan
 from ccm.kube.informer import Informer
 from ccm.model import Node, names
@@ -33,6 +34,7 @@ class Conditions:
         workers: conditions written at once.
         keep_foreign_reason: leave a condition of the right status alone when somebody else
             wrote it.
+        ownership: which nodes are ours; nothing is said about the others.
     """
 
     def __init__(
@@ -42,8 +44,10 @@ class Conditions:
         api: Writes[Node],
         workers: int,
         keep_foreign_reason: bool,
+        ownership: Ownership,
     ) -> None:
         self._nodes = nodes
+        self._ownership = ownership
         self._writer = Writer(api)
         self._keep_foreign_reason = keep_foreign_reason
         self._log = log.logger(names.COMPONENT_ROUTE)
@@ -108,7 +112,7 @@ class Conditions:
         return DONE
 
     def _patch(self, node: Node) -> Patch | None:
-        if self._creating[node.name]:
+        if self._creating[node.name] or self._ownership.is_foreign(node):
             return None
         missing = self._missing.get(node.name)
         if missing is None and node.name not in self._cut_off:

@@ -26,6 +26,7 @@ from ccm.base.outage import Outage
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Routes
+from ccm.cloud.ownership import Ownership
 from ccm.cloud.types import Route
 from ccm.controllers.route import metrics, owners, plan
 from ccm.controllers.route.calls import BACKOFF, Change, RouteChanges
@@ -84,6 +85,8 @@ class RouteController:
         api: requests in this controller's name.
         handle: the way to the cloud.
         ranges: the cluster's Pod ranges, see `ccm.model.cidr.parse_ranges`.
+        ownership: which nodes are ours; the others are as if they were not there, and so are
+            routes to them.
         events: where events go.
         settings: numbers and periods.
         record: where what is held back is shown, and where a person allows it; None = nowhere.
@@ -97,6 +100,7 @@ class RouteController:
         api: Writes[Node],
         handle: Handle,
         ranges: Sequence[Network],
+        ownership: Ownership,
         events: Recorder,
         settings: Settings,
         record: DeletionRecord | None = None,
@@ -107,6 +111,7 @@ class RouteController:
         self._nodes = nodes
         self._handle = handle
         self._ranges = ranges
+        self._ownership = ownership
         self._grace_s = settings.grace_s
         self._schedule = Schedule(settings.times)
         self._listing: ItemBackoff[str] = ItemBackoff(LISTING_BACKOFF, rng=rng)
@@ -125,6 +130,7 @@ class RouteController:
             api=api,
             workers=settings.condition_workers,
             keep_foreign_reason=settings.keep_foreign_reason,
+            ownership=ownership,
         )
         self._calls = RouteChanges(
             handle=handle,
@@ -135,6 +141,7 @@ class RouteController:
             retry=self._retry,
             soon=self._compare_soon,
             backoff=ItemBackoff(BACKOFF, rng=rng),
+            ownership=ownership,
         )
         self.controller = Controller(
             names.COMPONENT_ROUTE,
@@ -214,7 +221,10 @@ class RouteController:
     async def _carry_out(
         self, routes: Sequence[Route], before: Sequence[Change], opening: int
     ) -> None:
-        nodes, released = self._nodes.store.list(), frozenset(self._released)
+        every, released = self._nodes.store.list(), frozenset(self._released)
+        foreign = {node.name for node in every if self._ownership.is_foreign(node)}
+        nodes = [node for node in every if node.name not in foreign]
+        routes = [route for route in routes if route.target_node not in foreign]
         found = self._guarded(await self._planned(nodes, routes), released)
         if found.doubtful:
             self._doubts.goes_on(routes=found.doubtful)
@@ -297,6 +307,8 @@ class RouteController:
     # --- the cache ----------------------------------------------------------------------------
 
     def _changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
+        # One that becomes another's is gone, and one that becomes ours is new.
+        old, new = self._if_ours(old), self._if_ours(new)
         if old is not None and (new is None or old.uid != new.uid):
             self._without_cidrs_since.pop(old.name, None)
             self._conditions.forget(old.name)
@@ -312,6 +324,9 @@ class RouteController:
                     self._calls.backoff.forget(plan.creation_key(new.name, network))
             self._compare_soon()
         return False
+
+    def _if_ours(self, node: Node | None) -> Node | None:
+        return None if node is None or self._ownership.is_foreign(node) else node
 
     def _seen_deleted(self, node: Node) -> None:
         self._released.update((node.name, network) for network in plan.pod_networks(node))

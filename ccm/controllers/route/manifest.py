@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from ccm.base import flag_checks as checks
 from ccm.base.flags import Fault, Section
 from ccm.base.gates import Gate
-from ccm.runtime.manifest import GENERIC, ControllerContext, Manifest, MassDeletionFlags
+from ccm.runtime.manifest import (
+    GENERIC,
+    ControllerContext,
+    Manifest,
+    MassDeletionFlags,
+    OwnNodesFlags,
+)
 
 if TYPE_CHECKING:
     from ccm.cloud.interface import Cloud
@@ -41,7 +47,7 @@ def _ranges(value: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouteFlags(MassDeletionFlags):
+class RouteFlags(OwnNodesFlags, MassDeletionFlags):
     """The flags of this controller."""
 
     configure_cloud_routes: bool = GENERIC.flag(
@@ -109,6 +115,7 @@ def _wrong(flags: RouteFlags) -> str:
 
 
 def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
+    from ccm.cloud.ownership import Ownership
     from ccm.controllers.route.controller import COMPARISON, RouteController, Settings
     from ccm.controllers.route.explain import explain
     from ccm.controllers.route.metrics import observe_call
@@ -125,6 +132,7 @@ def _build(context: ControllerContext, flags: RouteFlags) -> Controller:
         api=context.client(MANIFEST.client).resource(NODES),
         handle=context.handle.observe(observe_call),
         ranges=ranges,
+        ownership=Ownership.of(context.handle.cloud.provider_schemes, flags.own_nodes),
         events=context.recorder(COMPONENT_ROUTE),
         record=context.deletions,
         settings=Settings(

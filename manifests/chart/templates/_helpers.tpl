@@ -70,6 +70,9 @@ host: {{ . | quote }}
 - --webhook-secure-port={{ .Values.webhook.port }}
 - --webhook-tls-cert-file=/etc/ccm-webhook/tls.crt
 - --webhook-tls-private-key-file=/etc/ccm-webhook/tls.key
+{{- if .Values.webhook.clientCaConfigMap }}
+- --webhook-client-ca-file=/etc/ccm-webhook-clients/ca.crt
+{{- end }}
 {{- end }}
 {{- range $name, $value := .Values.extraArgs }}
 - {{ printf "--%s=%v" $name $value | quote }}
@@ -96,5 +99,8 @@ host: {{ . | quote }}
 {{- end -}}
 {{- if and .Values.webhook.enabled (hasKey .Values.extraArgs "feature-gates") -}}
 {{- fail "extraArgs.feature-gates: the webhook sets this flag" -}}
+{{- end -}}
+{{- if and .Values.webhook.clientCaConfigMap (hasKey .Values.extraArgs "webhook-client-ca-file") -}}
+{{- fail "extraArgs.webhook-client-ca-file: webhook.clientCaConfigMap sets this flag" -}}
 {{- end -}}
 {{- end -}}

@@ -16,6 +16,7 @@ import pytest
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import AlreadyExists, Unavailable
 from ccm.cloud.interface import Cloud
+from ccm.cloud.ownership import Ownership
 from ccm.cloud.types import Route, address
 from ccm.controllers.route import controller as route_controller
 from ccm.controllers.route.controller import RouteController
@@ -97,6 +98,7 @@ async def running(
         api=env.client("route-controller").resource(NODES),
         handle=Handle(Cloud(name="fake", routes=cloud)),
         ranges=parse_ranges(ranges),
+        ownership=Ownership.of(("fake",), ""),
         events=env.recorder(names.COMPONENT_ROUTE),
         settings=route_controller.Settings(**timed({**QUICK, **settings})),
         rng=random.Random(1),

@@ -99,6 +99,29 @@ def test_short_words_are_not_looked_for() -> None:
         ("{b'X-Auth-Token': b'abc'}", f"{{b'X-Auth-Token': b'{M}'}}"),
         ("[(b'x-auth-token', b'abc')]", f"[(b'x-auth-token', b'{M}')]"),
         ("map[X-Auth-Token:[abc] Accept:[*]]", f"map[X-Auth-Token:[{M}] Accept:[*]]"),
+        ("<password>abc</password>", f"<password>{M}</password>"),
+        ("<a:adminPass t='x'> b c </a:adminPass>", f"<a:adminPass t='x'>{M}</a:adminPass>"),
+        ("<Secret><![CDATA[a]]></Secret>", f"<Secret><![CDATA[{M}</Secret>"),
+        (
+            "\\u003ctoken\\u003eabc\\u003c/token\\u003e",
+            f"\\u003ctoken\\u003e{M}\\u003c/token\\u003e",
+        ),
+        ("&lt;token&gt;abc&lt;/token&gt;", f"&lt;token&gt;{M}&lt;/token&gt;"),
+        ('{Password:"a b" Region:y}', f'{{Password:"{M}" Region:y}}'),
+        ("&{Token:abc Region:y}", f"&{{Token:{M} Region:y}}"),
+        ("password:\n  abc\nn: 1", f"password:\n  {M}\nn: 1"),
+        ('"token":\r\n    "abc"', f'"token":\r\n    {M}'),
+        ("password: |\n  a b\n\n  c\nn: 1", f"password: |\n  {M}\nn: 1"),
+        ("err='token: >-\\n  a\\n  b\\nn: 1'", f"err='token: >-\\n  {M}\\nn: 1'"),
+        ("adminPass=abc db_pass: abc", f"adminPass={M} db_pass: {M}"),
+        ("secret_id: abc secretId=abc", f"secret_id: {M} secretId={M}"),
+        ("client_secret=abc&n=1", f"client_secret={M}&n=1"),
+        (
+            "private_key: |\n  -----BEGIN PRIVATE KEY-----\n  abc\n  -----END KEY-----\nn: 1",
+            f"private_key: |\n  {M}\nn: 1",
+        ),
+        ("https://h/x?sv=1&sas=abc&sig=a%2Bc%3D&n=1", f"https://h/x?sv=1&sas={M}&sig={M}&n=1"),
+        ("pwd=12345 pwd=/abc+def= token=15", f"pwd={M} pwd={M} token={M}"),
     ],
 )
 def test_what_looks_secret_is_masked(said: str, written: str) -> None:
@@ -131,6 +154,15 @@ def test_what_looks_secret_is_masked(said: str, written: str) -> None:
         "use --service-account-credentials=true",
         "token=null&n=1 password: none, secret=false; {'token': None} x.token == None",
         '{"token":null,"secret":false}',
+        "got sig=SIGTERM, sig: SIGHUP sig=15",
+        "pwd=/home/x pwd: /var/lib/x.y, PWD=/root",
+        '{"pwd":"/home/x","sig":"SIGTERM"}',
+        "tokens: 5 max_tokens=4096, passwords: 0 secrets=2.5",
+        "{Tokens:5 Region:y}",
+        "<token/> <password></password> <secrets>\n  <name>x</name>\n</secrets>",
+        "secrets:\n  - name: x\ntoken:\n  file: /x\npassword:\n  from:\n    env: X",
+        "no token:\n  open /x: no such file",
+        "compass=3 bypass: on, adminPassed=1 sassy=1",
     ],
 )
 def test_what_is_harmless_stays(said: str) -> None:
@@ -175,10 +207,24 @@ def test_what_is_public_is_cut_after_its_secrets_are_gone() -> None:
 
 
 @pytest.mark.usefixtures("known")
-@pytest.mark.parametrize("start", ["", "password='", "authorization: Digest "])
+@pytest.mark.parametrize(
+    "start", ["", "password='", "authorization: Digest ", "token: |\n ", "<token a", "<token>"]
+)
 @pytest.mark.parametrize(
     "piece",
-    ["\\", "'", '"', "eyJ-", "://a:", "--a", "token ", "a=b, ", "%25", "\\u0041", "s3", ",a", "&"],
+    [
+        *("\\", "'", '"', "eyJ-", "://a:", "--a", "token ", "a=b, ", "%25", "\\u0041", "s3", ",a"),
+        *(
+            "&",
+            "token>",
+            "token x>",
+            "\\u003ctoken>",
+            "token:\n ",
+            "token: |\n a\n",
+            "\n ",
+            "pwd=/",
+        ),
+    ],
 )
 def test_hostile_text_costs_linear_time(piece: str, start: str) -> None:
     def cost_s(size: int) -> float:

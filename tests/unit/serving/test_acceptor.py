@@ -110,6 +110,32 @@ async def test_a_crowd_does_not_keep_anybody_from_an_answer(
     assert answer.startswith(b"HTTP/1.1 200")
 
 
+async def test_a_crowd_that_begins_tls_costs_a_caller_from_elsewhere_nothing(
+    context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a crowd from one address a few begin at a time, and who loses its place waits no more."""
+    monkeypatch.setattr(acceptor, "PACE_S", 60.0)
+    begun: list[acceptor._Secured] = []
+    monkeypatch.setattr(
+        acceptor._Secured, "connection_made", lambda self, _transport: begun.append(self)
+    )
+    async with serving(echo, context=context) as port:
+        crowd = await come(port, connections.MOST + 20, b"\x16")
+        assert len(begun) == acceptor.STARTS_OF_EACH
+        assert len(begun_or_waiting()) <= connections.MOST + acceptor.STARTS_OF_EACH
+
+        other = await come(port, 1, b"\x16", local_addr=("127.0.0.2", 0))
+        assert len(begun) == acceptor.STARTS_OF_EACH + 1
+        for writer in (*crowd, *other):
+            writer.transport.abort()
+        for each in begun:
+            each._seat.leave()
+
+
+def begun_or_waiting() -> list[asyncio.Task[Any]]:
+    return [task for task in asyncio.all_tasks() if task.get_name() == "caller"]
+
+
 async def test_who_hangs_up_without_a_word_leaves_no_trace(context: ssl.SSLContext) -> None:
     server = http.Server(echo, context=context)
     opened = listener.bind(listener.Endpoint(address=LOOPBACK, port=0))

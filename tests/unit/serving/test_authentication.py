@@ -15,6 +15,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.serving.authentication import (
     GOOD_KEPT,
     UNKNOWN_AT_ONCE,
+    UNKNOWN_OF_EACH,
     Authenticator,
     Proxies,
     Trust,
@@ -278,7 +279,7 @@ async def test_a_crowd_of_wrong_tokens_keeps_nobody_waiting_whose_token_was_good
     asked = authenticator(reviewer, ttl_s=0)
     await asked.identify(bearer("right"))
     crowd = [
-        spawn(asked.identify(bearer(f"wrong-{number}")), name="wrong")
+        spawn(asked.identify(came(bearer(f"wrong-{number}"), f"10.0.0.{number}")), name="wrong")
         for number in range(2 * UNKNOWN_AT_ONCE)
     ]
     await asyncio.sleep(1.0)
@@ -287,6 +288,25 @@ async def test_a_crowd_of_wrong_tokens_keeps_nobody_waiting_whose_token_was_good
         assert (await asked.identify(bearer("right"))).name == "alice"
     assert len(reviewer.asked) == 1 + UNKNOWN_AT_ONCE + 1
     await cancel_and_join(*crowd)
+
+
+async def test_a_crowd_of_wrong_tokens_lets_a_newcomer_from_elsewhere_in() -> None:
+    reviewer = Crowded({"right": ALICE})
+    asked = authenticator(reviewer)
+    crowd = [
+        spawn(asked.identify(came(bearer(f"wrong-{number}"), "10.0.0.1")), name="wrong")
+        for number in range(2 * UNKNOWN_AT_ONCE)
+    ]
+    await asyncio.sleep(1.0)
+
+    async with asyncio.timeout(1.0):
+        assert (await asked.identify(came(bearer("right"), "10.0.0.2"))).name == "alice"
+    assert len(reviewer.asked) == UNKNOWN_OF_EACH + 1
+    await cancel_and_join(*crowd)
+
+
+def came(sent: Request, origin: str) -> Request:
+    return replace(sent, caller=Caller(origin=origin))
 
 
 async def test_whose_token_was_good_keeps_the_connection_before_the_review() -> None:

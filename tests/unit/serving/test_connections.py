@@ -23,10 +23,10 @@ class Port:
         self.seats: dict[str, Seat] = {}
         self.ended: list[str] = []
 
-    def comes(self, *names: str, stage: Stage = Stage.SILENT) -> None:
-        """These come, one after the other, and get so far."""
+    def comes(self, *names: str, stage: Stage = Stage.SILENT, origin: str = "") -> None:
+        """These come from there, one after the other, and get so far."""
         for name in names:
-            seat = self.seats[name] = self.connections.admit()
+            seat = self.seats[name] = self.connections.admit(origin)
             seat.hang_up = lambda name=name: self.ended.append(name)  # type: ignore[misc]
             seat.reach(stage)
 
@@ -54,6 +54,17 @@ def test_a_crowd_takes_nobody_else_s_share(crowd: Stage) -> None:
 
     assert {name[:5] for name in port.ended} == {"crowd"}
     assert len(port.connections.by_stage[crowd]) == SHARE
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_a_crowd_from_one_address_ends_its_own(stage: Stage) -> None:
+    port = Port()
+    port.comes("honest", stage=stage, origin="a")
+    port.comes(*names("c", 10 * MOST), stage=stage, origin="b")
+    port.comes(*names("d", 10 * MOST), stage=stage, origin="c")
+
+    assert "honest" not in port.ended
+    assert len(port.connections) == MOST
 
 
 def test_who_has_not_asked_goes_before_who_has() -> None:

@@ -96,6 +96,15 @@ async def test_a_cause_shows_no_secret() -> None:
     assert "a-password-of-somebody" not in lines[0]
 
 
+@pytest.mark.parametrize("path", ["/readyz", "/readyz/cloud"])
+async def test_a_cause_is_short(path: str) -> None:
+    """Whatever the cloud said last, and however much: anybody may ask."""
+    pages = health(check("cloud", wrong("no\n" * 9000))).pages
+    body = (await pages[path.removesuffix("cloud")](request(path))).body
+
+    assert len(body) < redact.PUBLIC_BYTES + 100
+
+
 async def test_checks_are_counted_and_a_delete_starts_anew() -> None:
     slis = Slis()
     watched = health(*BAD, slis=slis)

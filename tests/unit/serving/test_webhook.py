@@ -11,10 +11,12 @@ from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
+from structlog.testing import capture_logs
 
 from ccm.base import metrics
 from ccm.base.tasks import spawn
 from ccm.serving import admission, bodies, webhook
+from ccm.serving.accesslog import BURST
 from tests.unit.serving import test_http
 
 JSON = {"Content-Type": "application/json"}
@@ -254,6 +256,16 @@ async def test_who_waits_for_too_long_is_told() -> None:
 
         assert (status, text) == (503, "too many requests at once\n")
         assert (await first)[0] == 200
+
+
+async def test_a_flood_of_slow_reviews_is_cut_in_the_log() -> None:
+    many = 3 * BURST
+    with capture_logs() as lines:
+        async with serving(Gate(), limits=webhook.Limits(at_once=1, timeout_s=0.05)) as ask:
+            answers = await asyncio.gather(*(ask() for _ in range(many)))
+
+    assert all(status >= 500 for status, _ in answers)
+    assert BURST <= len([line for line in lines if "too slow" in line["event"]]) < 2 * BURST
 
 
 async def test_a_lost_caller_leaves_no_place_taken() -> None:

@@ -122,6 +122,31 @@ async def test_the_gauge_counts_nodes_that_wait_for_this_cloud() -> None:
         assert gauge() == 0
 
 
+@pytest.mark.parametrize(
+    ("node", "known", "own_nodes", "touched"),
+    [
+        ({}, False, "", False),
+        ({}, True, "", True),
+        ({}, False, "beta.kubernetes.io/instance-type", True),
+        ({"provider_id": "fake://1"}, False, "", True),
+        ({"provider_id": "other://1"}, True, "", False),
+        ({"provider_id": "fake://1"}, True, "elsewhere", False),
+    ],
+)
+async def test_labels_are_changed_of_our_nodes_only(
+    node: dict[str, str], known: bool, own_nodes: str, touched: bool
+) -> None:
+    """A node with neither ID nor taint may be anybody's, until the cloud says that it knows it."""
+    labels = {names.LABEL_INSTANCE_TYPE_BETA: "x"}
+    cluster = Cluster(build(labels=labels, **node))  # type: ignore[arg-type]
+    fake = cloud(metadata=lambda _: InstanceMetadata() if known else None)
+
+    async with cluster.running(controller(cluster, fake, own_nodes).controller):
+        await advance(60)
+
+    assert cluster.requests == (["PATCH"] if touched else [])
+
+
 async def test_addresses_that_came_while_the_cloud_was_asked_are_not_written_again() -> None:
     cluster = Cluster(build())
     found = InstanceMetadata(addresses=[address("InternalIP", "10.0.0.1")])

@@ -223,7 +223,7 @@ def test_how_many_may_be_deleted_in_a_while(rules: Rules, ours: int, limit: int)
         (NAMELESS, OURS, False, True),
         (BARE, OURS, False, False),
         (BARE, OURS, True, True),
-        (BARE, SELECTED, False, True),
+        (node(ready="False", labels={"own": ""}), SELECTED, False, True),
     ],
 )
 def test_who_is_changed_before_the_cloud_was_asked(

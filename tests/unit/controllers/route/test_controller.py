@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from ccm.base.metrics import REGISTRY
 from ccm.cloud.errors import Unavailable
 from ccm.cloud.types import address
+from ccm.kube.errors import KubeError
 from ccm.testing.clock import advance
 from tests.unit.controllers.cluster import moved
 from tests.unit.controllers.route.world import A, B, Environment, made, running, spread
@@ -307,3 +311,85 @@ async def test_changed_addresses_delete_before_they_create() -> None:
         assert env.cloud.changes() == [f"delete a {A}", f"create a {A}"]
         (found,) = env.cloud.routes
         assert found.target_addresses == (address("InternalIP", "10.0.0.1"),)
+
+
+FOREIGN = [
+    pytest.param({"provider_id": "other://1"}, id="of another cloud"),
+    pytest.param({"labels": {"theirs": ""}}, id="outside of --own-nodes"),
+]
+
+
+@pytest.mark.parametrize("facts", FOREIGN)
+async def test_nodes_of_others_are_left_alone_and_so_are_their_routes(facts: Any) -> None:
+    """No call is made and no condition written, whether they come, change, or were always there;
+    a route to one stays though it does not want it."""
+    routes = [made("theirs", "10.120.7.0/24", "r7"), made("theirs", "10.120.8.0/24", "r8")]
+    async with running({"a": A}, routes=routes, own_nodes="!theirs", theirs=facts) as env:
+        await advance(60)
+        listed = len(env.cloud.at)
+        env.node("theirs", B, ip="10.0.0.2", **facts)
+        env.node("another", B, **facts)
+        await advance(60)
+
+        assert env.cloud.changes() == [f"create a {A}"]
+        assert {name for name, *_ in env.conditions} == {"a"}
+        assert len(env.cloud.at) == listed
+        env.node("ours", "10.120.3.0/24")
+        await advance(60)
+        assert compared() == {"kept": 1, "missing": 1, "doomed": 0}
+
+
+def compared() -> dict[str, float | None]:
+    """What the last comparison found."""
+    states = ("kept", "missing", "doomed")
+    return {state: REGISTRY.get_sample_value("ccm_routes", {"state": state}) for state in states}
+
+
+@pytest.mark.parametrize("when", ["waiting for its turn", "for good"])
+@pytest.mark.parametrize("facts", FOREIGN)
+async def test_a_node_that_becomes_another_s_keeps_its_routes_and_gets_none(
+    facts: Any, when: str
+) -> None:
+    """Until it is ours again."""
+    slow = [f"create a {A}"] if when == "waiting for its turn" else []
+    gone = [made("b", "10.120.9.0/24", "r9")]
+    async with running({"a": A}, slow=slow, concurrency=1, own_nodes="!theirs") as env:
+        await advance(30)
+        if slow:
+            env.cloud.routes += gone
+            env.node("b", B)
+            await advance(30)
+            env.node("b", B, **facts)
+            env.cloud.open[f"create a {A}"].set()
+        else:
+            env.node("a", A, **facts)
+            env.node("a", B, **facts)
+        await advance(1200)
+        assert env.cloud.changes() == [f"create a {A}"]
+        name = "b" if slow else "a"
+        assert [each for each in env.conditions if each[0] == "b"] == []
+
+        env.node(name, B)
+        await advance(60)
+        assert (name, B) in env.cloud.present()
+
+
+@pytest.mark.parametrize("facts", FOREIGN)
+async def test_a_condition_that_meets_a_conflict_is_not_written_to_another_s_node(
+    facts: Any,
+) -> None:
+    async with running({"a": A}, routes=[made("a", A)], own_nodes="!theirs", grace_s=0) as env:
+        await advance(30)
+        env.requests.clear()
+
+        def taken_over() -> KubeError:
+            env.refuse = lambda: None
+            env.node("a", **facts)
+            return moved()
+
+        env.refuse = taken_over
+        env.node("a")
+        await advance(60)
+
+        assert env.requests == ["PATCH status", "GET"]
+        assert [status for _, status, _ in env.conditions] == ["False"]

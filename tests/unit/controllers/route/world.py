@@ -15,6 +15,7 @@ from ccm.base import clock
 from ccm.base.throttle import Limiter
 from ccm.cloud import Cloud, Route, address
 from ccm.cloud.calls.handle import Handle
+from ccm.cloud.ownership import Ownership
 from ccm.controllers.route.controller import RouteController, Settings
 from ccm.controllers.route.schedule import Times
 from ccm.model import ObjectReference
@@ -100,9 +101,9 @@ class Environment(Cluster):
         written = [(name, patch["status"]["conditions"]) for name, patch in self.patches]
         return [(name, one["status"], one["reason"]) for name, (one,) in written]
 
-    def node(self, name: str, *cidrs: str, ip: str = "10.0.0.1", uid: str | None = None) -> None:
+    def node(self, name: str, *cidrs: str, ip: str = "10.0.0.1", **facts: Any) -> None:
         addresses = [address("InternalIP", ip)]
-        made = builders.node(name, pod_cidrs=cidrs, addresses=addresses, uid=uid, ready=None)
+        made = builders.node(name, pod_cidrs=cidrs, addresses=addresses, ready=None, **facts)
         old = self.informer.store.get(name)
         if old is not None:
             conditions = old.status.conditions
@@ -131,15 +132,20 @@ async def running(
     record: DeletionRecord | None = None,
     unreadable: str | None = None,
     limiter: Limiter | None = None,
+    own_nodes: str = "",
+    theirs: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Environment]:
     """The controller at work, over nodes with one range each and routes that were there.
 
-    A node of the name `unreadable` is there too, but cannot be decoded.
+    A node of the name `unreadable` is there too, but cannot be decoded; and one of the name
+    `theirs`, if facts are given by which it is another's.
     """
     env = Environment()
     for name, cidr in (nodes or {}).items():
         env.node(name, cidr)
+    if theirs is not None:
+        env.node("theirs", "10.120.8.0/24", **theirs)
     if unreadable is not None:
         env.informer._reflector.undecodable.add(unreadable)
     env.cloud.routes, env.cloud.slow = list(routes), set(slow)
@@ -150,6 +156,7 @@ async def running(
         api=env,
         handle=env.handle,
         ranges=RANGES,
+        ownership=Ownership.of(("fake",), own_nodes),
         events=env,
         settings=Settings(**timed(settings)),
         record=record,
