@@ -17,7 +17,7 @@ from ccm.cloud import (
 )
 from ccm.doctor.explain import verdict
 from ccm.testing.builders import node, uninitialized_taint
-from tests.disasters.stuck_world import Stuck
+from tests.unit.doctor.explain.stuck_world import Stuck
 
 pytestmark = pytest.mark.virtual_time
 
