@@ -146,7 +146,7 @@ class Sandbox:
                 f"simulated cloud: {sim.admin.url}, {len(settings.node_names)} instances, "
                 f"each call takes {latency}"
             )
-        say(f"export KUBECONFIG={server.kubectl_config}")
+        say(f"export KUBECONFIG={server.kubeconfig}")
         transport = await stack.enter_async_context(
             Transport(_cluster_config(server), user_agent="ccm-sandbox")
         )
@@ -254,7 +254,7 @@ class Sandbox:
 
     def _hints(self, stage: _Stage) -> Iterator[str]:
         yield "Ctrl-C ends everything; until then, in another terminal:"
-        yield f"  export KUBECONFIG={stage.server.kubectl_config}; kubectl get nodes -o wide"
+        yield f"  export KUBECONFIG={stage.server.kubeconfig}; kubectl get nodes -o wide"
         if stage.cloud is None:
             return
         yield "  balancer:  kubectl create service loadbalancer web --tcp=80"
