@@ -80,15 +80,15 @@ class Cloud:
 
     Attributes:
         admin: calls behind the scenes.
+        token: the administrator's and the provider's.
         config: the provider's cloud config.
-        curl: a curl configuration with the token in it.
         is_running: whether it lives.
         log: where it writes.
     """
 
     admin: cloud.Admin
+    token: str
     config: Path
-    curl: Path
     is_running: Callable[[], bool]
     log: Path
 
@@ -156,10 +156,8 @@ async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud
         async with cloud.open_admin(url, token) as admin:
             yield Cloud(
                 admin=admin,
+                token=token,
                 config=_secret(folder / "cloud.yaml", f"url: {url}\ntoken: {token}\n"),
-                curl=_secret(
-                    folder / "curlrc", f'silent\nheader = "Authorization: Bearer {token}"\n'
-                ),
                 is_running=lambda: child.exit_code is None,
                 log=child.log,
             )

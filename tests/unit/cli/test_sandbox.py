@@ -43,8 +43,14 @@ def test_every_argument_arrives() -> None:
 def test_services_are_made_unasked_in_the_simulated_cloud_only() -> None:
     assert read().services == 2
     assert read("--services", "0").services == 0
-    assert read("--provider", "sim").services == 0
-    assert read("--provider", "sim", "--services", "3").services == 3
+    assert read("--cloud-provider", "sim").services == 0
+    assert read("--cloud-provider", "sim", "--services", "3").services == 3
+
+
+def test_routes_are_made_unasked_in_the_simulated_cloud_only() -> None:
+    assert read().routes
+    assert not read("--cloud-provider", "sim").routes
+    assert read("--cloud-provider", "sim", "--routes").routes
 
 
 def test_another_provider_brings_its_own_names_and_configuration(
@@ -55,11 +61,13 @@ def test_another_provider_brings_its_own_names_and_configuration(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(sandbox.ASSETS_VARIABLE, "bin")
 
-    read_ = read("--provider", "sim", "--provider-config", "c", "--node-names", "vm-1, vm-2.a")
+    read_ = read("--cloud-provider", "sim", "--cloud-config", "c", "--node-names", "vm-1, vm-2.a")
 
     assert read_.node_names == ("vm-1", "vm-2.a")
     assert read_.provider == settings.Provider(name="sim", config=tmp_path / "c")
     assert read_.assets == tmp_path / "bin"
+    former = read("--provider", "sim", "--provider-config", "c", "--node-names", "vm-1, vm-2.a")
+    assert former == read_
 
 
 @pytest.mark.parametrize(
@@ -74,14 +82,16 @@ def test_another_provider_brings_its_own_names_and_configuration(
         (["--node-names", "a,a"], "argument --node-names: a comes twice"),
         (["--node-names", "a", "--nodes", "1"], "--nodes and --node-names exclude each other"),
         (["--timeout", "5s"], "--timeout needs --once"),
-        (["--provider", "acme"], "there is no provider 'acme'; installed: sim"),
-        (["--provider-config", "x"], "--provider-config needs --provider"),
-        (["--provider", "sim", "--latency", "1s"], "with --provider there is none"),
+        (["--cloud-provider", "acme"], "unknown cloud provider 'acme'. Installed providers: sim"),
+        (["--cloud-config", "x"], "--cloud-config needs --cloud-provider"),
+        (["--routes"], "--routes needs --cloud-provider"),
+        (["--cloud-provider", "sim", "--latency", "1s"], "with --cloud-provider there is none"),
         (
-            ["--provider", "sim", "--provider-config", "/absent"],
-            "--provider-config: /absent is not there or cannot be read",
+            ["--cloud-provider", "sim", "--cloud-config", "/absent"],
+            "--cloud-config: /absent is not there or cannot be read",
         ),
-        (["extra"], "unrecognized arguments: extra"),
+        (["extra"], "argument ACT: invalid choice: 'extra'"),
+        (["poweroff"], "the following arguments are required: NODE"),
     ],
 )
 def test_a_mistake_gets_one_clear_message(
