@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,11 +15,17 @@ import pytest
 from tests.architecture.sources import ROOT
 
 SCRIPT = ROOT / ".dev" / "run.py"
+NOWHERE = "http://127.0.0.1:9/simple"
+"""Nobody listens on the port of `discard`."""
 
 
 @pytest.fixture
 def chores() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("chores", SCRIPT)
+    return imported(SCRIPT)
+
+
+def imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("chores", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -96,3 +103,47 @@ def test_a_missing_part_of_python_is_told_before_anything_is_made(
 
     assert status == 1
     assert "apt install python3-venv" in capsys.readouterr().err
+
+
+PIP = ("-m", "pip", "download", "--no-cache-dir", "--retries", "1", "--dest", "{folder}")
+UV = ("-m", "uv", "pip", "install", "--no-cache", "--target", "{folder}")
+
+
+@pytest.mark.parametrize("command", [PIP, UV], ids=["pip", "uv"])
+@pytest.mark.parametrize("variable", ["PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"])
+def test_each_installer_asks_the_index_that_either_is_told_of(
+    chores: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Sequence[str],
+    variable: str,
+) -> None:
+    """And where that does not answer, one line says what the first run needs."""
+    words = [word.format(folder=tmp_path) for word in command]
+    given = {**os.environ, variable: NOWHERE, "UV_HTTP_RETRIES": "0"}
+    monkeypatch.setattr(chores, "ENVIRONMENT", chores.for_both(given))
+
+    with pytest.raises(chores.Failed) as failed:
+        chores.fetch("fetching", [sys.executable, *words, "no-such-package"])
+
+    (line,) = str(failed.value).splitlines()
+    assert "the package index does not answer. The first run needs it, this once" in line
+
+
+def test_what_is_wrong_otherwise_is_told_whole(
+    chores: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(chores.Failed, match=r"^failed: fetching$"):
+        chores.fetch("fetching", [sys.executable, "-c", "raise SystemExit('bad hash')"])
+
+    assert capfd.readouterr().err == "bad hash\n"
+
+
+def test_all_that_pip_is_told_uv_is_told_too_but_for_what_it_knows(chores: ModuleType) -> None:
+    told = chores.for_both({"PIP_CERT": "/ca.pem", "UV_INDEX": "https://a", "PIP_PROXY": ""})
+
+    assert told["SSL_CERT_FILE"] == "/ca.pem"
+    assert told["PIP_EXTRA_INDEX_URL"] == "https://a"
+    assert "ALL_PROXY" not in told
+    both = {"PIP_INDEX_URL": "https://a", "UV_DEFAULT_INDEX": "https://b"}
+    assert chores.for_both(both) == both

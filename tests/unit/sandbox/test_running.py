@@ -46,7 +46,7 @@ def test_of_several_somebody_has_to_choose(tmp_path: Path) -> None:
             stack.enter_context(running.announced(each, Running(url=str(number))))
 
         with pytest.raises(NoSandbox) as refused:
-            running.find(None, "/home/me/.kube/config", home=tmp_path)
+            running.find(None, "/etc/kubeconfig", home=tmp_path)
         kubeconfig = str(both[1] / "apiserver" / "kubeconfig")
         assert running.find(None, kubeconfig, home=tmp_path).url == "1"
         assert running.find(both[0], kubeconfig, home=tmp_path).url == "0"
