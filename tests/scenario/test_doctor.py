@@ -93,9 +93,7 @@ async def test_kubeconfig_broken(env: Environment, tmp_path: Path) -> None:
         f"fail  kubeconfig: {broken}: is not valid YAML: line 1, column 12: expected the node ",
         f"--kubeconfig={broken}",
     )
-    folded = (
-        "      not looked at without it: server, identity, clock, permissions, lease, managers, "
-    )
+    folded = "      not looked at without it: server, identity, clock, permissions, deployment, "
     assert [line for line in told.lines if line.startswith(folded)] != []
     assert [line for line in told.lines if line.startswith("skip")] == []
 

@@ -1,0 +1,255 @@
+"""The Deployment of the daemon as the cluster has it: its Pods, their image, the Secrets they need.
+
+The parts that judge are pure: objects in, what is wrong with them out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import PurePosixPath
+from urllib.parse import quote
+
+import msgspec
+
+from ccm.base import clock
+from ccm.doctor import objects
+from ccm.doctor.case import Case
+from ccm.doctor.finding import Finding, count, fail, ok, warn
+from ccm.kube import errors
+from ccm.model import times
+
+NAME_LABEL = "app.kubernetes.io/name"
+NAME = "cloud-controller-manager"
+"""The label of our Deployments, whether the base or the chart made them."""
+
+RECENT = timedelta(hours=1)
+"""How long the end of a container is worth a warning."""
+
+_PULL = "push the image, correct its name, or give the Pods imagePullSecrets"
+_SEE = "see what it waits for: kubectl -n {namespace} describe pod {pod}"
+_ADVICE: Mapping[str, str] = {
+    "ErrImagePull": _PULL,
+    "ImagePullBackOff": _PULL,
+    "InvalidImageName": "correct the name of the image",
+    "ErrImageNeverPull": "load the image on the node, or set imagePullPolicy: IfNotPresent",
+    "CrashLoopBackOff": "see why it ends: kubectl -n {namespace} logs {pod} --previous",
+    "CreateContainerConfigError": "make what it lacks; see the finding about Secrets",
+    "OOMKilled": "raise resources.limits.memory",
+    "Unschedulable": "make room: see which node it could be on, and why it is not",
+    "NotReady": "ask it: kubectl get --raw "
+    "'/api/v1/namespaces/{namespace}/pods/https:{pod}:{port}/proxy/readyz?verbose'",
+}
+"""Why a Pod does not work -> what to do; what is not here, `_SEE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What is wrong with a Pod: the reason, and what is known about it."""
+
+    pod: str
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"Pod {self.pod}: {self.reason}{self.message and f': {self.message}'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A Secret that Pods need; `key` empty: any will do."""
+
+    secret: str
+    key: str
+    use: str
+
+
+async def deployment(case: Case) -> Finding:
+    """Look at the Deployment and its Pods."""
+    found = await ours(case)
+    if found is None:
+        return ok("no Deployment of this daemon: it runs elsewhere, or is not installed yet")
+    container = main(found)
+    ready, wanted = found.status.ready_replicas, found.spec.replicas
+    what = f"{found.key}, image {container.image}: {ready} of {count(wanted, 'replica')} ready"
+    pods = await _pods(case, found)
+    # Those that were evicted stay, with a successor each.
+    pods = [pod for pod in pods if pod.status.phase != "Failed" or ready < wanted]
+    troubles = [trouble for pod in pods for trouble in troubles_of(pod, clock.now())]
+    details = [str(trouble) for trouble in troubles]
+    advice = list(dict.fromkeys(_advice(one, found, container) for one in troubles))
+    provider = container.flag("--cloud-provider")
+    if provider not in ("", case.options.cloud_provider):
+        details.append(f"it has --cloud-provider={provider}")
+        advice.append("give this command the flags of the Deployment")
+    if wanted == 0:
+        return warn(what, f"kubectl -n {found.metadata.namespace} scale deployment "
+                    f"{found.metadata.name} --replicas=2")  # fmt: skip
+    if ready < wanted and not advice:
+        advice.append(f"kubectl -n {found.metadata.namespace} describe deployment "
+                      f"{found.metadata.name}")  # fmt: skip
+    if not advice:
+        return ok(what)
+    return (warn if ready else fail)(what, *advice, details=details)
+
+
+async def secrets(case: Case) -> Finding:
+    """Look whether the Secrets are there that the Pods mount and read."""
+    found = await ours(case)
+    if found is None:
+        return ok("no Deployment needs one")
+    namespace = found.metadata.namespace
+    container = main(found)
+    given = container.flag("--cloud-config")
+    if given and not is_mounted(found, given):
+        return fail(
+            f"--cloud-config={given} is on no volume of {found.key}",
+            f"mount the Secret with it at {PurePosixPath(given).parent}",
+        )
+    missing, seen = [], []
+    keys: dict[str, Mapping[str, object] | None] = {}
+    for one in wanted_secrets(found):
+        if one.secret not in keys:
+            keys[one.secret] = await _keys(case, namespace, one.secret)
+        there = keys[one.secret]
+        if there is None or (one.key and one.key not in there):
+            missing.append(one)
+        seen.append(one.secret)
+    if not missing:
+        told = ", ".join(dict.fromkeys(seen))
+        return ok(f"{told} of {namespace} has what the Pods need" if told else "none is needed")
+    first = missing[0]
+    return fail(
+        f"{namespace} lacks {'; '.join(_lack(one, keys[one.secret]) for one in missing)}",
+        f"kubectl -n {namespace} create secret generic {first.secret} "
+        f"--from-file={first.key or 'KEY'}=FILE",
+    )
+
+
+async def ours(case: Case) -> objects.Deployment | None:
+    """The Deployment whose replicas compete for the Lease of the flags. Raises KubeError."""
+    namespace = case.options.leader_elect_resource_namespace
+    selector = {"labelSelector": f"{NAME_LABEL}={NAME}"}
+    try:
+        answer = await case.client.raw("GET", "/apis/apps/v1/deployments", query=selector)
+    except errors.Forbidden:
+        path = f"/apis/apps/v1/namespaces/{quote(namespace)}/deployments"
+        answer = await case.client.raw("GET", path, query=selector)
+    every = msgspec.json.decode(answer, type=objects.Deployments).items or ()
+    lease = case.options.leader_elect_resource_name
+    return next((one for one in every if one.containers and _lease(main(one)) == lease), None)
+
+
+def main(found: objects.Deployment) -> objects.Container:
+    """The container with the daemon."""
+    containers = found.containers
+    return next((one for one in containers if one.flag("--cloud-provider")), containers[0])
+
+
+def troubles_of(pod: objects.Pod, now: datetime) -> Iterator[Trouble]:
+    """Why a Pod does not work, or did not lately."""
+    status, name = pod.status, pod.metadata.name
+    if pod.metadata.deletion_timestamp:
+        return
+    if status.phase == "Failed":
+        yield Trouble(name, status.reason or "Failed", status.message)
+        return
+    for condition in status.conditions or ():
+        if (condition.type, condition.status) == ("PodScheduled", "False"):
+            yield Trouble(name, condition.reason, condition.message)
+    for one in status.container_statuses or ():
+        ended = one.last_state.terminated
+        if one.state.waiting is not None:
+            message = one.state.waiting.message or (_ending(ended) if ended else "")
+            yield Trouble(name, one.state.waiting.reason, message)
+        elif not one.ready:
+            yield Trouble(name, "NotReady", "it runs and says that it is not ready")
+        elif ended and _is_recent(ended, now):
+            times_ = count(one.restart_count, "restart")
+            yield Trouble(name, ended.reason, f"{times_}, the last time it {_ending(ended)}")
+
+
+def wanted_secrets(found: objects.Deployment) -> Iterator[Wanted]:
+    """What Secrets the Pods cannot start without, and the key with the cloud config."""
+    container = main(found)
+    config = container.flag("--cloud-config")
+    volumes = {one.name: one.secret for one in found.spec.template.spec.volumes or ()}
+    for mount in container.volume_mounts or ():
+        secret = volumes.get(mount.name)
+        if secret is not None and not secret.optional:
+            yield Wanted(secret.secret_name, _key(mount, secret, config), mount.mount_path)
+    for whole in container.env_from or ():
+        if whole.secret_ref and not whole.secret_ref.optional:
+            yield Wanted(whole.secret_ref.name, "", "its environment")
+    for variable in container.env or ():
+        ref = variable.value_from.secret_key_ref if variable.value_from else None
+        if ref and not ref.optional:
+            yield Wanted(ref.name, ref.key, f"the variable {variable.name}")
+
+
+def is_mounted(found: objects.Deployment, path: str) -> bool:
+    """Whether a file lies on one of the volumes."""
+    return any(_holds(mount, path) for mount in main(found).volume_mounts or ())
+
+
+def _holds(mount: objects.Mount, path: str) -> bool:
+    at = PurePosixPath(mount.mount_path)
+    return at == PurePosixPath(path) or at in PurePosixPath(path).parents
+
+
+def _key(mount: objects.Mount, secret: objects.SecretVolume, path: str) -> str:
+    """The key that is the file of that path; empty: it lies elsewhere."""
+    if not path or not _holds(mount, path):
+        return ""
+    below = PurePosixPath(path).relative_to(mount.mount_path)
+    file = mount.sub_path if str(below) == "." else str(PurePosixPath(mount.sub_path) / below)
+    renamed = {item.path: item.key for item in secret.items or ()}
+    return renamed.get(file, file)
+
+
+def _lease(container: objects.Container) -> str:
+    return container.flag("--leader-elect-resource-name") or NAME
+
+
+def _lack(one: Wanted, keys: Mapping[str, object] | None) -> str:
+    if keys is None:
+        return f"the Secret {one.secret} (for {one.use})"
+    return f"the key {one.key} in the Secret {one.secret} (it has {', '.join(sorted(keys))})"
+
+
+def _ending(ended: objects.Terminated) -> str:
+    return f"ended with exit code {ended.exit_code}"
+
+
+def _is_recent(ended: objects.Terminated, now: datetime) -> bool:
+    try:
+        return now - times.parse_time(ended.finished_at or "") < RECENT
+    except ValueError:
+        return False
+
+
+def _advice(trouble: Trouble, found: objects.Deployment, container: objects.Container) -> str:
+    reason = trouble.reason
+    if reason not in _ADVICE and "restart" in trouble.message:
+        reason = "CrashLoopBackOff"
+    return _ADVICE.get(reason, _SEE).format(
+        namespace=found.metadata.namespace,
+        pod=trouble.pod,
+        port=container.flag("--secure-port") or 10258,
+    )
+
+
+async def _pods(case: Case, found: objects.Deployment) -> Sequence[objects.Pod]:
+    path = f"/api/v1/namespaces/{quote(found.metadata.namespace)}/pods"
+    answer = await case.client.raw("GET", path, query={"labelSelector": found.selector})
+    return msgspec.json.decode(answer, type=objects.Pods).items or ()
+
+
+async def _keys(case: Case, namespace: str, name: str) -> Mapping[str, object] | None:
+    """The keys of a Secret; None: there is none."""
+    try:
+        answer = await case.client.raw("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")
+    except errors.NotFound:
+        return None
+    return msgspec.json.decode(answer, type=objects.Secret).data or {}
