@@ -18,11 +18,11 @@ from ccm.doctor import objects
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, warn
 from ccm.kube import errors
-from ccm.model import times
+from ccm.model import names, times
 
-NAME_LABEL = "app.kubernetes.io/name"
 NAME = "cloud-controller-manager"
-"""The label of our Deployments, whether the base or the chart made them."""
+"""The label of our Deployments, whether the base or the chart made them; also the name of the
+Lease where no flag says another."""
 
 RECENT = timedelta(hours=1)
 """How long the end of a container is worth a warning."""
@@ -130,7 +130,7 @@ async def secrets(case: Case) -> Finding:
 async def ours(case: Case) -> objects.Deployment | None:
     """The Deployment whose replicas compete for the Lease of the flags. Raises KubeError."""
     namespace = case.options.leader_elect_resource_namespace
-    selector = {"labelSelector": f"{NAME_LABEL}={NAME}"}
+    selector = {"labelSelector": f"{names.LABEL_APP}={NAME}"}
     try:
         answer = await case.client.raw("GET", "/apis/apps/v1/deployments", query=selector)
     except errors.Forbidden:
