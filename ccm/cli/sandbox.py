@@ -149,7 +149,8 @@ def _add_acts(parser: argparse.ArgumentParser) -> None:
     for name, text in _ACTS.items():
         act = acts.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         act.set_defaults(run=partial(_act, name))
-        act.add_argument("node", metavar="NODE", help="as `kubectl get nodes` names it")
+        told = "as `kubectl get nodes` names it"
+        act.add_argument("node", type=_node_name, metavar="NODE", help=told)
         act.add_argument(
             "--folder",
             type=Path,
@@ -166,10 +167,9 @@ def _act(name: str, options: argparse.Namespace) -> int:
     from ccm.sandbox import cloud, hand, running
 
     try:
-        _names(options.node)
         told = running.find(options.folder, os.environ.get("KUBECONFIG", ""))
         print(asyncio.run(hand.carry_out(name, options.node, told)))
-    except (argparse.ArgumentTypeError, running.NoSandbox, hand.Refused) as error:
+    except (running.NoSandbox, hand.Refused) as error:
         print(f"kube-ccm sandbox {name}: {error}", file=sys.stderr)
         return 1
     except cloud.CloudTrouble as error:
@@ -251,12 +251,16 @@ def _duration(text: str) -> timedelta:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
+    names = tuple(_node_name(name.strip()) for name in text.split(","))
     for name in names:
-        if len(name) > _NAME_LENGTH or not _NODE_NAME.fullmatch(name):
-            raise argparse.ArgumentTypeError(
-                f"{name!r} is no node name: lower-case letters, digits, '-' and '.' make one"
-            )
         if names.count(name) > 1:
             raise argparse.ArgumentTypeError(f"{name} comes twice")
     return names
+
+
+def _node_name(text: str) -> str:
+    if len(text) > _NAME_LENGTH or not _NODE_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no node name: lower-case letters, digits, '-' and '.' make one"
+        )
+    return text

@@ -92,6 +92,7 @@ def test_another_provider_brings_its_own_names_and_configuration(
         ),
         (["extra"], "argument ACT: invalid choice: 'extra'"),
         (["poweroff"], "the following arguments are required: NODE"),
+        (["add", "a,b"], "argument NODE: 'a,b' is no node name"),
     ],
 )
 def test_a_mistake_gets_one_clear_message(
@@ -104,3 +105,18 @@ def test_a_mistake_gets_one_clear_message(
     said = capsys.readouterr().err
     assert message in said.splitlines()[-1]
     assert said.count("error:") == 1
+
+
+def test_without_a_sandbox_nothing_is_done_and_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    assert cli.main(["sandbox", "delete", "node-0001"]) == 1
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        f"kube-ccm sandbox delete: no sandbox runs (none in {tmp_path}); start one: "
+        "kube-ccm sandbox\n"
+    )
