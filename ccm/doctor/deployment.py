@@ -5,7 +5,7 @@ The parts that judge are pure: objects in, what is wrong with them out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from ccm.app.options import FLAGS
 from ccm.base import clock
 from ccm.doctor import objects
 from ccm.doctor.case import Case
@@ -28,13 +29,16 @@ RECENT = timedelta(hours=1)
 """How long the end of a container is worth a warning."""
 
 _PULL = "push the image, correct its name, or give the Pods imagePullSecrets"
+_LOGS = "see why it ends: kubectl -n {namespace} logs {pod} --previous"
 _SEE = "see what it waits for: kubectl -n {namespace} describe pod {pod}"
 _ADVICE: Mapping[str, str] = {
     "ErrImagePull": _PULL,
     "ImagePullBackOff": _PULL,
     "InvalidImageName": "correct the name of the image",
     "ErrImageNeverPull": "load the image on the node, or set imagePullPolicy: IfNotPresent",
-    "CrashLoopBackOff": "see why it ends: kubectl -n {namespace} logs {pod} --previous",
+    "CrashLoopBackOff": _LOGS,
+    "Error": _LOGS,
+    "Completed": _LOGS,
     "CreateContainerConfigError": "make what it lacks; see the finding about Secrets",
     "OOMKilled": "raise resources.limits.memory",
     "Unschedulable": "make room: see which node it could be on, and why it is not",
@@ -70,25 +74,20 @@ async def deployment(case: Case) -> Finding:
     found = await ours(case)
     if found is None:
         return ok("no Deployment of this daemon: it runs elsewhere, or is not installed yet")
-    container = main(found)
+    container, kubectl = main(found), f"kubectl -n {found.metadata.namespace}"
     ready, wanted = found.status.ready_replicas, found.spec.replicas
     what = f"{found.key}, image {container.image}: {ready} of {count(wanted, 'replica')} ready"
-    pods = await _pods(case, found)
-    # Those that were evicted stay, with a successor each.
-    pods = [pod for pod in pods if pod.status.phase != "Failed" or ready < wanted]
-    troubles = [trouble for pod in pods for trouble in troubles_of(pod, clock.now())]
+    if wanted == 0:
+        return warn(what, f"{kubectl} scale deployment {found.metadata.name} --replicas=2")
+    troubles = await _troubles(case, found)
     details = [str(trouble) for trouble in troubles]
-    advice = list(dict.fromkeys(_advice(one, found, container) for one in troubles))
+    advice = list(dict.fromkeys(_advice(one, found) for one in troubles))
     provider = container.flag("--cloud-provider")
     if provider not in ("", case.options.cloud_provider):
         details.append(f"it has --cloud-provider={provider}")
         advice.append("give this command the flags of the Deployment")
-    if wanted == 0:
-        return warn(what, f"kubectl -n {found.metadata.namespace} scale deployment "
-                    f"{found.metadata.name} --replicas=2")  # fmt: skip
     if ready < wanted and not advice:
-        advice.append(f"kubectl -n {found.metadata.namespace} describe deployment "
-                      f"{found.metadata.name}")  # fmt: skip
+        advice = [f"{kubectl} describe deployment {found.metadata.name}"]
     if not advice:
         return ok(what)
     return (warn if ready else fail)(what, *advice, details=details)
@@ -99,32 +98,24 @@ async def secrets(case: Case) -> Finding:
     found = await ours(case)
     if found is None:
         return ok("no Deployment needs one")
-    namespace = found.metadata.namespace
-    container = main(found)
-    given = container.flag("--cloud-config")
+    namespace, given = found.metadata.namespace, main(found).flag("--cloud-config")
     if given and not is_mounted(found, given):
         return fail(
             f"--cloud-config={given} is on no volume of {found.key}",
             f"mount the Secret with it at {PurePosixPath(given).parent}",
         )
-    missing, seen = [], []
-    keys: dict[str, Mapping[str, object] | None] = {}
-    for one in wanted_secrets(found):
-        if one.secret not in keys:
-            keys[one.secret] = await _keys(case, namespace, one.secret)
-        there = keys[one.secret]
-        if there is None or (one.key and one.key not in there):
-            missing.append(one)
-        seen.append(one.secret)
-    if not missing:
-        told = ", ".join(dict.fromkeys(seen))
-        return ok(f"{told} of {namespace} has what the Pods need" if told else "none is needed")
-    first = missing[0]
-    return fail(
-        f"{namespace} lacks {'; '.join(_lack(one, keys[one.secret]) for one in missing)}",
-        f"kubectl -n {namespace} create secret generic {first.secret} "
-        f"--from-file={first.key or 'KEY'}=FILE",
-    )
+    wanted = list(wanted_secrets(found))
+    there = {name: await _keys(case, namespace, name) for name in {one.secret for one in wanted}}
+    missing = [one for one in wanted if lack_of(one, there[one.secret])]
+    if missing:
+        first = missing[0]
+        return fail(
+            f"{namespace} lacks {'; '.join(lack_of(one, there[one.secret]) for one in missing)}",
+            f"kubectl -n {namespace} create secret generic {first.secret} "
+            f"--from-file={first.key or 'KEY'}=FILE",
+        )
+    told = ", ".join(sorted(there))
+    return ok(f"{told} of {namespace} has what the Pods need" if told else "none is needed")
 
 
 async def ours(case: Case) -> objects.Deployment | None:
@@ -188,6 +179,15 @@ def wanted_secrets(found: objects.Deployment) -> Iterator[Wanted]:
             yield Wanted(ref.name, ref.key, f"the variable {variable.name}")
 
 
+def lack_of(one: Wanted, keys: Collection[str] | None) -> str:
+    """What is missing, in words; empty: nothing. `keys` None: there is no such Secret."""
+    if keys is None:
+        return f"the Secret {one.secret} (for {one.use})"
+    if one.key and one.key not in keys:
+        return f"the key {one.key} in the Secret {one.secret} (it has {', '.join(sorted(keys))})"
+    return ""
+
+
 def is_mounted(found: objects.Deployment, path: str) -> bool:
     """Whether a file lies on one of the volumes."""
     return any(_holds(mount, path) for mount in main(found).volume_mounts or ())
@@ -212,14 +212,9 @@ def _lease(container: objects.Container) -> str:
     return container.flag("--leader-elect-resource-name") or NAME
 
 
-def _lack(one: Wanted, keys: Mapping[str, object] | None) -> str:
-    if keys is None:
-        return f"the Secret {one.secret} (for {one.use})"
-    return f"the key {one.key} in the Secret {one.secret} (it has {', '.join(sorted(keys))})"
-
-
 def _ending(ended: objects.Terminated) -> str:
-    return f"ended with exit code {ended.exit_code}"
+    why = f" ({ended.reason})" if ended.reason not in ("", "Error") else ""
+    return f"ended with exit code {ended.exit_code}{why}"
 
 
 def _is_recent(ended: objects.Terminated, now: datetime) -> bool:
@@ -229,27 +224,28 @@ def _is_recent(ended: objects.Terminated, now: datetime) -> bool:
         return False
 
 
-def _advice(trouble: Trouble, found: objects.Deployment, container: objects.Container) -> str:
-    reason = trouble.reason
-    if reason not in _ADVICE and "restart" in trouble.message:
-        reason = "CrashLoopBackOff"
-    return _ADVICE.get(reason, _SEE).format(
+def _advice(trouble: Trouble, found: objects.Deployment) -> str:
+    return _ADVICE.get(trouble.reason, _SEE).format(
         namespace=found.metadata.namespace,
         pod=trouble.pod,
-        port=container.flag("--secure-port") or 10258,
+        port=main(found).flag("--secure-port") or FLAGS["secure-port"].default,
     )
 
 
-async def _pods(case: Case, found: objects.Deployment) -> Sequence[objects.Pod]:
+async def _troubles(case: Case, found: objects.Deployment) -> Sequence[Trouble]:
     path = f"/api/v1/namespaces/{quote(found.metadata.namespace)}/pods"
     answer = await case.client.raw("GET", path, query={"labelSelector": found.selector})
-    return msgspec.json.decode(answer, type=objects.Pods).items or ()
+    pods = msgspec.json.decode(answer, type=objects.Pods).items or ()
+    # Pods that were evicted stay, and have successors.
+    is_whole = found.status.ready_replicas >= found.spec.replicas
+    looked_at = [pod for pod in pods if not is_whole or pod.status.phase != "Failed"]
+    return [trouble for pod in looked_at for trouble in troubles_of(pod, clock.now())]
 
 
-async def _keys(case: Case, namespace: str, name: str) -> Mapping[str, object] | None:
+async def _keys(case: Case, namespace: str, name: str) -> Collection[str] | None:
     """The keys of a Secret; None: there is none."""
     try:
         answer = await case.client.raw("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")
     except errors.NotFound:
         return None
-    return msgspec.json.decode(answer, type=objects.Secret).data or {}
+    return (msgspec.json.decode(answer, type=objects.Secret).data or {}).keys()

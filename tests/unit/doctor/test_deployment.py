@@ -54,7 +54,7 @@ UNPLACED = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"
                 restartCount=2,
                 lastState=ended("OOMKilled", 137, LATELY),
             ),
-            ["Pod p: OOMKilled: 2 restarts, the last time it ended with exit code 137"],
+            ["Pod p: OOMKilled: 2 restarts, the last time it ended with exit code 137 (OOMKilled)"],
         ),
         (
             container(ready=True, restartCount=2, lastState=ended("Error", 1, YESTERDAY)),
