@@ -31,7 +31,7 @@ Runs a small cluster without machines, all of it on loopback:
      them, else the built-in one (kubectl works with both)
   2. a simulated cloud with one instance for each node
   3. the daemon, with its API limits raised so that you need not wait for them
-  4. kubelets, make-believe: each registers its node, tainted as uninitialized
+  4. simulated kubelets: each registers its node, tainted as uninitialized
 
 Then watch: the daemon finds each node's instance and gives the node its provider ID,
 labels and addresses, lifts the taint, and makes a route to the node's pods in the cloud.

@@ -69,7 +69,12 @@ CHECKS = (
     Check("instances", "the nodes' instances", nodes.instances, needs=("identity", "cloud")),
     Check("taints", "nodes that wait", nodes.taints, needs=("identity",)),
     Check("pod-cidrs", "the nodes' Pod ranges", nodes.pod_cidrs, needs=("identity", "controllers")),
-    Check("services", "Services of nobody", services.unclaimed, needs=("identity", "cloud-config")),
+    Check(
+        "services",
+        "idle Services",
+        services.unclaimed,
+        needs=("identity", "cloud-config"),
+    ),
 )
 """All of them, in order."""
 

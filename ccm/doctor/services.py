@@ -28,7 +28,7 @@ async def unclaimed(case: Case) -> Finding:
         if not service.ingress and not (works and plan.wants_balancer(service, claimed))
     ]
     if not waiting:
-        return ok(f"{count(len(found), 'Service')} of type LoadBalancer, none left to nobody")
+        return ok(f"{count(len(found), 'Service')} of type LoadBalancer, all ours or served")
     return warn(
         f"{count(len(waiting), 'Service')} without a load balancer, and not ours: "
         f"{some([_shown(service) for service in waiting])}",

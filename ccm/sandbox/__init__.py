@@ -2,7 +2,7 @@
 
 Here lives everything that plays the part of a cluster on one machine: the
 built-in API server (`ccm.sandbox.apiserver`), control of a real kube-apiserver
-and etcd (`ccm.sandbox.realserver`), and make-believe kubelets.
+and etcd (`ccm.sandbox.realserver`), and simulated kubelets.
 
 What may enter: code that listens on loopback, starts and stops processes, and
 keeps its state in a folder the caller names. It may use every layer below it.

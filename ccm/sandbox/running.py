@@ -39,7 +39,7 @@ def announced(folder: Path, told: Running) -> Iterator[None]:
     path = folder / _FILE
     files.write_private(path, "")
     with path.open("r+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(held, fcntl.LOCK_EX)  # who looks for sandboxes holds it for a moment
         held.write(msgspec.json.encode(told))
         held.flush()
         yield
