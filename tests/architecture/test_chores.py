@@ -109,8 +109,11 @@ PIP = ("-m", "pip", "download", "--no-cache-dir", "--retries", "1", "--dest", "{
 UV = ("-m", "uv", "pip", "install", "--no-cache", "--target", "{folder}")
 
 
-@pytest.mark.parametrize("command", [PIP, UV], ids=["pip", "uv"])
-@pytest.mark.parametrize("variable", ["PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"])
+@pytest.mark.parametrize(
+    ("command", "variable"),
+    [(PIP, "UV_DEFAULT_INDEX"), (PIP, "UV_INDEX_URL"), (UV, "PIP_INDEX_URL")],
+    ids=["pip", "pip, by the older name", "uv"],
+)
 def test_each_installer_asks_the_index_that_either_is_told_of(
     chores: ModuleType,
     tmp_path: Path,
