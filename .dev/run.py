@@ -53,6 +53,10 @@ def for_both(given: Mapping[str, str]) -> dict[str, str]:
         for source, target in ((one, other), (other, one)):
             if found.get(source):
                 found.setdefault(target, found[source])
+    # Of several folders pip wants spaces between them, and uv commas.
+    if found.get("UV_FIND_LINKS"):
+        found["UV_FIND_LINKS"] = ",".join(found["UV_FIND_LINKS"].replace(",", " ").split())
+        found["PIP_FIND_LINKS"] = " ".join(found["PIP_FIND_LINKS"].replace(",", " ").split())
     return found
 
 

@@ -148,5 +148,7 @@ def test_all_that_pip_is_told_uv_is_told_too_but_for_what_it_knows(chores: Modul
     assert told["SSL_CERT_FILE"] == "/ca.pem"
     assert told["PIP_EXTRA_INDEX_URL"] == "https://a"
     assert "ALL_PROXY" not in told
+    assert chores.for_both({"PIP_FIND_LINKS": "/a /b"})["UV_FIND_LINKS"] == "/a,/b"
+    assert chores.for_both({"UV_FIND_LINKS": "/a,/b"})["PIP_FIND_LINKS"] == "/a /b"
     both = {"PIP_INDEX_URL": "https://a", "UV_DEFAULT_INDEX": "https://b"}
     assert chores.for_both(both) == both
