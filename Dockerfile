@@ -1,6 +1,11 @@
-# The daemon, with the simulated cloud as its only provider. An image with your own:
+# The daemon, with the simulated cloud as its only provider:
 #
-#   FROM kube-ccm:0.1.0
+#   docker build -t REGISTRY/kube-ccm:0.1.0 .
+#   docker push REGISTRY/kube-ccm:0.1.0
+#
+# An image with your own:
+#
+#   FROM REGISTRY/kube-ccm:0.1.0
 #   USER 0
 #   COPY ccm_rack-1.0.0-py3-none-any.whl /tmp/
 #   RUN pip --python /opt/ccm/bin/python install --no-cache-dir /tmp/*.whl
@@ -11,6 +16,10 @@
 ARG BASE=python:3.13.9-slim-trixie
 
 FROM ${BASE} AS build
+# Another index of packages: --build-arg PIP_INDEX_URL=https://... (this stage is not shipped).
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+ARG PIP_TRUSTED_HOST
 WORKDIR /src
 COPY requirements.lock ./
 # Everything that is locked, each file's hash checked; what follows installs from these files and

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 if sys.version_info < (3, 11):  # noqa: UP036 - that is the point
@@ -31,23 +31,42 @@ LOCK = ROOT / "requirements.lock"
 STAMP = VENV / "made-from"
 SBOM = ROOT / "dist" / "kube-ccm.cdx.json"
 
+SAME_SETTINGS = (
+    ("PIP_INDEX_URL", "UV_DEFAULT_INDEX"),
+    ("PIP_EXTRA_INDEX_URL", "UV_INDEX"),
+    ("PIP_FIND_LINKS", "UV_FIND_LINKS"),
+    ("PIP_NO_INDEX", "UV_NO_INDEX"),
+    ("PIP_TRUSTED_HOST", "UV_INSECURE_HOST"),
+    ("PIP_KEYRING_PROVIDER", "UV_KEYRING_PROVIDER"),
+    ("PIP_CERT", "SSL_CERT_FILE"),
+    ("PIP_PROXY", "ALL_PROXY"),
+)
+"""Variables of pip -> those by which uv is told the same."""
+
+
+def for_both(given: Mapping[str, str]) -> dict[str, str]:
+    """The environment, in which pip and uv find what only one of them was told."""
+    found = dict(given)
+    if "UV_INDEX_URL" in found:  # its older name
+        found.setdefault("UV_DEFAULT_INDEX", found["UV_INDEX_URL"])
+    for one, other in SAME_SETTINGS:
+        for source, target in ((one, other), (other, one)):
+            if found.get(source):
+                found.setdefault(target, found[source])
+    # Of several folders pip wants spaces between them, and uv commas.
+    if found.get("UV_FIND_LINKS"):
+        found["UV_FIND_LINKS"] = ",".join(found["UV_FIND_LINKS"].replace(",", " ").split())
+        found["PIP_FIND_LINKS"] = " ".join(found["PIP_FIND_LINKS"].replace(",", " ").split())
+    return found
+
+
 # uv never fetches an interpreter of its own: the one that runs this file is the one.
-ENVIRONMENT = {**os.environ, "UV_PYTHON_DOWNLOADS": "never"}
+ENVIRONMENT = {**for_both(os.environ), "UV_PYTHON_DOWNLOADS": "never"}
 ENVIRONMENT["PATH"] = os.pathsep.join([str(VENV / "bin"), os.environ.get("PATH", os.defpath)])
 ENVIRONMENT.pop("PYTHONHOME", None)
 # Compiling all tests takes longer than importing them, in each of the processes.
 ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)
 ENVIRONMENT["PYTHONPYCACHEPREFIX"] = str(ROOT / ".cache" / "bytecode")
-
-# What pip is told by its variables, by the name that uv has for it.
-SAME_FOR_UV = {
-    "PIP_INDEX_URL": "UV_DEFAULT_INDEX",
-    "PIP_EXTRA_INDEX_URL": "UV_INDEX",
-    "PIP_FIND_LINKS": "UV_FIND_LINKS",
-    "PIP_TRUSTED_HOST": "UV_INSECURE_HOST",
-    "PIP_CERT": "SSL_CERT_FILE",
-    "PIP_PROXY": "ALL_PROXY",
-}
 
 LEFTOVERS = (
     ".venv",
@@ -61,6 +80,10 @@ LEFTOVERS = (
     ".pytest_cache",
     ".ruff_cache",
 )
+
+
+UNREACHABLE = re.compile("connection broken|Failed to fetch|error sending request|dns error")
+"""What pip and uv say when the package index does not answer."""
 
 
 class Failed(Exception):
@@ -153,6 +176,27 @@ def sbom(_arguments: list[str]) -> None:
         step("writing dist/" + SBOM.name, command)
 
 
+def manifests(arguments: list[str]) -> None:
+    """Say what keeps a folder's manifests from being applied (default: manifests)."""
+    prepare()
+    folder = arguments[0] if arguments else "manifests"
+    kubectl = shutil.which("kubectl", path=ENVIRONMENT["PATH"])
+    if kubectl is None:
+        raise Failed("kubectl is needed: it renders the folder, and applies it later")
+    say(f"rendering {folder}")
+    render = [kubectl, "kustomize", folder]
+    rendered = subprocess.run(
+        render, cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, check=False
+    )
+    if rendered.returncode != 0:
+        raise Failed("failed: rendering " + folder)
+    check = [str(PYTHON), str(ROOT / ".dev" / "manifests.py")]
+    judged = subprocess.run(check, input=rendered.stdout, env=ENVIRONMENT, check=False)
+    if judged.returncode != 0:
+        raise Failed(f"{folder} is not ready to be applied")
+    say(f"ready: kubectl apply -k {folder}")
+
+
 def env(_arguments: list[str]) -> None:
     """Make or refresh .venv and do nothing else."""
     prepare()
@@ -180,6 +224,7 @@ TASKS = {
     "picture": picture,
     "lock": lock,
     "sbom": sbom,
+    "manifests": manifests,
     "env": env,
     "clean": clean,
 }
@@ -203,9 +248,11 @@ def prepare() -> None:
         return
     if not (PYTHON.exists() and UV.exists() and works(PYTHON)):
         make_environment()
+    sync = [str(UV), "pip", "sync", "--quiet", "--require-hashes", LOCK.name]
+    # Whichever index has a file, its hash is checked.
     fetch(
         "installing the packages of requirements.lock",
-        [str(UV), "pip", "sync", "--quiet", "--require-hashes", LOCK.name],
+        [*sync, "--index-strategy", "unsafe-best-match"],
     )
     # The build backend is one of the locked packages: nothing unhashed is fetched for it.
     install = [str(UV), "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
@@ -227,7 +274,8 @@ def make_environment() -> None:
     pin = VENV / "uv.lock"
     pin.write_text(locked("uv"))
     pip = [str(PYTHON), "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
-    fetch("installing uv into it", [*pip, "--require-hashes", "-r", str(pin)])
+    pip += ["--retries", "2", "--require-hashes", "-r", str(pin)]
+    fetch("installing uv into it", pip)
 
 
 def audited() -> bool:
@@ -236,7 +284,7 @@ def audited() -> bool:
         command = [str(UV), "audit", "--project", project]
         command += ["--preview-features", "audit-command"]
         say("audit of every locked package")
-        code = subprocess.run(command, cwd=ROOT, env=environment(command), check=False).returncode
+        code = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False).returncode
     if code not in (0, 1):
         say("SKIPPED: there was NO AUDIT of the locked packages; see above why (it needs osv.dev)")
     return code != 1
@@ -290,17 +338,7 @@ def works(python: Path) -> bool:
 def passes(name: str, command: list[str]) -> bool:
     """Say what is done, do it, and tell whether it went well."""
     say(name)
-    return subprocess.run(command, cwd=ROOT, env=environment(command), check=False).returncode == 0
-
-
-def environment(command: list[str]) -> dict[str, str]:
-    """The environment of a command; uv hears what pip is told, unless it is told otherwise."""
-    if command[0] != str(UV):
-        return ENVIRONMENT
-    told = {SAME_FOR_UV[name]: ENVIRONMENT[name] for name in SAME_FOR_UV if name in ENVIRONMENT}
-    if "UV_FIND_LINKS" in told:
-        told["UV_FIND_LINKS"] = ",".join(told["UV_FIND_LINKS"].split())
-    return {**told, **ENVIRONMENT}
+    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=False).returncode == 0
 
 
 def step(name: str, command: list[str]) -> None:
@@ -310,10 +348,26 @@ def step(name: str, command: list[str]) -> None:
 
 
 def fetch(name: str, command: list[str]) -> None:
-    """A step that needs the package index, and says so where there is none."""
-    if not passes(name, command):
-        needed = "The package index is needed once: pypi.org, or what PIP_INDEX_URL names"
-        raise Failed(f"failed: {name}. {needed}")
+    """A step that asks the package index; one line where that does not answer."""
+    say(name)
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if ended.returncode == 0:
+        return
+    if UNREACHABLE.search(ended.stdout):
+        raise Failed(
+            f"failed: {name}: the package index does not answer. The first run needs it, this "
+            "once; PIP_INDEX_URL names another one, HTTPS_PROXY a way to it"
+        )
+    print(ended.stdout, end="", file=sys.stderr)
+    raise Failed("failed: " + name)
 
 
 def say(line: str) -> None:

@@ -92,15 +92,26 @@ def _run(chosen: Options) -> int:
     gc.set_threshold(10_000, 10, 10)
     gc.enable()
     try:
-        with stopping.at_once(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(daemon.run(chosen, os.environ))
+        with (
+            stopping.at_once(),
+            stopping.without_those_left() as known,
+            asyncio.Runner(loop_factory=_loop_factory()) as runner,
+        ):
+            return known(_outcome(runner, chosen))
+    finally:
+        log.flush()
+
+
+def _outcome(runner: asyncio.Runner, chosen: Options) -> int:
+    """Be the daemon; the exit code, and a word about what went wrong."""
+    try:
+        return runner.run(daemon.run(chosen, os.environ))
     except (Exception, BaseExceptionGroup) as error:
         if mistake := misconfigured(error):
             return _refuse(mistake)
+        logger = log.logger("daemon")
         logger.error("the daemon failed unexpectedly", exc_info=error)
         return stopping.EXIT_DEFECT
-    finally:
-        log.flush()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +28,9 @@ EXIT_DEFECT = 255
 MARGIN_S = 8.0
 """Time for all that comes after the grace period; with its default of 20 s the daemon has ended
 before the 30 s are over after which a kubelet ends a pod by force."""
+
+LEFT_S = 0.5
+"""How long threads and tasks that somebody left behind may hold up the end of the process."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -47,6 +51,30 @@ def at_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def without_those_left() -> Iterator[Callable[[int], int]]:
+    """Takes the exit code, and returns it; from then on the block ends soon, or the process does.
+
+    An event loop that is closed waits for threads and for tasks, also for those of a vendor's
+    library that nobody ends.
+    """
+    over = threading.Event()
+
+    def leave(code: int) -> None:
+        if not over.wait(LEFT_S):
+            log.flush()
+            os._exit(code)
+
+    def known(code: int) -> int:
+        threading.Thread(target=leave, args=(code,), daemon=True).start()
+        return code
+
+    try:
+        yield known
+    finally:
+        over.set()
 
 
 @contextmanager

@@ -14,6 +14,9 @@ _QUALIFIED = re.compile(
 )
 """What Kubernetes calls a qualified name, as of labels and classes."""
 
+_OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_LONGEST_NAME = 253
+
 
 def positive(value: timedelta) -> str:
     """A duration above zero."""
@@ -59,6 +62,11 @@ def qualified(what: str) -> Callable[[Iterable[str]], str]:
 
 
 _LIKE = "internal or example.com/internal"
+
+
+def is_object_name(text: str) -> bool:
+    """Whether Kubernetes takes it for the name of an object (a DNS subdomain)."""
+    return len(text) <= _LONGEST_NAME and _OBJECT_NAME.fullmatch(text) is not None
 
 
 def one_of(*words: str) -> Callable[[str], str]:

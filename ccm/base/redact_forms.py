@@ -54,7 +54,7 @@ _QUOTE = rb"[bru]?(?P<q>\\{0,15}+[\"'])"
 
 _WORD = (
     rb"(?:an?|and|are|be|can|cannot|context|could|denied|dial|does|empty|error|expired|failed|false|file"
-    rb"|for|forbidden|from|get|given|has|have|in|invalid|is|may|missing|must|nil|no|none|not|null"
+    rb"|for|forbidden|from|get|given|has|have|in|invalid|is|it|may|missing|must|nil|no|none|not|null"
     rb"|of|on|open|or|post|put|read|refused|rejected|required|should|stat|the|to|true"
     rb"|unauthorized|unexpected|unknown|unset|was|were|will|wrong)(?![^\s\"'\\,;:.)])"
 )

@@ -58,6 +58,8 @@ def reason(error: BaseException) -> str:
     elif isinstance(error, HttpProcessingError):
         # A picture of the place in several lines, with a status that nobody answered.
         return " ".join(error.message.split()).rstrip(" ^")
+    if is_no_tls(error):
+        return "what answers there speaks no TLS"
     number = getattr(error, "errno", None) or 0
     said = getattr(error, "strerror", None) or str(error)
     # Numbers below 0 are the resolver's, and those of the TLS library are its own.
@@ -66,9 +68,17 @@ def reason(error: BaseException) -> str:
     return _NUMBERS.sub("", said) or type(error).__name__
 
 
+def is_no_tls(error: BaseException) -> bool:
+    """Whether the other side spoke something else where TLS was begun, such as plain HTTP."""
+    return isinstance(error, ssl.SSLError) and getattr(error, "reason", "") in _NO_TLS
+
+
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
+"""What the TLS library makes of bytes that are none of its own, by its version."""
+
 _NUMBERS = re.compile(r"\[(?:Errno -?\d+|[A-Z0-9_: ]+)\] | \(_ssl\.c:\d+\)")
 
 assert hasattr(connector, "_SSL_CONTEXT_VERIFIED"), "aiohttp keeps its context elsewhere now"
 connector._SSL_CONTEXT_VERIFIED = _context()  # noqa: SLF001 - made empty above
 
-__all__ = ["HttpProcessingError", "aiohttp", "reason"]
+__all__ = ["HttpProcessingError", "aiohttp", "is_no_tls", "reason"]

@@ -26,9 +26,10 @@ NAME = "doctor"
 SUMMARY = "look for what keeps the daemon from working, and say what to do about it"
 
 _INTRODUCTION = """\
-Looks at the API server, the permissions, the provider, the cloud and the nodes, in this order, and
-says of each what it found and what to do next; but first, what starting the daemon would delete.
-Nothing is ever written, neither to the cluster nor to the cloud.
+Looks at the API server, the permissions, the daemon's Deployment and who leads, the provider, the
+cloud and the nodes, in this order, and says of each what it found and what to do next; but first,
+what starting the daemon would delete. Nothing is ever written, neither to the cluster nor to the
+cloud.
 
 Usage: kube-ccm doctor [-o table|json] [--timeout=DURATION] [--as=USER] [the daemon's own flags]
 

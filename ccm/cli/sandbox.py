@@ -41,8 +41,8 @@ daemon gives each a load balancer with all nodes behind it. On a terminal a live
 shows it; else lines of text. Ctrl-C ends everything; nothing is left behind.
 
 Meanwhile, in another terminal, set KUBECONFIG as the sandbox tells you and use kubectl,
-for example to create a Service of your own; or power an instance off with the commands
-that the sandbox prints.
+for example to create a Service of your own; or power a machine off with the commands below
+and see what becomes of its node.
 """
 
 _EPILOG = """\
@@ -50,15 +50,25 @@ examples:
   kube-ccm sandbox                               5 nodes, until Ctrl-C
   kube-ccm sandbox --nodes 500 --latency 50ms    a bigger cluster, a slower cloud
   kube-ccm sandbox --once                        exit with 0 as soon as all is done
-  kube-ccm sandbox --provider acme --provider-config acme.yaml --node-names vm-1,vm-2
+  kube-ccm sandbox --cloud-provider acme --cloud-config acme.yaml --node-names vm-1,vm-2
                                                  your own provider, and nodes your cloud knows
+while one runs:
+  kube-ccm sandbox poweroff node-0001            also poweron, delete, and add for a new node
 """
+
+_ACTS = {
+    "poweroff": "power the machine of a node off: its node gets the shutdown taint",
+    "poweron": "power it on again",
+    "delete": "delete the machine of a node: its node goes when the cloud has denied it twice",
+    "add": "add a machine: its kubelet registers a node of that name",
+}
 
 
 def add(commands: Any) -> None:
     """Describe the subcommand to the command line's parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "sandbox",
+        usage="kube-ccm sandbox [OPTION...]\n       kube-ccm sandbox ACT NODE [--folder FOLDER]",
         help=_SUMMARY,
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -104,16 +114,26 @@ def add(commands: Any) -> None:
         help=f"with --once: how long to wait (default {settings.TIMEOUT_S:.0f}s)",
     )
     option(
+        "--cloud-provider",
         "--provider",
+        dest="provider",
         metavar="NAME",
-        help="use this installed provider; no simulated cloud is started then, no routes are "
-        "made, and a node is initialised when it has a provider ID and no taint",
+        help="use this installed provider; no simulated cloud is started then, and a node is "
+        "initialised when it has a provider ID and no taint",
     )
     option(
+        "--cloud-config",
         "--provider-config",
+        dest="provider_config",
         type=Path,
         metavar="FILE",
-        help="with --provider: its cloud config",
+        help="with --cloud-provider: its cloud config",
+    )
+    option(
+        "--routes",
+        action="store_true",
+        help="with --cloud-provider: give nodes Pod ranges, and have the daemon make routes to "
+        "them in your cloud; they stay there at the end",
     )
     option(
         "--keep",
@@ -126,6 +146,43 @@ def add(commands: Any) -> None:
         metavar="FILE",
         help="at the end, draw the table into this file, as SVG (needs the extra cli)",
     )
+    _add_acts(parser)
+
+
+def _add_acts(parser: argparse.ArgumentParser) -> None:
+    acts = parser.add_subparsers(
+        title="while a sandbox runs", metavar="ACT", prog="kube-ccm sandbox"
+    )
+    for name, text in _ACTS.items():
+        act = acts.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+        act.set_defaults(run=partial(_act, name))
+        told = "as `kubectl get nodes` names it"
+        act.add_argument("node", type=_node_name, metavar="NODE", help=told)
+        act.add_argument(
+            "--folder",
+            type=Path,
+            metavar="FOLDER",
+            help="of the sandbox that is meant, where several run (default: the one whose "
+            "kubeconfig $KUBECONFIG names, or the only one)",
+        )
+
+
+def _act(name: str, options: argparse.Namespace) -> int:
+    """Do something to a machine of a running sandbox; the exit status."""
+    import asyncio
+
+    from ccm.sandbox import cloud, hand, running
+
+    try:
+        told = running.find(options.folder, os.environ.get("KUBECONFIG", ""))
+        print(asyncio.run(hand.carry_out(name, options.node, told)))
+    except (running.NoSandbox, hand.Refused) as error:
+        print(f"kube-ccm sandbox {name}: {error}", file=sys.stderr)
+        return 1
+    except cloud.CloudTrouble as error:
+        print(f"kube-ccm sandbox {name}: the simulated cloud: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
@@ -164,19 +221,25 @@ def _read_provider(
 ) -> settings.Provider | None:
     file: Path | None = options.provider_config
     if options.provider is None:
-        if file is not None:
-            refuse("--provider-config needs --provider")
+        for flag, given in (("--cloud-config", file), ("--routes", options.routes)):
+            if given:
+                refuse(f"{flag} needs --cloud-provider")
         return None
     if options.latency is not None:
-        refuse("--latency slows the simulated cloud, and with --provider there is none")
+        refuse("--latency slows the simulated cloud, and with --cloud-provider there is none")
     from ccm.cloud import registry
 
-    known = registry.available()
-    if options.provider not in known:
-        refuse(f"there is no provider {options.provider!r}; installed: {', '.join(sorted(known))}")
+    try:
+        offers = registry.declared(registry.load(options.provider)).offers
+    except registry.ProviderError as error:
+        refuse(f"--cloud-provider: {error}")
+    if options.routes and offers is not None and "routes" not in offers:
+        refuse(f"--routes: the provider {options.provider} says that it has none")
     if file is not None and not os.access(file, os.R_OK):
-        refuse(f"--provider-config: {file} is not there or cannot be read")
-    return settings.Provider(name=options.provider, config=file and file.absolute())
+        refuse(f"--cloud-config: {file} is not there or cannot be read")
+    return settings.Provider(
+        name=options.provider, config=file and file.absolute(), routes=options.routes
+    )
 
 
 def _picture(file: Path | None, refuse: Callable[[str], NoReturn]) -> Path | None:
@@ -206,12 +269,16 @@ def _duration(text: str) -> timedelta:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
+    names = tuple(_node_name(name.strip()) for name in text.split(","))
     for name in names:
-        if len(name) > _NAME_LENGTH or not _NODE_NAME.fullmatch(name):
-            raise argparse.ArgumentTypeError(
-                f"{name!r} is no node name: lower-case letters, digits, '-' and '.' make one"
-            )
         if names.count(name) > 1:
             raise argparse.ArgumentTypeError(f"{name} comes twice")
     return names
+
+
+def _node_name(text: str) -> str:
+    if len(text) > _NAME_LENGTH or not _NODE_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no node name: lower-case letters, digits, '-' and '.' make one"
+        )
+    return text

@@ -165,8 +165,8 @@ class Context:
         except Exception as error:  # whatever a parser stumbles over, it is the file
             raise ConfigError(f"{self.source} is not valid {form}: {_why(form, error)}") from error
         if not isinstance(found, dict | None):
-            kind = type(found).__name__
-            raise ConfigError(f"{self.source} must be a mapping of names to values, not a {kind}")
+            kind = "a list" if isinstance(found, list) else "one value"
+            raise ConfigError(f"{self.source} must be a mapping of names to values, not {kind}")
         return found or {}
 
 

@@ -165,6 +165,8 @@ def _check_sdk(name: str, entry: EntryPoint, wanted: str) -> None:
 def _unknown(name: str, found: Mapping[str, EntryPoint]) -> str:
     close = difflib.get_close_matches(name, found, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
+    if name == "external":
+        hint = "; that is for the kubelets, the daemon takes the name of a provider."
     known = ", ".join(sorted(found)) or "none"
     return (
         f"unknown cloud provider {name!r}{hint or '.'} Installed providers: {known}. Another one "

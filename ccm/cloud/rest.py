@@ -231,7 +231,8 @@ async def open_client(
     """
     if authorization and "@" in urlsplit(url).netloc:
         raise ConfigError(
-            "the URL of the cloud holds a user or a password beside other credentials"
+            f"the URL of the cloud, {redact.words(url)}, holds a user or a password; leave them "
+            "out, there are other credentials"
         )
     timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
     headers = {"Authorization": authorization} if authorization else {}

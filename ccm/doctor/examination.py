@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from ccm.base import clock, redact
 from ccm.base.tasks import leaves
 from ccm.cloud import errors as cloud_errors
-from ccm.doctor import held, leases, nodes, outlook, provider, reach, rights, services
+from ccm.doctor import deployment, held, leases, nodes, outlook, provider, reach, rights, services
 from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, Result, fail, skip, warn
+from ccm.doctor.finding import Finding, Result, Verdict, fail, skip, warn
 from ccm.kube import errors
 
 
@@ -51,6 +51,8 @@ CHECKS = (
     Check("identity", "who we are there", reach.identity, needs=("server",)),
     Check("clock", "whether clocks agree", reach.clock, needs=("identity",)),
     Check("permissions", "what the daemon may do", rights.permissions, needs=("identity",)),
+    Check("deployment", "the daemon's Pods", deployment.deployment, needs=("identity",)),
+    Check("secrets", "the Secrets they need", deployment.secrets, needs=("identity",)),
     Check("lease", "who leads", leases.lease, needs=("identity",)),
     Check("managers", "who else manages", leases.managers, needs=("identity",)),
     Check("deletions", "what is not deleted", held.deletions_held, needs=("identity",)),
@@ -80,6 +82,9 @@ CHECKS = (
 )
 """All of them, in order."""
 
+HIDDEN = "rights"
+"""The cause of what our own user may not look at; told once, at the end."""
+
 
 async def examine(case: Case, about_to: Callable[[Check], None]) -> AsyncGenerator[Result, None]:
     """Make all checks, one after the other; what they opened is closed at the end.
@@ -92,6 +97,8 @@ async def examine(case: Case, about_to: Callable[[Check], None]) -> AsyncGenerat
         for check in CHECKS:
             about_to(check)
             yield await _timed(check, case)
+        if hidden := [name for name, one in case.findings.items() if one.cause == HIDDEN]:
+            yield Result(check=HIDDEN, finding=_hidden(case, hidden))
     finally:
         fault = await _closed(case)
     if fault is not None:
@@ -101,9 +108,9 @@ async def examine(case: Case, about_to: Callable[[Check], None]) -> AsyncGenerat
 async def _timed(check: Check, case: Case) -> Result:
     started = clock.monotonic()
     finding = _clean(await _make(check, case))
-    case.findings[check.name] = finding
-    if not finding.is_usable and not finding.cause:
+    if not finding.is_usable and finding.cause in ("", HIDDEN):
         finding = replace(finding, without=_lose(check.name, case))
+    case.findings[check.name] = finding
     return Result(check=check.name, finding=finding, seconds=clock.monotonic() - started)
 
 
@@ -148,7 +155,7 @@ def _stumbled(error: Exception) -> Finding:
     causes = list(leaves(error))
     for cause in causes:
         if isinstance(cause, errors.Forbidden):
-            return skip(f"not looked at: {cause}")
+            return skip(f"not looked at: {cause}", cause=HIDDEN)
         if isinstance(cause, errors.KubeError):
             return fail(f"the API server does not answer as it should: {cause}", "try again")
         if isinstance(cause, cloud_errors.CloudError):
@@ -157,6 +164,21 @@ def _stumbled(error: Exception) -> Finding:
     return fail(
         f"the check itself failed: {type(cause).__name__}: {cause}",
         "report this, it is a defect of this program or of the provider",
+    )
+
+
+def _hidden(case: Case, checks: list[str]) -> Finding:
+    """All that our user may not look at, under this one cause."""
+    lost = [lost for name in checks for lost in (name, *case.findings[name].without)]
+    who = case.user.username or "the user of the kubeconfig"
+    return Finding(
+        verdict=Verdict.SKIP,
+        found=f"{who} may not look at everything; not looked at: {', '.join(lost)}",
+        details=tuple(
+            f"{name}: {case.findings[name].found.removeprefix('not looked at: ')}"
+            for name in checks
+        ),
+        advice=("nothing, if that is the daemon's own user; else ask an administrator",),
     )
 
 

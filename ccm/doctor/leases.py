@@ -14,13 +14,13 @@ from urllib.parse import quote
 import msgspec
 
 from ccm.base import clock
+from ccm.doctor import deployment, objects
 from ccm.doctor.case import Case
-from ccm.doctor.finding import Finding, fail, ok, skip, some, warn
+from ccm.doctor.finding import Finding, count, fail, ok, some, warn
 from ccm.kube import errors
 from ccm.kube.resources import LEASES
 from ccm.model import times
 from ccm.model.lease import Lease
-from ccm.model.meta import ObjectMeta, Wire
 
 WORD = "cloud-controller-manager"
 """What leases, images and programs of such managers have in their names."""
@@ -30,42 +30,6 @@ _EXTERNAL = "external"
 
 DEFAULT_PORT = 10258
 """Of the HTTPS server (`--secure-port`)."""
-
-
-class _Port(Wire, frozen=True, kw_only=True):
-    name: str = ""
-    container_port: int = 0
-
-
-class _Container(Wire, frozen=True, kw_only=True):
-    image: str = ""
-    command: list[str] | None = None
-    args: list[str] | None = None
-    ports: list[_Port] | None = None
-
-    @property
-    def words(self) -> list[str]:
-        return [*(self.command or ()), *(self.args or ())]
-
-
-class _PodSpec(Wire, frozen=True, kw_only=True):
-    node_name: str = ""
-    host_network: bool = False
-    containers: list[_Container] | None = None
-
-
-class _PodStatus(Wire, frozen=True, kw_only=True):
-    phase: str = ""
-
-
-class _Pod(Wire, frozen=True, kw_only=True):
-    metadata: ObjectMeta
-    spec: _PodSpec = _PodSpec()
-    status: _PodStatus = _PodStatus()
-
-
-class _Pods(Wire, frozen=True, kw_only=True):
-    items: list[_Pod] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +70,13 @@ async def lease(case: Case) -> Finding:
     except errors.NotFound:
         case.holder = ""
         return await _absent(case, namespace, name)
-    except errors.Forbidden as error:
-        return skip(f"{namespace}/{name} may not be read: {error}")
     holder = found.spec.holder_identity or ""
     case.holder = holder if _is_fresh(case, found) else ""
     if not holder:
-        return ok(f"{namespace}/{name} is free")
+        return await _free(case, f"{namespace}/{name} is free")
     held = f"{namespace}/{name} is held by {holder}"
+    silent_s = _silence_s(case, found)
     if not case.holder:
-        silent_s = _silence_s(case, found)
         duration_s = found.spec.lease_duration_seconds or 0
         since = "for an unknown time" if silent_s is None else f"for {silent_s:.0f} s"
         return warn(
@@ -122,7 +84,7 @@ async def lease(case: Case) -> Finding:
             "start the daemon: it takes over by itself. If one runs, look at its log: it hangs, or "
             "it cannot reach the API server",
         )
-    return await _judge_holder(case, held, holder)
+    return await _judge_holder(case, held, holder, f"renewed {silent_s or 0:.0f} s ago")
 
 
 async def managers(case: Case) -> Finding:
@@ -162,15 +124,31 @@ async def _absent(case: Case, namespace: str, name: str) -> Finding:
         )
     except errors.Forbidden:
         pass  # the daemon needs no such right
-    return ok(f"{namespace}/{name} does not exist yet; the first daemon makes it")
+    return await _free(case, f"{namespace}/{name} does not exist yet; the first daemon makes it")
 
 
-async def _judge_holder(case: Case, held: str, holder: str) -> Finding:
+async def _free(case: Case, told: str) -> Finding:
+    """Nobody leads, which is as it should be where nobody runs."""
+    try:
+        found = await deployment.ours(case)
+    except errors.Forbidden:
+        found = None
+    ready = found.status.ready_replicas if found else 0
+    if found is None or not ready:
+        return ok(told)
+    return warn(
+        f"{told}, and so nobody works, though {found.key} has {count(ready, 'ready replica')}",
+        "look at their logs, and whether --leader-elect-resource-namespace is theirs: kubectl -n "
+        f"{found.metadata.namespace} logs -l {found.selector} --prefix",
+    )
+
+
+async def _judge_holder(case: Case, held: str, holder: str, renewed: str) -> Finding:
     pods = await managers_of(case, case.options.leader_elect_resource_namespace)
     host = holder.rpartition("_")[0] or holder
     found = pod_of(holder, pods or ())
     if found is None and host == socket.gethostname():
-        return ok(f"{held}, a process of this machine")
+        return ok(f"{held}, a process of this machine, {renewed}")
     if found is None:
         why = "no Pod of a daemon fits to it" if pods is not None else "its Pods may not be read"
         return warn(
@@ -184,7 +162,7 @@ async def _judge_holder(case: Case, held: str, holder: str) -> Finding:
             f"{held}, which belongs to another cloud: {found}",
             "give one of the two a Lease of its own with --leader-elect-resource-name, or stop one",
         )
-    return ok(f"{held}: {found}")
+    return ok(f"{held}: {found}, {renewed}")
 
 
 def pod_of(holder: str, pods: Sequence[Manager]) -> Manager | None:
@@ -222,16 +200,16 @@ async def managers_of(case: Case, namespace: str) -> Sequence[Manager] | None:
         answer = await case.client.raw("GET", path)
     except (errors.Forbidden, errors.NotFound):
         return None
-    return list(_in_pods(msgspec.json.decode(answer, type=_Pods).items or ()))
+    return list(_in_pods(msgspec.json.decode(answer, type=objects.Pods).items or ()))
 
 
-def _in_pods(pods: Sequence[_Pod]) -> Iterator[Manager]:
+def _in_pods(pods: Sequence[objects.Pod]) -> Iterator[Manager]:
     for pod in pods:
         if pod.status.phase in ("Succeeded", "Failed"):
             continue
         host = pod.spec.node_name if pod.spec.host_network else pod.metadata.name
         for container in pod.spec.containers or ():
-            provider = _value(_FLAG, container.words)
+            provider = container.flag(_FLAG)
             known = any(WORD in word for word in (container.image, *container.words[:1]))
             if known or provider not in ("", _EXTERNAL):
                 yield Manager(
@@ -243,19 +221,10 @@ def _in_pods(pods: Sequence[_Pod]) -> Iterator[Manager]:
                 )
 
 
-def _port(container: _Container) -> int:
+def _port(container: objects.Container) -> int:
     """Of the HTTPS server: as its flag says, or the port of that name."""
-    given = _value("--secure-port", container.words)
+    given = container.flag("--secure-port")
     if given.isdigit():
         return int(given)
     named = (port.container_port for port in container.ports or () if port.name == "https")
     return next(named, DEFAULT_PORT)
-
-
-def _value(flag: str, words: Sequence[str]) -> str:
-    for word, following in zip(words, (*words[1:], ""), strict=True):
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-        if word == flag:
-            return following
-    return ""

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from ccm.app.clients import user_agent
+from ccm.base import wire
 from ccm.base.clock import now
 from ccm.doctor.case import Case, User
 from ccm.doctor.finding import Finding, fail, ok, skip, warn
@@ -38,7 +39,7 @@ _WORDS: dict[errors.Trouble, tuple[str, str]] = {
     ),
     "reset": (
         "the connection was cut",
-        "look for a proxy or a firewall in between, and at the API server's log",
+        "see whether the URL must begin with https://, and look for a proxy or firewall in between",
     ),
     "timeout": (
         "no answer in time",
@@ -188,6 +189,11 @@ def _untrusted(where: str, error: errors.Unreachable) -> Finding:
             "let certificate-authority(-data) of the kubeconfig be the authority that signed it; "
             "set tls-server-name if the server is reached by another name than its certificate has",
             details=[str(error)],
+        )
+    if any(map(wire.is_no_tls, causes)):
+        return fail(
+            f"{where}: what answers there speaks no TLS",
+            "check the port, and whether the URL must begin with http://",
         )
     reason = next((text for each in causes if (text := _fact(each, "reason"))), "")
     return fail(

@@ -290,7 +290,7 @@ def _credentials(user: Section, parts: Parts) -> Credentials | None:
     token = user.text("token")
     username = user.text("username")
     if username and (token or token_file):
-        raise user.fault("username", "contradicts token: only one is allowed")
+        raise user.fault("username", "excludes token; give one of the two")
     if token_file is not None:
         try:
             token = parts.token(token_file)

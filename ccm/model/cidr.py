@@ -56,7 +56,8 @@ def parse_ranges(text: str) -> tuple[Network, ...]:
     found = [(entry, parse_cidr(entry)) for entry in entries]
     wrong = [repr(entry) for entry, network in found if network is None]
     if wrong:
-        raise ValueError(f"{', '.join(wrong)} is no CIDR; it must look like 10.244.0.0/16")
+        are = "is no CIDR; it" if len(wrong) == 1 else "are no CIDRs; each"
+        raise ValueError(f"{', '.join(wrong)} {are} must look like 10.244.0.0/16")
     ranges = tuple(network for _, network in found if network is not None)
     if len(ranges) > MOST_RANGES:
         raise ValueError(

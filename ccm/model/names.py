@@ -49,6 +49,9 @@ LABEL_HOSTNAME = "kubernetes.io/hostname"
 LABEL_OS = "kubernetes.io/os"
 LABEL_ARCH = "kubernetes.io/arch"
 
+LABEL_APP = "app.kubernetes.io/name"
+"""What a Deployment and its Pods are; ours have the name of the program."""
+
 LABEL_PAIRS = (
     (LABEL_ZONE_BETA, LABEL_ZONE),
     (LABEL_REGION_BETA, LABEL_REGION),

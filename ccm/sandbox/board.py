@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ccm.model import Event, Node, Service, names
+from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.sandbox import rows
 from ccm.sandbox.rows import Row, ServiceRow, Shown
 
@@ -34,11 +35,10 @@ class Happening:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Numbers about the whole.
+    """Numbers about the whole performance: what was reached once counts for good.
 
     Attributes:
         expected: nodes that shall be initialised.
-        registered: nodes that registered.
         initialised: expected nodes that are or once were initialised.
         routes_expected: nodes that shall have a route; 0: there are no routes.
         routes: nodes that have a route now, or had one when they were deleted.
@@ -49,7 +49,6 @@ class Counts:
     """
 
     expected: int
-    registered: int = 0
     initialised: int = 0
     routes_expected: int = 0
     routes: int = 0
@@ -57,6 +56,25 @@ class Counts:
     services: int = 0
     warnings: int = 0
     cloud_calls: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How things stand now; what was deleted does not count any more.
+
+    Attributes:
+        nodes: nodes that are there, and expected ones that still have to come.
+        initialised: nodes that are.
+        routed: nodes that have a route.
+        services: the same of Services of type LoadBalancer.
+        served: Services that have what they need.
+    """
+
+    nodes: int
+    initialised: int
+    routed: int
+    services: int
+    served: int
 
 
 class Board:
@@ -92,6 +110,8 @@ class Board:
         self.happened = 0
         self._labels = labels
         self._has_members = has_members
+        self._expected = frozenset(expected)
+        self._expected_services = frozenset(services)
         self._missing = set(expected)
         self._unrouted = set(expected) if routes else set()
         self._unserved = set(services)
@@ -118,6 +138,23 @@ class Board:
         """Expected Services that are not served, sorted."""
         return sorted(self._unserved)
 
+    @property
+    def standing(self) -> Standing:
+        """How things stand now."""
+        nodes = [row for row in self.rows.values() if not row.is_deleted]
+        services = [
+            row
+            for row in self.services.values()
+            if row.type == TYPE_LOAD_BALANCER and not row.is_deleted
+        ]
+        return Standing(
+            nodes=len(nodes) + len(self._expected - self.rows.keys()),
+            initialised=sum(row.settled_after is not None for row in nodes),
+            routed=sum(row.has_route for row in nodes),
+            services=len(services) + len(self._expected_services - self.services.keys()),
+            served=sum(row.settled_after is not None and not row.is_deleting for row in services),
+        )
+
     async def wait_initialised(self) -> None:
         """Return when every expected node was initialised."""
         while self._missing:
@@ -134,7 +171,6 @@ class Board:
         if row is None or row.is_deleted or row.uid != node.uid:
             row = Row(name=node.name, seen_at=now, changed_at=now, uid=node.uid)
             self.rows[node.name] = row
-            self.counts.registered += 1
             if node.name not in self._missing:
                 self.note(f"{node.name}: registered", now)
         before = _shown(row)

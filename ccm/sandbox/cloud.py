@@ -23,6 +23,7 @@ REGION = "sim-1"
 """What the instances of a sandbox are, in turn."""
 
 RUNNING = "running"
+DELETED = "deleted"
 
 _TIMEOUT_S = 10.0
 _BATCH = 1000
@@ -84,8 +85,42 @@ class Admin:
         Raises:
             CloudTrouble: the cloud refused or did not answer.
         """
+        return {one.name: one.id for one in await self.instances() if one.state == RUNNING}
+
+    async def instances(self) -> Sequence[Instance]:
+        """All instances but those that are deleted.
+
+        Raises:
+            CloudTrouble: the cloud refused or did not answer.
+        """
         found = await self._ask("GET", "/admin/snapshot", _Instances)
-        return {one.name: one.id for one in found.instances if one.state == RUNNING}
+        return [one for one in found.instances if one.state != DELETED]
+
+    async def add(self, name: str, *, number: int) -> Instance:
+        """Place one more running instance; type and zone follow from its number.
+
+        Raises:
+            CloudTrouble: the cloud refused or did not answer.
+        """
+        wanted = {"name": name, **_kind(number)}
+        placed = await self._ask("POST", "/admin/instances", _Instances, {"instances": [wanted]})
+        return placed.instances[0]
+
+    async def act(self, instance: str, action: str) -> None:
+        """`stop` or `start` an instance; done again it does nothing.
+
+        Raises:
+            CloudTrouble: the cloud refused or did not answer.
+        """
+        await self._call("POST", f"/admin/instances/{instance}/actions", {"action": action})
+
+    async def delete(self, instance: str) -> None:
+        """Delete an instance.
+
+        Raises:
+            CloudTrouble: the cloud refused or did not answer.
+        """
+        await self._call("DELETE", f"/admin/instances/{instance}")
 
     async def members(self) -> Mapping[str, int]:
         """Name of each load balancer -> how many members it has.
@@ -112,6 +147,9 @@ class Admin:
         return (await self._ask("GET", f"/admin/calls?after={2**53}", _Calls)).total
 
     async def _ask(self, method: str, path: str, answer: type[T], body: Any = None) -> T:
+        return msgspec.json.decode(await self._call(method, path, body), type=answer)
+
+    async def _call(self, method: str, path: str, body: Any = None) -> bytes:
         data = None if body is None else msgspec.json.encode(body)
         try:
             async with self._session.request(method, self.url + path, data=data) as response:
@@ -120,7 +158,7 @@ class Admin:
             raise CloudTrouble(f"{method} {path}: no answer: {reason(error)}") from error
         if response.status >= 300:
             raise CloudTrouble(f"{method} {path}: HTTP {response.status} {text[:200]!r}")
-        return msgspec.json.decode(text, type=answer)
+        return text
 
 
 @contextlib.asynccontextmanager
@@ -140,9 +178,15 @@ def new_instances(names: Sequence[str]) -> list[dict[str, str]]:
         {
             "id": f"i-{number + 1:04d}",
             "name": name,
-            "type": TYPES[number % len(TYPES)],
-            "zone": ZONES[number % len(ZONES)],
-            "region": REGION,
+            **_kind(number),
         }
         for number, name in enumerate(names)
     ]
+
+
+def _kind(number: int) -> dict[str, str]:
+    return {
+        "type": TYPES[number % len(TYPES)],
+        "zone": ZONES[number % len(ZONES)],
+        "region": REGION,
+    }

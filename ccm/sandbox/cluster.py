@@ -59,8 +59,7 @@ class ApiServer:
         url: base URL, without a slash at the end.
         token: the administrator's.
         ca_file: certificates that prove it; None: plain http.
-        kubeconfig: a file for the daemon.
-        kubectl_config: a file for kubectl, which sends no token over plain HTTP.
+        kubeconfig: a file for kubectl and for any daemon.
         kind: what it is, for people.
         is_running: whether it lives.
         log: where it writes.
@@ -70,7 +69,6 @@ class ApiServer:
     token: str
     ca_file: Path | None
     kubeconfig: Path
-    kubectl_config: Path
     kind: str
     is_running: Callable[[], bool]
     log: Path
@@ -82,15 +80,15 @@ class Cloud:
 
     Attributes:
         admin: calls behind the scenes.
+        token: the administrator's and the provider's.
         config: the provider's cloud config.
-        curl: a curl configuration with the token in it.
         is_running: whether it lives.
         log: where it writes.
     """
 
     admin: cloud.Admin
+    token: str
     config: Path
-    curl: Path
     is_running: Callable[[], bool]
     log: Path
 
@@ -118,7 +116,6 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
                     token=server.token,
                     ca_file=server.ca_file,
                     kubeconfig=server.kubeconfig_path,
-                    kubectl_config=server.kubeconfig_path,
                     kind=f"kube-apiserver and etcd of {assets}",
                     is_running=lambda: server.is_running,
                     log=folder / "kube-apiserver.log",
@@ -130,16 +127,14 @@ async def open_api_server(folder: Path, *, assets: Path | None) -> AsyncIterator
     token = secrets.token_hex(16)
     token_file = _secret(folder / "token", token)
     argv = ["ccm.sandbox.apiserver", "--data-dir", str(folder / "state")]
-    argv += ["--token-file", str(token_file)]
+    argv += ["--token-file", str(token_file), "--tls"]
     async with _open_child(argv, folder / "apiserver.log") as child:
         told = await until_ready(child)
-        kubeconfig = Path(told["kubeconfig"])
         yield ApiServer(
             url=told["url"],
             token=token,
-            ca_file=None,
-            kubeconfig=kubeconfig,
-            kubectl_config=for_kubectl(kubeconfig, folder / "kubeconfig"),
+            ca_file=Path(told["ca_file"]),
+            kubeconfig=Path(told["kubeconfig"]),
             kind="built-in",
             is_running=lambda: child.exit_code is None,
             log=child.log,
@@ -161,10 +156,8 @@ async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud
         async with cloud.open_admin(url, token) as admin:
             yield Cloud(
                 admin=admin,
+                token=token,
                 config=_secret(folder / "cloud.yaml", f"url: {url}\ntoken: {token}\n"),
-                curl=_secret(
-                    folder / "curlrc", f'silent\nheader = "Authorization: Bearer {token}"\n'
-                ),
                 is_running=lambda: child.exit_code is None,
                 log=child.log,
             )
@@ -246,12 +239,6 @@ async def until_ready(child: process.Child, within_s: float = START_DEADLINE_S) 
 
 def _make(folder: Path) -> None:
     folder.mkdir(parents=True)
-
-
-def for_kubectl(source: Path, target: Path) -> Path:
-    """A copy whose current context is the one that the built-in server made for kubectl."""
-    config = json.loads(source.read_text())
-    return _secret(target, json.dumps(config | {"current-context": "kubectl"}, indent=2) + "\n")
 
 
 def _secret(path: Path, text: str) -> Path:

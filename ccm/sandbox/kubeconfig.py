@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 from ccm.base import files
 
+NAME = "ccm-sandbox"
+"""Of the one context, its cluster and its user."""
 
-def write(path: Path, clusters: Mapping[str, Mapping[str, str]], token: str) -> None:
-    """Write a kubeconfig that its owner only can read.
+
+def write(path: Path, *, url: str, token: str, ca_file: Path | None = None) -> None:
+    """Write a kubeconfig with one context, that its owner only can read.
 
     Args:
         path: the file.
-        clusters: ways to the server, each with a context of its name; the first is the
-            current one, and the user has its name too.
+        url: base URL of the API server.
         token: bearer token of the user; empty for a server that asks for none.
+        ca_file: certificates that prove the server; None for plain http.
     """
-    user = next(iter(clusters))
-    contexts = [{"name": name, "context": {"cluster": name, "user": user}} for name in clusters]
+    proof = {"certificate-authority": str(ca_file)} if ca_file else {}
     document = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": name, "cluster": cluster} for name, cluster in clusters.items()],
-        "users": [{"name": user, "user": {"token": token} if token else {}}],
-        "contexts": contexts,
-        "current-context": user,
+        "clusters": [{"name": NAME, "cluster": {"server": url, **proof}}],
+        "users": [{"name": NAME, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME}}],
+        "current-context": NAME,
     }
     files.write_private(path, json.dumps(document, indent=2) + "\n")

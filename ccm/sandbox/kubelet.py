@@ -1,4 +1,4 @@
-"""Make-believe kubelets: they register nodes and say how they are, and run nothing.
+"""Simulated kubelets: they register nodes and say how they are, and run nothing.
 
 One reconcile per node, level-triggered: a machine that runs and was not registered
 since it booted gets its node; a node whose Ready condition is not what its machine

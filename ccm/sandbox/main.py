@@ -36,10 +36,12 @@ from ccm.sandbox import (
     cloud,
     cluster,
     daemonlog,
+    hints,
     kubelet,
     podranges,
     ports,
     report,
+    running,
     screen,
     webservices,
 )
@@ -110,11 +112,10 @@ class Sandbox:
         self._folder = folder
         self._stop = stop
         self._simulated = settings.provider is None
-        # Nobody's real cloud gets routes to pods that do not exist.
         self._board = Board(
             settings.node_names,
             labels=SIM_LABELS if self._simulated else (),
-            routes=self._simulated,
+            routes=settings.routes,
             services=webservices.keys(settings.services),
             has_members=self._simulated,
         )
@@ -158,7 +159,9 @@ class Sandbox:
                 f"simulated cloud: {sim.admin.url}, {len(settings.node_names)} instances, "
                 f"each call takes {latency}"
             )
-        say(f"export KUBECONFIG={server.kubectl_config}")
+        told = running.Running(url=sim.admin.url, token=sim.token) if sim else running.Running()
+        stack.enter_context(running.announced(self._folder, told))
+        say(f"export KUBECONFIG={server.kubeconfig}")
         transport = await stack.enter_async_context(
             Transport(_cluster_config(server), user_agent="ccm-sandbox")
         )
@@ -173,18 +176,17 @@ class Sandbox:
             kubeconfig=stage.server.kubeconfig,
             provider=provider.name if provider else _SIM,
             config=stage.cloud.config if stage.cloud else config,
-            routes=self._simulated,
+            routes=self._settings.routes,
             port=stage.port,
         ) as daemon:
             self._screen.say(
-                f"daemon: API limits raised to {cluster.API_QPS} requests per second "
-                f"(burst {cluster.API_BURST}); its own defaults, 20 (30), are for busy clusters"
+                f"daemon: may make {cluster.API_QPS} API requests a second here (its default: 20)"
             )
             informers = self._informers(stage.client)
             kubelets = kubelet.Kubelets(
                 informers.of(NODES),
                 stage.client.resource(NODES),
-                ranges=podranges.PodRanges() if self._simulated else None,
+                ranges=podranges.PodRanges() if self._settings.routes else None,
             )
             await tasks.first_of(
                 self._stop.wait(),
@@ -266,26 +268,18 @@ class Sandbox:
         await self._stop.wait()
 
     def _hints(self, stage: _Stage) -> Iterator[str]:
+        provider = self._settings.provider
+        config = stage.cloud.config if stage.cloud else provider.config if provider else None
         yield "Ctrl-C ends everything; until then, in another terminal:"
-        yield f"  export KUBECONFIG={stage.server.kubectl_config}; kubectl get nodes -o wide"
-        if stage.cloud is None:
-            return
-        yield "  balancer:  kubectl create service loadbalancer web --tcp=80"
-        yield "             kubectl get services; kubectl delete service web"
-        yield (
-            f"  look at it: kube-ccm doctor --kubeconfig={stage.server.kubeconfig} "
-            f"--cloud-provider=sim --cloud-config={stage.cloud.config} "
-            f"--cluster-cidr={podranges.WHOLE}"
+        yield from hints.commands(
+            kubeconfig=stage.server.kubeconfig,
+            provider=provider.name if provider else _SIM,
+            config=config,
+            routes=self._settings.routes,
+            node=self._settings.node_names[0],
+            port=stage.port,
+            machine=provider is None,
         )
-        yield (
-            f"  explain:   kube-ccm explain node {self._settings.node_names[0]} "
-            f"--kubeconfig={stage.server.kubeconfig} --address={ports.LOOPBACK}:{stage.port} "
-            "--insecure"
-        )
-        base = f"curl -K {stage.cloud.curl} {stage.cloud.admin.url}/admin/instances"
-        yield f'  power off: {base}/i-0001/actions -d \'{{"action": "stop"}}\''
-        yield f"  delete:    {base}/i-0001 -X DELETE"
-        yield f'  add:       {base} -d \'{{"instances": [{{"name": "one-more"}}]}}\''
 
     async def _watch_processes(self, stage: _Stage, daemon: cluster.Daemon) -> None:
         """Ends with an error when a process of ours does.
@@ -370,7 +364,7 @@ def _cluster_config(server: cluster.ApiServer) -> ClusterConfig:
 @contextlib.contextmanager
 def _state_folder(shown: screen.Screen, *, keep: bool) -> Iterator[Path]:
     """A fresh folder, gone at the end unless it shall be kept."""
-    folder = Path(tempfile.mkdtemp(prefix="ccm-sandbox-"))
+    folder = Path(tempfile.mkdtemp(prefix=running.PREFIX))
     shown.say(f"starting; state and logs: {folder}{' (to be kept)' if keep else ''}")
     try:
         yield folder

@@ -29,6 +29,8 @@ import aiohttp
 from ccm.base import files
 from ccm.sandbox import kubeconfig, ports, process
 
+write_kubeconfig = kubeconfig.write
+
 BINARIES = ("etcd", "kube-apiserver")
 """The programs a folder of assets must hold."""
 
@@ -274,21 +276,6 @@ async def open_real_apiserver(
         yield server
     finally:
         await server.stop()
-
-
-def write_kubeconfig(path: Path, *, url: str, token: str, ca_file: Path | None = None) -> None:
-    """Write a kubeconfig with one context.
-
-    Args:
-        path: the file to write; readable by its owner only.
-        url: base URL of the API server.
-        token: bearer token of the user.
-        ca_file: certificates that prove the server; None for plain http.
-    """
-    cluster: dict[str, str] = {"server": url}
-    if ca_file is not None:
-        cluster["certificate-authority"] = str(ca_file)
-    kubeconfig.write(path, {"sandbox": cluster}, token)
 
 
 async def _pause(child: process.Child, deadline: float) -> None:

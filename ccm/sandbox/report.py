@@ -13,18 +13,16 @@ LAGGARDS = 5
 _SILENCE = "no event tells why; see the daemon's log"
 
 
-def summary(counts: Counts) -> str:
-    """Everything in one line."""
-    parts = [
-        f"{counts.initialised} of {counts.expected} nodes initialised",
-        f"{counts.registered} registered",
-    ]
+def summary(board: Board) -> str:
+    """How things stand now, in one line of 80 columns with hundreds of nodes."""
+    now, counts = board.standing, board.counts
+    parts = [f"{now.initialised}/{now.nodes} nodes initialised"]
     if counts.routes_expected:
-        parts.append(f"{counts.routes} of {counts.routes_expected} routes")
-    if counts.services_expected:
-        parts.append(f"{counts.services} of {counts.services_expected} Services served")
+        parts.append(f"{now.routed}/{now.nodes} routes")
+    if now.services:
+        parts.append(f"{now.served}/{now.services} Services")
     if counts.cloud_calls is not None:
-        parts.append(f"{counts.cloud_calls} cloud calls")
+        parts.append(f"{counts.cloud_calls} calls")
     parts.append(f"{counts.warnings} warnings")
     return ", ".join(parts)
 

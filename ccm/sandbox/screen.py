@@ -67,7 +67,7 @@ class Lines:
         for one in happenings:
             if board.is_converged or one.is_warning:
                 self._stamped(one.at - self._started, one.text)
-        line = report.summary(board.counts)
+        line = report.summary(board)
         if line != self._last:
             self._last = line
             self._stamped(now - self._started, line)

@@ -22,10 +22,17 @@ TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """A provider other than the simulated cloud's; `config` None: it needs no file."""
+    """A provider other than the simulated cloud's.
+
+    Attributes:
+        name: of the provider.
+        config: its cloud config; None: it needs no file.
+        routes: whether its cloud gets routes to the Pods of the nodes.
+    """
 
     name: str
     config: Path | None = None
+    routes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +60,11 @@ class Settings:
     keep: bool = False
     picture: Path | None = None
     assets: Path | None = None
+
+    @property
+    def routes(self) -> bool:
+        """Whether nodes get Pod ranges and routes: somebody's own cloud only when asked to."""
+        return self.provider is None or self.provider.routes
 
 
 def default_names(count: int) -> tuple[str, ...]:

@@ -1,15 +1,15 @@
 """Draws the board. Pure: rows in, a picture for rich out.
 
-No line wraps: each ends where the terminal does. Where not all nodes or Services fit, those that
-the daemon touched last stay.
+No line wraps: each ends where the terminal does, and columns that do not fit are left out, the
+dearest last. Where not all nodes or Services fit, those that the daemon touched last stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -31,10 +31,15 @@ _COLUMNS = ("NAME", "READY", "STATE", "PROVIDER ID", "TYPE", "ZONE", "ADDRESSES"
 _ROUTE_COLUMN = "POD ROUTE"
 _SERVICE_COLUMNS = ("SERVICE", "TYPE", "STATE", "ADDRESS", "PORTS", "MEMBERS")
 _LAST_COLUMN = "LAST EVENT"
+_SPARED = (_LAST_COLUMN, "TYPE", "ZONE", "PORTS", "READY", "PROVIDER ID", "ADDRESSES")
+"""Columns that go first where the terminal is too narrow for all, in this order."""
 _SERVICE_SHARE = 3
 """Services take a third of the picture at most, where nodes need the room."""
 
 _WIDEST = 40
+_GAP = 2
+_EVENT_WIDTH = 20
+"""Characters of an event that are worth a column."""
 
 
 def render(board: Board, *, now: float, height: int) -> RenderableType:
@@ -54,7 +59,7 @@ def render(board: Board, *, now: float, height: int) -> RenderableType:
     taken = len(services) + len(below)  # the grid itself stands for its header
     shown = pick(board.rows.values(), room=max(MIN_ROWS, room - taken))
     return Group(
-        _line(report.summary(board.counts), _HEAD),
+        _line(report.summary(board), _HEAD),
         node_grid(shown, now=now, routes=board.counts.routes_expected > 0),
         *_hidden(len(board.rows) - len(shown)),
         *below,
@@ -82,34 +87,66 @@ def pick(rows: Iterable[AnyRow], *, room: int) -> list[AnyRow]:
     return sorted(every, key=lambda row: row.name)
 
 
-def node_grid(rows: Sequence[Row], *, now: float, routes: bool) -> Table:
+def node_grid(rows: Sequence[Row], *, now: float, routes: bool) -> Grid:
     """A header and one line for each node; with a column for its route if there are any."""
-    return _grid(
+    return Grid(
         (*_COLUMNS, *([_ROUTE_COLUMN] if routes else ())),
         [node_cells(row, now=now, routes=routes) for row in rows],
         [style_of(row) for row in rows],
     )
 
 
-def service_grid(rows: Sequence[ServiceRow], *, now: float) -> Table:
+def service_grid(rows: Sequence[ServiceRow], *, now: float) -> Grid:
     """A header and one line for each Service."""
-    return _grid(
+    return Grid(
         _SERVICE_COLUMNS,
         [service_cells(row, now=now) for row in rows],
         [service_style_of(row) for row in rows],
     )
 
 
-def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]) -> Table:
-    """A header and one line for each row; the last column, of events, gives way to the others."""
-    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style=_HEAD)
-    for name, *cells in zip(columns, *(row[:-1] for row in rows), strict=True):
-        width = min(_WIDEST, max(map(len, (name, *cells))))
-        grid.add_column(_line(name), min_width=width, max_width=width)
-    grid.add_column(_line(_LAST_COLUMN))
-    for row, style in zip(rows, styles, strict=True):
-        grid.add_row(*map(_line, row), style=style)
-    return grid
+class Grid:
+    """A header and one line for each row; a narrow terminal gets fewer columns, each whole.
+
+    Args:
+        columns: their names; that of events comes after them.
+        rows: the cells of each, the event last.
+        styles: how each row looks.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str]
+    ) -> None:
+        cells = zip((*columns, _LAST_COLUMN), zip(*rows, strict=True), strict=True)
+        self._cells = dict(cells) if rows else dict.fromkeys((*columns, _LAST_COLUMN), ())
+        self._styles = styles
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table]:
+        """The columns that fit the terminal's width."""
+        shown = self.shown(options.max_width)
+        grid = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style=_HEAD)
+        for name in shown:
+            width = None if name == _LAST_COLUMN else self._width(name)
+            grid.add_column(_line(name), min_width=width, max_width=width)
+        for number, style in enumerate(self._styles):
+            grid.add_row(*(_line(self._cells[name][number]) for name in shown), style=style)
+        yield grid
+
+    def shown(self, width: int) -> list[str]:
+        """The names of the columns that fit so many characters."""
+        shown = list(self._cells)
+        for name in _SPARED:
+            needed = sum(self._width(one) + _GAP for one in shown) - _GAP
+            if needed <= width:
+                break
+            if name in shown:
+                shown.remove(name)
+        return shown
+
+    def _width(self, name: str) -> int:
+        if name == _LAST_COLUMN:
+            return _EVENT_WIDTH  # longer ones end where the terminal does
+        return min(_WIDEST, max(map(len, (name, *self._cells[name]))))
 
 
 def node_cells(row: Row, *, now: float, routes: bool) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ccm.base import clock, interpreter
+from ccm.base.files import reason
 from ccm.base.keypair import KeyPair
 
 LIFETIME = timedelta(days=365)
@@ -73,15 +74,19 @@ class Files:
     Args:
         chain: path of the PEM chain, the server's own certificate first.
         key: path of its PEM key.
+        called: what people call each of them, such as `--tls-cert-file=`.
     """
 
-    def __init__(self, chain: Path, key: Path) -> None:
+    def __init__(
+        self, chain: Path, key: Path, *, called: tuple[str, str] = ("certificate ", "key ")
+    ) -> None:
         self._chain = chain
         self._key = key
+        self._called = called
 
     async def read(self) -> KeyPair:
         """Read both files; `CertificateError` if one cannot be read."""
-        return await asyncio.to_thread(_read, self._chain, self._key)
+        return await asyncio.to_thread(_read, self._chain, self._key, self._called)
 
 
 class Directory:
@@ -114,7 +119,10 @@ class Directory:
             _replace(self._key, pair.key, 0o600)
             _replace(self._chain, pair.chain, 0o644)
         except OSError as error:
-            raise CertificateError(f"a new certificate cannot be kept: {error}") from error
+            where = self._chain.parent
+            raise CertificateError(
+                f"a new certificate cannot be kept in {where}: {reason(error)}"
+            ) from error
 
 
 class Memory:
@@ -229,11 +237,14 @@ class Certificates:
         return self._carried[pair.chain]
 
 
-def _read(chain: Path, key: Path) -> KeyPair:
-    try:
-        return KeyPair(chain=chain.read_bytes(), key=key.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CertificateError(f"certificate cannot be read: {error}") from error
+def _read(chain: Path, key: Path, called: tuple[str, str] = ("", "")) -> KeyPair:
+    read = []
+    for path, name in zip((chain, key), called, strict=True):
+        try:
+            read.append(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise CertificateError(f"{name}{path} cannot be read: {reason(error)}") from error
+    return KeyPair(chain=read[0], key=read[1])
 
 
 def _replace(path: Path, content: bytes, mode: int) -> None:

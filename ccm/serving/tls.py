@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ccm.base import log
+from ccm.base.files import reason
 from ccm.base.keypair import KeyPair
 from ccm.serving.certs import CertificateError, Certificates, Loaded
 from ccm.serving.policy import Policy
@@ -54,11 +55,11 @@ def build(
         try:
             context.load_verify_locations(cadata=authorities.decode("ascii", errors="replace"))
         except (ssl.SSLError, ValueError) as error:
-            raise CertificateError(f"client authorities cannot be used: {error}") from error
+            raise CertificateError(f"client authorities cannot be used: {reason(error)}") from error
     try:
         pair.load_into(context)
     except (ssl.SSLError, OSError, ValueError) as error:
-        raise CertificateError(f"certificate cannot be used: {error}") from error
+        raise CertificateError(f"certificate cannot be used: {reason(error)}") from error
     return context
 
 
@@ -178,7 +179,8 @@ class CertReloader:
         try:
             return await asyncio.to_thread(self._callers.read_bytes)
         except OSError as error:
-            raise CertificateError(f"client authorities cannot be read: {error}") from error
+            said = f"client authorities {self._callers} cannot be read: {reason(error)}"
+            raise CertificateError(said) from error
 
     def _adopt(self, found: Loaded, authorities: bytes | None) -> None:
         self._newest = self._contexts(found, authorities)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,11 +15,17 @@ import pytest
 from tests.architecture.sources import ROOT
 
 SCRIPT = ROOT / ".dev" / "run.py"
+NOWHERE = "http://127.0.0.1:9/simple"
+"""Nobody listens on the port of `discard`."""
 
 
 @pytest.fixture
 def chores() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("chores", SCRIPT)
+    return imported(SCRIPT)
+
+
+def imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("chores", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -98,31 +105,50 @@ def test_a_missing_part_of_python_is_told_before_anything_is_made(
     assert "apt install python3-venv" in capsys.readouterr().err
 
 
-def test_uv_hears_what_pip_is_told(chores: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"PIP_INDEX_URL": "https://mirror.example.com/simple", "PIP_FIND_LINKS": "/a /b"}
-    monkeypatch.setattr(chores, "ENVIRONMENT", told | {"UV_INDEX": "https://own.example.com"})
-
-    heard = chores.environment([str(chores.UV), "pip", "sync"])
-
-    assert heard["UV_DEFAULT_INDEX"] == "https://mirror.example.com/simple"
-    assert heard["UV_FIND_LINKS"] == "/a,/b"
-    assert heard["UV_INDEX"] == "https://own.example.com"
-    assert "UV_DEFAULT_INDEX" not in chores.environment(["python", "-m", "pytest"])
+PIP = ("-m", "pip", "download", "--no-cache-dir", "--retries", "1", "--dest", "{folder}")
+UV = ("-m", "uv", "pip", "install", "--no-cache", "--target", "{folder}")
 
 
-def test_without_an_index_one_line_says_that_it_is_needed_once(
+@pytest.mark.parametrize(
+    ("command", "variable"),
+    [(PIP, "UV_DEFAULT_INDEX"), (PIP, "UV_INDEX_URL"), (UV, "PIP_INDEX_URL")],
+    ids=["pip", "pip, by the older name", "uv"],
+)
+def test_each_installer_asks_the_index_that_either_is_told_of(
     chores: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: Sequence[str],
+    variable: str,
 ) -> None:
-    monkeypatch.setattr(chores, "prepare", chores.make_environment)
-    monkeypatch.setattr(chores, "step", lambda *_: None)
-    monkeypatch.setattr(chores, "passes", lambda *_: False)
-    monkeypatch.setattr(chores, "VENV", tmp_path)
+    """And where that does not answer, one line says what the first run needs."""
+    words = [word.format(folder=tmp_path) for word in command]
+    given = {**os.environ, variable: NOWHERE, "UV_HTTP_RETRIES": "0"}
+    monkeypatch.setattr(chores, "ENVIRONMENT", chores.for_both(given))
 
-    status = chores.main(["env"])
+    with pytest.raises(chores.Failed) as failed:
+        chores.fetch("fetching", [sys.executable, *words, "no-such-package"])
 
-    assert status == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "The package index is needed once: pypi.org, or what PIP_INDEX_URL names" in line
+    (line,) = str(failed.value).splitlines()
+    assert "the package index does not answer. The first run needs it, this once" in line
+
+
+def test_what_is_wrong_otherwise_is_told_whole(
+    chores: ModuleType, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(chores.Failed, match=r"^failed: fetching$"):
+        chores.fetch("fetching", [sys.executable, "-c", "raise SystemExit('bad hash')"])
+
+    assert capfd.readouterr().err == "bad hash\n"
+
+
+def test_all_that_pip_is_told_uv_is_told_too_but_for_what_it_knows(chores: ModuleType) -> None:
+    told = chores.for_both({"PIP_CERT": "/ca.pem", "UV_INDEX": "https://a", "PIP_PROXY": ""})
+
+    assert told["SSL_CERT_FILE"] == "/ca.pem"
+    assert told["PIP_EXTRA_INDEX_URL"] == "https://a"
+    assert "ALL_PROXY" not in told
+    assert chores.for_both({"PIP_FIND_LINKS": "/a /b"})["UV_FIND_LINKS"] == "/a,/b"
+    assert chores.for_both({"UV_FIND_LINKS": "/a,/b"})["PIP_FIND_LINKS"] == "/a /b"
+    both = {"PIP_INDEX_URL": "https://a", "UV_DEFAULT_INDEX": "https://b"}
+    assert chores.for_both(both) == both

@@ -86,14 +86,13 @@ def test_a_custom_object_is_the_same_on_both_servers(
 def test_no_output_shows_the_token(program: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret-token")
     command = [sys.executable, "-m", "ccm.sandbox.apiserver"]
-    command += ["--token-file", str(tmp_path / "token")]
+    command += ["--token-file", str(tmp_path / "token"), "--tls"]
     with subprocess.Popen(
         [*command, "--data-dir", str(tmp_path / "data")], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         ready = json.loads(process.stdout.readline())
-        config = cluster.for_kubectl(Path(ready["kubeconfig"]), tmp_path / "config")
-        kubectl = Kubectl(program, config, tmp_path / "home")
+        kubectl = Kubectl(program, Path(ready["kubeconfig"]), tmp_path / "home")
 
         shown = kubectl("cluster-info")
         loud = kubectl("get", "nodes", "-v=8")

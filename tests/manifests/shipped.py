@@ -23,6 +23,10 @@ NAMESPACE = "kube-system"
 NAME = "cloud-controller-manager"
 USER = f"system:serviceaccount:{NAMESPACE}:{NAME}"
 
+IMAGE = "registry.example/kube-ccm:0.1.0"
+PROVIDER = "acme"
+"""What the base and the chart leave to whoever installs them."""
+
 Object = dict[str, Any]
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -157,8 +161,31 @@ def run(program: str, *words: str | Path, home: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+def overlay(home: Path, *, components: Sequence[Path] = ()) -> Path:
+    """A folder as people write it, with an image and a provider of theirs."""
+    folder = home / "overlay"
+    folder.mkdir()
+    # kustomize wants paths without a way back to itself.
+    up = Path("../" * len(folder.resolve().parts))
+    base, *others = (str(up / path.relative_to("/")) for path in (MANIFESTS, *components))
+    at = "/spec/template/spec/containers/0"
+    patch = [
+        {"op": "add", "path": f"{at}/image", "value": IMAGE},
+        {"op": "add", "path": f"{at}/args/-", "value": f"--cloud-provider={PROVIDER}"},
+    ]
+    content = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [base],
+        "components": others,
+        "patches": [{"target": {"kind": "Deployment"}, "patch": json.dumps(patch)}],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    return folder
+
+
 def rendered(home: Path, values: Mapping[str, Any] | None = None) -> str:
-    """What helm makes of the chart, with these values instead of its defaults."""
+    """What helm makes of the chart, with these values over an image and a provider."""
     status, output = helm_template(home, values)
     assert status == 0, output
     return output
@@ -166,13 +193,22 @@ def rendered(home: Path, values: Mapping[str, Any] | None = None) -> str:
 
 def helm_template(home: Path, values: Mapping[str, Any] | None = None) -> tuple[int, str]:
     """The exit status of `helm template` too."""
-    file = home / "values.yaml"
-    file.write_text(json.dumps(values or {}))
-    words = ("template", "release", CHART, "--namespace", NAMESPACE, "--values", file)
-    return run("helm", *words, home=home)
+    words = ("template", "release", CHART, "--namespace", NAMESPACE)
+    return run("helm", *words, *value_files(home, values or {}), home=home)
 
 
-def kustomized(home: Path, folder: Path = MANIFESTS) -> str:
+def value_files(home: Path, values: Mapping[str, Any]) -> Sequence[str | Path]:
+    """What helm is told: an image and a provider, and over them these values."""
+    needed = {"image": {"repository": IMAGE.partition(":")[0]}, "cloud": {"provider": PROVIDER}}
+    found: list[str | Path] = []
+    for name, content in (("needed", needed), ("values", values)):
+        file = home / f"{name}.yaml"
+        file.write_text(json.dumps(content))
+        found += ["--values", file]
+    return found
+
+
+def kustomized(home: Path, folder: Path) -> str:
     """What kustomize makes of a folder."""
     status, output = run("kubectl", "kustomize", folder, home=home)
     assert status == 0, output

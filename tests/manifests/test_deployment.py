@@ -18,13 +18,15 @@ CONTAINER: dict[str, Any] = POD["containers"][0]
 
 
 def test_the_arguments_are_understood_and_the_file_they_name_is_mounted() -> None:
-    given = options.parse(CONTAINER["args"])
+    """Those of the base; image and provider are for whoever installs it."""
+    given = options.parse([*CONTAINER["args"], "--cloud-provider=acme"])
 
     mounts = {mount["mountPath"]: mount["name"] for mount in CONTAINER["volumeMounts"]}
     volumes = {volume["name"] for volume in POD["volumes"]}
     assert str(Path(given.cloud_config).parent) in mounts
     assert set(mounts.values()) == volumes
     assert given.leader_elect
+    assert "image" not in CONTAINER
 
 
 def test_probes_ask_what_everybody_may_ask() -> None:

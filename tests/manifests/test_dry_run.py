@@ -42,13 +42,24 @@ def accepted(output: str) -> int:
     return len(lines)
 
 
-@pytest.mark.parametrize("path", shipped.files(), ids=lambda path: path.name)
+INCOMPLETE = shipped.MANIFESTS / "deployment.yaml"
+WHOLE = [path for path in shipped.files() if path != INCOMPLETE]
+
+
+@pytest.mark.parametrize("path", WHOLE, ids=lambda path: path.name)
 def test_each_file(kubectl: Kubectl, path: Path) -> None:
     assert accepted(kubectl(*DRY, "-f", str(path))) == len(shipped.objects(path))
 
 
-def test_the_kustomize_base(kubectl: Kubectl) -> None:
-    assert accepted(kubectl(*DRY, "-k", str(shipped.MANIFESTS))) == 9
+def test_without_an_image_of_yours_it_is_refused(kubectl: Kubectl) -> None:
+    status, output = kubectl.run(*DRY, "-f", str(INCOMPLETE))
+
+    assert status != 0
+    assert "containers[0].image: Required value" in output
+
+
+def test_the_kustomize_base(kubectl: Kubectl, tmp_path: Path) -> None:
+    assert accepted(kubectl(*DRY, "-k", str(shipped.overlay(tmp_path)))) == 9
 
 
 @pytest.mark.parametrize("values", VARIANTS.values(), ids=VARIANTS)

@@ -78,11 +78,10 @@ def entry_point() -> Path:
 
 
 def test_two_stages_on_one_base_that_is_pinned() -> None:
-    (base,) = found("ARG")
+    (base,) = found("ARG", -1)
     name, _, image = base.rest.partition("=")
 
     assert [one.rest for one in found("FROM")] == [f"${{{name}}} AS build", f"${{{name}}}"]
-    assert base.stage == -1
     pinned = re.fullmatch(r"python:(\d+\.\d+)\.\d+-slim-\w+", image)
     assert pinned
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -147,6 +146,14 @@ def test_packages_come_from_the_lock_and_their_hashes_are_checked() -> None:
     assert {"--require-hashes", "--only-binary=:all:", "requirements.lock"} <= set(fetch)
     assert installs
     assert all("--no-index" in words for words in installs)
+
+
+def test_another_index_of_packages_reaches_the_stage_that_fetches() -> None:
+    """And no other: its address may hold a password."""
+    names = [one.rest for one in found("ARG", 0)]
+
+    assert names == ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST"]
+    assert found("ARG", 1) == []
 
 
 def test_no_step_depends_on_the_machine() -> None:

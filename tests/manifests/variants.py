@@ -14,7 +14,7 @@ EVERYTHING: Values = {
     "image": {"repository": "registry.example/kube-ccm", "digest": f"sha256:{'0' * 64}"},
     "imagePullSecrets": ["pull"],
     "replicas": 3,
-    "cloud": {"provider": "sim", "config": {"content": "url: http://cloud\ntoken: secret\n"}},
+    "cloud": {"provider": "acme", "config": {"content": "url: http://cloud\ntoken: secret\n"}},
     "credentials": {"data": {"CLOUD_TOKEN": "secret"}},
     "extraArgs": {"cluster-name": "blue", "v": 4, "allow-untagged-cloud": True},
     "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],

@@ -94,7 +94,7 @@ async def test_kubeconfig_broken(env: Environment, tmp_path: Path) -> None:
         f"fail  kubeconfig: {broken}: is not valid YAML: line 1, column 12: expected the node ",
         f"--kubeconfig={broken}",
     )
-    folded = "      not looked at without it: start, server, identity, clock, permissions, lease, "
+    folded = "      not looked at without it: start, server, identity, clock, permissions, deploy"
     assert [line for line in told.lines if line.startswith(folded)] != []
     assert [line for line in told.lines if line.startswith("skip")] == []
 

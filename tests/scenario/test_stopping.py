@@ -12,6 +12,7 @@ from providers.sim.faults import Fault
 from tests.faults import Delay, Hold, Match
 from tests.scenario import harness
 from tests.scenario.harness import Environment
+from tests.scenario.plugin import install
 
 EVENT_WRITE = Match(write=True, path="/events")
 
@@ -73,3 +74,64 @@ async def test_a_second_signal_ends_it_at_once(env: Environment) -> None:
     daemon.signal(signal.SIGTERM)
 
     assert await daemon.ended() == 1
+
+
+SLEEPY = '''
+"""A provider that leaves a thread and a task behind."""
+
+import asyncio
+import contextlib
+import pathlib
+import time
+
+from ccm import cloud
+
+tasks = []
+
+
+class Sleepy:
+    def __init__(self, asked):
+        self._asked = asked
+
+    async def instance_exists(self, node):
+        return True
+
+    async def instance_shutdown(self, node):
+        return False
+
+    async def instance_metadata(self, node):
+        self._asked.touch()
+        await asyncio.to_thread(time.sleep, 60)
+
+
+async def stay():
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+
+@cloud.provider(sdk="2.0")
+async def open_cloud(ctx):
+    asked = pathlib.Path(ctx.config.decode().strip())
+    tasks.append(asyncio.create_task(stay()))
+    yield cloud.Cloud(name="sleepy", has_cluster_id=True, instances=Sleepy(asked))
+'''
+
+
+async def test_what_nobody_ends_does_not_hold_up_the_end(env: Environment) -> None:
+    """A thread, such as one that looks up a name, and a task that is not cancelled."""
+    variables = install(env.folder, "sleepy", SLEEPY)
+    asked = env.folder / "asked"
+    env.cloud_config.write_text(str(asked))
+    await env.cluster.register("node-1")
+    daemon = await env.start_leading(flags={"cloud-provider": "sleepy"}, env=variables)
+
+    async def is_asked() -> bool:
+        return asked.exists()
+
+    await harness.wait_for(is_asked, "the provider is asked")
+
+    daemon.signal(signal.SIGTERM)
+    await daemon.says("stopped")
+
+    assert await daemon.ended(within_s=3.0) == 0

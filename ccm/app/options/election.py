@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
+from ccm.base import flag_checks as checks
 from ccm.base.flags import Fault
 from ccm.runtime.manifest import GENERIC
 
@@ -64,10 +65,13 @@ def faults(flags: ElectionFlags) -> Iterator[Fault]:
     if not flags.leader_elect:
         return
     if flags.leader_elect_resource_lock != "leases":
-        yield "leader-elect-resource-lock", 'resourceLock value must be "leases"'
-    for part in ("name", "namespace"):
-        if not getattr(flags, f"leader_elect_resource_{part}"):
+        yield "leader-elect-resource-lock", 'must be "leases"'
+    for part, example in (("name", LEASE), ("namespace", "kube-system")):
+        given = getattr(flags, f"leader_elect_resource_{part}")
+        if not given:
             yield f"leader-elect-resource-{part}", "cannot be empty while --leader-elect is true"
+        elif not checks.is_object_name(given):
+            yield f"leader-elect-resource-{part}", f"must be a name such as {example}"
     yield from _times(flags)
 
 

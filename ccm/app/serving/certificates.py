@@ -36,7 +36,14 @@ def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
     except TlsError as error:
         raise Misconfigured(f"--{prefix}tls-...: {error}") from error
     named = [
-        certs.Named(source=_files(entry.cert_file, entry.key_file), names=entry.names)
+        certs.Named(
+            source=certs.Files(
+                Path(entry.cert_file),
+                Path(entry.key_file),
+                called=(f"--{prefix}tls-sni-cert-key: ", f"--{prefix}tls-sni-cert-key: "),
+            ),
+            names=entry.names,
+        )
         for entry in get("tls-sni-cert-key")
     ]
     callers = options.webhook_client_ca_file if prefix == WEBHOOKS else ""
@@ -49,12 +56,12 @@ def cert_reloader(options: Options, prefix: str) -> tls.CertReloader:
 
 def _main(get: Callable[[str], Any], prefix: str) -> certs.Source:
     if get("tls-cert-file"):
-        return _files(get("tls-cert-file"), get("tls-private-key-file"))
+        return certs.Files(
+            Path(get("tls-cert-file")),
+            Path(get("tls-private-key-file")),
+            called=(f"--{prefix}tls-cert-file=", f"--{prefix}tls-private-key-file="),
+        )
     subject = certs.Subject.serving(get("bind-address"))
     if get("cert-dir"):
         return certs.Directory(Path(get("cert-dir")), PAIR_NAMES[prefix], subject)
     return certs.Memory(subject)
-
-
-def _files(chain: str, key: str) -> certs.Files:
-    return certs.Files(Path(chain), Path(key))

@@ -203,8 +203,7 @@ async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -
     try:
         cluster = await asyncio.to_thread(kube_config.load, kubeconfig, environ=environ)
     except kube_config.ConfigError as error:
-        given = f"{kubeconfig}: " if kubeconfig else ""
-        raise Misconfigured(f"authentication and authorization: {given}{error}") from error
+        raise Misconfigured(f"--{flag}={error}" if kubeconfig else str(error)) from error
     # Who leads, and may record events, is not known here: the log alone tells of a change.
     wire = await stack.enter_async_context(Transport(cluster, user_agent=user_agent(PROGRAM)))
     source = reload.Kubeconfig(kubeconfig, wire, environ=environ, name=flag)

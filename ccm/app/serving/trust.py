@@ -21,6 +21,7 @@ from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
 from ccm.app.serving.reviews import Raw
 from ccm.base import log
+from ccm.base.files import reason
 from ccm.base.outage import Outage
 from ccm.kube import errors
 from ccm.serving.authentication import Proxies, Trust
@@ -138,7 +139,9 @@ class DynamicClientCA:
     async def _use(self) -> None:
         file = self._options.client_ca_file
         trust = Trust(
-            clients=await _authorities(file, self._cluster.get("client-ca-file", "")),
+            clients=await _authorities(
+                "client-ca-file", file, self._cluster.get("client-ca-file", "")
+            ),
             proxies=await self._proxies(),
         )
         if trust != self._used:
@@ -151,7 +154,7 @@ class DynamicClientCA:
         setting: Callable[[str], Any] = self._options.get if file else self._list
         authorities = self._cluster.get("requestheader-client-ca-file", "")
         return Proxies(
-            authorities=await _authorities(file, authorities),
+            authorities=await _authorities("requestheader-client-ca-file", file, authorities),
             names=setting("requestheader-allowed-names"),
             user_headers=setting("requestheader-username-headers"),
             uid_headers=setting("requestheader-uid-headers"),
@@ -164,8 +167,11 @@ class DynamicClientCA:
         return tuple(msgspec.json.decode(text, type=list[str])) if text else ()
 
 
-async def _authorities(file: str, pem: str) -> Authorities:
-    """Those of a file, or else of a text; none if both are empty. Raises OSError, ValueError."""
+async def _authorities(flag: str, file: str, pem: str) -> Authorities:
+    """Those of a file, or else of a text; none if both are empty. Raises ValueError."""
     if file:
-        return Authorities.of(await asyncio.to_thread(Path(file).read_bytes))
+        try:
+            return Authorities.of(await asyncio.to_thread(Path(file).read_bytes))
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--{flag}={file} cannot be used: {reason(error)}") from error
     return Authorities.of(pem.encode()) if pem.strip() else Authorities()

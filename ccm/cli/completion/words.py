@@ -90,18 +90,17 @@ def place(whole: argparse.ArgumentParser, before: Sequence[str]) -> Place:
     program, *typed = before
     if PurePath(program).name == DAEMON:
         return Place(options=_daemon())
-    commands = dict(_commands(whole))
-    name = next((word for word in typed if word in commands), "")
-    if not name:
-        words = {name: text for name, (text, _) in commands.items()}
-        return Place(options=_options(whole), words=words)
+    name, parser = "", whole
+    for word in typed:
+        if told := dict(_commands(parser)).get(word):
+            name, parser = word, told[1]
     if name in _TAKES_DAEMONS_FLAGS:
         own = _TAKES_DAEMONS_FLAGS[name].own_flags().values()
         words = explain.OBJECTS if name == explain.NAME else {}
         return Place(options=[*map(_of_flag, own), *_daemon()], words=words)
-    parser = commands[name][1]
     positionals = [action for action in _actions(parser) if not action.option_strings]
     words = dict.fromkeys((word for one in positionals for word in _known(_of_action(one))), "")
+    words |= {name: text for name, (text, _) in _commands(parser)}
     return Place(options=_options(parser), words=words)
 
 

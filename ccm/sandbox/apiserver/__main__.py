@@ -1,8 +1,9 @@
 """`python -m ccm.sandbox.apiserver`: the API server as a process of its own.
 
-Prints one line of JSON when it is ready: its URL, the path of a kubeconfig and the token
-(null without one). Ends cleanly at SIGTERM and SIGINT. With the same data directory
-and port a new process continues where the old one ended, even one that was killed.
+Prints one line of JSON when it is ready: its URL, the path of a kubeconfig, the token and the
+path of the certificate that proves it (null without one). Ends cleanly at SIGTERM and SIGINT.
+With the same data directory and port a new process continues where the old one ended, even one
+that was killed.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import ipaddress
 import json
 import pathlib
 import signal
+import ssl
 from collections.abc import Sequence
 from typing import Any
 
+from ccm.base import clock
 from ccm.sandbox import kubeconfig
 from ccm.sandbox.apiserver import allocate, journal, server, store, watch
+from ccm.serving import certs
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,13 +40,16 @@ def _parser() -> argparse.ArgumentParser:
         ("--host", str, "127.0.0.1", "the address to bind"),
         ("--port", int, 0, "the port; 0 takes a free one"),
         ("--token-file", pathlib.Path, False, "a file with the bearer token clients must bring"),
+        ("--tls", bool, False, "serve HTTPS; clients like kubectl show a token there only"),
         ("--watch-history", int, store.HISTORY, "how many changes of a kind watches go back"),
         ("--bookmark-interval", float, watch.BOOKMARK_INTERVAL_S, "seconds between bookmarks"),
         ("--service-cluster-ip-range", _ranges, allocate.CLUSTER_IPS,
          "cluster IPs of Services: CIDR[,CIDR]; one of each IP family makes it dual-stack"),
     )  # fmt: skip
     for name, kind, default, text in options:
-        parser.add_argument(name, type=kind, default=default, help=text, required=default is None)
+        value = {"type": kind, "default": default, "required": default is None}
+        given: dict[str, Any] = {"action": "store_true"} if kind is bool else value
+        parser.add_argument(name, help=text, **given)
     return parser
 
 
@@ -59,32 +66,32 @@ async def _serve(options: argparse.Namespace) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     kept = journal.Journal(data_dir / "objects.jsonl")
+    tls, ca_file = await _tls(data_dir) if options.tls else (None, None)
     async with server.serve(
         store.Store(history=options.watch_history, journal=kept),
         host=options.host,
         port=options.port,
         token=options.token,
+        tls=tls,
         bookmark_interval_s=options.bookmark_interval,
         cluster_ips=options.service_cluster_ip_range,
     ) as url:
         path = data_dir / "kubeconfig"
-        kubeconfig.write(path, _clusters(url, options.token), options.token)
+        kubeconfig.write(path, url=url, token=options.token, ca_file=ca_file)
         ready = {"url": url, "kubeconfig": str(path), "token": options.token or None}
+        ready["ca_file"] = str(ca_file) if ca_file else None
         print(json.dumps(ready), flush=True)
         await ended.wait()
 
 
-def _clusters(url: str, token: str) -> dict[str, dict[str, str]]:
-    """The ways to the server, by the name of their context.
-
-    With a token there is a second one, `kubectl`: over plain HTTP kubectl sends the
-    credentials of a proxy only, so the server is its own proxy there.
-    """
-    clusters = {"ccm-sandbox": {"server": url}}
-    if token:
-        proxy = url.replace("://", f"://ccm-sandbox:{token}@", 1)
-        clusters["kubectl"] = {"server": url, "proxy-url": proxy}
-    return clusters
+async def _tls(data_dir: pathlib.Path) -> tuple[ssl.SSLContext, pathlib.Path]:
+    """A context with a certificate of its own, and the file by which clients know it."""
+    pair = await certs.mint(certs.Subject(), now=clock.now())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    pair.load_into(context)
+    ca_file = data_dir / "ca.crt"
+    ca_file.write_bytes(pair.chain)
+    return context, ca_file
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The HTTP side: plain HTTP/1.1 on loopback in front of the verbs and watches.
+"""The HTTP side: HTTP/1.1 on loopback, plain or over TLS, in front of the verbs and watches.
 
 One handler takes every request, because API paths carry their meaning in their
 steps and a router would only be in the way. A request is authenticated, routed,
@@ -8,11 +8,10 @@ carried out and answered; refusals are Status objects.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
 import dataclasses
 import functools
+import ssl
 import sys
 import traceback
 from collections.abc import AsyncIterator
@@ -65,8 +64,7 @@ class _Call:
 class Server:
     """Answers API requests on one store.
 
-    With a token every request must bring it, as a bearer token or as the password of
-    basic authentication; a proxy's credentials count too (see `__main__`).
+    With a token every request must bring it.
     """
 
     verbs: api.Api
@@ -101,13 +99,9 @@ class Server:
         return _send(msgspec.json.encode(found))
 
     def _authenticate(self, request: web.BaseRequest) -> None:
-        for name in ("Authorization", "Proxy-Authorization"):
-            scheme, _, value = request.headers.get(name, "").partition(" ")
-            if scheme.lower() == "basic":
-                with contextlib.suppress(binascii.Error, UnicodeDecodeError):
-                    value = base64.b64decode(value).decode().partition(":")[2]
-            if scheme.lower() in ("basic", "bearer") and value.strip() == self.token:
-                return
+        scheme, _, value = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and value.strip() == self.token:
+            return
         raise errors.ApiError(401, "Unauthorized", "Unauthorized")
 
     async def _act(self, request: web.BaseRequest, target: routes.Target) -> web.StreamResponse:
@@ -187,12 +181,14 @@ async def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     token: str = "",
+    tls: ssl.SSLContext | None = None,
     bookmark_interval_s: float = watch.BOOKMARK_INTERVAL_S,
     cluster_ips: allocate.Networks = allocate.CLUSTER_IPS,
 ) -> AsyncIterator[str]:
     """Serve a store until the block ends; yields the URL. The store is closed at the end.
 
-    Port 0 takes a free one. `cluster_ips` are one or two ranges of different families.
+    Port 0 takes a free one; with `tls` it is HTTPS. `cluster_ips` are one or two ranges of
+    different families.
 
     Raises:
         OSError: the port cannot be had.
@@ -212,11 +208,11 @@ async def serve(
     runner = web.ServerRunner(http, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, backlog=1024, reuse_address=True)
+        site = web.TCPSite(runner, host, port, backlog=1024, reuse_address=True, ssl_context=tls)
         await site.start()
         bound = runner.addresses[0][1]
         verbs.publish(bound)
-        yield f"http://{host}:{bound}"
+        yield f"{'https' if tls else 'http'}://{host}:{bound}"
     finally:
         store.close()
         await runner.cleanup()

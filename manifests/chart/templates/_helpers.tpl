@@ -81,6 +81,20 @@ host: {{ . | quote }}
 
 {{/* What a schema cannot say. */}}
 {{- define "kube-ccm.check" -}}
+{{- $missing := list -}}
+{{- if not .Values.image.repository -}}
+{{- $missing = append $missing "image.repository: there is no public image, name yours: --set image.repository=REGISTRY/kube-ccm" -}}
+{{- else if not (contains "/" .Values.image.repository) -}}
+{{- $missing = append $missing (printf "image.repository: no registry has %s, name yours: --set image.repository=REGISTRY/kube-ccm" .Values.image.repository) -}}
+{{- end -}}
+{{- if not .Values.cloud.provider -}}
+{{- $missing = append $missing "cloud.provider: name the one in your image: --set cloud.provider=NAME" -}}
+{{- else if eq .Values.cloud.provider "sim" -}}
+{{- $missing = append $missing "cloud.provider: sim knows a simulated cloud alone, name the one in your image: --set cloud.provider=NAME" -}}
+{{- end -}}
+{{- with $missing -}}
+{{- fail (join "\n" .) -}}
+{{- end -}}
 {{- with .Values.webhook -}}
 {{- if and .enabled (not .tlsSecret) -}}
 {{- fail "webhook.tlsSecret: the webhook is on and needs a Secret with its certificate" -}}

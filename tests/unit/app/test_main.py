@@ -8,11 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from ccm.app import daemon, main
+from ccm.app import daemon, main, stopping
 from ccm.app.provider import Misconfigured
 from ccm.sandbox.realserver import write_kubeconfig
 
 ARGV = ["--cloud-provider=sim", "--master=http://127.0.0.1:1"]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left behind here, and the process that would be ended is ours."""
+    monkeypatch.setattr(stopping, "LEFT_S", 60.0)
 
 
 def ends_with(error: BaseException) -> Callable[..., object]:

@@ -95,6 +95,16 @@ def key(host: str = "127.0.0.1") -> ConnectionKey:
     return ConnectionKey(host, 1, False, True, None, None, None)
 
 
+def plain_http() -> ssl.SSLError:
+    """What the TLS library says of an answer in plain HTTP."""
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    connection = ssl.create_default_context().wrap_bio(received, sent, server_hostname="x")
+    received.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(ssl.SSLError) as caught:
+        connection.do_handshake()
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
@@ -113,6 +123,10 @@ def key(host: str = "127.0.0.1") -> ConnectionKey:
         (
             ClientConnectorSSLError(key(), ssl.SSLError(1, "[SSL: X] wrong version (_ssl.c:99)")),
             "wrong version",
+        ),
+        (
+            ClientConnectorSSLError(key(), plain_http()),
+            "what answers there speaks no TLS",
         ),
         (ServerDisconnectedError(), "Server disconnected"),
         (TimeoutError(), "TimeoutError"),

@@ -45,8 +45,14 @@ def test_every_argument_arrives() -> None:
 def test_services_are_made_unasked_in_the_simulated_cloud_only() -> None:
     assert read().services == 2
     assert read("--services", "0").services == 0
-    assert read("--provider", "sim").services == 0
-    assert read("--provider", "sim", "--services", "3").services == 3
+    assert read("--cloud-provider", "sim").services == 0
+    assert read("--cloud-provider", "sim", "--services", "3").services == 3
+
+
+def test_routes_are_made_unasked_in_the_simulated_cloud_only() -> None:
+    assert read().routes
+    assert not read("--cloud-provider", "sim").routes
+    assert read("--cloud-provider", "sim", "--routes").routes
 
 
 def test_another_provider_brings_its_own_names_and_configuration(
@@ -57,11 +63,13 @@ def test_another_provider_brings_its_own_names_and_configuration(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(sandbox.ASSETS_VARIABLE, "bin")
 
-    read_ = read("--provider", "sim", "--provider-config", "c", "--node-names", "vm-1, vm-2.a")
+    read_ = read("--cloud-provider", "sim", "--cloud-config", "c", "--node-names", "vm-1, vm-2.a")
 
     assert read_.node_names == ("vm-1", "vm-2.a")
     assert read_.provider == settings.Provider(name="sim", config=tmp_path / "c")
     assert read_.assets == tmp_path / "bin"
+    former = read("--provider", "sim", "--provider-config", "c", "--node-names", "vm-1, vm-2.a")
+    assert former == read_
 
 
 @pytest.mark.parametrize(
@@ -76,18 +84,21 @@ def test_another_provider_brings_its_own_names_and_configuration(
         (["--node-names", "a,a"], "argument --node-names: a comes twice"),
         (["--node-names", "a", "--nodes", "1"], "--nodes and --node-names exclude each other"),
         (["--timeout", "5s"], "--timeout needs --once"),
-        (["--provider", "acme"], "there is no provider 'acme'; installed: sim"),
-        (["--provider-config", "x"], "--provider-config needs --provider"),
-        (["--provider", "sim", "--latency", "1s"], "with --provider there is none"),
+        (["--cloud-provider", "acme"], "unknown cloud provider 'acme'. Installed providers: sim"),
+        (["--cloud-config", "x"], "--cloud-config needs --cloud-provider"),
+        (["--routes"], "--routes needs --cloud-provider"),
+        (["--cloud-provider", "sim", "--latency", "1s"], "with --cloud-provider there is none"),
         (
-            ["--provider", "sim", "--provider-config", "/absent"],
-            "--provider-config: /absent is not there or cannot be read",
+            ["--cloud-provider", "sim", "--cloud-config", "/absent"],
+            "--cloud-config: /absent is not there or cannot be read",
         ),
         (
             ["--picture", "/absent/demo.svg"],
             "--picture: /absent/demo.svg cannot be written; name a file in a folder that is there",
         ),
-        (["extra"], "unrecognized arguments: extra"),
+        (["extra"], "argument ACT: invalid choice: 'extra'"),
+        (["poweroff"], "the following arguments are required: NODE"),
+        (["add", "a,b"], "argument NODE: 'a,b' is no node name"),
     ],
 )
 def test_a_mistake_gets_one_clear_message(
@@ -100,3 +111,18 @@ def test_a_mistake_gets_one_clear_message(
     said = capsys.readouterr().err
     assert message in said.splitlines()[-1]
     assert said.count("error:") == 1
+
+
+def test_without_a_sandbox_nothing_is_done_and_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    assert cli.main(["sandbox", "delete", "node-0001"]) == 1
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        f"kube-ccm sandbox delete: no sandbox runs (none in {tmp_path}); start one: "
+        "kube-ccm sandbox\n"
+    )

@@ -60,7 +60,12 @@ def test_only_the_chosen_provider_is_imported(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"), [("acme-clod", "; did you mean 'acme-cloud'?"), ("qqq", ".")]
+    ("name", "hint"),
+    [
+        ("acme-clod", "; did you mean 'acme-cloud'?"),
+        ("qqq", "."),
+        ("external", "; that is for the kubelets, the daemon takes the name of a provider."),
+    ],
 )
 def test_an_unknown_name_gets_the_list_and_maybe_a_hint(site: Site, name: str, hint: str) -> None:
     site.install("ccm-acme", "acme-cloud", "acme_a:x")

@@ -182,7 +182,7 @@ async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) 
 
 
 async def test_credentials_in_a_url_beside_others_are_refused_and_not_shown() -> None:
-    with pytest.raises(ConfigError, match="a user or a password beside other cred") as caught:
+    with pytest.raises(ConfigError, match="a user or a password; leave them out") as caught:
         async with opened("http://u:hunter2@127.0.0.1:1"):
             raise AssertionError
     assert "hunter2" not in str(caught.value)

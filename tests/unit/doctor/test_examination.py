@@ -11,7 +11,7 @@ import pytest
 from ccm import cloud
 from ccm.app.options import Options
 from ccm.base import redact
-from ccm.doctor import examination
+from ccm.doctor import examination, finding
 from ccm.doctor.case import Case
 from ccm.doctor.examination import Check
 from ccm.doctor.finding import Finding, Result, fail, ok, skip, warn
@@ -103,7 +103,33 @@ async def test_a_check_that_breaks_does_not_end_the_others(
         ("fail", "the API server does not answer as it should: GET /x: no answer"),
         ("ok", "made"),
         ("fail", "the cloud does not answer as it should: gone fishing"),
+        ("skip", "the user of the kubeconfig may not look at everything; not looked at: b"),
     ]
+
+
+async def test_what_our_user_may_not_look_at_is_told_once_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = await run(
+        monkeypatch,
+        check("a", FORBIDDEN),
+        check("b", ok("never"), "a"),
+        check("c", ok("made")),
+        check("d", FORBIDDEN),
+    )
+
+    *_, last = found
+    assert last.finding.found == (
+        "the user of the kubeconfig may not look at everything; not looked at: a, b, d"
+    )
+    assert [line for each in found for line in finding.text(each)] == [
+        "ok    c: made",
+        f"skip  rights: {last.finding.found}",
+        "      a: no nodes for you (403 Forbidden)",
+        "      d: no nodes for you (403 Forbidden)",
+        *(f"      next: {line}" for line in last.finding.advice),
+    ]
+    assert not finding.failed(found)
 
 
 async def test_a_check_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

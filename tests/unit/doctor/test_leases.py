@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from ccm.doctor import leases
+from ccm.doctor import leases, objects
 
 
 def managers(*pods: dict[str, Any]) -> list[tuple[str, str, str]]:
-    decoded = msgspec.convert({"items": list(pods)}, leases._Pods)
+    decoded = msgspec.convert({"items": list(pods)}, objects.Pods)
     return [(one.pod, one.host, one.provider) for one in leases._in_pods(decoded.items or ())]
 
 
@@ -42,6 +42,7 @@ def test_a_manager_is_known_by_name_or_flag(
     [
         pod("kube-apiserver", "--cloud-provider=external"),
         pod("/bin/app", "--verbose"),
+        pod(),
         pod("cloud-controller-manager", "--cloud-provider=x", phase="Succeeded"),
     ],
 )

@@ -37,6 +37,18 @@ def test_the_tls_librarys_reason_is_told_however_deep_it_stands() -> None:
     assert found.startswith("https://x: no TLS connection: ")
 
 
+def test_plain_http_where_tls_was_begun_is_told_as_that() -> None:
+    deep = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
+    deep.reason = "WRONG_VERSION_NUMBER"
+    top = errors.Unreachable("GET /version: cannot connect", kind="tls")
+    top.__cause__ = deep
+
+    found = reach._unreachable("https://x", top)
+
+    assert found.found == "https://x: what answers there speaks no TLS"
+    assert "http://" in found.advice[0]
+
+
 def test_what_is_no_tls_error_has_no_reason() -> None:
     top = errors.Unreachable("GET /version: cannot connect", kind="tls")
 

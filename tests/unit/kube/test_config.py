@@ -261,7 +261,7 @@ def test_an_empty_field_is_no_setting(write: Any) -> None:
             "user 'u': client-certificate: and client-key: it is not valid PEM$",
         ),
         ("user", {"tokenFile": "nowhere"}, "tokenFile: .*nowhere: No such file or directory$"),
-        ("user", {"username": "u", "token": "t"}, "only one is allowed"),
+        ("user", {"username": "u", "token": "t"}, "excludes token; give one of the two"),
         ("user", {"exec": "run"}, "exec: must be a mapping"),
         ("context", {"cluster": "other"}, "cluster 'other' does not exist"),
         ("context", {"user": "other"}, "user 'other' does not exist"),

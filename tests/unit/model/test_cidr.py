@@ -85,6 +85,7 @@ def test_truth_values() -> None:
         ("  ", "is empty"),
         ("10.0.0.0", "'10.0.0.0' is no CIDR"),
         ("10.0.0.0/8,", "'' is no CIDR"),
+        ("a,b", "'a', 'b' are no CIDRs; each must look like"),
         ("10.0.0.0/8,11.0.0.0/8", "two ranges of one family"),
         ("fd00::/64,fd01::/64", "two ranges of one family"),
         ("10.0.0.0/8,fd00::/64,11.0.0.0/8", "names 3 ranges"),

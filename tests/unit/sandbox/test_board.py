@@ -87,7 +87,7 @@ async def test_it_has_converged_with_the_last_expected_node() -> None:
     async with asyncio.timeout(1):
         await board.wait_converged()
     assert board.counts.initialised == 2
-    assert board.counts.registered == 3
+    assert board.standing.nodes == 3
 
 
 def test_a_row_says_how_long_the_node_waited() -> None:

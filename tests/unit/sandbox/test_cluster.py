@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -72,13 +71,3 @@ async def test_readiness_is_the_first_line_of_json(tmp_path: Path) -> None:
         assert await cluster.until_ready(child) == {"url": 1}
     finally:
         await child.kill()
-
-
-def test_kubectl_gets_the_context_made_for_it(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    source.write_text(json.dumps({"clusters": [1], "current-context": "other"}))
-
-    made = cluster.for_kubectl(source, tmp_path / "made")
-
-    assert json.loads(made.read_text()) == {"clusters": [1], "current-context": "kubectl"}
-    assert made.stat().st_mode & 0o077 == 0

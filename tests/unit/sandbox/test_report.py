@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ccm.sandbox import report
-from ccm.sandbox.board import Board, Counts
+from ccm.sandbox.board import Board
 from ccm.testing import builders
 
 
@@ -26,11 +26,34 @@ def test_the_last_line_gives_what_is_known_and_makes_nothing_up() -> None:
 
 
 def test_routes_services_and_cloud_calls_are_summed_up_where_there_are_some() -> None:
-    counts = Counts(expected=2, initialised=2, registered=2, routes_expected=2, services_expected=1)
-    counts.cloud_calls = 4
+    board = Board(["n0", "n1"], routes=True, services=["default/web-1"])
+    board.node_seen(builders.node("n0", provider_id="x://n0"), 0.0)
+    board.counts.cloud_calls = 4
 
-    told = "0 of 2 routes, 0 of 1 Services served, 4 cloud calls, 0 warnings"
-    assert report.summary(counts) == f"2 of 2 nodes initialised, 2 registered, {told}"
+    told = "1/2 nodes initialised, 0/2 routes, 0/1 Services, 4 calls, 0 warnings"
+    assert report.summary(board) == told
+
+
+def test_a_deleted_node_or_service_is_counted_no_more() -> None:
+    """And one that comes later counts among the expected ones."""
+    board = Board(["n0", "n1"], services=["default/web-1"])
+    for name in ("n0", "n1", "n2"):
+        board.node_seen(builders.node(name, provider_id=f"x://{name}"), 0.0)
+    board.service_seen(builders.service("web-1"), 0.0)
+    assert report.summary(board) == "3/3 nodes initialised, 0/1 Services, 0 warnings"
+
+    board.node_gone("n1", 1.0)
+    board.service_gone("default/web-1", 1.0)
+
+    assert report.summary(board) == "2/2 nodes initialised, 0 warnings"
+
+
+def test_hundreds_of_nodes_are_summed_up_in_80_columns() -> None:
+    names = [f"n{number}" for number in range(500)]
+    board = Board(names, routes=True, services=["default/web-1"])
+    board.counts.cloud_calls = 1518
+
+    assert len(report.summary(board)) <= 80
 
 
 def test_the_last_line_tells_of_routes_and_services_where_there_are_some() -> None:

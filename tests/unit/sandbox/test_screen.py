@@ -104,15 +104,15 @@ def test_lines_tell_progress_and_warnings_at_once_and_the_rest_after_convergence
     lines.show(board, now=12.0)
 
     assert out.getvalue().splitlines() == [
-        "    0.0 s  0 of 1 nodes initialised, 0 registered, 0 warnings",
+        "    0.0 s  0/1 nodes initialised, 0 warnings",
         "    1.0 s  daemon: careful",
-        "    1.0 s  0 of 1 nodes initialised, 0 registered, 1 warnings",
+        "    1.0 s  0/1 nodes initialised, 1 warnings",
         "    2.0 s  late",
-        "    2.0 s  1 of 1 nodes initialised, 1 registered, 1 warnings",
+        "    2.0 s  1/1 nodes initialised, 1 warnings",
     ]
 
 
-SUMMARY = "0 of 1 nodes initialised, 0 registered, 0 warnings"
+SUMMARY = "0/1 nodes initialised, 0 warnings"
 
 
 def header(terminal: Terminal) -> str:
@@ -145,8 +145,8 @@ def test_after_a_change_of_size_everything_is_drawn_anew() -> None:
     terminal.picture.show(Board(["a"]), now=1.0)
 
     assert terminal.seen[0] == "stays"
-    assert terminal.seen[1].startswith("0 of 1 nodes initialised")
-    assert header(terminal) == "NAME READY STATE PROVIDER ID TYPE Z"
+    assert terminal.seen[1].startswith("0/1 nodes initialised")
+    assert header(terminal) == "NAME STATE PROVIDER ID ADDRESSES"
     assert len(terminal.seen) == 3
 
 
@@ -162,7 +162,7 @@ def test_the_picture_never_fills_more_than_the_terminal(columns: int) -> None:
         terminal.picture.show(board, now=float(moment))
 
         assert terminal.out.getvalue().count("\n") < 10
-        assert terminal.seen[0].startswith("0 of 1 nodes"[: columns - 1])
+        assert terminal.seen[0].startswith("0/51 nodes"[: columns - 1])
 
 
 def test_the_cursor_comes_back() -> None:

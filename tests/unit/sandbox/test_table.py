@@ -45,7 +45,7 @@ def drawn(picture: RenderableType, *, width: int = 200) -> list[str]:
 def test_each_node_has_a_line_under_the_headers() -> None:
     lines = texts(board_of(2))
 
-    assert lines[0] == "2 of 2 nodes initialised, 2 registered, 0 warnings"
+    assert lines[0] == "2/2 nodes initialised, 0 warnings"
     assert lines[1].split("  ")[0] == "NAME"
     assert lines[2].split() == [
         *("node-0000", "True", "init", "in", "0", "ms", "sim://i-0", "small", "sim-1a"),
@@ -60,6 +60,31 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     board.note("x" * 300, 0.0)
 
     assert max(map(len, texts(board, width=width))) <= width
+
+
+def test_a_narrow_terminal_gets_fewer_columns_each_of_them_whole() -> None:
+    board = Board(["node-0001"], routes=True)
+    node = builders.node(
+        "node-0001",
+        provider_id="sim://i-0001",
+        pod_cidrs=["100.64.0.0/24"],
+        labels={names.LABEL_INSTANCE_TYPE: "medium", names.LABEL_ZONE: "sim-1a"},
+        addresses=[NodeAddress(type="InternalIP", address="10.0.0.1")],
+    )
+    board.node_seen(node, 0.0)
+    board.services["default/web"] = service_row(
+        addresses=("192.0.2.1",), ports=("80/TCP", "443/TCP"), members=2, settled_after=0.5
+    )
+
+    nodes, node_line, services, service_line = texts(board, width=80)[1:5]
+
+    assert nodes.split("  ")[-1] == "POD ROUTE"
+    assert node_line.endswith("10.0.0.1   100.64.0.0/24 waits")
+    assert "TYPE" not in nodes
+    assert services.split()[-1] == "MEMBERS"
+    assert service_line.endswith("80/TCP,443/TCP  2")
+    assert [line for line in texts(board, width=80) if "…" in line] == []
+    assert "LAST EVENT" in texts(board, width=120)[1]
 
 
 @pytest.mark.parametrize("height", [12, 24, 60])

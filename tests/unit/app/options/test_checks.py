@@ -36,7 +36,8 @@ def test_accepted(argv: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "fault"),
     [
-        ("--leader-elect-resource-lock=endpoints", 'resourceLock value must be "leases"'),
+        ("--leader-elect-resource-lock=endpoints", 'lock=endpoints: must be "leases"'),
+        (f"--leader-elect-resource-name={'a' * 254}", "must be a name such as"),
         ("--leader-elect-lease-duration=10s", "longer than --leader-elect-renew-deadline"),
         ("--leader-elect-lease-duration=10500ms", "that is 10.5263s"),
         ("--leader-elect-renew-deadline=2400ms", "longer than 1.2 times"),

@@ -17,6 +17,7 @@ import pytest
 
 from ccm.app import options
 from ccm.app.options import argv, checks
+from ccm.base import redact
 
 _TABLE = Path(__file__).with_name("flag_rows.txt")
 
@@ -150,6 +151,7 @@ def test_what_they_refuse() -> None:
             assert f"--{name}" in said
             assert text in said.replace("\\", ""), said
             assert GUIDANCE.search(said), said
+            assert redact.words(said) == said, "a name that looks like a secret's"
 
 
 @pytest.mark.row("daemon-flags-07")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -82,11 +81,9 @@ async def test_health_and_version_need_no_token_but_all_else_does() -> None:
         for path in ("/healthz", "/readyz", "/livez"):
             assert await ask("GET", path) == "ok"
         assert (await ask("GET", "/version"))["minor"] == "36"
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic %"}):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"}):
             assert (await ask("GET", NODES, code=401, **headers))["reason"] == "Unauthorized"
-        basic = base64.b64encode(b"anyone:secret").decode()
-        for value in ("Bearer secret", f"Basic {basic}"):
-            await ask("GET", NODES, Authorization=value)
+        await ask("GET", NODES, Authorization="Bearer secret")
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])

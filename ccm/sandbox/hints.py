@@ -1,0 +1,62 @@
+"""What a person can do while a sandbox runs: lines for another terminal, each as it is typed there.
+
+Pure but for this process's own place: where its commands lie, and whether kubectl is there.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ccm.sandbox import podranges, ports
+
+_NEW = "one-more"
+
+
+def commands(
+    *,
+    kubeconfig: Path,
+    provider: str,
+    config: Path | None,
+    routes: bool,
+    node: str,
+    port: int,
+    machine: bool,
+) -> Iterator[str]:
+    """Command lines, each indented; they hold from the first to the last.
+
+    Args:
+        kubeconfig: of the sandbox's API server.
+        provider: the daemon's.
+        config: its cloud config; None: it has none.
+        routes: whether there are routes.
+        node: one of the nodes.
+        port: of the daemon's HTTPS server.
+        machine: whether its machine is of the simulated cloud.
+    """
+    yield f"  export KUBECONFIG={shlex.quote(str(kubeconfig))}"
+    if sys.prefix != sys.base_prefix:  # an environment, which that terminal may not know
+        yield f"  export PATH={shlex.quote(str(Path(sys.prefix) / 'bin'))}:$PATH"
+    if shutil.which("kubectl"):
+        yield "  kubectl get nodes -o wide"
+        yield "  kubectl create service loadbalancer web --tcp=80"
+    if machine:
+        yield f"  kube-ccm sandbox poweroff {node}"
+        yield f"  kube-ccm sandbox delete {node}"
+        yield f"  kube-ccm sandbox add {_NEW}"
+    yield f"  kube-ccm explain node {node} --address={ports.LOOPBACK}:{port} --insecure"
+    yield from _doctor(provider, config, routes)
+
+
+def _doctor(provider: str, config: Path | None, routes: bool) -> Iterator[str]:
+    words = [f"--cloud-provider={provider}"]
+    words += [f"--cluster-cidr={podranges.WHOLE}"] if routes else ["--configure-cloud-routes=false"]
+    first = f"  kube-ccm doctor {' '.join(words)}"
+    if config is None:
+        yield first
+        return
+    yield f"{first} \\"
+    yield f"    --cloud-config={shlex.quote(str(config))}"
