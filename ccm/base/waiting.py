@@ -35,5 +35,8 @@ async def wait_for(event: asyncio.Event, seconds: float) -> bool:
         await asyncio.sleep(0)
     else:
         with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), seconds)
+            # Not asyncio's wait_for: before Python 3.12 a cancellation that comes together with
+            # the event gets lost in it, and what was to stop goes on for ever.
+            async with asyncio.timeout(seconds):
+                await event.wait()
     return event.is_set()

@@ -58,3 +58,15 @@ async def test_an_event_is_awaited_no_longer_than_allowed() -> None:
     event.set()
     assert await waiting.wait_for(event, 0)
     assert elapsed_s() == 3
+
+
+async def test_a_cancellation_is_heard_together_with_the_event() -> None:
+    event = asyncio.Event()
+    waits = asyncio.create_task(waiting.wait_for(event, 3))
+    await settle()
+
+    event.set()
+    waits.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waits

@@ -19,6 +19,6 @@ def test_the_file_is_the_table_as_an_image_that_needs_nothing_else(tmp_path: Pat
 
     drawn = ElementTree.parse(file).getroot()
     texts = "".join(drawn.itertext()).replace("\N{NO-BREAK SPACE}", " ")
-    assert "1 of 1 nodes initialised" in texts
+    assert "1/1 nodes initialised" in texts
     assert "sim://i-0001" in texts
     assert 'url("http' not in file.read_text()

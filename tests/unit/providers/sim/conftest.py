@@ -22,7 +22,7 @@ class Remote:
         self._session = session
 
     async def call(
-        self, method: str, path: str, body: object = None, *, token: str = "secret"
+        self, method: str, path: str, body: object = None, *, token: str = "a-tokens-text"
     ) -> tuple[int, dict[str, object], aiohttp.typedefs.LooseHeaders]:
         """Status, decoded body (empty for none) and headers of an answer."""
         headers = {"Authorization": f"Bearer {token}"}
@@ -45,7 +45,7 @@ def refused(code: world.Code) -> Any:
 
 @pytest_asyncio.fixture
 async def service() -> server.Service:
-    return server.Service(token="secret", seed=1)
+    return server.Service(token="a-tokens-text", seed=1)
 
 
 @pytest_asyncio.fixture
@@ -64,6 +64,6 @@ async def remote(url: str) -> AsyncIterator[Remote]:
 @pytest_asyncio.fixture
 async def provider(url: str) -> AsyncIterator[cloud.Cloud]:
     """The provider, opened on that cloud."""
-    context = cloud.Context(config=f"url: {url}\ntoken: secret\ntimeout: 2s".encode())
+    context = cloud.Context(config=f"url: {url}\ntoken: a-tokens-text\ntimeout: 2s".encode())
     async with sim.open_cloud(context) as found:
         yield found

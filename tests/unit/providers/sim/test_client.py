@@ -14,7 +14,7 @@ from providers.sim import client, config, faults, server, traffic, world
 
 
 def settings(url: str) -> config.Config:
-    return config.Config(url=url, token="secret", timeout=timedelta(seconds=1))
+    return config.Config(url=url, token="a-tokens-text", timeout=timedelta(seconds=1))
 
 
 @pytest_asyncio.fixture

@@ -49,7 +49,7 @@ def test_it_says_where_it_is_and_ends_cleanly(
     process.send_signal(number)
     code = process.wait(timeout=10)
 
-    assert ready["token"] == "secret"
+    assert ready["token"] == "a-tokens-text"
     assert (settings["latency_s"], settings["page_size"]) == (0.001, 7)
     assert settings["rate_limit"] == 100
     assert code == 0
