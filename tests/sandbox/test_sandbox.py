@@ -148,7 +148,7 @@ def test_once_initialises_every_node_and_ends(
     # Two for each node, one or two about its route; finalizer and addresses of each Service.
     assert 66 <= writes <= 90
     assert routes + services < cloud_calls <= 80
-    assert "3/3\N{NO-BREAK SPACE}nodes" in html.unescape(picture.read_text())
+    assert "3/3\N{NO-BREAK SPACE}Services" in html.unescape(picture.read_text())
     assert leftovers(home) == []
 
 

@@ -19,7 +19,7 @@ COMMAND = [sys.executable, "-m", "providers.sim"]
 
 def ask(url: str, body: str | None = None) -> dict[str, object]:
     request = urllib.request.Request(
-        url, data=body.encode() if body else None, headers={"Authorization": "Bearer secret"}
+        url, data=body.encode() if body else None, headers={"Authorization": "Bearer a-tokens-text"}
     )
     with urllib.request.urlopen(request, timeout=10) as response:
         answer: dict[str, object] = json.load(response)
@@ -28,7 +28,7 @@ def ask(url: str, body: str | None = None) -> dict[str, object]:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "token").write_text("a-tokens-text\n")
     command = [*COMMAND, "--token-file", str(tmp_path / "token")]
     command += ["--latency", "1ms", "--page-size", "7"]
     command += ["--rate-limit", "100", "--seed", "3", "--state", str(tmp_path / "state.json")]

@@ -220,7 +220,7 @@ async def test_a_closed_service_ends_a_hanging_call(service: server.Service) -> 
     service.script.add(faults.Fault(kind="hang"))
     async with aiohttp.ClientSession() as session:
         async with server.serve(service) as url:
-            headers = {"Authorization": "Bearer secret"}
+            headers = {"Authorization": "Bearer a-tokens-text"}
             hanging = asyncio.create_task(session.get(f"{url}/v1/instances", headers=headers))
             while not service.calls.entries:
                 await asyncio.sleep(0.01)
