@@ -30,13 +30,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum
+from typing import Self
 
 
 class CloudError(Exception):
     """Base of everything a provider raises on purpose; the message is shown to people.
 
     Without a message it is the name of the class that is shown.
+
+    Attributes:
+        partial: what is known in spite of the error, where the method says what that may be.
     """
+
+    partial: object = None
+
+    def carrying(self, partial: object) -> Self:
+        """This error, with what is known in spite of it."""
+        self.partial = partial
+        return self
 
     def __str__(self) -> str:
         return super().__str__() or type(self).__name__
