@@ -30,7 +30,7 @@ from ccm.cloud.ownership import Ownership
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import CONFIG_MAPS, NODES
 from ccm.model import Node
-from ccm.runtime.controller import Controller
+from ccm.runtime.controller import Runnable
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ControllerContext, Manifest
 from ccm.runtime.sync import until_synced
@@ -91,7 +91,7 @@ class Controllers:
         self._nodes: Informer[Node] | None = None
         self._handle: Handle | None = None
         self._inventory: SharedInventory | None = None
-        self._running: list[Controller] = []
+        self._running: list[Runnable] = []
 
     async def accept(self, cloud: Cloud) -> None:
         """Let a new provider answer a first call, and give it what the old one had.
@@ -174,7 +174,7 @@ class Controllers:
                 await asyncio.sleep(jittered(interval_s, 1.0, random.Random()))
             log.logger("daemon").info("controllers started", controllers=started)
 
-    async def _run(self, manifest: Manifest[Any], controller: Controller) -> None:
+    async def _run(self, manifest: Manifest[Any], controller: Runnable) -> None:
         with metrics.running(manifest.metric), self._vitals.running(manifest.name):
             await controller.run()
 
@@ -208,7 +208,7 @@ def enabled(
     context: ControllerContext,
     among: Collection[Manifest[Any]] = MANIFESTS,
     left_out: Callable[[str, str], object] = lambda _name, _why: None,
-) -> Iterator[tuple[Manifest[Any], Controller]]:
+) -> Iterator[tuple[Manifest[Any], Runnable]]:
     """Make those of some controllers that will run, in the order in which they start.
 
     `left_out` is told (name, why) of those that are turned on and will not run.

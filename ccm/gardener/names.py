@@ -106,3 +106,22 @@ CONDITION_PRESERVED = "Preserved"
 
 SICK_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable")
 """A node is healthy only while each of these that it has is False; default of the flag."""
+
+CONDITION_SPEC_VALID = "SpecValid"
+"""Type of a condition of a MachineClass: whether VMs can be made of it. Ours."""
+
+REASON_SPEC_INVALID = "SpecInvalid"
+"""Warning event on a MachineClass: no VM can be made of it; the message says why. Ours."""
+
+REASON_SPEC_VALID = "SpecAccepted"
+REASON_UNCHECKED = "NotChecked"
+"""Further reasons of that condition."""
+
+REASON_ORPHAN_DELETED = "DeletedOrphanVM"
+REASON_ORPHAN_HELD = "OrphanVMsHeld"
+REASON_STRANGER = "UnmarkedVM"
+"""Events on a MachineClass about VMs without Machine: one was deleted; too many would be; one
+has no marker, and is left alone. Ours."""
+
+COMPONENT = "machine-controller"
+"""Event source component."""

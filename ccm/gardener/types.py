@@ -211,6 +211,34 @@ class SecretReference(Wire, frozen=True, kw_only=True):
     namespace: str = ""
 
 
+class ClassCondition(Wire, frozen=True, kw_only=True):
+    """A condition of a MachineClass.
+
+    Attributes:
+        type: SpecValid.
+        status: True, False or Unknown.
+        last_transition_time: since when.
+        reason: in one word.
+        message: for people.
+    """
+
+    type: str
+    status: str
+    last_transition_time: Time = None
+    reason: str = ""
+    message: str = ""
+
+
+class ClassStatus(Wire, frozen=True, kw_only=True):
+    """What is known of a class.
+
+    Attributes:
+        conditions: of the class.
+    """
+
+    conditions: list[ClassCondition] | None = None
+
+
 class MachineClass(KubeObject, frozen=True, kw_only=True):
     """What VMs are to be like; all fields stand at the top.
 
@@ -220,6 +248,7 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
         provider: its name.
         secret_ref: the Secret with user data and credentials.
         credentials_secret_ref: a Secret with credentials that go before those of the other.
+        status: what is known; ours, the reference has none.
     """
 
     metadata: ObjectMeta
@@ -228,6 +257,7 @@ class MachineClass(KubeObject, frozen=True, kw_only=True):
     provider: str = ""
     secret_ref: SecretReference | None = None
     credentials_secret_ref: SecretReference | None = None
+    status: ClassStatus = ClassStatus()
 
     @property
     def spec(self) -> Mapping[str, Any]:

@@ -15,6 +15,8 @@ from enum import Enum
 from ccm.cloud import errors
 from ccm.cloud.machines import Identity, MachineInfo, MachineRecord, found
 from ccm.machines.statuses import says_nothing_new
+from ccm.machines.tokens import is_id
+from ccm.machines.userdata import TOKEN, has
 from ccm.machines.views import CREATING, ClassView, Kind, MachineView, Phase, Rules, State, Status
 from ccm.model import Node, NodeAddress
 from ccm.model.names import ADDRESS_HOSTNAME
@@ -125,12 +127,16 @@ def next_step(
 
 def is_claimed(machine: MachineView, made_of: ClassView, rules: Rules) -> bool:
     """Whether all stands on the object that has to before its VM is made."""
-    needs_token = rules.has_target and bool(made_of.user_data)
     return (
         rules.finalizer in (machine.metadata.finalizers or ())
         and bool(machine.annotation(rules.priority[0]))
-        and (bool(machine.annotation(rules.token_id)) or not needs_token)
+        and (is_id(machine.annotation(rules.token_id)) or not needs_token(made_of, rules))
     )
+
+
+def needs_token(made_of: ClassView, rules: Rules) -> bool:
+    """Whether the VMs of a class are booted with a bootstrap token."""
+    return rules.has_target and has(made_of.user_data, TOKEN)
 
 
 def is_stored(machine: MachineView, rules: Rules) -> bool:
@@ -228,6 +234,11 @@ def code_of(error: errors.CloudError) -> str:
     return next((kind.__name__ for kind in kinds), errors.Unknown.__name__)
 
 
+def passes(error: errors.CloudError) -> bool:
+    """Whether an error is of a kind that passes by itself, soon."""
+    return isinstance(error, _PASSING)
+
+
 def sought(
     records: Iterable[MachineRecord], identity: Identity, *, adopt_unmarked: bool
 ) -> tuple[MachineRecord | None, str]:
@@ -295,7 +306,7 @@ def _addresses(machine: MachineView, vm: MachineInfo) -> tuple[NodeAddress, ...]
 def _retry_s(error: errors.CloudError, rules: Rules) -> float:
     if isinstance(error, errors.ResourceExhausted):
         return rules.exhausted_retry_s
-    return SHORT_S if isinstance(error, _PASSING) else MEDIUM_S
+    return SHORT_S if passes(error) else MEDIUM_S
 
 
 def _failure(machine: MachineView, description: str, phase: Phase, now: datetime) -> Status:

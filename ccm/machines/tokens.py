@@ -7,8 +7,7 @@ that it is this machine's is somebody else's: another ID is taken.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from ccm.model.names import BOOTSTRAP_TOKEN_PREFIX
@@ -22,14 +21,18 @@ _ID_LETTERS, _SECRET_LETTERS = 6, 16
 """Form of a bootstrap token (Kubernetes)."""
 
 
-def new_id(rng: random.Random) -> str:
+Choose = Callable[[Sequence[str]], str]
+"""Picks one at random, so that nobody can foresee it: `secrets.choice`."""
+
+
+def new_id(choose: Choose) -> str:
     """A random ID."""
-    return _text(rng, _ID_LETTERS)
+    return _text(choose, _ID_LETTERS)
 
 
-def new_secret(rng: random.SystemRandom) -> str:
-    """A random secret; it takes a generator that nobody can predict."""
-    return _text(rng, _SECRET_LETTERS)
+def new_secret(choose: Choose) -> str:
+    """A random secret."""
+    return _text(choose, _SECRET_LETTERS)
 
 
 def is_id(text: str) -> bool:
@@ -72,5 +75,5 @@ def expiration(now: datetime, timeout_s: float) -> datetime:
     return now + timedelta(seconds=timeout_s)
 
 
-def _text(rng: random.Random, letters: int) -> str:
-    return "".join(rng.choice(_LETTERS) for _ in range(letters))
+def _text(choose: Choose, letters: int) -> str:
+    return "".join(choose(_LETTERS) for _ in range(letters))

@@ -161,6 +161,7 @@ class ClassView:
         faults: why no VM can be made of it now; said in the status of its machines.
         is_held: whether our finalizer keeps it.
         extra_capacity: resources that are added to the capacity of its nodes.
+        place: type and zone of its VMs, as far as the class says; for metrics.
         version: differs when anything of this does.
     """
 
@@ -171,6 +172,7 @@ class ClassView:
     faults: tuple[str, ...] = ()
     is_held: bool = True
     extra_capacity: Mapping[str, str] = field(default_factory=dict)
+    place: tuple[str, str] = ("", "")
     version: tuple[str, ...] = ()
 
 
