@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -28,6 +29,15 @@ FOLLOWS = ("machines", "machineclasses", "secrets", "nodes")
 
 ACCOUNT = "machine-controller"
 """Service account and user-agent suffix of all of them."""
+
+
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+def _marker(value: str) -> str:
+    if _LABEL_VALUE.fullmatch(value):
+        return ""
+    return "must be fit for a label: up to 63 letters, digits, -, _ or ., and none of those at an end"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +75,7 @@ class GardenerFlags:
         "Marker that every VM of this cluster bears in the cloud. VMs that bear another one, or "
         "none, are never touched. Must never change while there are machines. Empty means the "
         "UID of the namespace kube-system.",
-        check=lambda value: "may not have blanks" if any(map(str.isspace, value)) else "",
+        check=_marker,
     )
     adopt_unmarked_machines: bool = OURS.flag(
         False,

@@ -25,7 +25,7 @@ from ccm.kube.decode import Page
 from ccm.kube.errors import KubeError
 from ccm.machines import orphans
 from ccm.machines.orphans import Judgement, Owners, Sighting
-from ccm.machines.views import ClassView
+from ccm.machines.views import ClassView, MachineView
 from ccm.model import Node, ObjectReference
 from ccm.model.names import NORMAL, WARNING
 from ccm.runtime.controller import Controller, Result, Watch
@@ -142,17 +142,23 @@ class MachineSafetyController:
         self._sightings[obj.key] = dict(found.sightings)
         self._tell(obj, found)
         if found.due and not self._world.machines.undecodable:
-            owners = Owners([views.machine(one) for one in await self._live()])
+            owners = Owners(await self._live())
             for record in found.due:
                 if not owners.has(record):
                     await self._delete(obj, made_of, record)
         return found
 
-    async def _live(self) -> Sequence[Machine]:
-        """All Machines as the API server has them now; one that cannot be read ends the pass."""
-        every: list[Machine] = []
+    async def _live(self) -> Sequence[MachineView]:
+        """All Machines as the API server has them now.
+
+        Raises:
+            KubeError: they cannot be read; one that cannot may own any VM.
+        """
+        every: list[MachineView] = []
         async for page in self._machines.pages(namespace=self._world.namespace):
-            every += page.items
+            if page.malformed_keys:
+                raise KubeError(f"Machines cannot be read: {', '.join(page.malformed_keys)}")
+            every += [views.machine(one) for one in page.items]
         return every
 
     async def _delete(self, obj: MachineClass, made_of: ClassView, record: MachineRecord) -> None:
