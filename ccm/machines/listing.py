@@ -43,7 +43,7 @@ class Listings:
         self._pools: dict[str, _Pool] = {}
 
     async def of(self, made_of: ClassView, *, since: float = -math.inf) -> Listing:
-        """A listing of a class that began at `since` or later.
+        """A listing of a class that began after `since`.
 
         Raises:
             CloudError: it failed; all who waited for it are told.
@@ -54,9 +54,9 @@ class Listings:
             pool = self._pools[made_of.name] = _Pool(made_of.version)
         while True:
             now = asyncio.get_running_loop().time()
-            if pool.last is not None and pool.last.began >= max(since, now - self._max_age_s):
+            if pool.last is not None and pool.last.began > max(since, now - self._max_age_s):
                 return pool.last
-            serves = pool.flight is not None and pool.began >= since
+            serves = pool.flight is not None and pool.began > since
             if pool.flight is None:
                 pool.began, serves = now, True
                 pool.flight = spawn(self._list(pool, made_of, now), name="machine-listing")
