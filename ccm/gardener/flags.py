@@ -37,7 +37,7 @@ _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?
 def _marker(value: str) -> str:
     if _LABEL_VALUE.fullmatch(value):
         return ""
-    return "must be fit for a label: up to 63 letters, digits, -, _ or ., and none of those at an end"
+    return "must be fit for a label: up to 63 letters and digits, with -, _ and . between them"
 
 
 @dataclass(frozen=True, kw_only=True)

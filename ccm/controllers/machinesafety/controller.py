@@ -28,6 +28,7 @@ from ccm.machines.orphans import Judgement, Owners, Sighting
 from ccm.machines.views import ClassView, MachineView
 from ccm.model import Node, ObjectReference
 from ccm.model.names import NORMAL, WARNING
+from ccm.model.patches import Patch
 from ccm.runtime.controller import Controller, Result, Watch
 from ccm.runtime.recorder import Recorder
 from ccm.runtime.writer import Step, Writer, Writes
@@ -129,8 +130,9 @@ class MachineSafetyController:
             CloudError: they cannot be listed.
             KubeError: Machines cannot be read.
         """
-        # One that others had made serves too: a VM that is younger is no orphan yet.
-        listing = await self._world.listings.of(made_of)
+        # One that others had made serves too, if it began after what asked for the pass.
+        since = asyncio.get_running_loop().time() - SOON_S
+        listing = await self._world.listings.of(made_of, since=since)
         machines = [views.machine(one) for one in self._world.machines.store.list()]
         found = orphans.judge(
             listing.records,
@@ -217,10 +219,11 @@ class MachineSafetyController:
         rules = self._world.rules
         if len(machines) > 1:
             self._log.warning("node belongs to several machines", node=node.name)
-        patch = plan.node_patch(node, machines, clock.now(), rules)
-        if patch is not None:
-            step = Step[Node](lambda one: plan.node_patch(one, machines, clock.now(), rules))
-            await self._write_nodes.change(self._write_nodes.newest(node), step)
+
+        def marked(one: Node) -> Patch | None:
+            return plan.node_patch(one, machines, clock.now(), rules)
+
+        await self._write_nodes.change(self._write_nodes.newest(node), Step(marked))
 
     # --- when -------------------------------------------------------------------------------
 
