@@ -83,14 +83,18 @@ def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str
     # The shared caches belong to the daemon itself, whoever acts for the controller.
     for resource in manifest.follows:
         for verb in ("list", "watch"):
-            yield (
-                manifest.name,
-                Need(verb=verb, resource=resource, group=manifest.groups.get(resource, "")),
-            )
+            yield manifest.name, Need(verb=verb, resource=resource)
     account = manifest.client if options.use_service_account_credentials else ""
     for verb, resource in manifest.acts:
-        group = manifest.groups.get(resource.partition("/")[0], "")
-        yield manifest.name, Need(verb=verb, resource=resource, group=group, account=account)
+        yield manifest.name, Need(verb=verb, resource=resource, account=account)
+    for verb, resource, namespace in manifest.local(options):
+        yield manifest.name, Need(
+            verb=verb,
+            resource=resource,
+            group=manifest.groups.get(resource.partition("/")[0], ""),
+            namespace=namespace,
+            account="" if verb in ("list", "watch") else account,
+        )
 
 
 def _leases(options: Options, migrated: str) -> Iterator[tuple[str, Need]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -24,8 +25,8 @@ _OBJECTS = ("machines", "machinesets", "machinedeployments", "machineclasses")
 GROUPS = dict.fromkeys(_OBJECTS, GROUP)
 """`Manifest.groups` of controllers of these objects."""
 
-FOLLOWS = ("machines", "machineclasses", "secrets", "nodes")
-"""What all of them watch."""
+_FOLLOWS = ("machines", "machineclasses", "secrets")
+_TOKENS = "kube-system"
 
 ACCOUNT = "machine-controller"
 """Service account and user-agent suffix of all of them."""
@@ -82,6 +83,25 @@ class GardenerFlags:
         "Take over a VM without any marker that has the name of a Machine and is of its class, as "
         "the reference made it. Without it such a VM is reported, and none is made beside it.",
     )
+
+
+def local(
+    *acts: tuple[str, str], tokens: Iterable[str] = ()
+) -> Callable[[GardenerFlags], Iterator[tuple[str, str, str]]]:
+    """`Manifest.local` of a machine controller.
+
+    Args:
+        acts: (verb, resource) beyond the watches that all of them share.
+        tokens: verbs on the Secrets of bootstrap tokens.
+    """
+
+    def found(flags: GardenerFlags) -> Iterator[tuple[str, str, str]]:
+        for verb in ("list", "watch"):
+            yield from ((verb, resource, flags.namespace) for resource in _FOLLOWS)
+        yield from ((verb, resource, flags.namespace) for verb, resource in acts)
+        yield from ((verb, "secrets", _TOKENS) for verb in tokens)
+
+    return found
 
 
 def lacks_machines(cloud: Cloud) -> str:

@@ -114,6 +114,8 @@ class Manifest(Generic[F]):
         former: a name from before it had the canonical one, or empty; accepted too.
         follows: resources it lists and watches, through the shared caches.
         acts: (verb, resource) it does beyond that, under its own account if it has one.
+        local: (verb, resource, namespace) it does in one namespace only; `list` and `watch` are
+            those of the shared caches.
         groups: API groups of resources that are not of the core, by the plural.
         off_by_default: `*` does not turn it on; a name does.
         gates: feature gates that only this controller reads.
@@ -131,6 +133,7 @@ class Manifest(Generic[F]):
     former: str = ""
     follows: tuple[str, ...] = ("nodes",)
     acts: tuple[tuple[str, str], ...]
+    local: Callable[[F], Iterable[tuple[str, str, str]]] = lambda _flags: ()
     groups: Mapping[str, str] = field(default_factory=dict)
     off_by_default: bool = False
     gates: tuple[Gate, ...] = ()

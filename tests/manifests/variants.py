@@ -31,6 +31,7 @@ EVERYTHING: Values = {
     "extraTolerations": [{"key": "example.com/dedicated", "operator": "Exists"}],
     "affinity": {"podAntiAffinity": {}},
     "webhook": {"enabled": True, "tlsSecret": "webhook-tls", "caCertificate": CERTIFICATE},
+    "machines": {"enabled": True, "namespace": "kube-public"},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "dashboard": {"enabled": True},

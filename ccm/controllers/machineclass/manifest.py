@@ -44,10 +44,9 @@ MANIFEST: Manifest[MachineClassFlags] = Manifest(
     alias="machineclass",
     client=gardener.ACCOUNT,
     metric="machineclass",
-    follows=gardener.FOLLOWS,
     groups=gardener.GROUPS,
-    acts=(
-        ("get", "namespaces"),
+    acts=(("get", "namespaces"),),
+    local=gardener.local(
         ("get", "machineclasses"),
         ("patch", "machineclasses"),
         ("get", "secrets"),

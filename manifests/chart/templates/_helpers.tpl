@@ -71,6 +71,12 @@ host: {{ . | quote }}
 - --webhook-tls-cert-file=/etc/ccm-webhook/tls.crt
 - --webhook-tls-private-key-file=/etc/ccm-webhook/tls.key
 {{- end }}
+{{- if .Values.machines.enabled }}
+{{- if not (hasKey .Values.extraArgs "controllers") }}
+- --controllers=*,machine,machineclass,machinesafety
+{{- end }}
+- --namespace={{ .Values.machines.namespace }}
+{{- end }}
 {{- range $name, $value := .Values.extraArgs }}
 - {{ printf "--%s=%v" $name $value | quote }}
 {{- end }}
