@@ -59,6 +59,7 @@ OUTCOMES: Mapping[type[errors.CloudError], str] = {
     errors.Unauthenticated: "unauthenticated",
     errors.PermissionDenied: "permission_denied",
     errors.Unavailable: "unavailable",
+    errors.Uninitialized: "uninitialized",
 }
 """Error class -> value of the metric label `outcome`; any other error is `error`."""
 

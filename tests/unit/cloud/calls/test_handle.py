@@ -15,10 +15,13 @@ from ccm.base.drain import Drain
 from ccm.base.fence import Fence, Lapsed
 from ccm.cloud import (
     Cloud,
+    Credentials,
+    Identity,
     InstanceStates,
     InstancesV2,
     Limits,
     LoadBalancer,
+    MachineRequest,
     Rate,
     Route,
     Routes,
@@ -42,8 +45,17 @@ OPERATIONS = [
     for name, method in inspect.getmembers(face, inspect.iscoroutinefunction)
     if name in DECLARED
 ]
-NEVER_CALLED = {"add_ssh_key_to_all_instances", "current_node_name", "get_zone"}
-
+NEVER_CALLED = {
+    "add_ssh_key_to_all_instances",
+    "current_node_name",
+    "generate_machine_class_for_migration",
+    "get_zone",
+}
+MACHINE = MachineRequest(
+    identity=Identity(cluster="c", pool="p", name="m", uid="u"),
+    provider_spec={},
+    credentials=Credentials({}),
+)
 
 LONG_S = {
     "ensure_load_balancer": 900.0,
@@ -55,6 +67,10 @@ LONG_S = {
     "delete_route": 300.0,
     "list_instances": 300.0,
     "list_load_balancers": 300.0,
+    "create_machine": 300.0,
+    "initialize_machine": 300.0,
+    "delete_machine": 300.0,
+    "list_machines": 300.0,
 }
 
 
@@ -75,7 +91,7 @@ async def yes() -> bool:
 
 async def call(handle: Handle, method: Callable[..., Any]) -> object:
     """Any method, with arguments of no meaning."""
-    given: dict[str, object] = {"node": NODE, "service": NODE, "route": ROUTE}
+    given: dict[str, object] = {"node": NODE, "service": NODE, "route": ROUTE, "req": MACHINE}
     names = DECLARED[method.__name__].parameters
     return await handle.call(method, *(given.get(name, "x") for name in names))
 
@@ -128,7 +144,7 @@ async def test_what_changes_something_is_waited_for(method: Callable[..., Any]) 
     with contextlib.suppress(errors.Internal):
         await call(Handle(cloud("acme", act)), method)
 
-    changes = method.__name__.startswith(("create", "delete", "ensure", "update"))
+    changes = method.__name__.startswith(("create", "delete", "ensure", "initialize", "update"))
     assert waited_for == [changes]
 
 
