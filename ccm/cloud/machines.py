@@ -12,6 +12,8 @@ Rules beside those of `ccm.cloud.interface`:
   deleted: `AlreadyExists` says that it is in the way.
 * Credentials come with each request, and may be others each time: a driver opens without
   them, and keeps one client for each `Credentials.digest`.
+* A provider spec that makes no sense stops creation and initialisation, never a question or a
+  deletion: VMs that were made by an older one have to be found and removed.
 * What is known in spite of an error travels with it: `raise Uninitialized("…").carrying(info)`.
   Of other errors the `last_known_state` alone is kept, and is stored before the next call.
 
