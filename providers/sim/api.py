@@ -242,7 +242,11 @@ OPERATIONS = (
         handler=lambda cloud, asked: cloud.worlds.orders.user_data(asked.id),
         answer=world_orders.UserData,
     ),
-    operation.behind_the_scenes(_DELETE),
+    msgspec.structs.replace(
+        operation.behind_the_scenes(_DELETE),
+        summary="Lose an instance: it is gone at once",
+        handler=lambda cloud, asked: cloud.world.delete(asked.id, at_once=True),
+    ),
     operation.behind_the_scenes(_ACT),
     operation.Operation(
         name="admin_add_faults",

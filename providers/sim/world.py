@@ -348,27 +348,31 @@ class World:
         self.revision += 1
         return self.get(instance_id)
 
-    def delete(self, instance_id: str) -> None:
+    def delete(self, instance_id: str, *, at_once: bool = False) -> None:
         """Delete an instance from whatever state it is in; lingering ones again, silently.
+
+        `at_once` it is not `deleting` first, nor any longer.
 
         Raises:
             WorldError: `not_found`.
         """
         instance = self.get(instance_id)
-        if instance.state in ("deleting", "deleted"):
+        if instance.state == "deleted" or (instance.state == "deleting" and not at_once):
             return
         self._bury()
         now = clock.monotonic()
-        removed = now + self.removal_s
+        removed = now if at_once else now + self.removal_s
         end = removed + self.linger_s
         entries: list[tuple[float, Instance | None]] = []
-        if self.removal_s > 0:
+        if removed > now:
             entries.append((now, msgspec.structs.replace(instance, state="deleting")))
         if self.linger_s > 0:
             entries.append((removed, msgspec.structs.replace(instance, state="deleted")))
         entries.append((end, None))
         record = self._by_id[instance_id]
         record.write(now, entries)
+        if instance.state == "deleting":
+            self._graves = deque(one for one in self._graves if one[1] is not record)
         self._graves.append((end, record))
         self.revision += 1
 
