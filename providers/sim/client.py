@@ -25,8 +25,8 @@ MARKS = "kube-ccm/"
 
 MARK_CLUSTER = f"{MARKS}cluster"
 MARK_POOL = f"{MARKS}pool"
-MARK_NAME = f"{MARKS}machine"
-MARK_UID = f"{MARKS}machine-uid"
+MARK_NAME = f"{MARKS}name"
+MARK_UID = f"{MARKS}uid"
 
 CODES: Mapping[str, type[cloud.CloudError]] = {
     "not_found": cloud.NotFound,

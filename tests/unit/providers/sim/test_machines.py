@@ -62,8 +62,8 @@ async def test_a_vm_is_as_the_spec_says_and_bears_its_identity(
         "team": "a",
         "kube-ccm/cluster": "c1",
         "kube-ccm/pool": "workers",
-        "kube-ccm/machine": "m-1",
-        "kube-ccm/machine-uid": "u-1",
+        "kube-ccm/name": "m-1",
+        "kube-ccm/uid": "u-1",
     }
     assert made == cloud.MachineInfo(
         provider_id=f"sim://{held.id}",
@@ -138,7 +138,7 @@ async def test_one_of_two_with_our_name_is_ours(asking: Asking, service: server.
     service.world.put(world.GivenInstance(name="m-1"))
     with pytest.raises(cloud.AlreadyExists, match="has the name m-1"):
         await asking.create()
-    labels = {"kube-ccm/cluster": "c1", "kube-ccm/machine-uid": "u-1"}
+    labels = {"kube-ccm/cluster": "c1", "kube-ccm/uid": "u-1"}
     ours = service.world.put(world.GivenInstance(name="m-1", labels=labels))
 
     assert (await asking.create()).provider_id == f"sim://{ours.id}"
