@@ -8,8 +8,9 @@ Rules beside those of `ccm.cloud.interface`:
 * A call is one short step. What takes time in the cloud is begun, and the answer is
   `RetryAfter(seconds)`: the same call comes again then. Nothing waits inside a call.
 * Every VM, and whatever is made beside it, carries the whole `Identity`. A VM is looked for by
-  its UID; one that has our name and another identity, or none, is never adopted, changed or
-  deleted: `AlreadyExists` says that it is in the way.
+  cluster and UID, as a copy of a cluster has its UIDs too. One that has our name and another
+  identity, or none, is never adopted, changed or deleted: `AlreadyExists` says that it is in the
+  way.
 * Credentials come with each request, and may be others each time: a driver opens without
   them, and keeps one client for each `Credentials.digest`.
 * A provider spec that makes no sense stops creation and initialisation, never a question or a

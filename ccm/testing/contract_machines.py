@@ -174,14 +174,13 @@ class MachineContract(MachineWeatherCases):
 
     # --- whose it is ----------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("whose", ["another_cluster", "another_machine", "nobody"])
+    @pytest.mark.parametrize("whose", ["another_cluster", "a_twin", "another_machine", "nobody"])
     async def test_a_vm_that_only_has_the_name_is_left_alone(
         self, machines: Machines, whose: str
     ) -> None:
         """It is never adopted, deleted, or taken for ours, and no second is made beside it."""
-        name = f"{POOL}-taken"
-        theirs = await machine_probes.foreign(machines, name, whose)
-        who = machines.identity(name)
+        who = machines.identity(f"{POOL}-taken")
+        theirs = await machine_probes.foreign(machines, who.name, whose, uid=who.uid)
 
         created = await outcome(partial(machines.create, who))
         status = await outcome(partial(machines.status, who))

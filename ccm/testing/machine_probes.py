@@ -167,13 +167,14 @@ def machines_of(cloud: Cloud, harness: Harness) -> Machines:
     return Machines(driver=driver, harness=harness)
 
 
-async def foreign(machines: Machines, name: str, whose: str) -> HeldVM:
-    """A VM that is not the asking machine's."""
+async def foreign(machines: Machines, name: str, whose: str, *, uid: str = "") -> HeldVM:
+    """A VM that is not the asking machine's; `a_twin` is of a copy of our cluster, UIDs and all."""
+    ours = whose == "another_machine"
     marks = Identity(
-        cluster="some-other-cluster" if whose == "another_cluster" else machines.cluster,
+        cluster=machines.cluster if ours else "some-other-cluster",
         pool=POOL,
         name=name,
-        uid="uid-of-another",
+        uid=uid if whose == "a_twin" else "uid-of-another",
     )
     return await machines.harness.foreign_vm(name, None if whose == "nobody" else marks)
 

@@ -3,8 +3,8 @@
 Provider spec  see `machine_specs.Spec`
 Credentials    `url` and `token`, as in the cloud config
 
-A VM bears its identity as labels below `client.MARKS`. It is ordered with its UID as the order's
-token, so that an order whose answer was lost is the same order when it comes again.
+A VM bears its identity as labels below `client.MARKS`. It is ordered with cluster and UID as the
+order's token, so that an order whose answer was lost is the same order when it comes again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SimMachines(cloud.Driver[Clients]):
                 zone=spec.zone,
                 region=spec.region,
                 labels=spec.labels | _marks(req.identity),
-                token=req.identity.uid,
+                token=f"{req.identity.cluster}/{req.identity.uid}",
                 user_data=base64.b64encode(req.user_data).decode(),
             )
             return _info(await api.create_server(order))
