@@ -18,7 +18,8 @@ CloudError
 ```
 
 The names are the machine codes of Gardener's driver interface plus the sentinels of the
-Go cloud-provider library (its "instance not found" is `NotFound`). Anything else that a
+Go cloud-provider library (its "instance not found" is `NotFound`); `ccm.cloud.codes` has their
+numbers and the text that goes over the wire. Anything else that a
 provider raises arrives at the controllers as `Internal`, with the original as its cause.
 
 Raise the class itself for `NotFound`. An error that merely has a `NotFound` among its

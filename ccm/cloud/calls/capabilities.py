@@ -52,6 +52,11 @@ _FACE_OF: Mapping[Callable[..., Any], type] = {
 }
 
 
+def brings_credentials(method: Callable[..., Any]) -> bool:
+    """Whether each call of a method has credentials of its own, not those of the provider."""
+    return CAPABILITIES[_FACE_OF[method]][0] == "machines"
+
+
 def offered(cloud: Cloud, face: type) -> object | None:
     """The provider's object with that interface; None where it has none."""
     found: object | None = getattr(cloud, CAPABILITIES[face][0])

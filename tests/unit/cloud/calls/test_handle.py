@@ -21,6 +21,7 @@ from ccm.cloud import (
     InstancesV2,
     Limits,
     LoadBalancer,
+    MachineDriver,
     MachineRequest,
     Rate,
     Route,
@@ -220,6 +221,29 @@ async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) 
 
     assert count("counted", "instance_exists", outcome) == before + 2
     assert seen == [("instance_exists", outcome)]
+
+
+async def test_what_a_secret_of_somebodys_opens_says_nothing_of_our_credentials() -> None:
+    """One wrong Secret of a pool must not make the whole daemon unready, nor a right one ready."""
+    refused: list[Exception] = []
+
+    async def act() -> bool:
+        if refused:
+            raise refused[0]
+        return True
+
+    handle = Handle(cloud("pools", act))
+    for method, error in (
+        (MachineDriver.list_machines, errors.Unauthenticated("the pool's")),
+        (EXISTS, errors.Unauthenticated("ours")),
+        (MachineDriver.list_machines, None),
+    ):
+        refused[:] = [error] if error else []
+        with contextlib.suppress(errors.CloudError):
+            await call(handle, method)
+
+    assert handle.trouble is not None
+    assert (handle.trouble.calls, str(handle.trouble.error)) == (1, "ours")
 
 
 async def test_errors_of_the_provider_keep_identity_and_cause() -> None:
