@@ -8,11 +8,18 @@ Rules beside those of `ccm.cloud.interface`:
 * A call is one short step. What takes time in the cloud is begun, and the answer is
   `RetryAfter(seconds)`: the same call comes again then. Nothing waits inside a call.
 * Every VM, and whatever is made beside it, carries the whole `Identity`. A VM is looked for by
-  its UID; one that has our name and another identity, or none, is never adopted, changed or
-  deleted: `AlreadyExists` says that it is in the way.
+  cluster and UID, as a copy of a cluster has its UIDs too. One that has our name and another
+  identity, or none, is never adopted, changed or deleted: `AlreadyExists` says that it is in the
+  way.
 * Credentials come with each request, and may be others each time: a driver opens without
   them, and keeps one client for each `Credentials.digest`.
+* A provider spec that makes no sense stops creation and initialisation, never a question or a
+  deletion: VMs that were made by an older one have to be found and removed.
 * What is known in spite of an error travels with it: `raise Uninitialized("…").carrying(info)`.
+  Of other errors the `last_known_state` alone is kept, and is stored before the next call.
+
+`ccm.cloud.sessions` keeps those clients; `ccm.cloud.gardener` takes a driver that was written to
+the origin's shape.
 """
 
 from __future__ import annotations
@@ -25,7 +32,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
-from ccm.cloud.errors import Unimplemented
+from ccm.cloud.errors import CloudError, Unimplemented
 from ccm.cloud.operation import LISTING_S, operation
 from ccm.model import NodeAddress
 
@@ -211,14 +218,15 @@ class Problem:
         return f"{self.field}: {self.message}" if self.field else self.message
 
 
-def _uid(req: MachineRequest) -> str:
-    return req.identity.uid or req.identity.name
+def _machine(req: MachineRequest) -> str:
+    # A VM that nobody claims is deleted by its provider ID alone.
+    return req.identity.uid or req.provider_id or req.identity.name
 
 
 class MachineDriver(Protocol):
     """VMs by request. Calls about one machine never overlap."""
 
-    @operation(deadline_s=CHANGE_S, change=True, subject=_uid)
+    @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         """Make the VM, or find the one that an earlier call made.
 
@@ -228,14 +236,14 @@ class MachineDriver(Protocol):
         is shown in its status, and is tried again according to its class.
 
         Raises:
-            AlreadyExists: a VM of this name is not this machine's.
+            AlreadyExists: a VM of this name is not this machine's; none was made beside it.
             InvalidArgument: the provider spec asks for what cannot be had.
             ResourceExhausted: quota or capacity is used up.
             RetryAfter: not yet; called again then.
         """
         ...
 
-    @operation(deadline_s=CHANGE_S, change=True, subject=_uid)
+    @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
     async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
         """Do what needs a VM that exists: network settings, volumes.
 
@@ -248,12 +256,13 @@ class MachineDriver(Protocol):
         """
         ...
 
-    @operation(deadline_s=CHANGE_S, change=True, subject=_uid)
+    @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
     async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
         """Remove the VM and what was made beside it; silent when nothing is there.
 
-        With a provider ID that VM and no other; without one, the VM of this identity. An answer
-        means that all is gone, and nobody will ask again.
+        With a provider ID that VM and no other, whatever marks it bears; without one, all that
+        bears this identity, which after a creation cut short may be something beside no VM. An
+        answer means that all is gone, and nobody will ask again.
 
         Raises:
             RetryAfter: the cloud still works on it; called again then.
@@ -277,9 +286,10 @@ class MachineDriver(Protocol):
     async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
         """All VMs of a pool, every page of them, those of other clusters included.
 
-        One listing serves the look for a VM before a creation, the state of many, and the search
-        for VMs without a machine. Whose a VM is, is decided by the caller from its identity: only
-        VMs that carry the request's marker are ever touched.
+        Each once, with its provider ID; what is being deleted may be left out. One listing serves
+        the look for a VM before a creation, the state of many, and the search for VMs without a
+        machine. Whose a VM is, is decided by the caller from its identity: only VMs that carry the
+        request's marker, or whose provider ID stands in a machine, are ever touched.
         """
         ...
 
@@ -318,7 +328,10 @@ class MachineMetrics(Protocol):
     """Optional on the same object as `MachineDriver`."""
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
-        """Labels for metrics about machines of that spec; pure, no call. `size` is among them."""
+        """Labels for metrics about machines of that spec; pure, no call. `size` is among them.
+
+        A spec that cannot be read has an empty `size`; it is never an error.
+        """
         ...
 
 
@@ -343,6 +356,17 @@ class Driver(Generic[S]):
     async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:  # noqa: ARG002
         """See `MachineDriver.generate_machine_class_for_migration`."""
         raise Unimplemented("this driver has no classes to migrate from")
+
+
+def known(error: CloudError) -> MachineInfo:
+    """What an error of a driver carries, whichever answer it was made of; empty where nothing."""
+    match error.partial:
+        case MachineInfo() as info:
+            return info
+        case DeleteMachineResponse(last_known_state=state):
+            return MachineInfo(last_known_state=state)
+        case _:
+            return MachineInfo()
 
 
 def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord | None:

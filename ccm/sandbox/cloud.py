@@ -38,6 +38,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     state: str
+    joins: bool = True
 
 
 class _Instances(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,13 +80,13 @@ class Admin:
             await self._ask("POST", "/admin/instances", _Instances, body)
 
     async def running(self) -> Mapping[str, str]:
-        """Node name -> instance ID of all instances that run.
+        """Node name -> instance ID of all instances that run and join the cluster.
 
         Raises:
             CloudTrouble: the cloud refused or did not answer.
         """
         found = await self._ask("GET", "/admin/snapshot", _Instances)
-        return {one.name: one.id for one in found.instances if one.state == RUNNING}
+        return {one.name: one.id for one in found.instances if one.state == RUNNING and one.joins}
 
     async def members(self) -> Mapping[str, int]:
         """Name of each load balancer -> how many members it has.

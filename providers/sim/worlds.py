@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from . import traffic, world, world_balancers, world_routes
+from . import traffic, world, world_balancers, world_orders, world_routes
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +27,7 @@ class Worlds:
 
     def __init__(self, rng: random.Random) -> None:
         self.instances = world.World(rng)
+        self.orders = world_orders.Orders(self.instances)
         self.balancers = world_balancers.Balancers(rng)
         self.routes = world_routes.RouteTable(rng, self._owners)
         self._owned: tuple[int, Mapping[str, world.Instance]] = (-1, {})
@@ -39,7 +40,10 @@ class Worlds:
     def use(self, settings: traffic.Settings) -> None:
         """Take on new settings."""
         self.instances.transition_s = settings.transition_s
+        self.instances.removal_s = settings.removal_s
         self.instances.linger_s = settings.linger_s
+        self.orders.quota = settings.instance_quota
+        self.orders.capacity = settings.zone_capacity
         self.balancers.provision_s = settings.provision_s
         self.balancers.change_s = settings.change_s
         self.balancers.quota = settings.balancer_quota
