@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
+from ccm.base import redact
 from ccm.cloud import errors
 from ccm.cloud.machines import Identity, MachineInfo, MachineRecord, found
 from ccm.machines.statuses import says_nothing_new
@@ -202,8 +203,7 @@ def failed(
         status = machine.status
         kept = None if told in (None, status.known_state) else replace(status, known_state=told)
         return Outcome(status=kept, after_s=error.seconds)
-    code = code_of(error)
-    text = rules.error_form.format(code=code, text=error)
+    code, text = code_of(error), told_of(error, rules)
     description = f"Cloud provider message - {text}"
     if initializing:
         description = f"Provider error: {text}. Initialize VM Instance"
@@ -232,6 +232,11 @@ def code_of(error: errors.CloudError) -> str:
     """The name of an error's code: of its class, or of the nearest base that is a code."""
     kinds = (base for base in type(error).__mro__ if base in errors.POLICY)
     return next((kind.__name__ for kind in kinds), errors.Unknown.__name__)
+
+
+def told_of(error: errors.CloudError, rules: Rules) -> str:
+    """An error as a description has it: whoever may read the object reads it."""
+    return rules.error_form.format(code=code_of(error), text=redact.public(str(error)))
 
 
 def passes(error: errors.CloudError) -> bool:

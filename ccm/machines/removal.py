@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from ccm.cloud import errors
-from ccm.machines.creation import MEDIUM_S, SHORT_S, Outcome, code_of, passes
+from ccm.machines.creation import MEDIUM_S, SHORT_S, Outcome, code_of, passes, told_of
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.views import Kind, MachineView, Phase, Rules, State, Status
 from ccm.model import Node
@@ -21,8 +21,7 @@ def failed(machine: MachineView, error: errors.CloudError, now: datetime, rules:
     if isinstance(error, errors.RetryAfter):
         status = _status(machine, f"VM deletion is under way. {VM_DELETION}", State.PROCESSING, now)
         return _written(machine, status, error.seconds)
-    code = code_of(error)
-    text = rules.error_form.format(code=code, text=error)
+    code, text = code_of(error), told_of(error, rules)
     status = _status(
         machine, f"VM deletion failed due to - {text}. {VM_DELETION}", State.FAILED, now
     )

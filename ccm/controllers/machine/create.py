@@ -183,7 +183,7 @@ class _Pass:
             info = await self._call(MachineDriver.create_machine, request)
         finally:
             self._world.creation_ended(machine.uid)
-        metrics.CREATE_DURATION.observe(clock.monotonic() - began)
+        metrics.took("create", machine, self._made_of, clock.monotonic() - began)
         _log.info(
             "VM created", machine=machine.key, provider_id=info.provider_id, node=info.node_name
         )
@@ -198,11 +198,12 @@ class _Pass:
         return userdata.filled(found, userdata.TOKEN, token)
 
     async def _initialize(self, machine: MachineView) -> None:
-        request = self._world.request(machine, self._made_of)
+        request, began = self._world.request(machine, self._made_of), clock.monotonic()
         try:
             await self._call(MachineDriver.initialize_machine, request)
         except errors.Unimplemented:
             return
+        metrics.took("initialize", machine, self._made_of, clock.monotonic() - began)
 
     async def _discard(self, machine: MachineView) -> None:
         """The VM was made a moment ago, by us; should it stay, it is found to be an orphan."""
@@ -219,7 +220,7 @@ class _Pass:
             )
 
     async def _call(self, method: Any, request: MachineRequest) -> Any:
-        return await self._waited(self._world.caller.call(method, request))
+        return await self._waited(self._world.call(method, request))
 
     async def _waited(self, call: Awaitable[T]) -> T:
         async with self._turn.put_down():

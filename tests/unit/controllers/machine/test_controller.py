@@ -254,6 +254,21 @@ async def test_a_driver_that_raises_anything() -> None:
     assert world.driver.calls["create_machine"] == 1
 
 
+async def test_what_a_cloud_says_shows_no_secret() -> None:
+    world = World()
+    world.ready_class()
+    world.driver.faults["create_machine"] = errors.Internal(
+        "refused password=hunter2 " + "x" * 5000
+    )
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(10)
+
+    said = world.operation()["description"]
+    assert "hunter2" not in said
+    assert len(said) < 1500
+
+
 async def test_a_failure_that_repeats_is_written_once() -> None:
     world = World()
     world.ready_class()
@@ -300,7 +315,8 @@ async def test_a_token_of_somebody_else_is_left_alone(monkeypatch: pytest.Monkey
     world.ready_class()
     ids = iter(["aaaaaa", "bbbbbb"])
     monkeypatch.setattr(tokens, "new_id", lambda _choose: next(ids))
-    theirs = {"metadata": {"name": "bootstrap-token-aaaaaa"}, "stringData": {"description": "x"}}
+    data = {"description": "x", "token-secret": "s", "expiration": "2099-01-01T00:00:00Z"}
+    theirs = {"metadata": {"name": "bootstrap-token-aaaaaa"}, "stringData": data}
     world.server.put(TOKENS, theirs)
     async with world.running("machine", "machineclass"):
         world.machine()
