@@ -217,7 +217,9 @@ def enabled(
     wanted = names.enabled(options.controllers)
     for manifest in among:
         if manifest not in wanted:
-            logger.warning("controller is disabled", controller=manifest.name)
+            # Nobody has to be warned of what nobody turned off.
+            level = logger.info if manifest.off_by_default else logger.warning
+            level("controller is disabled", controller=manifest.name)
     for manifest in (one for one in among if one in wanted):
         if reason := manifest.turned_off(options) or manifest.lacks(context.handle.cloud):
             logger.info("controller is skipped", controller=manifest.name, error=reason)

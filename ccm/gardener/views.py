@@ -34,6 +34,7 @@ _CAPACITY = ("cpu", "gpu", "memory")
 _PLACE = ("instance_type", "region", "zone")
 """What `nodeTemplate` needs for the autoscaler to make use of it (reference)."""
 
+_ORDERED = msgspec.json.Encoder(order="deterministic")
 _NEVER = datetime.fromtimestamp(0, UTC)
 
 
@@ -81,30 +82,32 @@ def machine(obj: Machine) -> MachineView:
 def machine_class(obj: MachineClass, secret: Callable[[str, str], Secret | None]) -> ClassView:
     """A class in neutral terms; `secret` finds a Secret by namespace and name."""
     data: dict[str, bytes] = {}
-    versions, faults = [obj.uid, obj.resource_version], list(class_faults(obj))
+    faults = list(class_faults(obj))
     for reference in obj.secrets:
         namespace = reference.namespace or obj.namespace
+        who = f"Secret {namespace}/{reference.name}, to which MachineClass {obj.name} refers,"
         found = secret(namespace, reference.name)
-        if found is None:
-            faults.append(
-                f"Secret {namespace}/{reference.name}, to which MachineClass {obj.name} refers, "
-                "does not exist; create it"
-            )
+        if namespace != obj.namespace:
+            faults.append(f"{who} has to be in the namespace of the class, {obj.namespace}")
+        elif found is None:
+            faults.append(f"{who} does not exist; create it")
         else:
             data |= found.data or {}
-            versions += [found.uid, found.resource_version]
     template = obj.node_template or ClassNodeTemplate()
+    # User data are among them, as drivers of the origin know them.
+    credentials = Credentials(data)
+    spec = _ORDERED.encode(obj.spec).decode()
     return ClassView(
         name=obj.name,
         provider_spec=obj.spec,
-        # User data are among them, as drivers of the origin know them.
-        credentials=Credentials(data),
+        credentials=credentials,
         user_data=data.get(USER_DATA, b""),
         faults=tuple(faults),
         is_held=names.FINALIZER in obj.finalizers,
         extra_capacity=_texts(template.virtual_capacity),
         place=(template.instance_type, template.zone),
-        version=tuple(versions),
+        # Not that of the object: what we write on it ourselves is nothing new.
+        version=(obj.uid, spec, credentials.digest, *faults),
     )
 
 

@@ -7,26 +7,31 @@ known; until then that is said once, and looked at again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import msgspec
 
-from ccm.base import log
+from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.base.outage import Outage
+from ccm.cloud.errors import CloudError
 from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRecord, MachineRequest
 from ccm.cloud.operation import Caller
-from ccm.gardener import views
+from ccm.gardener import metrics, views
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
 from ccm.gardener.types import Machine, MachineClass
 from ccm.kube.errors import KubeError, NotFound
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NAMESPACES, NODES, SECRETS
+from ccm.machines.creation import code_of
 from ccm.machines.listing import Listings
 from ccm.machines.views import ClassView, MachineView, Rules
 from ccm.model import Namespace, Node, Secret
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 SYSTEM_NAMESPACE = "kube-system"
 """Whose UID is the marker of a cluster that was given none: it lives as long as the cluster."""
@@ -82,7 +87,6 @@ class World:
         self._settings = settings
         self._rules: Rules | None = None
         self._opening = asyncio.Lock()
-        self._classes: dict[str, ClassView] = {}
         self._creations_ended: dict[str, float] = {}
 
     @property
@@ -141,13 +145,8 @@ class World:
         return self.class_view(found)
 
     def class_view(self, found: MachineClass) -> ClassView:
-        """A class in neutral terms; computed anew when it or a Secret of it changed."""
-        view = views.machine_class(found, self._secret)
-        known = self._classes.get(found.key)
-        if known == view:
-            return known
-        self._classes[found.key] = view
-        return view
+        """A class in neutral terms, with what its Secrets hold now."""
+        return views.machine_class(found, self._secret)
 
     def request(self, machine: MachineView, made_of: ClassView) -> MachineRequest:
         """What the driver is asked about a machine; without user data."""
@@ -158,6 +157,18 @@ class World:
             provider_id=machine.provider_id,
             last_known_state=machine.status.known_state,
         )
+
+    async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
+        """Call the driver, and count that as the reference does. Raises CloudError."""
+        provider, operation, began = self.caller.name, method.__name__, clock.monotonic()
+        try:
+            return await self.caller.call(method, *args)
+        except CloudError as error:
+            metrics.FAILED_REQUESTS.labels(provider, operation, code_of(error)).inc()
+            raise
+        finally:
+            took_s = clock.monotonic() - began
+            metrics.REQUEST_DURATION.labels(provider, operation).observe(took_s)
 
     def creation_ended(self, uid: str) -> None:
         """A call that may have made the machine's VM is over; tells `listed_since`."""
@@ -172,7 +183,7 @@ class World:
         self._creations_ended.pop(uid, None)
 
     async def _list(self, made_of: ClassView) -> Sequence[MachineRecord]:
-        return await self.caller.call(
+        return await self.call(
             MachineDriver.list_machines,
             ListMachinesRequest(
                 cluster=self.rules.cluster,

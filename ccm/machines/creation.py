@@ -12,8 +12,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
+from ccm.base import redact
 from ccm.cloud import errors
-from ccm.cloud.machines import Identity, MachineInfo, MachineRecord, found
+from ccm.cloud.machines import (
+    DeleteMachineResponse,
+    Identity,
+    MachineInfo,
+    MachineRecord,
+    found,
+)
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.tokens import is_id
 from ccm.machines.userdata import TOKEN, has
@@ -162,7 +169,9 @@ def settled(machine: MachineView, seen: Evidence, now: datetime, rules: Rules) -
         return failed(machine, errors.Internal(lacking), now, rules)
     if machine.phase not in CREATING:
         return REST
-    known = machine.status.known_state if vm.last_known_state is None else vm.last_known_state
+    known = machine.status.known_state
+    if seen.created is None and vm.last_known_state is not None:
+        known = vm.last_known_state
     there = Status(kind=Kind.CREATE.value, since=now, updated=now, known_state=known)
     if rules.has_target:
         return Outcome(
@@ -197,13 +206,12 @@ def failed(
 
     A `RetryAfter` is no failure: only what the driver wants to remember is written.
     """
-    told = error.partial.last_known_state if isinstance(error.partial, MachineInfo) else None
+    told = carried_state(error)
     if isinstance(error, errors.RetryAfter):
         status = machine.status
         kept = None if told in (None, status.known_state) else replace(status, known_state=told)
         return Outcome(status=kept, after_s=error.seconds)
-    code = code_of(error)
-    text = rules.error_form.format(code=code, text=error)
+    code, text = code_of(error), told_of(error, rules)
     description = f"Cloud provider message - {text}"
     if initializing:
         description = f"Provider error: {text}. Initialize VM Instance"
@@ -232,6 +240,18 @@ def code_of(error: errors.CloudError) -> str:
     """The name of an error's code: of its class, or of the nearest base that is a code."""
     kinds = (base for base in type(error).__mro__ if base in errors.POLICY)
     return next((kind.__name__ for kind in kinds), errors.Unknown.__name__)
+
+
+def carried_state(error: errors.CloudError) -> str | None:
+    """What the driver wants to remember in spite of an error; None = what it did before."""
+    if isinstance(error.partial, MachineInfo | DeleteMachineResponse):
+        return error.partial.last_known_state
+    return None
+
+
+def told_of(error: errors.CloudError, rules: Rules) -> str:
+    """An error as a description has it: whoever may read the object reads it."""
+    return rules.error_form.format(code=code_of(error), text=redact.public(str(error)))
 
 
 def passes(error: errors.CloudError) -> bool:

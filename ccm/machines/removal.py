@@ -7,7 +7,15 @@ from dataclasses import replace
 from datetime import datetime
 
 from ccm.cloud import errors
-from ccm.machines.creation import MEDIUM_S, SHORT_S, Outcome, code_of, passes
+from ccm.machines.creation import (
+    MEDIUM_S,
+    SHORT_S,
+    Outcome,
+    carried_state,
+    code_of,
+    passes,
+    told_of,
+)
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.views import Kind, MachineView, Phase, Rules, State, Status
 from ccm.model import Node
@@ -18,16 +26,19 @@ VM_DELETION = "Initiate VM deletion"
 
 def failed(machine: MachineView, error: errors.CloudError, now: datetime, rules: Rules) -> Outcome:
     """How a pass ends in which the VM was not deleted."""
+    before = machine
+    told = carried_state(error)
+    if told is not None:
+        machine = replace(machine, status=replace(machine.status, known_state=told))
     if isinstance(error, errors.RetryAfter):
         status = _status(machine, f"VM deletion is under way. {VM_DELETION}", State.PROCESSING, now)
-        return _written(machine, status, error.seconds)
-    code = code_of(error)
-    text = rules.error_form.format(code=code, text=error)
+        return _written(before, status, error.seconds)
+    code, text = code_of(error), told_of(error, rules)
     status = _status(
         machine, f"VM deletion failed due to - {text}. {VM_DELETION}", State.FAILED, now
     )
     after_s = SHORT_S if passes(error) else MEDIUM_S
-    return _written(machine, replace(status, code=code), after_s)
+    return _written(before, replace(status, code=code), after_s)
 
 
 def impossible(machine: MachineView, faults: Iterable[str], now: datetime) -> Outcome:

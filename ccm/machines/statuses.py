@@ -37,8 +37,11 @@ def similar(one: str, other: str) -> bool:
     start = _common(one, other)
     one, other = one[start:], other[start:]
     end = _common(one[::-1], other[::-1])
-    one, other = one[: len(one) - end][:_MOST], other[: len(other) - end][:_MOST]
-    return 1 - _distance(one, other) / longest > SIMILAR
+    one, other = one[: len(one) - end], other[: len(other) - end]
+    rest = max(len(one), len(other))
+    # What differs is taken to go on as it begins.
+    scale = max(1.0, rest / _MOST)
+    return 1 - _distance(one[:_MOST], other[:_MOST]) * scale / longest > SIMILAR
 
 
 def _timeless(status: Status) -> Status:

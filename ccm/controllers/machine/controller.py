@@ -171,7 +171,8 @@ class MachineController:
         )
 
     async def _joined(self, machine: MachineView) -> None:
-        metrics.JOIN_DURATION.observe((clock.now() - machine.created).total_seconds())
+        took_s = (clock.now() - machine.created).total_seconds()
+        metrics.took("join", machine, self._world.class_of(machine), took_s)
         await self._tokens.delete(machine, self._world.rules)
 
     # --- its node ---------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from ccm.machines import creation, userdata
 from ccm.machines.creation import SHORT_S, Evidence, Outcome, Step
 from ccm.machines.tokens import is_id
 from ccm.machines.views import ClassView, MachineView
-from ccm.model.patches import StaleObject
+from ccm.model.patches import Patch, StaleObject
 from ccm.runtime import writer
 from ccm.runtime.turns import Turn
 from ccm.runtime.writer import Writer
@@ -72,9 +72,11 @@ class Creator:
             return Made(obj=obj, outcome=Outcome(after_s=SHORT_S))
         return await _Pass(self, made_of, turn).run(obj)
 
-    async def written(self, obj: Machine, patch: Any) -> Machine:
+    async def written(
+        self, obj: Machine, patch: Callable[[Machine], Patch | None], part: str = ""
+    ) -> Machine:
         """The object after a write. Raises StaleObject where it is gone."""
-        found = await self._write.change(obj, writer.Step(patch))
+        found = await self._write.change(obj, writer.Step(patch, part))
         if found.obj is None:
             raise StaleObject
         return found.obj
@@ -133,7 +135,7 @@ class _Pass:
                 await self._discard(machine)
                 self._seen = replace(self._seen, discarded=True)
             case Step.INITIALIZE:
-                await self._initialize(machine)
+                obj = await self._initialize(obj, machine)
                 self._seen = replace(self._seen, initialized=True)
         return obj
 
@@ -183,12 +185,12 @@ class _Pass:
             info = await self._call(MachineDriver.create_machine, request)
         finally:
             self._world.creation_ended(machine.uid)
-        metrics.CREATE_DURATION.observe(clock.monotonic() - began)
+        metrics.took("create", machine, self._made_of, clock.monotonic() - began)
         _log.info(
             "VM created", machine=machine.key, provider_id=info.provider_id, node=info.node_name
         )
         self._seen = replace(self._seen, created=info)
-        return obj
+        return await self._remembered(obj, info)
 
     async def _user_data(self, machine: MachineView) -> bytes:
         found = userdata.filled(self._made_of.user_data, userdata.NAME, machine.name)
@@ -197,12 +199,25 @@ class _Pass:
         token = await self._creator.tokens.ensure(machine, self._rules)
         return userdata.filled(found, userdata.TOKEN, token)
 
-    async def _initialize(self, machine: MachineView) -> None:
-        request = self._world.request(machine, self._made_of)
+    async def _remembered(self, obj: Machine, info: MachineInfo) -> Machine:
+        """The object, with what the driver wants to remember: before anything is asked of it."""
+        state = info.last_known_state
+        if state is None or state == obj.status.last_known_state:
+            return obj
+
+        def remembered(one: Machine) -> Patch:
+            return plan.known_state(one, state)
+
+        return await self._creator.written(obj, remembered, "status")
+
+    async def _initialize(self, obj: Machine, machine: MachineView) -> Machine:
+        request, began = self._world.request(machine, self._made_of), clock.monotonic()
         try:
-            await self._call(MachineDriver.initialize_machine, request)
+            info = await self._call(MachineDriver.initialize_machine, request)
         except errors.Unimplemented:
-            return
+            return obj
+        metrics.took("initialize", machine, self._made_of, clock.monotonic() - began)
+        return await self._remembered(obj, info)
 
     async def _discard(self, machine: MachineView) -> None:
         """The VM was made a moment ago, by us; should it stay, it is found to be an orphan."""
@@ -219,7 +234,7 @@ class _Pass:
             )
 
     async def _call(self, method: Any, request: MachineRequest) -> Any:
-        return await self._waited(self._world.caller.call(method, request))
+        return await self._waited(self._world.call(method, request))
 
     async def _waited(self, call: Awaitable[T]) -> T:
         async with self._turn.put_down():

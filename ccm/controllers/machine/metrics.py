@@ -33,22 +33,33 @@ CONDITION = metrics.gauge(
     "Conditions of a machine's node: True 1, False 0, Unknown 2.",
     ["name", "namespace", "condition"],
 )
+_WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
 FAILED_JOINS = metrics.counter(
     "mcm_machine_num_failed_join",
     "Machines that did not join in time.",
-    ["namespace", "machine_deployment", "instance_type", "zone"],
+    _WHO,
 )
+DURATIONS = {
+    step: metrics.gauge(
+        f"mcm_machine_{step}_duration_seconds",
+        f"Time that the last {step} of a machine took.",
+        _WHO,
+    )
+    for step in ("create", "initialize", "join", "delete")
+}
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200)
-CREATE_DURATION = metrics.histogram(
-    "ccm_machine_create_duration_seconds",
-    "Time the driver took to make a VM.",
-    buckets=_SECONDS,
-)
-JOIN_DURATION = metrics.histogram(
-    "ccm_machine_join_duration_seconds",
-    "Time from the creation of a Machine to its node being in use.",
-    buckets=_SECONDS,
-)
+HISTOGRAMS = {
+    "create": metrics.histogram(
+        "ccm_machine_create_duration_seconds",
+        "Time the driver took to make a VM.",
+        buckets=_SECONDS,
+    ),
+    "join": metrics.histogram(
+        "ccm_machine_join_duration_seconds",
+        "Time from the creation of a Machine to its node being in use.",
+        buckets=_SECONDS,
+    ),
+}
 
 PHASES = {
     "Terminating": -4,
@@ -61,12 +72,22 @@ PHASES = {
 CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
 
 
+def took(step: str, machine: MachineView, made_of: ClassView, seconds: float) -> None:
+    """How long a step took; the gauges of the reference keep the last one only."""
+    DURATIONS[step].labels(*_who(machine, made_of)).set(seconds)
+    if step in HISTOGRAMS:
+        HISTOGRAMS[step].observe(seconds)
+
+
 def failed_join(machine: MachineView, made_of: ClassView) -> None:
     """A machine did not join in time."""
+    FAILED_JOINS.labels(*_who(machine, made_of)).inc()
+
+
+def _who(machine: MachineView, made_of: ClassView) -> tuple[str, ...]:
     labels = machine.metadata.labels or {}
-    FAILED_JOINS.labels(
-        machine.metadata.namespace, labels.get(names.LABEL_DEPLOYMENT, ""), *made_of.place
-    ).inc()
+    deployment = labels.get(names.LABEL_DEPLOYMENT, "")
+    return (machine.metadata.namespace, deployment, *made_of.place)
 
 
 def note(old: Machine | None, new: Machine | None, *, total: int) -> None:

@@ -7,7 +7,7 @@ from ccm.gardener import views
 from ccm.gardener.types import Machine
 from ccm.machines.views import Rules, Status
 from ccm.model import Node
-from ccm.model.patches import Patch, StaleObject, add_finalizer, same_version
+from ccm.model.patches import Patch, StaleObject, add_finalizer, same_object, same_version
 
 
 def claim(obj: Machine, rules: Rules, token_id: str) -> Patch | None:
@@ -47,6 +47,11 @@ def identity(obj: Machine, vm: MachineInfo, *, has_target: bool) -> Patch | None
     known = views.machine(obj)
     stands = known.provider_id == vm.provider_id
     return None if stands and known.node_name == vm.node_name else patch
+
+
+def known_state(obj: Machine, state: str) -> Patch:
+    """What the driver wants to remember, and nothing else."""
+    return {"metadata": same_object(obj), "status": {"lastKnownState": state}}
 
 
 def status(obj: Machine, planned_for: Machine, wanted: Status) -> Patch | None:

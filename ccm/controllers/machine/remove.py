@@ -9,6 +9,7 @@ from ccm.base import clock, log
 from ccm.cloud import errors
 from ccm.cloud.errors import CloudError
 from ccm.cloud.machines import MachineDriver
+from ccm.controllers.machine import metrics
 from ccm.controllers.machine.tokens import Tokens
 from ccm.gardener import views
 from ccm.gardener.types import Machine
@@ -79,11 +80,13 @@ class Remover:
 
     async def _delete_vm(self, machine: MachineView, made_of: ClassView, turn: Turn) -> None:
         request = self._world.request(machine, made_of)
+        began = clock.monotonic()
         async with turn.put_down():
             try:
-                await self._world.caller.call(MachineDriver.delete_machine, request)
+                await self._world.call(MachineDriver.delete_machine, request)
             except errors.NotFound:
                 return
+        metrics.took("delete", machine, made_of, clock.monotonic() - began)
 
     async def _delete_node(self, machine: MachineView) -> None:
         """The node of the VM that is gone; one of another VM under that name stays."""

@@ -133,11 +133,10 @@ class MachineClassController:
         return self._faults[key]
 
     async def _asked(self, view: ClassView) -> list[str] | None:
-        caller = self._world.caller
-        if not caller.offers(SpecValidation):
+        if not self._world.caller.offers(SpecValidation):
             return None
         try:
-            found = await caller.call(
+            found = await self._world.call(
                 SpecValidation.validate_spec, view.provider_spec, view.credentials, True
             )
         except InvalidArgument as error:

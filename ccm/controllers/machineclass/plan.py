@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from ccm.base import redact
 from ccm.gardener import names
 from ccm.gardener.types import ClassCondition, Machine, MachineClass
 from ccm.model import Secret
@@ -55,7 +56,8 @@ def condition(faults: Sequence[str] | None, now: datetime) -> ClassCondition:
         type=names.CONDITION_SPEC_VALID,
         status=status,
         reason=reason,
-        message=text,
+        # As it will be stored, or it would be found to differ each time.
+        message=redact.public(text),
         last_transition_time=format_time(now),
     )
 

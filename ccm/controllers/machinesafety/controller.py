@@ -171,7 +171,7 @@ class MachineSafetyController:
             provider_id=record.info.provider_id,
         )
         try:
-            await self._world.caller.call(MachineDriver.delete_machine, request)
+            await self._world.call(MachineDriver.delete_machine, request)
         except NotFound:
             return
         metrics.ORPHANS_DELETED.inc()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ccm.cloud import errors
-from ccm.cloud.machines import MachineInfo
+from ccm.cloud.machines import MachineInfo, MachineRequest
 from ccm.gardener import names
 from ccm.kube.errors import ServerError
 from ccm.model import NodeAddress
@@ -119,7 +120,7 @@ async def test_a_new_machine() -> None:
     assert made["metadata"]["annotations"]["machinepriority.machine.sapcloud.io"] == "3"
     assert made["metadata"]["finalizers"] == ["machine.sapcloud.io/machine-controller-manager"]
     assert made["spec"]["providerID"] == "fake:///0"
-    assert world.driver.calls == {"list_machines": 2, "create_machine": 1, "initialize_machine": 1}
+    assert world.driver.calls == {"list_machines": 1, "create_machine": 1, "initialize_machine": 1}
     assert world.driver.vms["fake:///0"].identity == world.identity()
 
 
@@ -238,6 +239,30 @@ async def test_what_the_driver_wants_to_remember(error: errors.CloudError, state
 
     assert world.status().get("lastKnownState", "") == state
     assert world.driver.given["create_machine"].last_known_state == "old"
+
+
+@pytest.mark.row("machine-create-16")
+async def test_what_the_driver_wants_to_remember_is_stored_before_it_is_asked_again() -> None:
+    world = World()
+    world.ready_class()
+    seen = []
+    make, initialize = world.driver.create_machine, world.driver.initialize_machine
+
+    async def created(req: MachineRequest) -> MachineInfo:
+        return replace(await make(req), last_known_state="made")
+
+    async def initialized(req: MachineRequest) -> MachineInfo:
+        seen.append((req.last_known_state, world.status()["lastKnownState"]))
+        return replace(await initialize(req), last_known_state="set up")
+
+    world.driver.create_machine = created  # type: ignore[method-assign]
+    world.driver.initialize_machine = initialized  # type: ignore[method-assign]
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+
+    assert seen == [("made", "made")]
+    assert (world.phase(), world.status()["lastKnownState"]) == ("Pending", "set up")
 
 
 @pytest.mark.row("machine-create-08")

@@ -159,6 +159,7 @@ class World:
         }
         self.period_s = 900.0
         self.turns = 5
+        self.cluster = CLUSTER
         self.shared: Shared | None = None
         self.define()
 
@@ -189,7 +190,7 @@ class World:
             informers=informers,
             client=client,
             caller=cast("Any", DirectCaller(self.driver)),
-            settings=Settings(namespace="default", cluster=CLUSTER, rules=self.rules),
+            settings=Settings(namespace="default", cluster=self.cluster, rules=self.rules),
         )
         async with Group() as group:
             group.start(informers.run(), name="informers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,9 @@ async def test_an_api_server_takes_definitions_and_samples(api_server: servers.A
             scale = await told(session, "GET", f"{OBJECTS}/machinedeployments/workers/scale")
         finally:
             for definition in parsed(crds.FILE):
-                await session.delete(f"{DEFINITIONS}/{definition['metadata']['name']}")
+                name = definition["metadata"]["name"]
+                async with session.delete(f"{DEFINITIONS}/{name}") as response:
+                    assert response.status == 200
 
     machine = msgspec.convert(read, kinds.MACHINES.type)
     assert machine.status.current_status.phase == "Pending"
@@ -110,13 +113,14 @@ async def test_an_api_server_takes_definitions_and_samples(api_server: servers.A
 
 async def established(session: aiohttp.ClientSession) -> None:
     """A real API server serves a kind a moment after its definition was made."""
-    for kind in KINDS:
-        for _ in range(200):
-            async with session.get(f"{OBJECTS}/{kind.plural}") as response:
-                if response.status == 200:
-                    break
-        else:
-            pytest.fail(f"{kind.plural} is not served")
+    async with asyncio.timeout(30):
+        while not all([await is_served(session, kind) for kind in KINDS]):
+            await asyncio.sleep(0.05)
+
+
+async def is_served(session: aiohttp.ClientSession, kind: Kind[Any]) -> bool:
+    async with session.get(f"{OBJECTS}/{kind.plural}") as response:
+        return response.status == 200
 
 
 async def told(session: aiohttp.ClientSession, verb: str, path: str, body: Any = None) -> Any:

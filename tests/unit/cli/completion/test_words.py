@@ -85,7 +85,10 @@ def test_an_argparse_tree_is_read_as_it_is() -> None:
         (["kube-ccm", "sandbox", "--on"], ["--once\tend when every node is initialised", ":4"]),
         (["kube-ccm", "sandbox", "--latency", ""], [":4"]),
         (["kube-ccm", "sandbox", "--provider-config", ""], [":0"]),
-        (["kube-ccm", "doctor", "--clu"], ["--cluster-cidr=\t", "--cluster-name=\t", ":4"]),
+        (
+            ["kube-ccm", "doctor", "--clu"],
+            ["--cluster-cidr=\t", "--cluster-id=\t", "--cluster-name=\t", ":4"],
+        ),
         (["kube-ccm", "doctor", "--kubec"], ["--kubeconfig=\t", ":6"]),
         (["kube-ccm", "doctor", "-o", ""], ["table", "json", ":4"]),
         (["kube-ccm", "doctor", "--output=j"], ["json", ":4"]),

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from ccm.base.metrics import REGISTRY
 from ccm.cloud import errors
 from ccm.cloud.machines import Identity, MachineInfo
 from ccm.gardener import names
 from ccm.kube.errors import ServerError
-from ccm.machines import tokens
 from ccm.testing.clock import advance, settle
 from tests.unit.controllers.machines import (
     BASE,
@@ -254,6 +252,21 @@ async def test_a_driver_that_raises_anything() -> None:
     assert world.driver.calls["create_machine"] == 1
 
 
+async def test_what_a_cloud_says_shows_no_secret() -> None:
+    world = World()
+    world.ready_class()
+    world.driver.faults["create_machine"] = errors.Internal(
+        "refused password=hunter2 " + "x" * 5000
+    )
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(10)
+
+    said = world.operation()["description"]
+    assert "hunter2" not in said
+    assert len(said) < 1500
+
+
 async def test_a_failure_that_repeats_is_written_once() -> None:
     world = World()
     world.ready_class()
@@ -292,118 +305,18 @@ async def test_definitions_that_are_missing_are_waited_for() -> None:
     assert world.phase() == "Pending"
 
 
-# --- bootstrap tokens -----------------------------------------------------------------------
-
-
-async def test_a_token_of_somebody_else_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_marker_is_the_uid_of_a_namespace_that_lives_as_long_as_the_cluster() -> None:
     world = World()
-    world.ready_class()
-    ids = iter(["aaaaaa", "bbbbbb"])
-    monkeypatch.setattr(tokens, "new_id", lambda _choose: next(ids))
-    theirs = {"metadata": {"name": "bootstrap-token-aaaaaa"}, "stringData": {"description": "x"}}
-    world.server.put(TOKENS, theirs)
-    async with world.running("machine", "machineclass"):
-        world.machine()
-        await advance(1)
-        world.node()
-        await advance(1)
-
-    assert world.phase() == "Running"
-    assert [one["metadata"]["name"] for one in world.server.list(TOKENS)] == [
-        "bootstrap-token-aaaaaa"
-    ]
-
-
-async def test_a_token_is_used_again_by_the_next_try() -> None:
-    world = World()
-    world.ready_class()
-    world.driver.faults["create_machine"] = [errors.Unavailable("x"), None]
-    async with world.running("machine", "machineclass"):
-        world.machine()
-        await advance(1)
-        first = world.driver.given["create_machine"].user_data
-        await advance(10)
-
-    assert world.driver.calls["create_machine"] == 2
-    assert world.driver.given["create_machine"].user_data == first
-    assert len(world.server.list(TOKENS)) == 1
-
-
-async def test_a_token_that_has_expired_lives_on_with_the_next_try() -> None:
-    world = World(exhausted_retry_s=3600.0)
-    world.ready_class()
-    world.driver.faults["create_machine"] = [errors.ResourceExhausted("x")]
-    async with world.running("machine", "machineclass"):
-        world.machine()
-        await advance(1)
-        before = expiration(world)
-        await advance(3600 * 1.3)
-
-    assert world.driver.calls["create_machine"] == 2
-    assert expiration(world) > before
-
-
-def expiration(world: World) -> str:
-    (token,) = world.server.list(TOKENS)
-    return base64.b64decode(token["data"]["expiration"]).decode()
-
-
-# --- its end --------------------------------------------------------------------------------
-
-
-async def test_a_machine_goes_with_its_vm_and_node() -> None:
-    world = World()
-    world.ready_class()
-    async with world.running("machine", "machineclass"):
-        path = world.machine()
-        await advance(1)
-        world.node(providerID="fake:///0")
-        await advance(1)
-        world.driver.faults["delete_machine"] = [
-            errors.Unavailable("x"),
-            errors.RetryAfter("x", seconds=3),
-        ]
-        world.server.drop(path)
-        await advance(1)
-        assert (world.phase(), world.node_object() != {}) == ("Terminating", True)
-        assert "Initiate VM deletion" in world.operation()["description"]
-        await advance(30)
-
-    assert (world.get(), world.node_object(), world.driver.vms) == ({}, {}, {})
-    assert (
-        REGISTRY.get_sample_value(
-            "mcm_machine_current_status_phase", {"name": "m0", "namespace": "default"}
-        )
-        is None
-    )
-
-
-async def test_the_node_of_another_vm_stays() -> None:
-    world = World()
-    world.ready_class()
-    async with world.running("machine", "machineclass"):
-        path = world.machine()
-        await advance(1)
-        world.node(providerID="fake:///other")
-        await advance(1)
-        world.server.drop(path)
-        await advance(30)
-
-    assert (world.get(), world.node_object() != {}) == ({}, True)
-
-
-async def test_deleting_a_node_replaces_its_machine() -> None:
-    world = World()
+    world.cluster = ""
     world.ready_class()
     async with world.running("machine", "machineclass"):
         world.machine()
         await advance(1)
-        world.node(providerID="fake:///0")
-        await advance(1)
-        world.server.drop(f"{NODES_PATH}/m0")
-        await advance(30)
 
-    assert (world.get(), world.node_object(), world.driver.vms) == ({}, {}, {})
+    system = world.server.get("/api/v1/namespaces/kube-system")
+    assert system is not None
+    marker = world.driver.vms["fake:///0"].identity.cluster
+    assert marker == system["metadata"]["uid"] != ""
 
 
 async def test_an_api_server_that_fails_for_a_while() -> None:
