@@ -21,6 +21,9 @@ class Code(NamedTuple):
     name: str
 
 
+PREFIX = "machine codes error:"
+"""Begins the text of an error; other words may stand before it."""
+
 OK = Code(0, "OK")
 """No error; it has no class."""
 
@@ -77,16 +80,16 @@ def format_error(error: errors.CloudError) -> str:
     said = str(error)
     if [*_groups(f"[{said}]")] != [said]:
         said = said.replace("[", "(").replace("]", ")")
-    return f"machine codes error: code = [{code_of(error).name}] message = [{said}]"
+    return f"{PREFIX} code = [{code_of(error).name}] message = [{said}]"
 
 
 def parse_error(text: str) -> errors.CloudError | None:
     """The error that such a text says; None: it is no such text.
 
-    It has two groups in brackets, within which others may be. A first one that is no code is
-    `Unknown`, as is OK: nobody raises a success.
+    Behind `PREFIX` it has two groups in brackets, within which others may be. A first one that is
+    no code is `Unknown`, as is OK: nobody raises a success.
     """
-    match [*_groups(text)]:
+    match [*_groups(text.partition(PREFIX)[2])]:
         case [name, said]:
             return (kind_of(name) or errors.Unknown)(said)
         case _:

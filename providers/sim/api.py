@@ -17,6 +17,7 @@ import msgspec
 from . import (
     api_balancers,
     api_routes,
+    api_volumes,
     changes,
     faults,
     operation,
@@ -26,6 +27,7 @@ from . import (
     world_balancers,
     world_orders,
     world_routes,
+    world_volumes,
 )
 from .operation import Request
 
@@ -61,6 +63,7 @@ class Snapshot(InstanceList, frozen=True, kw_only=True):
 
     balancers: tuple[world_balancers.Balancer, ...] = ()
     routes: tuple[world_routes.Route, ...] = ()
+    volumes: tuple[world_volumes.Volume, ...] = ()
 
 
 class ActionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,12 +136,11 @@ class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def _list(cloud: simulation.Simulation, asked: Request) -> InstanceList:
-    key, _, value = (asked.query.label or "").partition("=")
     page = cloud.world.page(
         limit=min(asked.query.limit, cloud.settings.page_size),
         after=operation.parse_cursor(asked.query.cursor),
         name=asked.query.name,
-        label=(key, value) if key else None,
+        label=operation.parse_label(asked.query.label),
         stale_s=cloud.settings.list_delay_s,
     )
     return InstanceList(instances=page.instances, next_cursor=operation.format_cursor(page.after))
@@ -169,6 +171,7 @@ def _snapshot(cloud: simulation.Simulation, _: Request) -> Snapshot:
         instances=cloud.world.snapshot(),
         balancers=tuple(cloud.worlds.balancers.list()),
         routes=tuple(cloud.worlds.routes.list()),
+        volumes=tuple(cloud.worlds.volumes.list()),
     )
 
 
@@ -299,6 +302,7 @@ OPERATIONS = (
     ),
     *api_balancers.OPERATIONS,
     *api_routes.OPERATIONS,
+    *api_volumes.OPERATIONS,
 )
 
 

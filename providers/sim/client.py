@@ -27,6 +27,7 @@ MARK_CLUSTER = f"{MARKS}cluster"
 MARK_POOL = f"{MARKS}pool"
 MARK_NAME = f"{MARKS}name"
 MARK_UID = f"{MARKS}uid"
+MARK_VOLUME = f"{MARKS}volume"
 
 CODES: Mapping[str, type[cloud.CloudError]] = {
     "not_found": cloud.NotFound,
@@ -72,6 +73,22 @@ class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str]
     token: str
     user_data: str
+    volumes: Sequence[str]
+
+
+class VolumeOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """A new volume."""
+
+    name: str
+    size_gib: int
+    labels: dict[str, str]
+
+
+class Volume(VolumeOrder, frozen=True, kw_only=True):
+    """A volume as it is; `instance` is the ID of the one that has it, or empty."""
+
+    id: str
+    instance: str = ""
 
 
 class Listener(msgspec.Struct, frozen=True, order=True):
@@ -152,6 +169,10 @@ class _Servers(_Page, frozen=True, kw_only=True):
     instances: tuple[Server, ...]
 
 
+class _Volumes(_Page, frozen=True, kw_only=True):
+    volumes: tuple[Volume, ...]
+
+
 class _Balancers(_Page, frozen=True, kw_only=True):
     balancers: tuple[Balancer, ...]
 
@@ -208,6 +229,19 @@ class Client:
     async def delete_server(self, instance_id: str) -> None:
         """Delete an instance, which may take a while; `NotFound` if it is gone."""
         await self._http.request("DELETE", f"/v1/instances/{instance_id}")
+
+    async def volumes(self, label: tuple[str, str]) -> list[Volume]:
+        """All volumes with one label."""
+        pages = await self._pages("/v1/volumes", _Volumes, {"label": "=".join(label)})
+        return [one for page in pages for one in page.volumes]
+
+    async def create_volume(self, order: VolumeOrder) -> Volume:
+        """Order a volume."""
+        return await self._http.send("POST", "/v1/volumes", order, Volume)
+
+    async def delete_volume(self, volume_id: str) -> None:
+        """Delete a volume; `NotFound` if it is gone, `RetryAfter` while it is attached."""
+        await self._http.request("DELETE", f"/v1/volumes/{volume_id}")
 
     async def balancer(self, name: str) -> Balancer | None:
         """The load balancer of that name, whosever it is; None if there is none."""

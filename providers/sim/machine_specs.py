@@ -19,7 +19,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The `providerSpec` of a MachineClass.
 
     `allowedAddresses` are ranges from which the VM may send besides its own addresses, such as
-    those of its pods; they are set when the VM has started.
+    those of its pods; they are set when the VM has started. `dataVolumes` are sizes in GiB of
+    volumes that are made with it and go with it.
     """
 
     machine_type: str = "small"
@@ -27,6 +28,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     region: str = "sim-1"
     labels: dict[str, str] = {}
     allowed_addresses: tuple[str, ...] = ()
+    data_volumes: tuple[int, ...] = ()
 
 
 def read(given: Mapping[str, Any]) -> Spec:
@@ -96,6 +98,8 @@ def _wrong(name: str, value: Any) -> list[cloud.Problem]:
         case "allowedAddresses":
             said = "each must be a range like 10.244.0.0/16"
             bad = any(cloud.parse_cidr(one) is None for one in value)
+        case "dataVolumes":
+            said, bad = "each must be a number of GiB above 0", any(one < 1 for one in value)
         case _:
             said, bad = "must not be empty", not value
     return [cloud.Problem(field=name, message=f"{value!r}: {said}")] if bad else []

@@ -3,8 +3,9 @@
 Provider spec  see `machine_specs.Spec`
 Credentials    `url` and `token`, as in the cloud config
 
-A VM bears its identity as labels below `client.MARKS`. It is ordered with cluster and UID as the
-order's token, so that an order whose answer was lost is the same order when it comes again.
+A VM bears its identity as labels below `client.MARKS`, and so do its data volumes, which are made
+before it. It is ordered with cluster and UID as the order's token, so that an order whose answer
+was lost is the same order when it comes again.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ class SimMachines(cloud.Driver[Clients]):
     """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
-        """Two requests; one for a VM that an earlier call made."""
+        """Two requests, more for data volumes; one for a VM that an earlier call made."""
         spec, name = machine_specs.read(req.provider_spec), req.identity.name
         async with self._client(req.credentials, req.identity.pool) as api:
             found, _ = await api.servers(name)
             before = _before(found, req.identity)
             if before is not None:
                 return _info(before)
+            volumes = await _make_volumes(api, req.identity, spec.data_volumes)
             order = client.ServerOrder(
                 name=name,
                 type=spec.machine_type,
@@ -63,6 +65,7 @@ class SimMachines(cloud.Driver[Clients]):
                 labels=spec.labels | _marks(req.identity),
                 token=f"{req.identity.cluster}/{req.identity.uid}",
                 user_data=base64.b64encode(req.user_data).decode(),
+                volumes=volumes,
             )
             return _info(await api.create_server(order))
 
@@ -87,7 +90,7 @@ class SimMachines(cloud.Driver[Clients]):
         return _info(server)
 
     async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
-        """Two requests, one more without a provider ID; not over before the VM is gone."""
+        """Three requests, more for data volumes; not over before the VM is gone."""
         async with self._client(req.credentials, req.identity.pool) as api:
             for instance_id in await _to_delete(api, req):
                 with suppress(cloud.NotFound):
@@ -95,6 +98,11 @@ class SimMachines(cloud.Driver[Clients]):
                     if instances.is_there(await api.server(instance_id)):
                         text = f"{instance_id} is being deleted"
                         raise cloud.RetryAfter(text, seconds=AGAIN_S)
+            # Whether there are any, a spec of today does not say. Those of another VM go with it.
+            for volume in await _volumes(api, req.identity):
+                if not volume.instance:
+                    with suppress(cloud.NotFound):
+                        await api.delete_volume(volume.id)
         return cloud.DeleteMachineResponse()
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
@@ -155,6 +163,35 @@ async def _to_delete(api: client.Client, req: cloud.MachineRequest) -> Sequence[
     return [server.id for server in await _marked(api, req.identity)]
 
 
+async def _make_volumes(
+    api: client.Client, identity: cloud.Identity, sizes: Sequence[int]
+) -> Sequence[str]:
+    """IDs of the data volumes, of which an earlier call may have made some."""
+    if not sizes:
+        return []
+    there = {one.labels.get(client.MARK_VOLUME): one for one in await _volumes(api, identity)}
+    found = []
+    for number, size in enumerate(sizes):
+        volume = there.get(str(number))
+        if volume is None:
+            order = client.VolumeOrder(
+                name=f"{identity.name}-{number}",
+                size_gib=size,
+                labels=_marks(identity) | {client.MARK_VOLUME: str(number)},
+            )
+            volume = await api.create_volume(order)
+        found.append(volume.id)
+    return found
+
+
+async def _volumes(api: client.Client, identity: cloud.Identity) -> Sequence[client.Volume]:
+    """The data volumes that bear an identity."""
+    if not identity.uid:
+        return []
+    found = await api.volumes((client.MARK_UID, identity.uid))
+    return [one for one in found if _is(one, identity)]
+
+
 async def _marked(api: client.Client, identity: cloud.Identity) -> Sequence[client.Server]:
     """The VMs that bear an identity."""
     found, _ = await api.servers(label=(client.MARK_UID, identity.uid))
@@ -182,9 +219,9 @@ def _before(found: Sequence[client.Server], identity: cloud.Identity) -> client.
     return None
 
 
-def _is(server: client.Server, identity: cloud.Identity) -> bool:
-    """Whether a VM bears an identity; one without marks bears none."""
-    marks = (server.labels.get(client.MARK_CLUSTER), server.labels.get(client.MARK_UID))
+def _is(thing: client.Server | client.Volume, identity: cloud.Identity) -> bool:
+    """Whether it bears an identity; what has no marks bears none."""
+    marks = (thing.labels.get(client.MARK_CLUSTER), thing.labels.get(client.MARK_UID))
     return bool(identity.uid) and marks == (identity.cluster, identity.uid)
 
 

@@ -287,6 +287,13 @@ class World:
             raise WorldError("not_found", f"no instance with ID {instance_id}")
         return found
 
+    def is_there(self, instance_id: str) -> bool:
+        """Whether an instance is more than a memory."""
+        try:
+            return self.get(instance_id).state != "deleted"
+        except WorldError:
+            return False
+
     def page(
         self,
         *,

@@ -6,7 +6,7 @@ import base64
 
 import msgspec
 
-from . import world
+from . import world, world_volumes
 
 
 class Order(world.NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -14,10 +14,12 @@ class Order(world.NewInstance, frozen=True, kw_only=True, forbid_unknown_fields=
 
     An order with the `token` of an earlier one is that one, as long as its instance is there: a
     customer who got no answer may repeat it. `user_data` is Base64; the instance boots with it.
+    `volumes` are IDs of those that it gets.
     """
 
     token: str = ""
     user_data: str = ""
+    volumes: tuple[str, ...] = ()
 
 
 class UserData(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,14 +33,16 @@ class Orders:
 
     Args:
         instances: all there are.
+        volumes: all there are.
     """
 
-    def __init__(self, instances: world.World) -> None:
+    def __init__(self, instances: world.World, volumes: world_volumes.Volumes) -> None:
         self.quota = 0
         """How many instances there may be; 0 = no limit."""
         self.capacity = 0
         """How many instances each zone holds; 0 = no limit."""
         self._instances = instances
+        self._volumes = volumes
         self._by_token: dict[str, str] = {}
         self._user_data: dict[str, str] = {}
 
@@ -46,16 +50,18 @@ class Orders:
         """Order an instance: it is `starting` now and `running` soon.
 
         Raises:
-            WorldError: `invalid` without a name or with odd user data, `quota_exceeded`, or
-                `no_capacity` in its zone.
+            WorldError: `invalid` without a name or with odd user data, `quota_exceeded`,
+                `no_capacity` in its zone, or `not_found` or `conflict` about a volume.
         """
         world.check_text("user_data", _decoded, order.user_data)
         if (before := self._before(order.token)) is not None:
             return before
         self._check_room(order.zone)
+        self._volumes.check_free(order.volumes)
         fields = msgspec.structs.asdict(order)
         given = {name: fields[name] for name in world.NewInstance.__struct_fields__}
         made = self._instances.create(world.NewInstance(**given))
+        self._volumes.attach(order.volumes, made.id)
         self._user_data[made.id] = order.user_data
         if order.token:
             self._by_token[order.token] = made.id

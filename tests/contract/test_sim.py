@@ -169,7 +169,7 @@ class SimHarness(Harness):
 
     def machine_spec(self) -> Mapping[str, Any]:
         ranges = ["10.244.0.0/16"]  # what has to be set when the VM has started
-        return {"machineType": "big", "labels": {"team": "a"}, "allowedAddresses": ranges}
+        return {"machineType": "big", "allowedAddresses": ranges, "dataVolumes": [1, 2]}
 
     def bad_machine_spec(self) -> Mapping[str, Any]:
         return {"machineType": ""}
@@ -177,6 +177,9 @@ class SimHarness(Harness):
     async def vms(self) -> Sequence[HeldVM]:
         living = [one for one in self._world.snapshot() if one.state != "deleted"]
         return [HeldVM(name=one.name, provider_id=f"sim://{one.id}") for one in living]
+
+    async def beside_vms(self) -> Sequence[str]:
+        return [one.id for one in self._service.worlds.volumes.list()]
 
     async def foreign_vm(self, name: str, identity: cloud.Identity | None) -> HeldVM:
         labels = {}

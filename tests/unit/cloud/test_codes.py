@@ -92,7 +92,7 @@ def test_the_text_is_the_one_of_the_wire() -> None:
     assert text == (
         "machine codes error: code = [ResourceExhausted] message = [quota of [cores] is used up]"
     )
-    found = codes.parse_error(f"rpc: {text}")
+    found = codes.parse_error(f"[rpc] failed: {text}. Will be repeated")
     assert type(found) is errors.ResourceExhausted
     assert str(found) == "quota of [cores] is used up"
 
@@ -110,7 +110,8 @@ def test_brackets_that_do_not_match_keep_the_text_readable(said: str) -> None:
     [
         ("machine codes error: code = [Odd] message = [x]", errors.Unknown),
         ("machine codes error: code = [OK] message = [x]", errors.Unknown),
-        ("[Internal][x]", errors.Internal),
+        ("machine codes error: [Internal][x]", errors.Internal),
+        ("place [3] of [2]", None),
         ("machine codes error: code = [Internal] message = [x] [y]", None),
         ("machine codes error: code = [Internal] message = [x", None),
         ("machine codes error: code = Internal", None),

@@ -19,6 +19,7 @@ from ccm.cloud import (
     MachineInfo,
     MachineRecord,
     MachineRequest,
+    MigrationRequest,
     address,
     errors,
     from_gardener,
@@ -263,3 +264,46 @@ async def test_a_plain_method_may_answer_an_awaitable() -> None:
     ).get_machine_status(BEGUN)
 
     assert found.provider_id == "acme://9"
+
+
+@pytest.mark.parametrize("state", ["", f"{INTENT}u-1 "])
+async def test_a_vm_that_is_not_initialised_has_the_name_too(state: str) -> None:
+    """In the way before the intent was kept, ours after it."""
+
+    def status(_: object) -> None:
+        raise OriginError("half", code=17, response={"provider_id": "a://1", "node_name": "m-1"})
+
+    driver = from_gardener(SimpleNamespace(get_machine_status=status))
+    req = asking(last_known_state=state)
+
+    with pytest.raises(errors.CloudError) as raised:
+        await (driver.get_machine_status(req) if state else driver.create_machine(req))
+
+    if state:
+        assert type(raised.value) is errors.Uninitialized
+        assert known(raised.value) == MachineInfo(provider_id="a://1", node_name="m-1")
+    else:
+        assert type(raised.value) is errors.AlreadyExists
+        assert str(raised.value).startswith("a://1 has the name m-1")
+
+
+async def test_an_error_of_our_tree_keeps_what_it_carries_and_the_intent() -> None:
+    def create(_: object) -> None:
+        raise errors.Unavailable("x").carrying(MachineInfo(last_known_state="nic"))
+
+    with pytest.raises(errors.Unavailable) as raised:
+        await from_gardener(SimpleNamespace(create_machine=create)).create_machine(BEGUN)
+
+    assert known(raised.value).last_known_state == f"{INTENT}u-1 nic"
+
+
+async def test_a_migration_is_the_drivers_own() -> None:
+    asked = MigrationRequest(provider_specific_machine_class={}, machine_class={}, class_spec={})
+
+    def migrate(req: MigrationRequest) -> None:
+        req.machine_class["provider"] = "acme"
+
+    driver = from_gardener(SimpleNamespace(generate_machine_class_for_migration=migrate))
+    await driver.generate_machine_class_for_migration(asked)
+
+    assert asked.machine_class == {"provider": "acme"}

@@ -18,6 +18,7 @@ from tests.unit.providers.sim.conftest import Remote
 
 WHO = cloud.Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
 OTHER = cloud.Identity(cluster="c1", pool="workers", name="m-2", uid="u-2")
+VOLUMES = {"dataVolumes": [10, 20]}
 RANGES = {"allowedAddresses": ["10.244.0.0/24"]}
 
 
@@ -134,6 +135,37 @@ async def test_a_deletion_is_over_when_the_vm_is_gone(
     assert await asking.records() == []
 
 
+async def test_data_volumes_come_and_go_with_the_vm(
+    asking: Asking, service: server.Service
+) -> None:
+    volumes = service.worlds.volumes
+    service.script.add(Fault(kind="error", operation="create_instance", count=1, status=503))
+
+    with pytest.raises(cloud.Unavailable):
+        await asking.create(provider_spec=VOLUMES)
+    half_made = volumes.list()
+    made = await asking.create(provider_spec=VOLUMES)
+
+    assert [(one.name, one.size_gib) for one in half_made] == [("m-1-0", 10), ("m-1-1", 20)]
+    assert [one.id for one in volumes.list()] == [one.id for one in half_made]
+    assert {one.instance for one in volumes.list()} == {made.provider_id[6:]}
+    assert {one.labels["kube-ccm/uid"] for one in volumes.list()} == {"u-1"}
+
+    await asking.driver.delete_machine(asking.request(made.provider_id))
+    assert volumes.list() == []
+
+
+async def test_volumes_of_a_vm_that_stays_stay(asking: Asking, service: server.Service) -> None:
+    """A provider ID written by hand has another VM deleted, and that has to come to its end."""
+    await asking.create(provider_spec=VOLUMES)
+    other = service.world.put(world.GivenInstance(name="other"))
+
+    await asking.driver.delete_machine(asking.request(f"sim://{other.id}"))
+
+    assert [one.name for one in service.world.snapshot()] == ["m-1"]
+    assert len(service.worlds.volumes.list()) == 2
+
+
 async def test_one_of_two_with_our_name_is_ours(asking: Asking, service: server.Service) -> None:
     service.world.put(world.GivenInstance(name="m-1"))
     with pytest.raises(cloud.AlreadyExists, match="has the name m-1"):
@@ -205,6 +237,7 @@ async def test_vms_come_into_the_world_spoiled(
         ({"machineType": 4, "zone": ""}, ["machineType: Expected `str`, got `int`", "zone: ''"]),
         ({"sise": "big"}, ["sise: no such field; there are machineType, zone, region, labels"]),
         ({"labels": {"kube-ccm/cluster": "mine"}}, ["are the cluster's marks"]),
+        ({"dataVolumes": [1, 0]}, ["each must be a number of GiB above 0"]),
         ({"allowedAddresses": ["10.0.0.0/8", "x"]}, ["each must be a range like 10.244.0.0/16"]),
     ],
 )

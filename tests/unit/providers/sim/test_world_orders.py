@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from providers.sim import traffic, world, world_orders, worlds
+from providers.sim import traffic, world, world_orders, world_volumes, worlds
 from tests.handclock import HandClock
 from tests.unit.providers.sim.conftest import refused
 
@@ -116,6 +116,47 @@ def test_what_is_wrong_with_an_instance_outlives_a_restart(cloud: worlds.Worlds)
 
     found = again.instances.get(made.id)
     assert (found.state, found.reason, found.joins) == ("error", "no host", False)
+
+
+def test_volumes_are_attached_as_long_as_their_instance_is_there(cloud: worlds.Worlds) -> None:
+    volume = cloud.volumes.create(world_volumes.NewVolume(name="v", size_gib=1, labels={"k": "v"}))
+    made = order(cloud, volumes=(volume.id,))
+
+    assert cloud.volumes.get(volume.id).instance == made.id
+    with refused("busy"):
+        cloud.volumes.delete(volume.id)
+    with refused("conflict"):
+        order(cloud, "b", volumes=(volume.id,))
+    with refused("not_found"):
+        order(cloud, "c", volumes=("v-none",))
+    assert [one.name for one in cloud.instances.snapshot()] == ["a"]
+
+    cloud.instances.delete(made.id)
+    assert cloud.volumes.list(label=("k", "v")) == [volume]
+    assert cloud.volumes.list(label=("k", "w")) == []
+    cloud.volumes.delete(volume.id)
+    assert cloud.volumes.list() == []
+    with refused("not_found"):
+        cloud.volumes.delete(volume.id)
+
+
+def test_volumes_outlive_a_restart(cloud: worlds.Worlds) -> None:
+    volume = cloud.volumes.create(world_volumes.NewVolume(name="v", size_gib=1))
+    order(cloud, volumes=(volume.id,))
+    revision = cloud.revision
+
+    again = worlds.Worlds(random.Random(8))
+    again.load(msgspec.json.decode(msgspec.json.encode(cloud.snapshot()), type=worlds.Saved))
+
+    assert again.volumes.list() == cloud.volumes.list()
+    cloud.volumes.create(world_volumes.NewVolume(name="w", size_gib=1))
+    assert cloud.revision > revision
+
+
+@pytest.mark.parametrize(("name", "size_gib"), [("", 1), ("v", 0)])
+def test_an_odd_volume_is_refused(cloud: worlds.Worlds, name: str, size_gib: int) -> None:
+    with refused("invalid"):
+        cloud.volumes.create(world_volumes.NewVolume(name=name, size_gib=size_gib))
 
 
 def test_a_listing_may_be_of_one_label(cloud: worlds.Worlds) -> None:
