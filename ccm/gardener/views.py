@@ -27,9 +27,6 @@ from ccm.model.times import format_time, parse_time
 USER_DATA = "userData"
 """Key of a class's Secret: what VMs are booted with."""
 
-ERROR_FORM = "machine codes error: code = [{code}] message = [{text}]"
-"""How an error of the driver stands in `status.lastOperation.description`; others read it."""
-
 _CAPACITY = ("cpu", "gpu", "memory")
 _PLACE = ("instance_type", "region", "zone")
 """What `nodeTemplate` needs for the autoscaler to make use of it (reference)."""
@@ -52,7 +49,6 @@ def rules(cluster: str, **settings: Any) -> Rules:
         applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
         unmanaged=names.ANNOTATION_NOT_MANAGED,
         critical_taint=names.TAINT_CRITICAL,
-        error_form=ERROR_FORM,
         **settings,
     )
 

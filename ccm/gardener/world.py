@@ -16,6 +16,7 @@ import msgspec
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.base.outage import Outage
+from ccm.cloud.codes import code_of
 from ccm.cloud.errors import CloudError
 from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRecord, MachineRequest
 from ccm.cloud.operation import Caller
@@ -25,7 +26,6 @@ from ccm.gardener.types import Machine, MachineClass
 from ccm.kube.errors import KubeError, NotFound
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NAMESPACES, NODES, SECRETS
-from ccm.machines.creation import code_of
 from ccm.machines.listing import Listings
 from ccm.machines.views import ClassView, MachineView, Rules
 from ccm.model import Namespace, Node, Secret
@@ -164,7 +164,7 @@ class World:
         try:
             return await self.caller.call(method, *args)
         except CloudError as error:
-            metrics.FAILED_REQUESTS.labels(provider, operation, code_of(error)).inc()
+            metrics.FAILED_REQUESTS.labels(provider, operation, code_of(error).name).inc()
             raise
         finally:
             took_s = clock.monotonic() - began

@@ -7,19 +7,20 @@ is marked with. Once a provider ID is stored no VM is ever made again for the ma
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
 from ccm.base import redact
-from ccm.cloud import errors
+from ccm.cloud import codes, errors
 from ccm.cloud.machines import (
-    DeleteMachineResponse,
     Identity,
     MachineInfo,
     MachineRecord,
     found,
+    known,
 )
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.tokens import is_id
@@ -169,10 +170,10 @@ def settled(machine: MachineView, seen: Evidence, now: datetime, rules: Rules) -
         return failed(machine, errors.Internal(lacking), now, rules)
     if machine.phase not in CREATING:
         return REST
-    known = machine.status.known_state
+    state = machine.status.known_state
     if seen.created is None and vm.last_known_state is not None:
-        known = vm.last_known_state
-    there = Status(kind=Kind.CREATE.value, since=now, updated=now, known_state=known)
+        state = vm.last_known_state
+    there = Status(kind=Kind.CREATE.value, since=now, updated=now, known_state=state)
     if rules.has_target:
         return Outcome(
             status=replace(
@@ -206,12 +207,12 @@ def failed(
 
     A `RetryAfter` is no failure: only what the driver wants to remember is written.
     """
-    told = carried_state(error)
+    told = known(error).last_known_state
     if isinstance(error, errors.RetryAfter):
         status = machine.status
         kept = None if told in (None, status.known_state) else replace(status, known_state=told)
         return Outcome(status=kept, after_s=error.seconds)
-    code, text = code_of(error), told_of(error, rules)
+    code, text = codes.code_of(error).name, told_of(error)
     description = f"Cloud provider message - {text}"
     if initializing:
         description = f"Provider error: {text}. Initialize VM Instance"
@@ -219,8 +220,8 @@ def failed(
     phase = Phase.FAILED if age_s > rules.timeout_s(machine) else Phase.CRASH_LOOP
     after_s = SHORT_S if initializing else _retry_s(error, rules)
     keeps = initializing or isinstance(error, (*_PASSING, errors.ResourceExhausted))
-    known = told if told is not None else (machine.status.known_state if keeps else "")
-    status = replace(_failure(machine, description, phase, now), code=code, known_state=known)
+    state = told if told is not None else (machine.status.known_state if keeps else "")
+    status = replace(_failure(machine, description, phase, now), code=code, known_state=state)
     return _written(machine, status, after_s)
 
 
@@ -236,22 +237,11 @@ def impossible(machine: MachineView, faults: Iterable[str], now: datetime) -> Ou
     return _written(machine, status, None)
 
 
-def code_of(error: errors.CloudError) -> str:
-    """The name of an error's code: of its class, or of the nearest base that is a code."""
-    kinds = (base for base in type(error).__mro__ if base in errors.POLICY)
-    return next((kind.__name__ for kind in kinds), errors.Unknown.__name__)
-
-
-def carried_state(error: errors.CloudError) -> str | None:
-    """What the driver wants to remember in spite of an error; None = what it did before."""
-    if isinstance(error.partial, MachineInfo | DeleteMachineResponse):
-        return error.partial.last_known_state
-    return None
-
-
-def told_of(error: errors.CloudError, rules: Rules) -> str:
+def told_of(error: errors.CloudError) -> str:
     """An error as a description has it: whoever may read the object reads it."""
-    return rules.error_form.format(code=code_of(error), text=redact.public(str(error)))
+    said = copy.copy(error)
+    said.args = (redact.public(str(error)),)
+    return codes.format_error(said)
 
 
 def passes(error: errors.CloudError) -> bool:
@@ -267,11 +257,11 @@ def sought(
     A VM with another marker, or another UID, is never the machine's. One without any is, if a
     person says so.
     """
-    known = list(records)
-    ours = found(known, identity)
+    every = list(records)
+    ours = found(every, identity)
     if ours is not None:
         return ours, ""
-    for record in known:
+    for record in every:
         theirs = record.identity
         if theirs.name != identity.name:
             continue
@@ -317,10 +307,10 @@ def _lacks(vm: MachineInfo, rules: Rules) -> str:
 
 
 def _addresses(machine: MachineView, vm: MachineInfo) -> tuple[NodeAddress, ...]:
-    known = {*machine.status.addresses, *vm.addresses}
+    every = {*machine.status.addresses, *vm.addresses}
     if vm.node_name:
-        known.add(NodeAddress(type=ADDRESS_HOSTNAME, address=vm.node_name))
-    return tuple(sorted(known, key=lambda one: one.type + one.address))
+        every.add(NodeAddress(type=ADDRESS_HOSTNAME, address=vm.node_name))
+    return tuple(sorted(every, key=lambda one: one.type + one.address))
 
 
 def _retry_s(error: errors.CloudError, rules: Rules) -> float:

@@ -6,34 +6,33 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from ccm.cloud import errors
+from ccm.cloud import codes, errors
+from ccm.cloud.machines import known
 from ccm.machines.creation import (
     MEDIUM_S,
     SHORT_S,
     Outcome,
-    carried_state,
-    code_of,
     passes,
     told_of,
 )
 from ccm.machines.statuses import says_nothing_new
-from ccm.machines.views import Kind, MachineView, Phase, Rules, State, Status
+from ccm.machines.views import Kind, MachineView, Phase, State, Status
 from ccm.model import Node
 
 VM_DELETION = "Initiate VM deletion"
 """Marker in the description by which other programs know how far a deletion is (reference)."""
 
 
-def failed(machine: MachineView, error: errors.CloudError, now: datetime, rules: Rules) -> Outcome:
+def failed(machine: MachineView, error: errors.CloudError, now: datetime) -> Outcome:
     """How a pass ends in which the VM was not deleted."""
     before = machine
-    told = carried_state(error)
+    told = known(error).last_known_state
     if told is not None:
         machine = replace(machine, status=replace(machine.status, known_state=told))
     if isinstance(error, errors.RetryAfter):
         status = _status(machine, f"VM deletion is under way. {VM_DELETION}", State.PROCESSING, now)
         return _written(before, status, error.seconds)
-    code, text = code_of(error), told_of(error, rules)
+    code, text = codes.code_of(error).name, told_of(error)
     status = _status(
         machine, f"VM deletion failed due to - {text}. {VM_DELETION}", State.FAILED, now
     )

@@ -198,7 +198,6 @@ class Rules:
         exhausted_retry_s: when a creation is tried again that was out of quota or capacity.
         adopt_unmarked: whether a VM without any marker is ours if it has the name of a machine.
         token_groups: what a bootstrap token gives membership of, beside the standard group.
-        error_form: how an error stands in a description: a text with {code} and {text}.
     """
 
     cluster: str
@@ -218,7 +217,6 @@ class Rules:
     exhausted_retry_s: float = 600.0
     adopt_unmarked: bool = False
     token_groups: str = ""
-    error_form: str = "{code}: {text}"
 
     def identity(self, machine: MachineView) -> Identity:
         """What the machine's VM is marked with."""

@@ -67,7 +67,7 @@ class Remover:
         try:
             await self._delete_vm(machine, made_of, turn)
         except CloudError as error:
-            return removal.failed(machine, error, clock.now(), rules)
+            return removal.failed(machine, error, clock.now())
         _log.info("VM deleted", machine=machine.key, provider_id=machine.provider_id)
         if rules.has_target:
             await self._tokens.delete(machine, rules)
