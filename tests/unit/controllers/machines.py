@@ -6,13 +6,14 @@ import asyncio
 import contextlib
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from ccm.base import clock
 from ccm.base.tasks import Group, cancel_and_join, spawn
-from ccm.cloud import errors
+from ccm.cloud import Cloud, errors
+from ccm.cloud.calls.handle import Handle
 from ccm.cloud.machines import (
     DeleteMachineResponse,
     Driver,
@@ -125,26 +126,6 @@ class FakeDriver(Driver[None]):
             raise fault.with_traceback(None)
 
 
-class DirectCaller:
-    """Calls a driver as the handle does, without its limits."""
-
-    name, opening = "fake", 0
-
-    def __init__(self, driver: Any) -> None:
-        self.driver = driver
-        self.confirmed: set[str] = set()
-
-    def offers(self, face: type) -> bool:
-        return isinstance(self.driver, face)
-
-    async def call(self, method: Callable[..., Awaitable[Any]], *args: Any) -> Any:
-        own = getattr(self.driver, method.__name__)
-        try:
-            return await own(*args)
-        except Exception as error:  # noqa: BLE001 - as the handle
-            raise errors.normalized(error) from None
-
-
 class World:
     """An API server, a cloud, and the controllers between them."""
 
@@ -189,7 +170,7 @@ class World:
         self.shared = world = Shared(
             informers=informers,
             client=client,
-            caller=cast("Any", DirectCaller(self.driver)),
+            caller=Handle(Cloud(name="fake", machines=self.driver, has_cluster_id=True)),
             settings=Settings(namespace="default", cluster=self.cluster, rules=self.rules),
         )
         async with Group() as group:
