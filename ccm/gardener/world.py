@@ -136,6 +136,13 @@ class World:
                     self._rules = views.rules(cluster, **self._settings.rules)
                     outage.is_over()
 
+    async def tend(self) -> None:
+        """Until cancelled; then no listing is left under way."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self.listings.close()
+
     def class_of(self, machine: MachineView) -> ClassView:
         """The machine's class; one with a fault where it has none."""
         namespace, name = machine.metadata.namespace, machine.class_name

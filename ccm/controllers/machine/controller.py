@@ -98,6 +98,7 @@ class MachineController:
                 Watch(informer=world.nodes, changed=self._node_changed),
                 Watch(informer=world.machines, changed=self._machine_changed),
             ],
+            tasks={"listings": world.tend},
             on_retry=self._retry,
             rng=rng,
         )
@@ -143,6 +144,9 @@ class MachineController:
     async def _settle(self, obj: Machine, outcome: Outcome) -> Outcome:
         """Write what came of a pass, and see to it that it is not repeated too soon."""
         wanted = outcome.status
+        if outcome.joined:
+            # Before that is said: whoever goes on after an end in between would not think of it.
+            await self._joined(views.machine(obj))
         if wanted is not None:
 
             def said(one: Machine) -> Patch | None:
@@ -152,8 +156,6 @@ class MachineController:
             if written.obj is None:
                 raise StaleObject
             self._told(views.machine(obj), views.machine(written.obj))
-        if outcome.joined:
-            await self._joined(views.machine(obj))
         self._pause(obj, outcome)
         return outcome
 

@@ -96,7 +96,7 @@ class MachineSafetyController:
                 Watch(informer=world.nodes, changed=lambda _old, _new, _initial: False),
                 Watch(informer=world.machines, changed=self._machine_changed),
             ],
-            tasks={"passes": self._passes},
+            tasks={"passes": self._passes, "listings": world.tend},
             rng=rng,
         )
 

@@ -54,6 +54,9 @@ class FakeDriver(Driver[None]):
     calls of a method open until `release` is set, `seconds` lasts each call.
     """
 
+    finds = True
+    """Whether a creation finds the VM that an earlier one made."""
+
     def __init__(self) -> None:
         super().__init__(None)
         self.vms: dict[str, MachineRecord] = {}
@@ -67,7 +70,7 @@ class FakeDriver(Driver[None]):
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         await self._called("create_machine", req)
-        for record in self.vms.values():
+        for record in self.vms.values() if self.finds else ():
             if record.identity.uid == req.identity.uid:
                 return record.info
         number = len(self.vms) + len(self.deleted)

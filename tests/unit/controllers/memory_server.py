@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ class MemoryServer:
     Attributes:
         requests: how often, by method and path; watches are not among them.
         refuse: see `Refuse`.
+        point: awaited before each request is carried out, and before each answer.
     """
 
     user_agent = "tests"
@@ -38,6 +39,7 @@ class MemoryServer:
         self.api = api.Api(self.store)
         self.requests: Counter[tuple[str, str]] = Counter()
         self.refuse: Refuse = lambda _method, _path: None
+        self.point: Callable[[], Awaitable[None]] = _at_once
 
     def client(self) -> Client:
         """A client of it."""
@@ -50,13 +52,15 @@ class MemoryServer:
         self.requests[method, path] += 1
         if (refusal := self.refuse(method, path)) is not None:
             raise refusal
-        await asyncio.sleep(0)
+        await self.point()
         try:
-            return self._answer(method, path, body or b"", content_type, rest.get("query") or {})
+            found = self._answer(method, path, body or b"", content_type, rest.get("query") or {})
         except refusals.ApiError as error:
             raise errors.from_response(
                 error.code, {}, msgspec.json.encode(error.status())
             ) from None
+        await self.point()
+        return found
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -150,6 +154,10 @@ class MemoryServer:
         act = self.api.create if method == "POST" else self.api.patch
         written = act(target, body, kind, query.write_options({}))
         return renderer.one(written.entry)
+
+
+async def _at_once() -> None:
+    await asyncio.sleep(0)
 
 
 def _options(target: routes.Target, asked: Mapping[str, str]) -> query.ListOptions:
