@@ -30,7 +30,7 @@ from ccm.kube.client import Client
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import CONFIG_MAPS, NODES
 from ccm.model import Node
-from ccm.runtime.controller import Controller
+from ccm.runtime.controller import Runnable
 from ccm.runtime.deletions import DeletionRecord
 from ccm.runtime.manifest import ControllerContext, Manifest
 from ccm.runtime.recorder import Recorder
@@ -108,7 +108,7 @@ class Controllers:
         self._nodes: Informer[Node] | None = None
         self._handle: Handle | None = None
         self._inventory: SharedInventory | None = None
-        self._running: list[Controller] = []
+        self._running: list[Runnable] = []
 
     async def accept(self, cloud: Cloud) -> None:
         """Let a new provider answer a first call, and give it what the old one had.
@@ -203,7 +203,7 @@ class Controllers:
                 await asyncio.sleep(jittered(interval_s, 1.0, random.Random()))
             log.logger("daemon").info("controllers started", controllers=started)
 
-    async def _run(self, manifest: Manifest[Any], controller: Controller) -> None:
+    async def _run(self, manifest: Manifest[Any], controller: Runnable) -> None:
         with metrics.running(manifest.metric), self._vitals.running(manifest.name, controller):
             await controller.run()
 
@@ -237,7 +237,7 @@ def enabled(
     context: ControllerContext,
     among: Collection[Manifest[Any]] = MANIFESTS,
     left_out: Callable[[str, str], object] = lambda _name, _why: None,
-) -> Iterator[tuple[Manifest[Any], Controller]]:
+) -> Iterator[tuple[Manifest[Any], Runnable]]:
     """Make those of some controllers that will run, in the order in which they start.
 
     `left_out` is told (name, why) of those that are turned on and will not run.
@@ -246,7 +246,9 @@ def enabled(
     wanted = names.enabled(options.controllers)
     for manifest in among:
         if manifest not in wanted:
-            logger.warning("controller is disabled", controller=manifest.name)
+            # Nobody has to be warned of what nobody turned off.
+            level = logger.info if manifest.off_by_default else logger.warning
+            level("controller is disabled", controller=manifest.name)
     for manifest in (one for one in among if one in wanted):
         if reason := manifest.turned_off(options) or manifest.lacks(context.handle.cloud):
             logger.info("controller is skipped", controller=manifest.name, error=reason)

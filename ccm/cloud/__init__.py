@@ -43,6 +43,7 @@ from ccm.cloud.errors import (
     Unknown,
 )
 from ccm.cloud.fields import ConfigError, Fields
+from ccm.cloud.gardener import from_gardener
 from ccm.cloud.interface import (
     Cloud,
     Clusters,
@@ -58,6 +59,23 @@ from ccm.cloud.interface import (
     SetInformers,
 )
 from ccm.cloud.legacy import Instances, Zones
+from ccm.cloud.machines import (
+    Credentials,
+    DeleteMachineResponse,
+    Driver,
+    GetVolumeIDsRequest,
+    Identity,
+    ListMachinesRequest,
+    MachineDriver,
+    MachineInfo,
+    MachineMetrics,
+    MachineRecord,
+    MachineRequest,
+    MigrationRequest,
+    Phase,
+    Problem,
+    SpecValidation,
+)
 from ccm.cloud.provider_id import format_provider_id, is_foreign, parse_provider_id
 from ccm.cloud.registry import SDK_VERSION, ProviderError, provider
 from ccm.cloud.services import (
@@ -73,6 +91,7 @@ from ccm.cloud.services import (
     needs_health_check,
     requests_only_local_traffic,
 )
+from ccm.cloud.sessions import Sessions
 from ccm.cloud.settings import Settings, setting
 from ccm.cloud.types import (
     Ingress,
@@ -120,11 +139,16 @@ __all__ = [
     "Clusters",
     "ConfigError",
     "Context",
+    "Credentials",
     "DataLoss",
     "DeadlineExceeded",
+    "DeleteMachineResponse",
     "DiskNotFound",
+    "Driver",
     "FailedPrecondition",
     "Fields",
+    "GetVolumeIDsRequest",
+    "Identity",
     "ImplementedElsewhere",
     "InformerFactory",
     "Ingress",
@@ -139,12 +163,19 @@ __all__ = [
     "InvalidArgument",
     "Inventory",
     "Limits",
+    "ListMachinesRequest",
     "LoadBalancer",
     "LoadBalancerDigests",
     "LoadBalancerIngress",
     "LoadBalancerRecord",
     "LoadBalancerRemoval",
     "LoadBalancerStatus",
+    "MachineDriver",
+    "MachineInfo",
+    "MachineMetrics",
+    "MachineRecord",
+    "MachineRequest",
+    "MigrationRequest",
     "Node",
     "NodeAddress",
     "NodeCondition",
@@ -155,8 +186,10 @@ __all__ = [
     "OutOfRange",
     "PVLabeler",
     "PermissionDenied",
+    "Phase",
     "PortStatus",
     "Power",
+    "Problem",
     "ProviderError",
     "Rate",
     "ResourceExhausted",
@@ -168,8 +201,10 @@ __all__ = [
     "ServicePort",
     "ServiceSpec",
     "ServiceStatus",
+    "Sessions",
     "SetInformers",
     "Settings",
+    "SpecValidation",
     "Status",
     "Taint",
     "Unauthenticated",
@@ -184,6 +219,7 @@ __all__ = [
     "blocking",
     "default_load_balancer_name",
     "format_provider_id",
+    "from_gardener",
     "has_load_balancer_finalizer",
     "health_check_path_port",
     "is_allow_all",

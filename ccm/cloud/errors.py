@@ -18,7 +18,8 @@ CloudError
 ```
 
 The names are the machine codes of Gardener's driver interface plus the sentinels of the
-Go cloud-provider library (its "instance not found" is `NotFound`). Anything else that a
+Go cloud-provider library (its "instance not found" is `NotFound`); `ccm.cloud.codes` has their
+numbers and the text that goes over the wire. Anything else that a
 provider raises arrives at the controllers as `Internal`, with the original as its cause.
 
 Raise the class itself for `NotFound`. An error that merely has a `NotFound` among its
@@ -30,13 +31,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum
+from typing import Self
 
 
 class CloudError(Exception):
     """Base of everything a provider raises on purpose; the message is shown to people.
 
     Without a message it is the name of the class that is shown.
+
+    Attributes:
+        partial: what is known in spite of the error, where the method says what that may be;
+            None = nothing. An error that is raised from this one does not have it by itself.
     """
+
+    partial: object = None
+
+    def carrying(self, partial: object) -> Self:
+        """This error, with what is known in spite of it."""
+        self.partial = partial
+        return self
 
     def __str__(self) -> str:
         return super().__str__() or type(self).__name__
@@ -191,7 +204,7 @@ def normalized(error: BaseException) -> CloudError:
 
     An exception group, as a task group raises it, says what its members say; it is of
     their class where they agree and otherwise `Internal`, for part of the work may have
-    failed in another way than the rest.
+    failed in another way than the rest. It carries what the first of them carries.
     """
     if isinstance(error, BaseExceptionGroup):
         return _of_group(error)
@@ -206,15 +219,17 @@ def normalized(error: BaseException) -> CloudError:
 
 def _of_group(group: BaseExceptionGroup[BaseException]) -> CloudError:
     found = [normalized(member) for member in group.exceptions]
+    partial = next((member.partial for member in found if member.partial is not None), None)
     text = f"{group.message}: {'; '.join(map(str, found))}"
     kinds = {type(member) for member in found}
     if kinds == {RetryAfter}:
         seconds = max(member.seconds for member in found if isinstance(member, RetryAfter))
-        return _wrapped(lambda said: RetryAfter(said, seconds=seconds), text, group)
+        again = _wrapped(lambda said: RetryAfter(said, seconds=seconds), text, group)
+        return again.carrying(partial)
     kind = kinds.pop() if len(kinds) == 1 else Internal
     if kind not in POLICY or kind is NotFound:
         kind = Internal
-    return _wrapped(kind, text, group)
+    return _wrapped(kind, text, group).carrying(partial)
 
 
 def _wrapped(make: Callable[[str], CloudError], text: str, original: BaseException) -> CloudError:

@@ -27,6 +27,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from ccm.cloud.annotations import ServiceAnnotation
 from ccm.cloud.legacy import Instances, Zones
+from ccm.cloud.machines import MachineDriver
 from ccm.cloud.operation import LISTING_S, operation
 from ccm.cloud.types import (
     InstanceListing,
@@ -422,7 +423,7 @@ class Cloud:
     pv_labeler: PVLabeler | None = None
     set_informers: SetInformers | None = None
     inventory: Inventory | None = None
-    machines: object | None = None
+    machines: MachineDriver | None = None
     has_cluster_id: bool = False
     schemes: Sequence[str] = ()
     limits: Limits = field(default_factory=Limits)

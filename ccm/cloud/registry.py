@@ -69,6 +69,8 @@ class provider:  # noqa: N801 - a decorator
         offers: names of the capabilities that its `Cloud` has; None: it does not say.
         service_annotations: as in `Cloud`.
         service_annotation_schema: as in `Cloud`.
+        machines: opens a `Cloud` for its machine driver alone, without a cloud config; None: the
+            provider itself does, see `ccm.cloud.drivers`.
     """
 
     sdk: str
@@ -77,6 +79,7 @@ class provider:  # noqa: N801 - a decorator
     offers: Sequence[str] | None = None
     service_annotations: Sequence[str] | None = None
     service_annotation_schema: Sequence[ServiceAnnotation[Any]] = ()
+    machines: Opener | None = None
 
     def __call__(self, function: Callable[[Context], AsyncIterator[Cloud]]) -> Opener:
         """The function as a provider."""

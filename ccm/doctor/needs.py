@@ -87,6 +87,17 @@ def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str
     account = manifest.client if options.use_service_account_credentials else ""
     for verb, resource in manifest.acts:
         yield manifest.name, Need(verb=verb, resource=resource, account=account)
+    for verb, resource, namespace in manifest.local(options):
+        yield (
+            manifest.name,
+            Need(
+                verb=verb,
+                resource=resource,
+                group=manifest.groups.get(resource.partition("/")[0], ""),
+                namespace=namespace,
+                account="" if verb in ("list", "watch") else account,
+            ),
+        )
 
 
 def _leases(options: Options, migrated: str) -> Iterator[tuple[str, Need]]:

@@ -128,6 +128,10 @@ class Resource(Generic[T]):
         self._client = client
         self.kind = kind
 
+    def within(self, namespace: str) -> Within[T]:
+        """The objects of one namespace, to be listed and watched."""
+        return Within(self, namespace)
+
     async def get(self, name: str, *, namespace: str = "") -> T:
         """Read one object as it is now."""
         return await self._call("GET", self._path(name, namespace))
@@ -297,6 +301,37 @@ class Resource(Generic[T]):
         if self.kind.namespaced != bool(namespace):
             word = "needs a" if self.kind.namespaced else "has no"
             raise ValueError(f"a {self.kind.kind} {word} namespace")
+
+
+class Within(Generic[T]):
+    """What an informer needs of a `Resource`, of one namespace; build it with `within`."""
+
+    def __init__(self, resource: Resource[T], namespace: str) -> None:
+        self._resource = resource
+        self._namespace = namespace
+
+    async def list_page(self, *, limit: int, continue_: str = "") -> Page[T]:
+        """See `Resource.list_page`."""
+        return await self._resource.list_page(
+            namespace=self._namespace, limit=limit, continue_=continue_
+        )
+
+    def watch(
+        self,
+        *,
+        resource_version: str = "",
+        timeout_s: int,
+        send_initial_events: bool = False,
+        idle_timeout_s: float | None = None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[T]]]:
+        """See `Resource.watch`."""
+        return self._resource.watch(
+            namespace=self._namespace,
+            resource_version=resource_version,
+            timeout_s=timeout_s,
+            send_initial_events=send_initial_events,
+            idle_timeout_s=idle_timeout_s,
+        )
 
 
 def _filled(query: Mapping[str, str]) -> dict[str, str]:

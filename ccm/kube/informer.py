@@ -26,10 +26,18 @@ T = TypeVar("T", bound=KubeObject)
 _RESYNC_CHUNK = 500
 
 
+class Resource(reflector.Source[T], Protocol[T]):
+    """What the factory needs of the calls about a kind."""
+
+    def within(self, namespace: str) -> reflector.Source[T]:
+        """The same of one namespace."""
+        ...
+
+
 class Client(Protocol):
     """What the factory needs of a client."""
 
-    def resource(self, kind: Kind[T]) -> reflector.Source[T]:
+    def resource(self, kind: Kind[T]) -> Resource[T]:
         """Calls about one kind."""
         ...
 
@@ -235,20 +243,21 @@ class Informers:
         self._client = client
         self._resync_s = resync_s
         self._settings = settings
-        self._informers: dict[Kind[Any], Informer[Any]] = {}
+        self._informers: dict[tuple[Kind[Any], str], Informer[Any]] = {}
         self._group: tasks.Group | None = None
 
-    def of(self, kind: Kind[T]) -> Informer[T]:
-        """The informer of a kind; started at once if the others run already."""
-        known = self._informers.get(kind)
+    def of(self, kind: Kind[T], *, namespace: str = "") -> Informer[T]:
+        """The informer of a kind, of one namespace or of all; started if the others run already."""
+        known = self._informers.get((kind, namespace))
         if known is None:
+            resource = self._client.resource(kind)
             known = Informer(
-                self._client.resource(kind),
+                resource.within(namespace) if namespace else resource,
                 resource=kind.plural,
                 resync_s=self._resync_s,
                 settings=self._settings,
             )
-            self._informers[kind] = known
+            self._informers[kind, namespace] = known
             if self._group is not None:
                 self._start(self._group, known)
         return cast("Informer[T]", known)

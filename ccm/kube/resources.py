@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from ccm.model import ConfigMap, Event, Lease, Node, Service
+from ccm.model import ConfigMap, Event, Lease, Namespace, Node, Secret, Service
 from ccm.model.meta import KubeObject, ObjectMeta, Wire
 
 T = TypeVar("T", bound=KubeObject)
@@ -143,3 +143,5 @@ LEASES = Kind(
 )
 CONFIG_MAPS = Kind(plural="configmaps", kind="ConfigMap", namespaced=True, type=ConfigMap)
 EVENTS = Kind(plural="events", kind="Event", namespaced=True, type=Event)
+NAMESPACES = Kind(plural="namespaces", kind="Namespace", namespaced=False, type=Namespace)
+SECRETS = Kind(plural="secrets", kind="Secret", namespaced=True, type=Secret)

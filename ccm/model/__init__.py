@@ -9,7 +9,9 @@ from ccm.model.configmap import ConfigMap
 from ccm.model.event import Event, EventSource
 from ccm.model.lease import Lease, LeaseSpec
 from ccm.model.meta import ObjectMeta, ObjectReference, OwnerReference
+from ccm.model.namespace import Namespace
 from ccm.model.node import Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, Taint
+from ccm.model.secret import Secret
 from ccm.model.service import (
     LoadBalancerIngress,
     LoadBalancerStatus,
@@ -27,6 +29,7 @@ __all__ = [
     "LeaseSpec",
     "LoadBalancerIngress",
     "LoadBalancerStatus",
+    "Namespace",
     "Node",
     "NodeAddress",
     "NodeCondition",
@@ -35,6 +38,7 @@ __all__ = [
     "ObjectMeta",
     "ObjectReference",
     "OwnerReference",
+    "Secret",
     "Service",
     "ServicePort",
     "ServiceSpec",

@@ -136,3 +136,19 @@ LABEL_ROLE = "kubernetes.io/role"
 
 EXTENSION_EXEC = "client.authentication.k8s.io/exec"
 """Extension of a kubeconfig's cluster that is handed to its credential program."""
+
+BOOTSTRAP_TOKEN_PREFIX = "bootstrap-token-"  # noqa: S105 - of a name
+"""How the name of a Secret in kube-system begins that holds a bootstrap token."""
+
+BOOTSTRAP_TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
+"""Type of such a Secret."""
+
+ANNOTATION_REVISION = "deployment.kubernetes.io/revision"
+ANNOTATION_REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
+ANNOTATION_DESIRED_REPLICAS = "deployment.kubernetes.io/desired-replicas"
+ANNOTATION_MAX_REPLICAS = "deployment.kubernetes.io/max-replicas"
+"""On a set of machines, as on a ReplicaSet: what its deployment was when it scaled the set."""
+
+ANNOTATION_SCALE_DOWN_DISABLED = "cluster-autoscaler.kubernetes.io/scale-down-disabled"
+ANNOTATION_SCALE_DOWN_DISABLED_BY_US = "cluster-autoscaler.kubernetes.io/scale-down-disabled-by-mcm"
+"""On a Node: the autoscaler leaves it alone, and whether that is a machine controller's doing."""

@@ -12,7 +12,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ccm.base import clock, drain, log
 from ccm.base.backoff import jittered
@@ -61,6 +61,22 @@ Reconcile = Callable[[str], Awaitable[Result]]
 Classify = Callable[[str, Exception], RetryDecision]
 OnError = Callable[[str, Exception, RetryDecision], None]
 Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Runnable(Protocol):
+    """What the daemon needs of a controller."""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        ...
+
+    def retry_now(self) -> None:
+        """Try all that failed: what it failed on is another now."""
+        ...
+
+    def account(self, kind: str, name: str) -> Account | None:
+        """What there is to say about an object; None: it has no such objects, or none yet."""
+        ...
 
 
 def _nothing(*_: object) -> None:

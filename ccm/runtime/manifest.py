@@ -6,9 +6,9 @@ controller itself is imported by `build` alone, and what only types need is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ccm.base.flags import Fault, Section
 from ccm.base.gates import Gate, Gates
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ccm.cloud.inventory import SharedInventory
     from ccm.kube.client import Client
     from ccm.kube.informer import Informers
-    from ccm.runtime.controller import Controller
+    from ccm.runtime.controller import Runnable
     from ccm.runtime.deletions import DeletionRecord
     from ccm.runtime.recorder import Recorder
 
@@ -30,6 +30,7 @@ MISC = Section("misc")
 _DELETIONS = Section("deletions", ours=True)
 
 F = TypeVar("F")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,7 @@ class ControllerContext:
         inventory: the shared listing of instances; None where the provider has none.
         gates: the feature gates.
         deletions: what the brakes remember, and where what they hold back is shown.
+        shared: see `once`.
     """
 
     client: Callable[[str], Client]
@@ -88,6 +90,13 @@ class ControllerContext:
     inventory: SharedInventory | None
     gates: Gates
     deletions: DeletionRecord
+    shared: dict[type, Any] = field(default_factory=dict)
+
+    def once(self, kind: type[T], make: Callable[[], T]) -> T:
+        """What several controllers stand on: made by the first that asks, the same for all."""
+        if kind not in self.shared:
+            self.shared[kind] = make()
+        return cast("T", self.shared[kind])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +114,10 @@ class Manifest(Generic[F]):
         former: a name from before it had the canonical one, or empty; accepted too.
         follows: resources it lists and watches, through the shared caches.
         acts: (verb, resource) it does beyond that, under its own account if it has one.
+        local: (verb, resource, namespace) it does in one namespace only; `list` and `watch` are
+            those of the shared caches.
+        groups: API groups of resources that are not of the core, by the plural.
+        off_by_default: `*` does not turn it on; a name does.
         gates: feature gates that only this controller reads.
         faults: settings that make no sense together.
         turned_off: which flag turns the controller off.
@@ -120,12 +133,15 @@ class Manifest(Generic[F]):
     former: str = ""
     follows: tuple[str, ...] = ("nodes",)
     acts: tuple[tuple[str, str], ...]
+    local: Callable[[F], Iterable[tuple[str, str, str]]] = lambda _flags: ()
+    groups: Mapping[str, str] = field(default_factory=dict)
+    off_by_default: bool = False
     gates: tuple[Gate, ...] = ()
     faults: Callable[[F], Iterable[Fault]] = lambda _flags: ()
     turned_off: Callable[[F], str] = lambda _flags: ""
     lacks: Callable[[Cloud], str]
     wrong: Callable[[F], str] = lambda _flags: ""
-    build: Callable[[ControllerContext, F], Controller]
+    build: Callable[[ControllerContext, F], Runnable]
 
     @property
     def folder(self) -> str:

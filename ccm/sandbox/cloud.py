@@ -39,6 +39,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     name: str
     state: str
+    joins: bool = True
 
 
 class _Instances(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +81,13 @@ class Admin:
             await self._ask("POST", "/admin/instances", _Instances, body)
 
     async def running(self) -> Mapping[str, str]:
-        """Node name -> instance ID of all instances that run.
+        """Node name -> instance ID of all instances that run and join the cluster.
 
         Raises:
             CloudTrouble: the cloud refused or did not answer.
         """
-        return {one.name: one.id for one in await self.instances() if one.state == RUNNING}
+        found = await self.instances()
+        return {one.name: one.id for one in found if one.state == RUNNING and one.joins}
 
     async def instances(self) -> Sequence[Instance]:
         """All instances but those that are deleted.

@@ -51,6 +51,8 @@ A cloud with load balancers or routes gets the cases of `contract_balancers` and
 most: it cuts the provider off after each single write. `shrink_pages` matters to every cloud
 that lists: whoever reads the first page only is right until the cloud is large.
 
+A machine driver is held to `MachineContract` of `contract_machines`, with the same harness.
+
 Override no case. What a cloud may do otherwise is declared, with a reason that the report shows:
 `opt_outs = {"free_writes": "a PUT of what is there costs nothing"}` (`OPT_OUTS` has all).
 
@@ -80,11 +82,22 @@ from ccm.testing.builders import node as build_node
 from ccm.testing.builders import uninitialized_taint
 from ccm.testing.contract_balancers import BalancerCases
 from ccm.testing.contract_listings import ListingCases
+from ccm.testing.contract_machines import MachineContract
 from ccm.testing.contract_routes import RouteCases
-from ccm.testing.harness import HANG, OPT_OUTS, PROMISED, Harness, HeldBalancer, Made
+from ccm.testing.harness import HANG, OPT_OUTS, PROMISED, Harness, HeldBalancer, HeldVM, Made
 from ccm.testing.probes import Face, by_id, by_name, outcome, same
 
-__all__ = ["HANG", "OPT_OUTS", "PROMISED", "Harness", "HeldBalancer", "Made", "ProviderContract"]
+__all__ = [
+    "HANG",
+    "OPT_OUTS",
+    "PROMISED",
+    "Harness",
+    "HeldBalancer",
+    "HeldVM",
+    "MachineContract",
+    "Made",
+    "ProviderContract",
+]
 
 AT_ONCE = 4
 """Calls that have to reach the cloud at one time."""

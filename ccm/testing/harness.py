@@ -19,6 +19,7 @@ import pytest
 from ccm.cloud import errors
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Cloud
+from ccm.cloud.machines import Identity
 from ccm.model import NodeAddress
 
 _UNREADABLE = (errors.Unavailable, errors.Internal, errors.Unknown, errors.DataLoss)
@@ -47,6 +48,7 @@ OPT_OUTS: Mapping[str, str] = {
     "no_cluster_marks": "balancers and routes do not say whose they are: one cluster a project",
     "routes_name_nodes": "a route goes on naming its node when the instance is gone",
     "free_writes": "a write that changes nothing costs nothing, so that ensure may repeat it",
+    "no_machine_marks": "VMs do not say whose they are: none is ours but by its provider ID",
 }
 """What of the contract a cloud may do otherwise."""
 
@@ -87,6 +89,14 @@ class HeldBalancer:
     name: str
     ports: frozenset[tuple[str, int, int]]
     members: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldVM:
+    """A VM as the cloud holds it, whosever it is."""
+
+    name: str
+    provider_id: str
 
 
 class Harness:
@@ -203,6 +213,43 @@ class Harness:
     async def foreign_route(self, cidr: str) -> None:
         """Make a route that belongs to somebody else."""
         _absent("foreign_route", "make a route that belongs to somebody else")
+
+    # --- machines ---------------------------------------------------------------------------
+
+    def open_machines(self) -> AbstractAsyncContextManager[Cloud]:
+        """The provider for its machine driver alone, without a cloud config; not entered yet."""
+        _absent("open_machines", "open the machine driver without a cloud config")
+
+    def machine_credentials(self) -> Mapping[str, bytes]:
+        """The data of a Secret that opens the cloud now; `rotate` changes it."""
+        _absent("machine_credentials", "give the data of a Secret that opens the cloud")
+
+    def machine_spec(self) -> Mapping[str, Any]:
+        """A provider spec of a VM that can be had."""
+        _absent("machine_spec", "give a provider spec of a VM that can be had")
+
+    def bad_machine_spec(self) -> Mapping[str, Any]:
+        """A provider spec that makes no sense."""
+        _absent("bad_machine_spec", "give a provider spec that makes no sense")
+
+    async def vms(self) -> Sequence[HeldVM]:
+        """Every VM in the cloud, whosever it is, without those that are gone."""
+        _absent("vms", "list the VMs that the cloud holds")
+
+    async def beside_vms(self) -> Sequence[str]:
+        """All that was made beside VMs and is there: volumes, keys, ports."""
+        return ()
+
+    async def foreign_vm(self, name: str, identity: Identity | None) -> HeldVM:
+        """A VM that the driver did not make, with the marks of an identity, or without any.
+
+        Without marks it is in no pool, unless the cloud knows pools otherwise.
+        """
+        _absent("foreign_vm", "make a VM with the marks of an identity, or without any")
+
+    async def slow_vms(self, *, slow: bool) -> None:
+        """Let VMs take minutes to start and to go from now on, or no time."""
+        _absent("slow_vms", "let VMs take minutes to start and to go")
 
 
 def _absent(hook: str, duty: str) -> NoReturn:

@@ -1,16 +1,16 @@
-"""The simulated cloud: nodes, load balancers and routes on your own machine.
+"""The simulated cloud: nodes, load balancers, routes and machines on your own machine.
 
 Provider ID   sim://<instance id>
 Cloud config  YAML, see `config`
 Annotations   of Services, see `service_annotations`
-Absent        machines
+Machines      see `machines`
 
 This package holds two programs that meet only over HTTP. `config`, `client`, `instances`,
-`balancers` with `recipes` and `service_annotations`, and `routes` are the provider, written as a
-model for your own. All others are the cloud itself, started by `python -m providers.sim`:
-`simulation` with `worlds` and `world*` what it holds, `faults` and `traffic` how it behaves,
-`operation`, `api*` and `server` how it is reached, `state` what it remembers. The provider
-imports none of them.
+`balancers` with `recipes` and `service_annotations`, `routes`, and `machines` with `machine_specs`
+are the provider, written as a model for your own. All others are the cloud itself, started by
+`python -m providers.sim`: `simulation` with `worlds` and `world*` what it holds, `faults` and
+`traffic` how it behaves, `operation`, `api*` and `server` how it is reached, `state` what it
+remembers. The provider imports none of them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,26 @@ from collections.abc import AsyncIterator
 from ccm import cloud
 from ccm.model import names
 
-from . import balancers, client, config, instances, routes, service_annotations
+from . import balancers, client, config, instances, machines, routes, service_annotations
 
 ANNOTATIONS = (service_annotations.PREFIX, names.ANNOTATION_SOURCE_RANGES)
+
+
+@cloud.provider(sdk="2.0", offers=("machines",))
+async def open_machines(_: cloud.Context) -> AsyncIterator[cloud.Cloud]:
+    """Open the machine driver alone; each request says which cloud it is about."""
+    async with machines.open_clients() as clients:
+        driver = machines.SimMachines(clients)
+        yield cloud.Cloud(name=instances.SCHEME, machines=driver, has_cluster_id=True)
 
 
 @cloud.provider(
     sdk="2.0",
     config=config.Config,
-    offers=("instances", "inventory", "load_balancer", "routes"),
+    offers=("instances", "inventory", "load_balancer", "routes", "machines"),
     service_annotations=ANNOTATIONS,
     service_annotation_schema=service_annotations.SCHEMA,
+    machines=open_machines,
 )
 async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
     """Open the provider; no request is made before the first question.
@@ -39,7 +48,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
         ConfigError: the cloud config is wrong; the message names every fault.
     """
     settings = context.settings(config.Config)
-    async with client.open_client(settings) as api:
+    async with client.open_client(settings) as api, machines.open_clients() as clients:
         servers = instances.SimInstances(api)
         yield cloud.Cloud(
             name=instances.SCHEME,
@@ -47,6 +56,7 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             inventory=servers,
             load_balancer=balancers.SimBalancers(api),
             routes=routes.SimRoutes(api),
+            machines=machines.SimMachines(clients),
             service_annotations=ANNOTATIONS,
             service_annotation_schema=service_annotations.SCHEMA,
             always_ensure_deleted=True,

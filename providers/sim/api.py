@@ -17,6 +17,7 @@ import msgspec
 from . import (
     api_balancers,
     api_routes,
+    api_volumes,
     changes,
     faults,
     operation,
@@ -24,7 +25,9 @@ from . import (
     traffic,
     world,
     world_balancers,
+    world_orders,
     world_routes,
+    world_volumes,
 )
 from .operation import Request
 
@@ -40,6 +43,7 @@ ERRORS = {
     "busy": 409,
     "protected": 409,
     "quota_exceeded": 403,
+    "no_capacity": 409,
     "rate_limited": 429,
     "internal": 500,
 }
@@ -59,6 +63,7 @@ class Snapshot(InstanceList, frozen=True, kw_only=True):
 
     balancers: tuple[world_balancers.Balancer, ...] = ()
     routes: tuple[world_routes.Route, ...] = ()
+    volumes: tuple[world_volumes.Volume, ...] = ()
 
 
 class ActionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -115,9 +120,13 @@ class Error(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListQuery(operation.PageQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """At most `limit` instances behind `cursor`, all or those called exactly `name`."""
+    """At most `limit` instances behind `cursor`: all, those called exactly `name`, or with a label.
+
+    `label` is `key=value`.
+    """
 
     name: str | None = None
+    label: str | None = None
 
 
 class CallsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,6 +140,7 @@ def _list(cloud: simulation.Simulation, asked: Request) -> InstanceList:
         limit=min(asked.query.limit, cloud.settings.page_size),
         after=operation.parse_cursor(asked.query.cursor),
         name=asked.query.name,
+        label=operation.parse_label(asked.query.label),
         stale_s=cloud.settings.list_delay_s,
     )
     return InstanceList(instances=page.instances, next_cursor=operation.format_cursor(page.after))
@@ -161,6 +171,7 @@ def _snapshot(cloud: simulation.Simulation, _: Request) -> Snapshot:
         instances=cloud.world.snapshot(),
         balancers=tuple(cloud.worlds.balancers.list()),
         routes=tuple(cloud.worlds.routes.list()),
+        volumes=tuple(cloud.worlds.volumes.list()),
     )
 
 
@@ -209,8 +220,8 @@ OPERATIONS = (
         name="create_instance",
         route="POST /v1/instances",
         summary="Order an instance; it starts at once",
-        handler=lambda cloud, asked: cloud.world.create(asked.body),
-        body=world.NewInstance,
+        handler=lambda cloud, asked: cloud.worlds.orders.create(asked.body),
+        body=world_orders.Order,
         answer=world.Instance,
         created=True,
     ),
@@ -226,8 +237,19 @@ OPERATIONS = (
         answer=InstanceList,
         created=True,
     ),
-    operation.behind_the_scenes(_UPDATE),
-    operation.behind_the_scenes(_DELETE),
+    msgspec.structs.replace(operation.behind_the_scenes(_UPDATE), body=world.Interference),
+    operation.Operation(
+        name="admin_get_user_data",
+        route="GET /admin/instances/{id}/user-data",
+        summary="What an instance was booted with",
+        handler=lambda cloud, asked: cloud.worlds.orders.user_data(asked.id),
+        answer=world_orders.UserData,
+    ),
+    msgspec.structs.replace(
+        operation.behind_the_scenes(_DELETE),
+        summary="Lose an instance: it is gone at once",
+        handler=lambda cloud, asked: cloud.world.delete(asked.id, at_once=True),
+    ),
     operation.behind_the_scenes(_ACT),
     operation.Operation(
         name="admin_add_faults",
@@ -280,6 +302,7 @@ OPERATIONS = (
     ),
     *api_balancers.OPERATIONS,
     *api_routes.OPERATIONS,
+    *api_volumes.OPERATIONS,
 )
 
 

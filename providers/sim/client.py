@@ -20,12 +20,22 @@ from . import config
 PAGE_LIMIT = 500
 """Items to ask for at once; the most the cloud gives."""
 
+MARKS = "kube-ccm/"
+"""Labels below it say whose an instance is; they are no labels of a node."""
+
+MARK_CLUSTER = f"{MARKS}cluster"
+MARK_POOL = f"{MARKS}pool"
+MARK_NAME = f"{MARKS}name"
+MARK_UID = f"{MARKS}uid"
+MARK_VOLUME = f"{MARKS}volume"
+
 CODES: Mapping[str, type[cloud.CloudError]] = {
     "not_found": cloud.NotFound,
     "busy": cloud.RetryAfter,
     "conflict": cloud.AlreadyExists,
     "protected": cloud.FailedPrecondition,
     "quota_exceeded": cloud.ResourceExhausted,
+    "no_capacity": cloud.ResourceExhausted,
 }
 """The cloud's own words that say more than the status."""
 
@@ -48,6 +58,37 @@ class Server(msgspec.Struct, frozen=True):
     region: str = ""
     addresses: tuple[Address, ...] = ()
     labels: dict[str, str] = {}
+    created: str = ""
+    allowed_addresses: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """A new instance; an order with a `token` that was used already is the one before."""
+
+    name: str
+    type: str
+    zone: str
+    region: str
+    labels: dict[str, str]
+    token: str
+    user_data: str
+    volumes: Sequence[str]
+
+
+class VolumeOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """A new volume."""
+
+    name: str
+    size_gib: int
+    labels: dict[str, str]
+
+
+class Volume(VolumeOrder, frozen=True, kw_only=True):
+    """A volume as it is; `instance` is the ID of the one that has it, or empty."""
+
+    id: str
+    instance: str = ""
 
 
 class Listener(msgspec.Struct, frozen=True, order=True):
@@ -128,6 +169,10 @@ class _Servers(_Page, frozen=True, kw_only=True):
     instances: tuple[Server, ...]
 
 
+class _Volumes(_Page, frozen=True, kw_only=True):
+    volumes: tuple[Volume, ...]
+
+
 class _Balancers(_Page, frozen=True, kw_only=True):
     balancers: tuple[Balancer, ...]
 
@@ -162,11 +207,41 @@ class Client:
             raise cloud.Unknown(f"asked for instance {instance_id}, got {found.id!r}")
         return found
 
-    async def servers(self, name: str | None = None) -> tuple[list[Server], int]:
-        """All instances, or those of one name, and the number of requests it took."""
+    async def servers(
+        self, name: str | None = None, *, label: tuple[str, str] | None = None
+    ) -> tuple[list[Server], int]:
+        """All instances, those of one name or with one label, and how many requests it took."""
         query = {} if name is None else {"name": name}
+        if label is not None:
+            query["label"] = "=".join(label)
         pages = await self._pages("/v1/instances", _Servers, query)
         return [one for page in pages for one in page.instances], len(pages)
+
+    async def create_server(self, order: ServerOrder) -> Server:
+        """Order an instance; `ResourceExhausted` if there is no room."""
+        return await self._http.send("POST", "/v1/instances", order, Server)
+
+    async def allow_addresses(self, instance_id: str, ranges: Sequence[str]) -> Server:
+        """Let an instance send from these ranges too; `RetryAfter` while it starts."""
+        body = {"allowed_addresses": ranges}
+        return await self._http.send("PATCH", f"/v1/instances/{instance_id}", body, Server)
+
+    async def delete_server(self, instance_id: str) -> None:
+        """Delete an instance, which may take a while; `NotFound` if it is gone."""
+        await self._http.request("DELETE", f"/v1/instances/{instance_id}")
+
+    async def volumes(self, label: tuple[str, str]) -> list[Volume]:
+        """All volumes with one label."""
+        pages = await self._pages("/v1/volumes", _Volumes, {"label": "=".join(label)})
+        return [one for page in pages for one in page.volumes]
+
+    async def create_volume(self, order: VolumeOrder) -> Volume:
+        """Order a volume."""
+        return await self._http.send("POST", "/v1/volumes", order, Volume)
+
+    async def delete_volume(self, volume_id: str) -> None:
+        """Delete a volume; `NotFound` if it is gone, `RetryAfter` while it is attached."""
+        await self._http.request("DELETE", f"/v1/volumes/{volume_id}")
 
     async def balancer(self, name: str) -> Balancer | None:
         """The load balancer of that name, whosever it is; None if there is none."""

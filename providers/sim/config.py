@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from ccm import cloud
 
 
-def _url(text: str) -> str:
+def parse_url(text: str) -> str:
     """The text without a slash at the end; ValueError if it is no address of an HTTP server."""
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
@@ -24,7 +24,7 @@ class Config(cloud.Settings, frozen=True, kw_only=True):
         str,
         cloud.setting(
             "Where the API is, as `python -m providers.sim` prints it.",
-            parse=_url,
+            parse=parse_url,
             expects="look like http://host:port",
         ),
     ]

@@ -19,7 +19,18 @@ import msgspec
 
 from ccm.base import clock
 
-Kind = Literal["error", "rate_limit", "garbage", "empty", "hang", "drop", "novelty", "latency"]
+Kind = Literal[
+    "error",
+    "rate_limit",
+    "garbage",
+    "empty",
+    "hang",
+    "drop",
+    "novelty",
+    "latency",
+    "deaf",
+    "doomed",
+]
 
 MEANINGS: dict[Kind, str] = {
     "error": "answers with `status`, `code` and `message`",
@@ -30,6 +41,8 @@ MEANINGS: dict[Kind, str] = {
     "drop": "cuts the connection without an answer",
     "novelty": "answers rightly, but with fields, a state and an address nobody documented",
     "latency": "answers rightly, `delay_s` seconds later",
+    "deaf": "answers rightly, but the instance of the answer runs without ever becoming a node",
+    "doomed": "answers rightly, but the instance of the answer is in `error`, for `message`",
 }
 
 GARBAGE = "<html><body>Bad Gateway"

@@ -64,7 +64,7 @@ class SimInstances:
         records = [
             cloud.InstanceRecord(name=server.name, power=_power(server), metadata=_metadata(server))
             for server in servers
-            if _is_there(server)
+            if is_there(server)
         ]
         return cloud.InstanceListing(instances=records, requests=requests)
 
@@ -77,14 +77,10 @@ class SimInstances:
             FailedPrecondition: the node has no provider ID and its name is not unique.
         """
         if node.provider_id:
-            instance_id = cloud.parse_provider_id(node.provider_id, SCHEME)
-            if not _ID.fullmatch(instance_id):
-                # Asking would give "not found" for what never was an ID of this cloud.
-                raise cloud.InvalidArgument(f"provider ID {node.provider_id!r} is malformed")
-            found = [await self._api.server(instance_id)]
+            found = [await self._api.server(parse_id(node.provider_id))]
         else:
             found, _ = await self._api.servers(node.name)
-        living = [server for server in found if _is_there(server)]
+        living = [server for server in found if is_there(server)]
         if not living:
             raise cloud.NotFound(
                 f"no instance for node {node.name} ({node.provider_id or 'by name'})"
@@ -95,7 +91,21 @@ class SimInstances:
         return living[0]
 
 
-def _is_there(server: client.Server) -> bool:
+def parse_id(provider_id: str) -> str:
+    """The instance ID in a provider ID.
+
+    Raises:
+        InvalidArgument: it is not one of ours.
+    """
+    instance_id = cloud.parse_provider_id(provider_id, SCHEME)
+    if not _ID.fullmatch(instance_id):
+        # Asking would give "not found" for what never was an ID of this cloud.
+        raise cloud.InvalidArgument(f"provider ID {provider_id!r} is malformed")
+    return instance_id
+
+
+def is_there(server: client.Server) -> bool:
+    """Whether an instance is more than a memory of the cloud's."""
     return server.state != "deleted"
 
 
@@ -107,18 +117,20 @@ def _metadata(server: client.Server) -> cloud.InstanceMetadata:
     return cloud.InstanceMetadata(
         provider_id=cloud.format_provider_id(SCHEME, server.id),
         instance_type=_label_value(server.type),
-        addresses=_addresses(server),
+        addresses=addresses(server),
         zone=_label_value(server.zone),
         region=_label_value(server.region),
         additional_labels={
             key: value
             for key, value in server.labels.items()
-            if _LABEL_KEY.fullmatch(key) and _LABEL_VALUE.fullmatch(value)
+            if _LABEL_KEY.fullmatch(key)
+            and _LABEL_VALUE.fullmatch(value)
+            and not key.startswith(client.MARKS)
         },
     )
 
 
-def _addresses(server: client.Server) -> tuple[cloud.NodeAddress, ...]:
+def addresses(server: client.Server) -> tuple[cloud.NodeAddress, ...]:
     """In the cloud's order, each once."""
     known = [
         (ADDRESS_TYPES[address.kind], address.value)

@@ -102,6 +102,12 @@ def parse_cursor(text: str | None) -> int:
         raise world.WorldError("invalid", f"cursor: {text!r} is not one of ours") from error
 
 
+def parse_label(text: str | None) -> tuple[str, str] | None:
+    """Key and value of `key=value`; None for none."""
+    key, _, value = (text or "").partition("=")
+    return (key, value) if key else None
+
+
 def cut(items: Sequence[T], query: PageQuery, most: int) -> tuple[tuple[T, ...], str | None]:
     """One page of a complete listing, and the cursor of the next."""
     start = parse_cursor(query.cursor)

@@ -92,6 +92,8 @@ class Service(simulation.Simulation):
     async def _handle(self, row: operation.Operation, http: web.Request) -> web.StreamResponse:
         self._check_token(http)
         wait_s = self.rate_limit.take()
+        if row.name == "create_instance":
+            wait_s = wait_s or self.order_rate_limit.take()
         if wait_s:
             raise ApiError("rate_limited", "too many calls", retry_after_s=wait_s)
         request = await _read(row, http)
@@ -104,6 +106,8 @@ class Service(simulation.Simulation):
         if verdict.fault.kind == "novelty":
             answer = msgspec.to_builtins(self._run(row, request))
             return _answer(row, faults.novel(answer))
+        if verdict.fault.kind in ("deaf", "doomed"):
+            return _answer(row, self._spoiled(self._run(row, request), verdict.fault))
         if verdict.fault.applied:
             self._run(row, request)
         return await self._break(http, verdict.fault)
@@ -124,6 +128,15 @@ class Service(simulation.Simulation):
         if request.transport:
             request.transport.abort()
         return _NoAnswer()
+
+    def _spoiled(self, answer: object, fault: faults.Fault) -> object:
+        """The instance of an answer, after something went wrong with it that nobody is told."""
+        if not isinstance(answer, world.Instance):
+            return answer
+        wrong = world.Interference(joins=False)
+        if fault.kind == "doomed":
+            wrong = world.Interference(state="error", reason=fault.message)
+        return self.world.update(answer.id, wrong)
 
     def _names(self, request: operation.Request) -> tuple[str, ...]:
         """The words by which a fault may name the thing a call is about."""

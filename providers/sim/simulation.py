@@ -27,10 +27,11 @@ class Simulation:
         self.change_settings(settings or traffic.Settings())
 
     def change_settings(self, settings: traffic.Settings) -> None:
-        """Take on new settings; the rate limit starts afresh."""
+        """Take on new settings; the rate limits start afresh."""
         self.settings = settings
         self.worlds.use(settings)
         self.rate_limit = traffic.RateLimit(settings.rate_limit)
+        self.order_rate_limit = traffic.RateLimit(settings.order_rate_limit)
 
     def heal(self) -> None:
         """Disarm every fault and let hanging calls go: their connections are dropped."""

@@ -25,24 +25,30 @@ Delay = Annotated[float, msgspec.Meta(ge=0, le=world.HISTORY_S)]
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the cloud behaves; every one can be changed while it runs.
 
-    `latency_s` precedes every answer. `rate_limit` is calls per second, 0 = no limit;
-    as many may come at once, the rest gets 429 with Retry-After. `list_delay_s` and
-    `get_delay_s` are how far behind the truth listings and single reads are.
-    `transition_s` is how long starting and stopping take, `linger_s` how long a
-    deleted instance is still shown as `deleted` before it is gone. `provision_s` is how
+    `latency_s` precedes every answer. `rate_limit` is calls per second, `order_rate_limit`
+    orders of instances per second, 0 = no limit; as many may come at once, the rest gets 429
+    with Retry-After. `list_delay_s` and `get_delay_s` are how far behind the truth listings
+    and single reads are. `transition_s` is how long starting (of a new instance too) and
+    stopping take, `removal_s` how long an instance is `deleting`, `linger_s` how long it is then
+    still shown as `deleted` before it is gone. `provision_s` is how
     long a new load balancer takes, `change_s` how long a change of one takes;
-    `balancer_quota` and `route_quota` are how many there may be, 0 = no limit.
+    `instance_quota`, `balancer_quota` and `route_quota` are how many there may be,
+    `zone_capacity` how many instances each zone holds, 0 = no limit.
     """
 
     latency_s: Seconds = 0.0
     rate_limit: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    order_rate_limit: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     page_size: Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)] = MAX_PAGE
     list_delay_s: Delay = 0.0
     get_delay_s: Delay = 0.0
     transition_s: Seconds = 0.5
+    removal_s: Seconds = 0.0
     linger_s: Delay = 0.0
     provision_s: Seconds = 0.0
     change_s: Seconds = 0.0
+    instance_quota: Annotated[int, msgspec.Meta(ge=0)] = 0
+    zone_capacity: Annotated[int, msgspec.Meta(ge=0)] = 0
     balancer_quota: Annotated[int, msgspec.Meta(ge=0)] = 0
     route_quota: Annotated[int, msgspec.Meta(ge=0)] = 0
 

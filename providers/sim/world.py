@@ -38,7 +38,7 @@ PRIVATE_NETWORK = ipaddress.ip_network("10.0.0.0/8")
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """What instance IDs look like; those drawn by the world are `i-` and 12 hex digits."""
 
-State = Literal["starting", "running", "stopping", "stopped", "deleted"]
+State = Literal["starting", "running", "stopping", "stopped", "error", "deleting", "deleted"]
 Action = Literal["start", "stop"]
 AddressKind = Literal["private", "public", "private_dns", "public_dns", "hostname"]
 
@@ -57,7 +57,9 @@ SETTLES: dict[State, State] = {"starting": "running", "stopping": "stopped"}
 """What becomes of a state on the way if nobody interferes."""
 
 
-Code = Literal["not_found", "conflict", "invalid", "quota_exceeded", "busy", "protected"]
+Code = Literal[
+    "not_found", "conflict", "invalid", "quota_exceeded", "no_capacity", "busy", "protected"
+]
 
 
 class WorldError(Exception):
@@ -88,7 +90,11 @@ class Address(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """One virtual machine as the cloud shows it; `created` is RFC 3339 text."""
+    """One virtual machine as the cloud shows it; `created` is RFC 3339 text.
+
+    `allowed_addresses` are ranges that it may send from besides its own addresses; `reason` says
+    what is wrong with one in `error`. One that does not `joins` runs and never becomes a node.
+    """
 
     id: str
     name: str
@@ -99,6 +105,9 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[Address, ...]
     labels: dict[str, str]
     created: str
+    allowed_addresses: tuple[str, ...] = ()
+    reason: str = ""
+    joins: bool = True
 
 
 class NewInstance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,14 +130,29 @@ class GivenInstance(NewInstance, frozen=True, kw_only=True, forbid_unknown_field
     id: str = ""
     state: State = "running"
     created: str = ""
+    allowed_addresses: tuple[str, ...] = ()
+    reason: str = ""
+    joins: bool = True
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What may be changed later: addresses are replaced, labels merged (null removes one)."""
+    """What may be changed later: addresses are replaced, labels merged (null removes one).
+
+    Allowed addresses want an instance that has started.
+    """
 
     type: str | msgspec.UnsetType = msgspec.UNSET
     addresses: tuple[Address, ...] | msgspec.UnsetType = msgspec.UNSET
+    allowed_addresses: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     labels: dict[str, str | None] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Interference(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be changed behind the scenes besides: the state stays until somebody acts."""
+
+    state: State | msgspec.UnsetType = msgspec.UNSET
+    reason: str | msgspec.UnsetType = msgspec.UNSET
+    joins: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +210,8 @@ class World:
         """Seconds that starting and stopping take."""
         self.linger_s = 0.0
         """Seconds for which a deleted instance is still shown, as `deleted`."""
+        self.removal_s = 0.0
+        """Seconds for which it is `deleting` before."""
         self.revision = 0
         """Counts the writes, so that a saver knows whether there is something new."""
         self._rng = rng
@@ -235,6 +261,9 @@ class World:
             addresses=given.addresses or (self._new_address(),),
             labels=given.labels,
             created=given.created or clock.now().isoformat(timespec="milliseconds"),
+            allowed_addresses=given.allowed_addresses,
+            reason=given.reason,
+            joins=given.joins,
         )
         record = _Record(self._sequence, now, instance)
         if given.state in SETTLES:
@@ -258,10 +287,23 @@ class World:
             raise WorldError("not_found", f"no instance with ID {instance_id}")
         return found
 
+    def is_there(self, instance_id: str) -> bool:
+        """Whether an instance is more than a memory."""
+        try:
+            return self.get(instance_id).state != "deleted"
+        except WorldError:
+            return False
+
     def page(
-        self, *, limit: int, after: int = 0, name: str | None = None, stale_s: float = 0.0
+        self,
+        *,
+        limit: int,
+        after: int = 0,
+        name: str | None = None,
+        label: tuple[str, str] | None = None,
+        stale_s: float = 0.0,
     ) -> Page:
-        """The next instances behind sequence number `after`, all or those of one name."""
+        """The next instances behind sequence number `after`: all, of one name, with one label."""
         moment = clock.monotonic() - stale_s
         records = self._order if name is None else self._by_name.get(name, [])
         start = bisect.bisect_right(records, after, key=_SEQUENCE)
@@ -269,7 +311,7 @@ class World:
         last = after
         for position in range(start, len(records)):
             instance = records[position].at(moment)
-            if instance is None:
+            if instance is None or (label and instance.labels.get(label[0]) != label[1]):
                 continue
             if len(found) == limit:
                 return Page(instances=tuple(found), after=last)
@@ -301,32 +343,43 @@ class World:
         """Change type, addresses or labels of an instance.
 
         Raises:
-            WorldError: `not_found`, or `conflict` if it is deleted.
+            WorldError: `not_found`, `conflict` if it is deleted, `busy` while it must not yet be.
         """
-        if self.get(instance_id).state == "deleted":
+        state = self.get(instance_id).state
+        if state in ("deleting", "deleted"):
             raise WorldError("conflict", "cannot change a deleted instance")
+        if change.allowed_addresses is not msgspec.UNSET and state == "starting":
+            raise WorldError("busy", "the instance has not started yet")
         record = self._by_id[instance_id]
         record.revise(clock.monotonic(), lambda one: _changed(one, change))
         self.revision += 1
         return self.get(instance_id)
 
-    def delete(self, instance_id: str) -> None:
+    def delete(self, instance_id: str, *, at_once: bool = False) -> None:
         """Delete an instance from whatever state it is in; lingering ones again, silently.
+
+        `at_once` it is not `deleting` first, nor any longer.
 
         Raises:
             WorldError: `not_found`.
         """
         instance = self.get(instance_id)
-        if instance.state == "deleted":
+        if instance.state == "deleted" or (instance.state == "deleting" and not at_once):
             return
         self._bury()
         now = clock.monotonic()
-        end = now + self.linger_s
-        entries: list[tuple[float, Instance | None]] = [(end, None)]
+        removed = now if at_once else now + self.removal_s
+        end = removed + self.linger_s
+        entries: list[tuple[float, Instance | None]] = []
+        if removed > now:
+            entries.append((now, msgspec.structs.replace(instance, state="deleting")))
         if self.linger_s > 0:
-            entries.insert(0, (now, msgspec.structs.replace(instance, state="deleted")))
+            entries.append((removed, msgspec.structs.replace(instance, state="deleted")))
+        entries.append((end, None))
         record = self._by_id[instance_id]
         record.write(now, entries)
+        if instance.state == "deleting":
+            self._graves = deque(one for one in self._graves if one[1] is not record)
         self._graves.append((end, record))
         self.revision += 1
 

@@ -1,4 +1,4 @@
-"""Everything the simulated cloud holds: instances, load balancers, routes. No I/O."""
+"""Everything the simulated cloud holds: instances, load balancers, routes, volumes. No I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from . import traffic, world, world_balancers, world_routes
+from . import traffic, world, world_balancers, world_orders, world_routes, world_volumes
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,6 +16,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     instances: tuple[world.GivenInstance, ...] = ()
     balancers: tuple[world_balancers.Balancer, ...] = ()
     routes: tuple[world_routes.Route, ...] = ()
+    volumes: tuple[world_volumes.Volume, ...] = ()
 
 
 class Worlds:
@@ -27,6 +28,8 @@ class Worlds:
 
     def __init__(self, rng: random.Random) -> None:
         self.instances = world.World(rng)
+        self.volumes = world_volumes.Volumes(rng, self.instances.is_there)
+        self.orders = world_orders.Orders(self.instances, self.volumes)
         self.balancers = world_balancers.Balancers(rng)
         self.routes = world_routes.RouteTable(rng, self._owners)
         self._owned: tuple[int, Mapping[str, world.Instance]] = (-1, {})
@@ -34,12 +37,16 @@ class Worlds:
     @property
     def revision(self) -> int:
         """Counts the writes, so that a saver knows whether there is something new."""
-        return self.instances.revision + self.balancers.revision + self.routes.revision
+        parts = (self.instances, self.balancers, self.routes, self.volumes)
+        return sum(part.revision for part in parts)
 
     def use(self, settings: traffic.Settings) -> None:
         """Take on new settings."""
         self.instances.transition_s = settings.transition_s
+        self.instances.removal_s = settings.removal_s
         self.instances.linger_s = settings.linger_s
+        self.orders.quota = settings.instance_quota
+        self.orders.capacity = settings.zone_capacity
         self.balancers.provision_s = settings.provision_s
         self.balancers.change_s = settings.change_s
         self.balancers.quota = settings.balancer_quota
@@ -54,6 +61,7 @@ class Worlds:
             instances=instances,
             balancers=tuple(self.balancers.list()),
             routes=tuple(self.routes.list()),
+            volumes=tuple(self.volumes.list()),
         )
 
     def load(self, saved: Saved) -> None:
@@ -65,10 +73,12 @@ class Worlds:
         self.instances.put_all(saved.instances)
         self.balancers.put_all(saved.balancers)
         self.routes.put_all(saved.routes)
+        self.volumes.put_all(saved.volumes)
 
     def name_of(self, object_id: str) -> str:
-        """The name of the instance, load balancer or route with that ID; empty when none has it."""
-        for find in (self.instances.get, self.balancers.get, self.routes.get):
+        """The name of the thing with that ID; empty when none has it."""
+        parts = (self.instances, self.balancers, self.routes, self.volumes)
+        for find in (part.get for part in parts):
             try:
                 return find(object_id).name
             except world.WorldError:

@@ -9,14 +9,14 @@ from typing import ClassVar
 
 import pytest_asyncio
 
-from ccm.testing.contract import Harness, ProviderContract
-from tests.contract import bad_networks, bad_providers, defects
+from ccm.testing.contract import Harness
+from tests.contract import bad_machines, bad_networks, bad_providers, defects
 
-__all__ = ["bad_networks", "bad_providers", "defects"]
+__all__ = ["bad_machines", "bad_networks", "bad_providers", "defects"]
 
 
-class Broken(ProviderContract):
-    """One defect put to the whole contract."""
+class Broken:
+    """One defect put to the whole contract that it breaks."""
 
     defect: ClassVar[str]
 
@@ -25,5 +25,6 @@ class Broken(ProviderContract):
         return defects.DEFECTS[self.defect].harness()
 
 
-for name in defects.DEFECTS:
-    globals()[f"Test{name}"] = type(f"Test{name}", (Broken,), {"defect": name})
+for name, defect in defects.DEFECTS.items():
+    bases = (Broken, defect.contract)
+    globals()[f"Test{name}"] = type(f"Test{name}", bases, {"defect": name})

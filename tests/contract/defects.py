@@ -6,18 +6,21 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from ccm.testing.contract import Harness
+from ccm.testing.contract import Harness, MachineContract, ProviderContract
+from ccm.testing.memory_machines import MemoryMachines
 from ccm.testing.memory_network import MemoryNetwork
 from tests.contract.test_fake import MemoryHarness
+from tests.contract.test_memory_machines import MachineHarness
 from tests.contract.test_memory_network import NetworkHarness
 
 T = TypeVar("T", bound=type)
 
 
 class Defect(NamedTuple):
-    """How a cloud with the defect is made, and the cases that must fail."""
+    """How a cloud with the defect is made, the contract it breaks, and the cases that must fail."""
 
     harness: Callable[[], Harness]
+    contract: type[ProviderContract | MachineContract]
     noticed: tuple[str, ...]
 
 
@@ -30,8 +33,12 @@ def noticed_by(*cases: str, harness: Callable[[Any], Harness] | None = None) -> 
     def register(kind: T) -> T:
         new = partial(MemoryHarness, without=("instances_v1", "zones"))
         make = harness or (NetworkHarness if issubclass(kind, MemoryNetwork) else new)
-        assert kind.__name__ not in DEFECTS
-        DEFECTS[kind.__name__] = Defect(partial(make, kind), cases)
+        contract: type[ProviderContract | MachineContract] = ProviderContract
+        name = kind.__name__
+        if issubclass(kind, MemoryMachines):
+            make, contract, name = MachineHarness, MachineContract, f"Machine{name}"
+        assert name not in DEFECTS
+        DEFECTS[name] = Defect(partial(make, kind), contract, cases)
         return kind
 
     return register

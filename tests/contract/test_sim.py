@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import msgspec
 import pytest_asyncio
 
 from ccm import cloud
-from ccm.testing.contract import Harness, HeldBalancer, Made, ProviderContract
+from ccm.testing.contract import (
+    Harness,
+    HeldBalancer,
+    HeldVM,
+    MachineContract,
+    Made,
+    ProviderContract,
+)
 from providers import sim
-from providers.sim import api, server, traffic, world
+from providers.sim import api, client, server, traffic, world
 from providers.sim.faults import Fault
 from providers.sim.world_balancers import Interference
 from providers.sim.world_routes import NewRoute
@@ -75,7 +83,7 @@ class SimHarness(Harness):
         self._world.act(_id(made), "start")
 
     async def delete(self, made: Made) -> None:
-        self._world.delete(_id(made))
+        self._world.delete(_id(made), at_once=True)
 
     async def transition(self, made: Made) -> None:
         self._world.transition_s = 60.0
@@ -151,6 +159,46 @@ class SimHarness(Harness):
     async def requests(self) -> int:
         return self._service.calls.counts.total()
 
+    # --- machines
+
+    def open_machines(self) -> AbstractAsyncContextManager[cloud.Cloud]:
+        return sim.open_machines(cloud.Context())
+
+    def machine_credentials(self) -> Mapping[str, bytes]:
+        return {"url": self._url.encode(), "token": f"{self._service.token}\n".encode()}
+
+    def machine_spec(self) -> Mapping[str, Any]:
+        ranges = ["10.244.0.0/16"]  # what has to be set when the VM has started
+        return {"machineType": "big", "allowedAddresses": ranges, "dataVolumes": [1, 2]}
+
+    def bad_machine_spec(self) -> Mapping[str, Any]:
+        return {"machineType": ""}
+
+    async def vms(self) -> Sequence[HeldVM]:
+        living = [one for one in self._world.snapshot() if one.state != "deleted"]
+        return [HeldVM(name=one.name, provider_id=f"sim://{one.id}") for one in living]
+
+    async def beside_vms(self) -> Sequence[str]:
+        return [one.id for one in self._service.worlds.volumes.list()]
+
+    async def foreign_vm(self, name: str, identity: cloud.Identity | None) -> HeldVM:
+        labels = {}
+        if identity is not None:
+            labels = {
+                client.MARK_CLUSTER: identity.cluster,
+                client.MARK_POOL: identity.pool,
+                client.MARK_NAME: identity.name,
+                client.MARK_UID: identity.uid,
+            }
+        made = self._world.put(world.GivenInstance(name=name, labels=labels))
+        return HeldVM(name=made.name, provider_id=f"sim://{made.id}")
+
+    async def slow_vms(self, *, slow: bool) -> None:
+        self._world.transition_s = self._world.removal_s = 300.0 if slow else 0.0
+        for one in self._world.snapshot():
+            if one.state == "deleting":
+                self._world.delete(one.id, at_once=True)
+
 
 def _id(made: Made) -> str:
     return cloud.parse_provider_id(made.provider_id, "sim")
@@ -173,3 +221,13 @@ class TestLingeringSim(TestSim):
     """A cloud that shows deleted instances for a while."""
 
     linger_s = 60.0
+
+
+class TestSimMachines(MachineContract):
+    """VMs by request."""
+
+    @pytest_asyncio.fixture
+    async def harness(self) -> AsyncIterator[Harness]:
+        service = server.Service(settings=traffic.Settings(transition_s=0.0))
+        async with server.serve(service) as url:
+            yield SimHarness(service, url)

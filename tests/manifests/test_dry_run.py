@@ -24,12 +24,15 @@ pytestmark = pytest.mark.envtest
 def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     """kubectl at an API server of its own, which knows the kinds of the Prometheus operator."""
     folder = tmp_path_factory.mktemp("dry-run")
+    ours = shipped.MANIFESTS / "crds.yaml"
     server = realserver.RealServer(assets=require_assets(), data_dir=folder / "server")
     asyncio.run(server.start())
     try:
         kubectl = Kubectl(require_assets() / "kubectl", server.kubeconfig_path, folder)
         kubectl("apply", "-f", str(CRDS))
-        kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(CRDS))
+        kubectl("apply", "-f", str(ours))
+        for file in (CRDS, ours):
+            kubectl("wait", "--for=condition=Established", "--timeout=30s", "-f", str(file))
         yield kubectl
     finally:
         asyncio.run(server.stop())

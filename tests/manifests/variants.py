@@ -36,6 +36,7 @@ EVERYTHING: Values = {
         "caCertificate": CERTIFICATE,
         "clientCaConfigMap": "api-server-ca",
     },
+    "machines": {"enabled": True, "namespace": "kube-public"},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "dashboard": {"enabled": True},

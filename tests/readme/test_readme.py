@@ -14,6 +14,7 @@ from ccm import __version__, cli
 from ccm.app.options import FLAGS
 from ccm.cli.completion import words
 from ccm.cloud import interface
+from ccm.cloud.machines import MachineDriver
 from ccm.testing.contract import Harness
 from tests.envtest import assets
 from tests.readme import readme
@@ -166,6 +167,12 @@ def test_the_provider_fits_on_a_screen() -> None:
     assert len(lines) <= 60
 
 
+def test_the_machine_driver_fits_on_two() -> None:
+    lines = [line for line in readme.files()["ccm_tiny.py"].splitlines() if line.strip()]
+
+    assert len(lines) < 100
+
+
 def test_every_provider_that_comes_along_is_listed() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \|", readme.providers(), re.MULTILINE)
     project = tomllib.loads(readme.text("pyproject.toml"))["project"]
@@ -180,14 +187,22 @@ def test_the_author_is_told_of_the_image_of_this_version() -> None:
 
 
 def test_every_method_that_the_author_is_told_of_exists() -> None:
-    told = set(
-        re.findall(r"^\| `(\w+)` \|", readme.providers().split("## Load balancers")[1], re.M)
-    )
+    parts = {part.partition("\n")[0]: part for part in readme.providers().split("\n## ")}
+    told = {
+        name: set(re.findall(r"^\| `(\w+)` \|", parts[name], re.M))
+        for name in ("Load balancers", "Machines")
+    }
     hooks = re.split("## The harness|## The smallest", readme.providers())[1]
     named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", hooks, re.M))))
     ours = {name for name in vars(Harness) if not name.startswith("_")}
 
-    assert told == {name for name in vars(interface.LoadBalancer) if "load_balancer" in name}
+    assert told == {
+        "Load balancers": {
+            name for name in vars(interface.LoadBalancer) if "load_balancer" in name
+        },
+        "Machines": {name for name, kind in vars(MachineDriver).items() if callable(kind)}
+        - {name for name in vars(MachineDriver) if name.startswith("_")},
+    }
     assert len(named) >= 15
     assert named <= ours
 

@@ -74,10 +74,10 @@ def _explain_flag(flag: Flag) -> list[str]:
     word = f" {flag.kind.word}" if flag.kind.bare is None else ""
     notes = ", ".join(_notes(flag))
     idle = f" Accepted without effect: {flag.accepted}." if flag.accepted else ""
-    return [
-        f"  {short}--{flag.name}{word}" + (f"  ({notes})" if notes else ""),
-        *_wrap(flag.text + idle),
-    ]
+    head, noted = f"  {short}--{flag.name}{word}", f"({notes})" if notes else ""
+    if noted and len(head) + 2 + len(noted) <= _WIDTH:
+        return [f"{head}  {noted}", *_wrap(flag.text + idle)]
+    return [head, *(_wrap(noted) if noted else ()), *_wrap(flag.text + idle)]
 
 
 def _notes(flag: Flag) -> Iterator[str]:

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ccm.controllers.machine.manifest import MachineFlags
+from ccm.controllers.machineclass.manifest import MachineClassFlags
+from ccm.controllers.machinesafety.manifest import MachineSafetyFlags
 from ccm.controllers.node.manifest import NodeFlags
 from ccm.controllers.nodelifecycle.manifest import NodeLifecycleFlags
 from ccm.controllers.route.manifest import RouteFlags
@@ -24,6 +27,9 @@ class ControllerFlags(
     NodeLifecycleFlags,
     ServiceFlags,
     RouteFlags,
+    MachineClassFlags,
+    MachineFlags,
+    MachineSafetyFlags,
 ):
     """The flags of all controllers, which start in the order of these bases."""
 

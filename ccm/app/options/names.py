@@ -40,7 +40,7 @@ def is_enabled(
     """Whether a resolved list turns a controller on.
 
     The first entry that names it decides; if none does, `*` anywhere in the list turns
-    it on unless it is off by default; none is. So a list without `*` turns off all it leaves out.
+    it on unless it is off by default. So a list without `*` turns off all it leaves out.
     """
     entries = list(requested)
     for entry in entries:
@@ -65,7 +65,8 @@ def known_names() -> list[str]:
 def enabled(requested: Iterable[str]) -> tuple[Manifest[Any], ...]:
     """The controllers that a raw `--controllers` list turns on."""
     resolved = resolve(requested)
-    return tuple(one for one in MANIFESTS if is_enabled(one.name, resolved))
+    off = {one.name for one in MANIFESTS if one.off_by_default}
+    return tuple(one for one in MANIFESTS if is_enabled(one.name, resolved, off_by_default=off))
 
 
 def strangers(kind: str, known: Collection[str]) -> Callable[[Iterable[str]], str]:

@@ -15,7 +15,7 @@ from ccm.kube.informer import Informers
 from ccm.kube.leader import LeaderElector
 from ccm.kube.resources import NODES
 from ccm.model import Node
-from ccm.runtime.controller import Controller
+from ccm.runtime.controller import Runnable
 from ccm.runtime.deletions import DeletionRecord
 from ccm.serving.health import WELL, Finding, wrong
 
@@ -48,7 +48,7 @@ class Vitals:
         self.late_beats = 0
         self.electors: dict[str, LeaderElector] = {}
         self.controllers: dict[str, Finding] = {}
-        self.at_work: dict[str, Controller] = {}
+        self.at_work: dict[str, Runnable] = {}
         self.deletions: DeletionRecord | None = None
 
     async def beat(self) -> None:
@@ -78,7 +78,7 @@ class Vitals:
         return self.informers.of(NODES).store.get(name) if self.informers is not None else None
 
     @contextmanager
-    def running(self, name: str, controller: Controller) -> Iterator[None]:
+    def running(self, name: str, controller: Runnable) -> Iterator[None]:
         """A controller runs inside the block; it is cancelled, or something is wrong."""
         self.controllers[name] = WELL
         self.at_work[name] = controller

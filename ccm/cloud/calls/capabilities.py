@@ -18,6 +18,7 @@ from ccm.cloud.interface import (
     Routes,
 )
 from ccm.cloud.legacy import Instances, Zones
+from ccm.cloud.machines import MachineDriver, MachineMetrics, SpecValidation
 
 CAPABILITIES: Mapping[type, tuple[str, str]] = {
     InstancesV2: ("instances", "instances"),
@@ -29,10 +30,19 @@ CAPABILITIES: Mapping[type, tuple[str, str]] = {
     LoadBalancerDigests: ("load_balancer", "digests of load balancers"),
     LoadBalancerRemoval: ("load_balancer", "removal of load balancers by name"),
     Routes: ("routes", "routes"),
+    MachineDriver: ("machines", "machines"),
+    SpecValidation: ("machines", "a check of provider specs"),
+    MachineMetrics: ("machines", "metric labels of machines"),
 }
 """Interface -> the field of `Cloud` that holds it, and its name in messages."""
 
-_ON_THE_SAME_OBJECT = (InstanceStates, LoadBalancerDigests, LoadBalancerRemoval)
+_ON_THE_SAME_OBJECT = (
+    InstanceStates,
+    LoadBalancerDigests,
+    LoadBalancerRemoval,
+    SpecValidation,
+    MachineMetrics,
+)
 """Interfaces that the object of another may have besides."""
 
 _FACE_OF: Mapping[Callable[..., Any], type] = {
@@ -40,6 +50,11 @@ _FACE_OF: Mapping[Callable[..., Any], type] = {
     for face in CAPABILITIES
     for _, method in inspect.getmembers(face, inspect.isfunction)
 }
+
+
+def brings_credentials(method: Callable[..., Any]) -> bool:
+    """Whether each call of a method has credentials of its own, not those of the provider."""
+    return CAPABILITIES[_FACE_OF[method]][0] == "machines"
 
 
 def offered(cloud: Cloud, face: type) -> object | None:

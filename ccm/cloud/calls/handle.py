@@ -18,7 +18,7 @@ from ccm.base.clock import monotonic
 from ccm.base.throttle import Limiter, Unlimited, bucket
 from ccm.cloud import errors
 from ccm.cloud.calls import responses
-from ccm.cloud.calls.capabilities import bound, offered
+from ccm.cloud.calls.capabilities import bound, brings_credentials, offered
 from ccm.cloud.calls.history import Entry, History
 from ccm.cloud.calls.inflight import InflightCalls
 from ccm.cloud.interface import Cloud
@@ -60,6 +60,7 @@ OUTCOMES: Mapping[type[errors.CloudError], str] = {
     errors.Unauthenticated: "unauthenticated",
     errors.PermissionDenied: "permission_denied",
     errors.Unavailable: "unavailable",
+    errors.Uninitialized: "uninitialized",
 }
 """Error class -> value of the metric label `outcome`; any other error is `error`."""
 
@@ -129,7 +130,10 @@ class Handle:
 
     @property
     def trouble(self) -> Trouble | None:
-        """What keeps calls from being answered; None since the last answer of the cloud."""
+        """What keeps calls from being answered; None since the last answer of the cloud.
+
+        Of calls that come with credentials of their own nothing is noted.
+        """
         return self._provider.trouble
 
     @property
@@ -227,13 +231,15 @@ class Handle:
             raise errors.RetryAfter(text, seconds=0)
         entry.running()
         cloud, started, outcome = provider.cloud, monotonic(), "canceled"
+        ours = not brings_credentials(method)
         ask = partial(self._ask, cloud, operation, method)
         try:
             answer = await provider.calls.run(operation, cloud, ask)
-            outcome, provider.trouble = "success", None
+            outcome = "success"
+            self._note(None, ours=ours)
         except errors.CloudError as error:
             outcome = _outcome(error)
-            self._note(error)
+            self._note(error, ours=ours)
             raise
         else:
             return answer
@@ -267,8 +273,10 @@ class Handle:
             change=declared.change,
         )
 
-    def _note(self, error: errors.CloudError) -> None:
+    def _note(self, error: errors.CloudError | None, *, ours: bool) -> None:
         provider = self._provider
+        if not ours:
+            return  # whether somebody's Secret is accepted says nothing about our credentials
         if isinstance(error, _TROUBLES):
             before = provider.trouble.calls if provider.trouble else 0
             provider.trouble = Trouble(calls=before + 1, error=error)

@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from ccm.cloud.errors import Internal
+from ccm.cloud.machines import MachineDriver, MachineInfo, MachineRecord
 from ccm.cloud.types import InstanceState, Power
 
 Check = Callable[[Any, str], None]
@@ -49,7 +50,9 @@ def verify(method: Callable[..., Any], answer: object) -> None:
 def _check_of(method: Callable[..., Any]) -> Check:
     """One that promises None may answer anything."""
     promised = get_type_hints(method)["return"]
-    return (lambda _answer, _place: None) if promised is NoneType else _check(promised)
+    if promised is NoneType:
+        return lambda _answer, _place: None
+    return _check(promised) if method is not MachineDriver.create_machine else _made
 
 
 @functools.cache
@@ -94,8 +97,22 @@ def _record(kind: type) -> Check:
         # The one field whose absence means something only beside another one.
         if isinstance(answer, InstanceState) and answer.exists and answer.power is None:
             raise InvalidResponse(answer.power, "power", _said(Power))
+        if isinstance(answer, MachineRecord):
+            _identified(answer.info)
 
     return check
+
+
+def _made(answer: Any, place: str) -> None:
+    """A VM that was made."""
+    _check(MachineInfo)(answer, place)
+    _identified(answer)
+
+
+def _identified(info: MachineInfo) -> None:
+    # Stored, an empty one would read as "no VM yet": another would be made.
+    if not info.provider_id:
+        raise InvalidResponse(info.provider_id, "provider_id", "the ID of a VM")
 
 
 def _optional(check_one: Check) -> Check:

@@ -74,6 +74,12 @@ host: {{ . | quote }}
 - --webhook-client-ca-file=/etc/ccm-webhook-clients/ca.crt
 {{- end }}
 {{- end }}
+{{- if .Values.machines.enabled }}
+{{- if not (hasKey .Values.extraArgs "controllers") }}
+- --controllers=*,machine,machineclass,machinesafety
+{{- end }}
+- --namespace={{ .Values.machines.namespace }}
+{{- end }}
 {{- range $name, $value := .Values.extraArgs }}
 - {{ printf "--%s=%v" $name $value | quote }}
 {{- end }}

@@ -164,3 +164,23 @@ async def test_a_standby_imports_what_it_will_run_before_its_turn() -> None:
 
     assert [call.args for call in imported.mock_calls] == [("ccm.controllers.route.controller",)]
     assert elapsed_s() == controllers.PREPARE_AFTER_S
+
+
+MACHINES = ["machine", "machineclass", "machinesafety"]
+
+
+@pytest.mark.parametrize(
+    ("named", "machines", "wanted"),
+    [("*", object(), []), ("", object(), MACHINES), ("", None, [])],
+    ids=["not-named", "named", "no-machines"],
+)
+def test_machine_controllers_start_where_they_are_named_and_can(
+    named: str, machines: Any, wanted: list[str]
+) -> None:
+    listed = named or ",".join(MACHINES)
+    with capture_logs() as lines:
+        found = started(f"--controllers={listed}", of=cloud(machines=machines))
+
+    assert sorted(alias for alias in found if alias in MACHINES) == wanted
+    said = {line["log_level"] for line in lines if "machine" in str(line.get("controller"))}
+    assert said == (set() if wanted else {"info"})

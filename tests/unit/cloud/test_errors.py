@@ -7,6 +7,7 @@ import pytest
 from ccm.cloud import errors
 from ccm.cloud.errors import (
     POLICY,
+    Aborted,
     CloudError,
     DeadlineExceeded,
     DiskNotFound,
@@ -203,3 +204,13 @@ def test_a_group_that_asks_for_time_gets_the_longest() -> None:
 
     assert isinstance(found, RetryAfter)
     assert found.seconds == 7
+
+
+def test_what_is_known_travels_with_an_error_and_out_of_a_group() -> None:
+    known = object()
+    error = Unavailable("x").carrying(known)
+
+    assert error.partial is known
+    assert Unavailable("y").partial is None
+    for members in ([Aborted("y"), error], [error, RetryAfter("z", seconds=1)], [error]):
+        assert normalized(ExceptionGroup("g", members)).partial is known

@@ -49,7 +49,8 @@ def test_every_field_of_a_value_is_documented() -> None:
     from dataclasses import fields
 
     kinds = (cloud.Cloud, cloud.InstanceMetadata, cloud.InstanceRecord, cloud.Limits)
-    for kind in (*kinds, cloud.LoadBalancerRecord):
+    machines = (cloud.Identity, cloud.MachineRequest, cloud.MachineInfo, cloud.MachineRecord)
+    for kind in (*kinds, *machines, cloud.LoadBalancerRecord):
         doc = kind.__doc__ or ""
         assert [f.name for f in fields(kind) if f"{f.name}: " not in doc] == [], kind
 

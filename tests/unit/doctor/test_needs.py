@@ -83,6 +83,13 @@ def test_with_accounts_of_their_own_the_component_grants_the_rest() -> None:
     }
 
 
+def test_for_machines_a_component_grants_the_rest() -> None:
+    base = rules(needs(given()))
+    wanted = rules(needs(given("--controllers=*,machine,machineclass,machinesafety")))
+
+    assert wanted - base == granted(documents("components", "machines", "rbac.yaml"))
+
+
 @pytest.mark.parametrize(
     ("flags", "resource", "verb"),
     [

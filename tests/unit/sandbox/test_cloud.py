@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from ccm.sandbox import cloud
-from providers.sim import server
+from providers.sim import server, traffic, world, world_orders
 
 
 @pytest_asyncio.fixture
@@ -30,6 +30,21 @@ async def test_placed_instances_run_and_the_administrator_is_not_counted(
     assert list(running) == names
     assert running["n1"] == "i-0002"
     assert await admin.call_count() == 0
+
+
+async def test_a_vm_that_was_ordered_runs_once_it_booted_unless_it_never_joins() -> None:
+    """From here on the kubelets take it for a machine like any other."""
+    service = server.Service(token="t", settings=traffic.Settings(transition_s=60.0))
+    async with server.serve(service) as url, cloud.open_admin(url, "t") as calls:
+        made = {
+            name: service.worlds.orders.create(world_orders.Order(name=name))
+            for name in ("slow", "booted", "deaf")
+        }
+        for name in ("booted", "deaf"):
+            joins = world.Interference(state="running", joins=name != "deaf")
+            service.world.update(made[name].id, joins)
+
+        assert await calls.running() == {"booted": made["booted"].id}
 
 
 async def test_a_refusal_names_the_call(admin: cloud.Admin) -> None:

@@ -11,7 +11,7 @@ from ccm.app.options.controllers import MANIFESTS
 @pytest.mark.row("daemon-names-01")
 def test_the_promised_names() -> None:
     """Names, aliases, client names and metric names are those of the Go reference."""
-    assert [(c.name, c.alias, c.client, c.metric) for c in MANIFESTS] == [
+    assert [(c.name, c.alias, c.client, c.metric) for c in MANIFESTS[:4]] == [
         ("cloud-node-controller", "cloud-node", "node-controller", "cloud-node"),
         (
             "cloud-node-lifecycle-controller",
@@ -22,6 +22,15 @@ def test_the_promised_names() -> None:
         ("service-lb-controller", "service", "service-controller", "service"),
         ("node-route-controller", "route", "route-controller", "route"),
     ]
+
+
+def test_machine_controllers_run_only_where_they_are_named() -> None:
+    """Another program may see to the same objects already."""
+    named = [each.name for each in MANIFESTS[4:]]
+
+    assert {each.name for each in names.enabled(["*"])}.isdisjoint(named)
+    wanted = ["*", "machine", "machineclass", "machinesafety"]
+    assert [each.name for each in names.enabled(wanted)][4:] == named
 
 
 @pytest.mark.row("daemon-names-03")

@@ -95,7 +95,10 @@ def test_an_argparse_tree_is_read_as_it_is() -> None:
         (["kube-ccm", "sandbox", "add", "--"], ["--help\t", "--folder=\tof the sandbox", ":4"]),
         (["kube-ccm", "sandbox", "add", "--folder", ""], [":0"]),
         (["kube-ccm", "sandbox", "--cloud-config", ""], [":0"]),
-        (["kube-ccm", "doctor", "--clu"], ["--cluster-cidr=\t", "--cluster-name=\t", ":4"]),
+        (
+            ["kube-ccm", "doctor", "--clu"],
+            ["--cluster-cidr=\t", "--cluster-id=\t", "--cluster-name=\t", ":4"],
+        ),
         (["kube-ccm", "doctor", "--kubec"], ["--kubeconfig=\t", ":6"]),
         (["kube-ccm", "doctor", "-o", ""], ["table", "json", ":4"]),
         (["kube-ccm", "doctor", "--output=j"], ["json", ":4"]),

@@ -39,6 +39,7 @@ class Provider:
             inventory=own,
             load_balancer=own,
             routes=own,
+            machines=own,
             **fields,
         )
 

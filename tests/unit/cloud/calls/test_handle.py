@@ -15,10 +15,14 @@ from ccm.base.drain import Drain
 from ccm.base.fence import Fence, Lapsed
 from ccm.cloud import (
     Cloud,
+    Credentials,
+    Identity,
     InstanceStates,
     InstancesV2,
     Limits,
     LoadBalancer,
+    MachineDriver,
+    MachineRequest,
     Rate,
     Route,
     Routes,
@@ -42,8 +46,17 @@ OPERATIONS = [
     for name, method in inspect.getmembers(face, inspect.iscoroutinefunction)
     if name in DECLARED
 ]
-NEVER_CALLED = {"add_ssh_key_to_all_instances", "current_node_name", "get_zone"}
-
+NEVER_CALLED = {
+    "add_ssh_key_to_all_instances",
+    "current_node_name",
+    "generate_machine_class_for_migration",
+    "get_zone",
+}
+MACHINE = MachineRequest(
+    identity=Identity(cluster="c", pool="p", name="m", uid="u"),
+    provider_spec={},
+    credentials=Credentials({}),
+)
 
 LONG_S = {
     "ensure_load_balancer": 900.0,
@@ -55,6 +68,10 @@ LONG_S = {
     "delete_route": 300.0,
     "list_instances": 300.0,
     "list_load_balancers": 300.0,
+    "create_machine": 300.0,
+    "initialize_machine": 300.0,
+    "delete_machine": 300.0,
+    "list_machines": 300.0,
 }
 
 
@@ -75,7 +92,7 @@ async def yes() -> bool:
 
 async def call(handle: Handle, method: Callable[..., Any]) -> object:
     """Any method, with arguments of no meaning."""
-    given: dict[str, object] = {"node": NODE, "service": NODE, "route": ROUTE}
+    given: dict[str, object] = {"node": NODE, "service": NODE, "route": ROUTE, "req": MACHINE}
     names = DECLARED[method.__name__].parameters
     return await handle.call(method, *(given.get(name, "x") for name in names))
 
@@ -128,7 +145,7 @@ async def test_what_changes_something_is_waited_for(method: Callable[..., Any]) 
     with contextlib.suppress(errors.Internal):
         await call(Handle(cloud("acme", act)), method)
 
-    changes = method.__name__.startswith(("create", "delete", "ensure", "update"))
+    changes = method.__name__.startswith(("create", "delete", "ensure", "initialize", "update"))
     assert waited_for == [changes]
 
 
@@ -204,6 +221,29 @@ async def test_each_outcome_is_counted_and_told(error: Exception, outcome: str) 
 
     assert count("counted", "instance_exists", outcome) == before + 2
     assert seen == [("instance_exists", outcome)]
+
+
+async def test_what_a_secret_of_somebodys_opens_says_nothing_of_our_credentials() -> None:
+    """One wrong Secret of a pool must not make the whole daemon unready, nor a right one ready."""
+    refused: list[Exception] = []
+
+    async def act() -> bool:
+        if refused:
+            raise refused[0]
+        return True
+
+    handle = Handle(cloud("pools", act))
+    for method, error in (
+        (MachineDriver.list_machines, errors.Unauthenticated("the pool's")),
+        (EXISTS, errors.Unauthenticated("ours")),
+        (MachineDriver.list_machines, None),
+    ):
+        refused[:] = [error] if error else []
+        with contextlib.suppress(errors.CloudError):
+            await call(handle, method)
+
+    assert handle.trouble is not None
+    assert (handle.trouble.calls, str(handle.trouble.error)) == (1, "ours")
 
 
 async def test_errors_of_the_provider_keep_identity_and_cause() -> None:

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from ccm.cloud import Internal, LoadBalancer, LoadBalancerDigests, Routes
+from ccm.cloud import (
+    Identity,
+    Internal,
+    LoadBalancer,
+    LoadBalancerDigests,
+    MachineDriver,
+    MachineInfo,
+    MachineRecord,
+    Routes,
+    SpecValidation,
+)
 from ccm.cloud.calls import responses
 from ccm.cloud.interface import InstanceStates, InstancesV2, Inventory
 from ccm.cloud.legacy import Instances, Zones
@@ -36,6 +46,9 @@ FULL = InstanceMetadata(
 )
 RECORD = InstanceRecord(name="n", power=Power.RUNNING, metadata=FULL)
 
+VM = MachineInfo(provider_id="a://1", addresses=FULL.addresses)
+WHO = Identity(cluster="c", pool="p", name="m", uid="u")
+
 GOOD: list[tuple[Callable[..., object], object]] = [
     (InstancesV2.instance_exists, False),
     (Instances.instance_id, ""),
@@ -54,6 +67,11 @@ GOOD: list[tuple[Callable[..., object], object]] = [
         [LoadBalancerRecord(name="a", digest="d", status=Status())],
     ),
     (Routes.list_routes, [Route(destination_cidr="10.0.0.0/24", target_node="n")]),
+    (MachineDriver.create_machine, VM),
+    (MachineDriver.get_machine_status, MachineInfo()),
+    (MachineDriver.list_machines, [MachineRecord(identity=WHO, info=VM)]),
+    (MachineDriver.get_volume_ids, ("v",)),
+    (SpecValidation.validate_spec, []),
 ]
 
 METADATA, LISTING = InstancesV2.instance_metadata, Inventory.list_instances
@@ -68,6 +86,8 @@ WITHOUT_METADATA = record(name="n", power=Power.RUNNING, metadata=None)
 BAD_MODE = Status(ingress=[ingress(ip_mode="vip")])
 balancer: Any = LoadBalancerRecord
 UNTOLD = balancer(name="a", digest="d", status=None)
+machine: Any = MachineRecord
+UNIDENTIFIED = machine(identity=WHO, info=MachineInfo())
 BAD: list[tuple[Callable[..., object], object, str]] = [
     (InstancesV2.instance_exists, None, "None, not True or False"),
     (Instances.instance_id, None, "None, not text"),
@@ -103,6 +123,13 @@ BAD: list[tuple[Callable[..., object], object, str]] = [
     (LoadBalancerDigests.list_load_balancers, ["x"], "'x', not a LoadBalancerRecord"),
     (LoadBalancerDigests.list_load_balancers, [UNTOLD], "None as status, not a Status"),
     (Routes.list_routes, None, "None, not a sequence of Route"),
+    # What is stored without an ID has another one made.
+    (MachineDriver.create_machine, None, "None, not a MachineInfo"),
+    (MachineDriver.create_machine, MachineInfo(), "'' as provider_id, not the ID of a VM"),
+    (MachineDriver.list_machines, [UNIDENTIFIED], "'' as provider_id, not the ID of a VM"),
+    (MachineDriver.list_machines, [machine(identity="m", info=VM)], "'m' as identity, not an"),
+    (MachineDriver.delete_machine, None, "None, not a DeleteMachineResponse"),
+    (MachineDriver.get_volume_ids, "v", "'v', not a sequence of str"),
 ]
 
 

@@ -21,7 +21,7 @@ def node(name: str = "a", provider_id: str = "") -> Node:
     return builders.node(name, provider_id=provider_id)
 
 
-async def test_the_cloud_offers_all_but_machines(provider: cloud.Cloud) -> None:
+async def test_the_cloud_offers_all_there_is(provider: cloud.Cloud) -> None:
     assert provider.name == "sim"
     offered: tuple[object, object] = (provider.instances, provider.inventory)
     assert isinstance(offered[0], cloud.InstanceStates)
@@ -29,7 +29,9 @@ async def test_the_cloud_offers_all_but_machines(provider: cloud.Cloud) -> None:
     balancers: object = provider.load_balancer
     assert isinstance(balancers, cloud.LoadBalancerDigests)
     assert provider.routes is not None
-    assert provider.machines is None
+    machines: object = provider.machines
+    assert isinstance(machines, cloud.SpecValidation)
+    assert isinstance(machines, cloud.MachineMetrics)
 
 
 async def test_metadata_is_complete_and_in_kubernetes_words(

@@ -1,0 +1,292 @@
+"""Machine drivers that were written to the shape of Gardener's, as they are.
+
+`from_gardener(driver)` makes a `MachineDriver` of an object with the origin's methods in snake
+case: each takes a request with `machine`, `machine_class` and `secret` (see `Request`) and answers
+an object or a mapping with `provider_id`, `node_name`, `last_known_state` and `addresses`;
+`list_machines` answers a map from provider ID to machine name. What is missing is `Unimplemented`.
+A method that is no coroutine function runs in a thread (`ccm.cloud.blocking`). Errors are
+understood by a `code`, number or name, or by the origin's text; any other is `Internal`.
+
+Whose a VM is. Such a driver finds VMs by their names and knows no marks of ours. Its listing says
+pool and name only, which make no VM ours: one is ours when its provider ID stands in our machine,
+and no other is adopted, changed or deleted. So that a creation whose answer was lost still finds
+its VM, the intent is kept first: from before the creation on `last_known_state` begins with
+`INTENT` and the machine's UID, and only with it is a VM looked for, made or removed by name. What
+has the name before the intent is in the way. Two clusters that create machines of one name at the
+same moment would both take the same VM: give them projects of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ccm.cloud import codes, errors
+from ccm.cloud.blocking import blocking
+from ccm.cloud.machines import (
+    Credentials,
+    DeleteMachineResponse,
+    Driver,
+    GetVolumeIDsRequest,
+    Identity,
+    ListMachinesRequest,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
+    MigrationRequest,
+    Phase,
+)
+from ccm.model import NodeAddress
+
+INTENT = "kube-ccm/creating:"
+"""Begins the state of a machine whose creation was begun; the UID follows, and what the driver
+said behind a space."""
+
+USER_DATA = "userData"
+"""Key of the secret under which such drivers find it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metadata:
+    """Of a machine or a class."""
+
+    name: str
+    uid: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineSpec:
+    """Of a machine."""
+
+    provider_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineStatus:
+    """Of a machine."""
+
+    last_known_state: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a request says of the machine."""
+
+    metadata: Metadata
+    spec: MachineSpec = MachineSpec()
+    status: MachineStatus = MachineStatus()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineClass:
+    """What a request says of the class."""
+
+    metadata: Metadata
+    provider_spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """What a request says of the secret; user data is among it, ready to use."""
+
+    data: Mapping[str, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What such a driver is handed; a listing has no machine."""
+
+    machine_class: MachineClass
+    secret: Secret
+    machine: Machine | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeRequest:
+    """What such a driver is handed to name volumes."""
+
+    pv_specs: Sequence[Mapping[str, Any]]
+
+
+def from_gardener(driver: Any) -> FromGardener:
+    """A machine driver, of one that was written to the origin's shape.
+
+    Args:
+        driver: with the origin's methods, its session in it (the origin's `NewProvider(spi)`).
+    """
+    return FromGardener(driver)
+
+
+class FromGardener(Driver[Any]):
+    """`MachineDriver`, around an object of the origin's shape; see the head of the module."""
+
+    async def create_machine(self, req: MachineRequest) -> MachineInfo:
+        """Keep the intent, then create by name."""
+        if not _is_begun(req):
+            await self._must_be_free(req)
+            intent = f"{INTENT}{req.identity.uid} {req.last_known_state}"
+            text = f"the creation of {req.identity.name} is noted first"
+            raise errors.RetryAfter(text, seconds=0).carrying(MachineInfo(last_known_state=intent))
+        return _kept(_info(await self._ask("create_machine", req)), req)
+
+    async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
+        """The driver's own."""
+        return _info(await self._ask("initialize_machine", req))
+
+    async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
+        """By provider ID, or by name once the creation was begun."""
+        if not req.provider_id and not _is_begun(req):
+            raise errors.NotFound(f"no VM of {req.identity.name} was ordered yet")
+        return _info(await self._ask("get_machine_status", req))
+
+    async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
+        """By provider ID, or by name once the creation was begun."""
+        if not req.provider_id and not _is_begun(req):
+            return DeleteMachineResponse()
+        answer = _kept(_info(await self._ask("delete_machine", req)), req)
+        return DeleteMachineResponse(last_known_state=answer.last_known_state)
+
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        """Provider IDs and names, marked with the pool alone."""
+        asked = Request(
+            machine_class=_class(req.pool, req.provider_spec), secret=_secret(req.credentials)
+        )
+        answer = await self._call("list_machines", asked)
+        found = _field(answer, "machine_list", answer)
+        if not isinstance(found, Mapping):
+            raise errors.Internal(f"list_machines answered {type(found).__name__}, no mapping")
+        return [
+            MachineRecord(
+                identity=Identity(cluster="", pool=req.pool, name=str(name), uid=""),
+                info=MachineInfo(provider_id=str(provider_id)),
+            )
+            for provider_id, name in found.items()
+        ]
+
+    async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
+        """The driver's own."""
+        answer = await self._call("get_volume_ids", VolumeRequest(pv_specs=req.pv_specs))
+        return [str(one) for one in _field(answer, "volume_ids", answer) or ()]
+
+    async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:
+        """The driver's own."""
+        await self._call("generate_machine_class_for_migration", req)
+
+    async def _must_be_free(self, req: MachineRequest) -> None:
+        """Refuse a name that some VM has; of a driver that cannot tell, nothing is known."""
+        try:
+            found = _info(await self._ask("get_machine_status", req))
+        except (errors.NotFound, errors.Unimplemented):
+            return
+        except errors.Uninitialized as error:
+            found = error.partial if isinstance(error.partial, MachineInfo) else MachineInfo()
+        raise errors.AlreadyExists(
+            f"{found.provider_id or 'a VM'} has the name {req.identity.name}, and nothing says "
+            "that it is this machine's"
+        )
+
+    async def _ask(self, method: str, req: MachineRequest) -> Any:
+        own = req.last_known_state.partition(" ")[2] if _is_begun(req) else req.last_known_state
+        machine = Machine(
+            metadata=Metadata(name=req.identity.name, uid=req.identity.uid),
+            spec=MachineSpec(provider_id=req.provider_id),
+            status=MachineStatus(last_known_state=own),
+        )
+        asked = Request(
+            machine=machine,
+            machine_class=_class(req.identity.pool, req.provider_spec),
+            secret=_secret(req.credentials, req.user_data),
+        )
+        try:
+            return await self._call(method, asked)
+        except errors.CloudError as error:
+            if isinstance(error.partial, MachineInfo):
+                error.carrying(_kept(error.partial, req))
+            raise
+
+    async def _call(self, method: str, asked: object) -> Any:
+        own = getattr(self.spi, method, None)
+        if own is None:
+            raise errors.Unimplemented(f"this driver has no {method}")
+        try:
+            return await _called(own, asked)
+        except errors.CloudError:
+            raise
+        except Exception as error:
+            raise _understood(error) from error
+
+
+async def _called(own: Callable[[object], Any], asked: object) -> Any:
+    if inspect.iscoroutinefunction(own):
+        return await own(asked)
+    answer = await blocking(own, asked)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _understood(error: Exception) -> errors.CloudError:
+    """The error of the tree for one of the driver's; what travels with it comes along."""
+    said = str(error)
+    read = codes.parse_error(said)
+    kind = codes.kind_of(getattr(error, "code", None))
+    if kind is not None:
+        found = kind(str(read) if read else said)
+    else:
+        found = read or errors.normalized(error)
+    carried = getattr(error, "response", None)
+    info = _info(error if carried is None else carried)
+    return found if info == MachineInfo() else found.carrying(info)
+
+
+def _kept(info: MachineInfo, req: MachineRequest) -> MachineInfo:
+    """What the driver says, its own state behind the intent if there is one."""
+    # It stays there when the provider ID is known: that may be stored after the state.
+    if info.last_known_state is None or not _is_begun(req):
+        return info
+    state = f"{INTENT}{req.identity.uid} {info.last_known_state}"
+    return dataclasses.replace(info, last_known_state=state)
+
+
+def _is_begun(req: MachineRequest) -> bool:
+    return req.last_known_state.partition(" ")[0] == f"{INTENT}{req.identity.uid}"
+
+
+def _class(pool: str, spec: Mapping[str, Any]) -> MachineClass:
+    return MachineClass(metadata=Metadata(name=pool), provider_spec=spec)
+
+
+def _secret(credentials: Credentials, user_data: bytes = b"") -> Secret:
+    data = dict(credentials)
+    return Secret(data=data | {USER_DATA: user_data} if user_data else data)
+
+
+def _info(answer: Any) -> MachineInfo:
+    return MachineInfo(
+        provider_id=str(_field(answer, "provider_id") or ""),
+        node_name=str(_field(answer, "node_name") or ""),
+        addresses=tuple(_address(one) for one in _field(answer, "addresses") or ()),
+        phase=Phase.UNKNOWN,
+        last_known_state=_state(answer),
+    )
+
+
+def _state(answer: Any) -> str | None:
+    state = _field(answer, "last_known_state")
+    return None if state is None else str(state)
+
+
+def _address(one: Any) -> NodeAddress:
+    if isinstance(one, NodeAddress):
+        return one
+    return NodeAddress(type=str(_field(one, "type")), address=str(_field(one, "address")))
+
+
+def _field(answer: Any, name: str, otherwise: Any = None) -> Any:
+    """A field of an object or a mapping."""
+    if isinstance(answer, Mapping):
+        return answer.get(name, otherwise)
+    return getattr(answer, name, otherwise)

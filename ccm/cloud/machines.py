@@ -1,0 +1,380 @@
+"""The machine driver: what a cloud may offer so that VMs become objects of the cluster.
+
+The methods and their words are those of Gardener's driver interface; requests know neither that
+front's objects nor another's, so that one driver serves every kind of Machine object.
+
+Rules beside those of `ccm.cloud.interface`:
+
+* A call is one short step. What takes time in the cloud is begun, and the answer is
+  `RetryAfter(seconds)`: the same call comes again then. Nothing waits inside a call.
+* Every VM, and whatever is made beside it, carries the whole `Identity`. A VM is looked for by
+  cluster and UID, as a copy of a cluster has its UIDs too. One that has our name and another
+  identity, or none, is never adopted, changed or deleted: `AlreadyExists` says that it is in the
+  way.
+* Credentials come with each request, and may be others each time: a driver opens without
+  them, and keeps one client for each `Credentials.digest`.
+* A provider spec that makes no sense stops creation and initialisation, never a question or a
+  deletion: VMs that were made by an older one have to be found and removed.
+* What is known in spite of an error travels with it: `raise Uninitialized("…").carrying(info)`.
+  Of other errors the `last_known_state` alone is kept, and is stored before the next call.
+
+`ccm.cloud.sessions` keeps those clients; `ccm.cloud.gardener` takes a driver that was written to
+the origin's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from ccm.cloud.errors import CloudError, Unimplemented
+from ccm.cloud.operation import LISTING_S, operation
+from ccm.model import NodeAddress
+
+CHANGE_S = 300.0
+"""Deadline of a call that makes or removes a VM: one request or a few, never the VM's boot."""
+
+S = TypeVar("S")
+
+
+class Credentials(Mapping[str, bytes]):
+    """Secret data of a request, resolved; shows its keys and never its values.
+
+    Two with equal data are equal, and so is their `digest`.
+    """
+
+    def __init__(self, data: Mapping[str, bytes]) -> None:
+        self._data = dict(data)
+
+    def __getitem__(self, key: str) -> bytes:
+        return self._data[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        return f"Credentials({', '.join(sorted(self._data))})"
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    @cached_property
+    def digest(self) -> str:
+        """A short text that is equal for equal data and says nothing about it."""
+        found = sha256()
+        for key, value in sorted(self._data.items()):
+            # With lengths, so that no two ways to cut the same bytes are alike.
+            found.update(b"%d:%b%d:%b" % (len(key.encode()), key.encode(), len(value), value))
+        return found.hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose a VM is. Drivers write all four where the cloud keeps them: labels, tags, metadata.
+
+    Attributes:
+        cluster: the marker of the cluster, one and the same for all its machines.
+        pool: what machines alike have in common; the name of the MachineClass.
+        name: of the machine, unique in its cluster at any time; the VM's name.
+        uid: of the machine, unique for ever.
+    """
+
+    cluster: str
+    pool: str
+    name: str
+    uid: str
+
+
+class Phase(Enum):
+    """What a VM does, as far as the cloud says."""
+
+    CREATING = "creating"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    DELETING = "deleting"
+    FAILED = "failed"
+    """The cloud gave it up; it will not run by itself."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRequest:
+    """What is asked about one machine.
+
+    Attributes:
+        identity: whose VM it is.
+        provider_spec: what the VM is to be like, in the driver's own words; read-only.
+        credentials: of the cloud.
+        user_data: what the VM is booted with, ready to use; empty outside of the creation.
+        provider_id: of the VM, once it was stored with the machine; else empty.
+        last_known_state: what the driver said last in `MachineInfo.last_known_state`.
+    """
+
+    identity: Identity
+    provider_spec: Mapping[str, Any]
+    credentials: Credentials
+    user_data: bytes = field(default=b"", repr=False)
+    provider_id: str = ""
+    last_known_state: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineInfo:
+    """What a cloud knows about one VM.
+
+    Attributes:
+        provider_id: what the same cloud's nodes have in `spec.providerID`; never empty in the
+            answer of a creation.
+        node_name: the name under which the VM's kubelet registers.
+        addresses: in this order.
+        phase: what the VM does.
+        message: why, for people; such as the cloud's words about a VM that failed.
+        last_known_state: kept with the machine and handed in again; None = as it was.
+    """
+
+    provider_id: str = ""
+    node_name: str = ""
+    addresses: Sequence[NodeAddress] = ()
+    phase: Phase = Phase.UNKNOWN
+    message: str = ""
+    last_known_state: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRecord:
+    """One VM in a listing.
+
+    Attributes:
+        identity: as the VM's marks say it; what is missing there is empty.
+        info: what `get_machine_status` would say of it.
+        initialized: False where it would raise `Uninitialized`.
+        created: when the VM was made; None where the cloud does not say.
+    """
+
+    identity: Identity
+    info: MachineInfo
+    initialized: bool = True
+    created: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListMachinesRequest:
+    """Which machines are asked about: the VMs of a pool, whatever cluster they are marked with."""
+
+    cluster: str
+    pool: str
+    provider_spec: Mapping[str, Any]
+    credentials: Credentials
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteMachineResponse:
+    """The VM is gone, and all that was made beside it.
+
+    Attributes:
+        last_known_state: kept with the machine; None = as it was.
+    """
+
+    last_known_state: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetVolumeIDsRequest:
+    """Which volumes are asked about: the specs of PersistentVolumes as the API server has them."""
+
+    pv_specs: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationRequest:
+    """An old class of a provider's own kind, and the MachineClass that is to hold what it says."""
+
+    provider_specific_machine_class: Mapping[str, Any]
+    machine_class: dict[str, Any]
+    class_spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is wrong with a provider spec.
+
+    Attributes:
+        field: where, such as `spec.networking.networkId`.
+        message: the value, and what would be right.
+    """
+
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+
+def _machine(req: MachineRequest) -> str:
+    # A VM that nobody claims is deleted by its provider ID alone.
+    return req.identity.uid or req.provider_id or req.identity.name
+
+
+class MachineDriver(Protocol):
+    """VMs by request. Calls about one machine never overlap."""
+
+    @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
+    async def create_machine(self, req: MachineRequest) -> MachineInfo:
+        """Make the VM, or find the one that an earlier call made.
+
+        Called for a machine whose provider ID is not known, after a look for a VM of its
+        identity found none. May be repeated at any time: there is one VM in the end. An answer
+        means that the VM is there, not that it runs. An error keeps the machine without a VM,
+        is shown in its status, and is tried again according to its class.
+
+        Raises:
+            AlreadyExists: a VM of this name is not this machine's; none was made beside it.
+            InvalidArgument: the provider spec asks for what cannot be had.
+            ResourceExhausted: quota or capacity is used up.
+            RetryAfter: not yet; called again then.
+        """
+        ...
+
+    @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
+    async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
+        """Do what needs a VM that exists: network settings, volumes.
+
+        Called once after the provider ID was stored, again after every error, and whenever
+        `get_machine_status` raises `Uninitialized`. Repeating it is harmless.
+
+        Raises:
+            Unimplemented: nothing of that kind is needed; counts as done.
+            RetryAfter: not yet; called again then.
+        """
+        ...
+
+    @operation(deadline_s=CHANGE_S, change=True, subject=_machine)
+    async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
+        """Remove the VM and what was made beside it; silent when nothing is there.
+
+        With a provider ID that VM and no other, whatever marks it bears; without one, all that
+        bears this identity, which after a creation cut short may be something beside no VM. An
+        answer means that all is gone, and nobody will ask again.
+
+        Raises:
+            RetryAfter: the cloud still works on it; called again then.
+            NotFound: nothing is there; counts as an answer.
+        """
+        ...
+
+    @operation()
+    async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
+        """What the cloud knows about the VM: by provider ID, or else by identity.
+
+        Raises:
+            NotFound: there is no such VM, on positive knowledge.
+            Uninitialized: the VM is there and `initialize_machine` has to run; carries a
+                `MachineInfo` with provider ID and node name.
+            Unimplemented: the cloud cannot tell; counts as `NotFound` in a creation.
+        """
+        ...
+
+    @operation(deadline_s=LISTING_S)
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        """All VMs of a pool, every page of them, those of other clusters included.
+
+        Each once, with its provider ID; what is being deleted may be left out. One listing serves
+        the look for a VM before a creation, the state of many, and the search for VMs without a
+        machine. Whose a VM is, is decided by the caller from its identity: only VMs that carry the
+        request's marker, or whose provider ID stands in a machine, are ever touched.
+        """
+        ...
+
+    @operation()
+    async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
+        """Names by which nodes know volumes, where they are this cloud's; others are left out.
+
+        Raises:
+            Unimplemented: a drain does not wait for volumes to be detached.
+        """
+        ...
+
+    async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:
+        """Fill `machine_class` from a class of a provider's own kind. The daemon never calls it."""
+        ...
+
+
+@runtime_checkable
+class SpecValidation(Protocol):
+    """Optional on the same object as `MachineDriver`."""
+
+    @operation()
+    async def validate_spec(
+        self, spec: Mapping[str, Any], credentials: Credentials, live: bool
+    ) -> Sequence[Problem]:
+        """What is wrong with a provider spec; nothing where it can be used.
+
+        Called when a MachineClass or its Secret changes; what it says becomes a condition of the
+        class. Without `live` no request is made.
+        """
+        ...
+
+
+@runtime_checkable
+class MachineMetrics(Protocol):
+    """Optional on the same object as `MachineDriver`."""
+
+    def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
+        """Labels for metrics about machines of that spec; pure, no call. `size` is among them.
+
+        A spec that cannot be read has an empty `size`; it is never an error.
+        """
+        ...
+
+
+class Driver(Generic[S]):
+    """Base of a driver: what is optional answers `Unimplemented`.
+
+    Args:
+        spi: the session with the cloud, injected so that tests can hand in their own.
+    """
+
+    def __init__(self, spi: S) -> None:
+        self.spi = spi
+
+    async def initialize_machine(self, req: MachineRequest) -> MachineInfo:  # noqa: ARG002
+        """See `MachineDriver.initialize_machine`."""
+        raise Unimplemented("this driver has nothing to initialise")
+
+    async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:  # noqa: ARG002
+        """See `MachineDriver.get_volume_ids`."""
+        raise Unimplemented("this driver does not know volumes")
+
+    async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:  # noqa: ARG002
+        """See `MachineDriver.generate_machine_class_for_migration`."""
+        raise Unimplemented("this driver has no classes to migrate from")
+
+
+def known(error: CloudError) -> MachineInfo:
+    """What an error of a driver carries, whichever answer it was made of; empty where nothing."""
+    match error.partial:
+        case MachineInfo() as info:
+            return info
+        case DeleteMachineResponse(last_known_state=state):
+            return MachineInfo(last_known_state=state)
+        case _:
+            return MachineInfo()
+
+
+def found(records: Iterable[MachineRecord], identity: Identity) -> MachineRecord | None:
+    """The VM of an identity in a listing; None where there is none.
+
+    Cluster and UID decide. Neither the name alone nor the pool does: names come again.
+    """
+    for record in records:
+        if (record.identity.cluster, record.identity.uid) == (identity.cluster, identity.uid):
+            return record
+    return None

@@ -1,0 +1,241 @@
+"""Carries out a creation, step by step as `ccm.machines.creation` says."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from ccm.base import clock, log
+from ccm.cloud import errors
+from ccm.cloud.errors import CloudError
+from ccm.cloud.machines import MachineDriver, MachineInfo, MachineRecord, MachineRequest
+from ccm.controllers.machine import metrics, plan
+from ccm.controllers.machine.tokens import Taken, Tokens
+from ccm.gardener import views
+from ccm.gardener.types import Machine
+from ccm.gardener.world import World
+from ccm.machines import creation, userdata
+from ccm.machines.creation import SHORT_S, Evidence, Outcome, Step
+from ccm.machines.tokens import is_id
+from ccm.machines.views import ClassView, MachineView
+from ccm.model.patches import Patch, StaleObject
+from ccm.runtime import writer
+from ccm.runtime.turns import Turn
+from ccm.runtime.writer import Writer
+
+T = TypeVar("T")
+
+_log = log.logger("machine")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """How a pass ended.
+
+    Attributes:
+        obj: the object as it is then.
+        outcome: what is to be written and when to come back.
+    """
+
+    obj: Machine
+    outcome: Outcome
+
+
+class Creator:
+    """Makes VMs.
+
+    Args:
+        world: what the machine controllers share.
+        write: writes Machines.
+        tokens: the bootstrap tokens.
+    """
+
+    def __init__(self, world: World, write: Writer[Machine], tokens: Tokens) -> None:
+        self.world = world
+        self.tokens = tokens
+        self._write = write
+
+    async def run(self, obj: Machine, turn: Turn) -> Made:
+        """One pass over a machine in creation; the turn is put down while the cloud works.
+
+        Raises:
+            StaleObject: the object is another now; a change of it brings it back.
+            KubeError: a write failed.
+        """
+        made_of = self.world.class_of(views.machine(obj))
+        if made_of.faults:
+            outcome = creation.impossible(views.machine(obj), made_of.faults, clock.now())
+            return Made(obj=obj, outcome=outcome)
+        if not made_of.is_held:
+            # The class must not vanish under its machines; its own controller sees to that.
+            return Made(obj=obj, outcome=Outcome(after_s=SHORT_S))
+        return await _Pass(self, made_of, turn).run(obj)
+
+    async def written(
+        self, obj: Machine, patch: Callable[[Machine], Patch | None], part: str = ""
+    ) -> Machine:
+        """The object after a write. Raises StaleObject where it is gone."""
+        found = await self._write.change(obj, writer.Step(patch, part))
+        if found.obj is None:
+            raise StaleObject
+        return found.obj
+
+
+class _Pass:
+    """One pass.
+
+    Args:
+        creator: what it works with.
+        made_of: the machine's class.
+        turn: see `Creator.run`.
+    """
+
+    def __init__(self, creator: Creator, made_of: ClassView, turn: Turn) -> None:
+        self._creator = creator
+        self._world, self._rules = creator.world, creator.world.rules
+        self._made_of = made_of
+        self._turn = turn
+        self._seen = Evidence()
+
+    async def run(self, obj: Machine) -> Made:
+        """Go as far as it goes."""
+        while True:
+            machine = views.machine(obj)
+            step = self._next(machine)
+            if step is Step.SETTLE:
+                outcome = creation.settled(machine, self._seen, clock.now(), self._rules)
+                return Made(obj=obj, outcome=outcome)
+            try:
+                obj = await self._do(step, obj, machine)
+            except CloudError as error:
+                at = step is Step.INITIALIZE
+                outcome = creation.failed(machine, error, clock.now(), self._rules, initializing=at)
+                return Made(obj=obj, outcome=outcome)
+
+    def _next(self, machine: MachineView) -> Step:
+        vm = self._seen.created
+        node = self._world.nodes.store.get(vm.node_name) if vm is not None else None
+        return creation.next_step(machine, self._made_of, self._seen, self._rules, node=node)
+
+    async def _do(self, step: Step, obj: Machine, machine: MachineView) -> Machine:
+        match step:
+            case Step.CLAIM:
+                return await self._claim(obj, machine)
+            case Step.LOOK:
+                self._seen = await self._looked(machine)
+            case Step.CREATE:
+                return await self._create(obj, machine)
+            case Step.STORE:
+                vm = creation.vm_of(machine, self._seen)
+                return await self._creator.written(
+                    obj, lambda one: plan.identity(one, vm, has_target=self._rules.has_target)
+                )
+            case Step.DISCARD:
+                await self._discard(machine)
+                self._seen = replace(self._seen, discarded=True)
+            case Step.INITIALIZE:
+                obj = await self._initialize(obj, machine)
+                self._seen = replace(self._seen, initialized=True)
+        return obj
+
+    async def _claim(self, obj: Machine, machine: MachineView) -> Machine:
+        token_id = ""
+        if creation.needs_token(self._made_of, self._rules):
+            known = machine.annotation(self._rules.token_id)
+            token_id = known if is_id(known) else Tokens.new_id()
+        return await self._claimed(obj, token_id)
+
+    async def _claimed(self, obj: Machine, token_id: str) -> Machine:
+        return await self._creator.written(obj, lambda one: plan.claim(one, self._rules, token_id))
+
+    async def _looked(self, machine: MachineView) -> Evidence:
+        since = self._world.listed_since(machine.uid)
+        listing = await self._waited(self._world.listings.of(self._made_of, since=since))
+        if not machine.provider_id:
+            record, obstacle = creation.sought(
+                listing.records,
+                self._rules.identity(machine),
+                adopt_unmarked=self._rules.adopt_unmarked,
+            )
+            return replace(self._seen, looked=True, found=record, obstacle=obstacle)
+        known = (one for one in listing.records if one.info.provider_id == machine.provider_id)
+        record = next(known, None) or await self._state(machine)
+        return replace(self._seen, looked=True, found=record)
+
+    async def _state(self, machine: MachineView) -> MachineRecord | None:
+        """A VM that is not in the listing of its class, such as one written down by hand."""
+        request = self._world.request(machine, self._made_of)
+        try:
+            info = await self._call(MachineDriver.get_machine_status, request)
+        except (errors.NotFound, errors.Unimplemented):
+            return None
+        except errors.Uninitialized as error:
+            info = error.partial if isinstance(error.partial, MachineInfo) else MachineInfo()
+        return MachineRecord(identity=request.identity, info=info)
+
+    async def _create(self, obj: Machine, machine: MachineView) -> Machine:
+        try:
+            user_data = await self._user_data(machine)
+        except Taken:
+            return await self._claimed(obj, Tokens.new_id())
+        request = replace(self._world.request(machine, self._made_of), user_data=user_data)
+        began = clock.monotonic()
+        try:
+            info = await self._call(MachineDriver.create_machine, request)
+        finally:
+            self._world.creation_ended(machine.uid)
+        metrics.took("create", machine, self._made_of, clock.monotonic() - began)
+        _log.info(
+            "VM created", machine=machine.key, provider_id=info.provider_id, node=info.node_name
+        )
+        self._seen = replace(self._seen, created=info)
+        return await self._remembered(obj, info)
+
+    async def _user_data(self, machine: MachineView) -> bytes:
+        found = userdata.filled(self._made_of.user_data, userdata.NAME, machine.name)
+        if not creation.needs_token(self._made_of, self._rules):
+            return found
+        token = await self._creator.tokens.ensure(machine, self._rules)
+        return userdata.filled(found, userdata.TOKEN, token)
+
+    async def _remembered(self, obj: Machine, info: MachineInfo) -> Machine:
+        """The object, with what the driver wants to remember: before anything is asked of it."""
+        state = info.last_known_state
+        if state is None or state == obj.status.last_known_state:
+            return obj
+
+        def remembered(one: Machine) -> Patch:
+            return plan.known_state(one, state)
+
+        return await self._creator.written(obj, remembered, "status")
+
+    async def _initialize(self, obj: Machine, machine: MachineView) -> Machine:
+        request, began = self._world.request(machine, self._made_of), clock.monotonic()
+        try:
+            info = await self._call(MachineDriver.initialize_machine, request)
+        except errors.Unimplemented:
+            return obj
+        metrics.took("initialize", machine, self._made_of, clock.monotonic() - began)
+        return await self._remembered(obj, info)
+
+    async def _discard(self, machine: MachineView) -> None:
+        """The VM was made a moment ago, by us; should it stay, it is found to be an orphan."""
+        vm = creation.vm_of(machine, self._seen)
+        request = replace(self._world.request(machine, self._made_of), provider_id=vm.provider_id)
+        try:
+            await self._call(MachineDriver.delete_machine, request)
+        except CloudError as error:
+            _log.warning(
+                "VM whose node name is taken could not be deleted",
+                machine=machine.key,
+                provider_id=vm.provider_id,
+                error=str(error),
+            )
+
+    async def _call(self, method: Any, request: MachineRequest) -> Any:
+        return await self._waited(self._world.call(method, request))
+
+    async def _waited(self, call: Awaitable[T]) -> T:
+        async with self._turn.put_down():
+            return await call

@@ -1,0 +1,123 @@
+"""Metrics of the machine controller; those that begin with `mcm` carry the reference's names."""
+
+from __future__ import annotations
+
+from ccm.base import metrics
+from ccm.gardener import names
+from ccm.gardener.types import Machine
+from ccm.machines.views import ClassView, MachineView
+
+ITEMS = metrics.gauge("mcm_machine_items_total", "Machines there are.")
+PHASE = metrics.gauge(
+    "mcm_machine_current_status_phase",
+    "Phase of a machine: Terminating -4, Failed -3, CrashLoopBackOff -2, Unknown -1, Pending 0, "
+    "Running 1, any other 0.",
+    ["name", "namespace"],
+)
+INFO = metrics.gauge(
+    "mcm_machine_info",
+    "1 for each machine.",
+    [
+        "name",
+        "namespace",
+        "createdAt",
+        "spec_provider_id",
+        "spec_class_api_group",
+        "spec_class_kind",
+        "spec_class_name",
+        "node_name",
+    ],
+)
+CONDITION = metrics.gauge(
+    "mcm_machine_status_condition",
+    "Conditions of a machine's node: True 1, False 0, Unknown 2.",
+    ["name", "namespace", "condition"],
+)
+_WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
+FAILED_JOINS = metrics.counter(
+    "mcm_machine_num_failed_join",
+    "Machines that did not join in time.",
+    _WHO,
+)
+DURATIONS = {
+    step: metrics.gauge(
+        f"mcm_machine_{step}_duration_seconds",
+        f"Time that the last {step} of a machine took.",
+        _WHO,
+    )
+    for step in ("create", "initialize", "join", "delete")
+}
+_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200)
+HISTOGRAMS = {
+    "create": metrics.histogram(
+        "ccm_machine_create_duration_seconds",
+        "Time the driver took to make a VM.",
+        buckets=_SECONDS,
+    ),
+    "join": metrics.histogram(
+        "ccm_machine_join_duration_seconds",
+        "Time from the creation of a Machine to its node being in use.",
+        buckets=_SECONDS,
+    ),
+}
+
+PHASES = {
+    "Terminating": -4,
+    "Failed": -3,
+    "CrashLoopBackOff": -2,
+    "Unknown": -1,
+    "Pending": 0,
+    "Running": 1,
+}
+CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
+
+
+def took(step: str, machine: MachineView, made_of: ClassView, seconds: float) -> None:
+    """How long a step took; the gauges of the reference keep the last one only."""
+    DURATIONS[step].labels(*_who(machine, made_of)).set(seconds)
+    if step in HISTOGRAMS:
+        HISTOGRAMS[step].observe(seconds)
+
+
+def failed_join(machine: MachineView, made_of: ClassView) -> None:
+    """A machine did not join in time."""
+    FAILED_JOINS.labels(*_who(machine, made_of)).inc()
+
+
+def _who(machine: MachineView, made_of: ClassView) -> tuple[str, ...]:
+    labels = machine.metadata.labels or {}
+    deployment = labels.get(names.LABEL_DEPLOYMENT, "")
+    return (machine.metadata.namespace, deployment, *made_of.place)
+
+
+def note(old: Machine | None, new: Machine | None, *, total: int) -> None:
+    """Keep the series of a machine in step with it; those of one that is gone vanish."""
+    ITEMS.set(total)
+    before, after = _series(old), _series(new)
+    for metric, labels in before.keys() - after.keys():
+        metric.remove(*labels)
+    for (metric, labels), value in after.items():
+        metric.labels(*labels).set(value)
+
+
+def _series(obj: Machine | None) -> dict[tuple[metrics.Gauge, tuple[str, ...]], float]:
+    if obj is None:
+        return {}
+    who, phase = (obj.name, obj.namespace), obj.status.current_status.phase
+    spec = obj.spec
+    about = (
+        *who,
+        obj.metadata.creation_timestamp or "",
+        spec.provider_id,
+        spec.class_.api_group,
+        spec.class_.kind,
+        spec.class_.name,
+        obj.labels.get(names.LABEL_NODE, ""),
+    )
+    found: dict[tuple[metrics.Gauge, tuple[str, ...]], float] = {
+        (PHASE, who): PHASES.get(phase, 0),
+        (INFO, about): 1,
+    }
+    for one in obj.status.conditions or ():
+        found[CONDITION, (*who, one.type)] = CONDITIONS.get(one.status, 2)
+    return found

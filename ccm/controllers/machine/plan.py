@@ -1,0 +1,91 @@
+"""What is written on a Machine, and what of a change makes work. Pure."""
+
+from __future__ import annotations
+
+from ccm.cloud.machines import MachineInfo
+from ccm.gardener import views
+from ccm.gardener.types import Machine
+from ccm.machines.views import Rules, Status
+from ccm.model import Node
+from ccm.model.patches import Patch, StaleObject, add_finalizer, same_object, same_version
+
+
+def claim(obj: Machine, rules: Rules, token_id: str) -> Patch | None:
+    """What stands on the object before its VM is made, in one write; None where it does.
+
+    Args:
+        obj: the object as it is.
+        rules: names.
+        token_id: ID of the bootstrap token; empty = it needs none, or keeps its own.
+
+    Raises:
+        StaleObject: it is being deleted.
+    """
+    if obj.is_deleting:
+        raise StaleObject
+    held = add_finalizer(obj, rules.finalizer, strategic=False)
+    priority, first = rules.priority
+    wanted = {} if priority in obj.annotations else {priority: first}
+    if token_id:
+        wanted[rules.token_id] = token_id
+    notes = {key: text for key, text in wanted.items() if obj.annotations.get(key) != text}
+    if held is None and not notes:
+        return None
+    metadata = dict(held["metadata"]) if held is not None else same_version(obj)
+    return {"metadata": metadata | ({"annotations": notes} if notes else {})}
+
+
+def identity(obj: Machine, vm: MachineInfo, *, has_target: bool) -> Patch | None:
+    """What says which VM is the machine's; None where it stands.
+
+    Raises:
+        StaleObject: somebody wrote down another VM meanwhile.
+    """
+    if obj.spec.provider_id not in ("", vm.provider_id):
+        raise StaleObject
+    patch = views.identity_patch(obj, vm.provider_id, vm.node_name if has_target else "")
+    known = views.machine(obj)
+    stands = known.provider_id == vm.provider_id
+    return None if stands and known.node_name == vm.node_name else patch
+
+
+def known_state(obj: Machine, state: str) -> Patch:
+    """What the driver wants to remember, and nothing else."""
+    return {"metadata": same_object(obj), "status": {"lastKnownState": state}}
+
+
+def status(obj: Machine, planned_for: Machine, wanted: Status) -> Patch | None:
+    """The status that was planned for an object.
+
+    Raises:
+        StaleObject: another phase was written meanwhile, or its deletion was asked for.
+    """
+    phases = [one.status.current_status.phase for one in (obj, planned_for)]
+    if phases[0] != phases[1] or obj.is_deleting != planned_for.is_deleting:
+        raise StaleObject
+    return views.status_patch(obj, wanted)
+
+
+def node_matters(old: Node | None, new: Node | None) -> bool:
+    """Whether a change of a node may change something about its machine; a heartbeat does not."""
+    if old is None or new is None or old.uid != new.uid:
+        return True
+    return (
+        old.metadata.labels,
+        old.metadata.annotations,
+        old.metadata.finalizers,
+        old.is_deleting,
+        old.taints,
+        _said(old),
+    ) != (
+        new.metadata.labels,
+        new.metadata.annotations,
+        new.metadata.finalizers,
+        new.is_deleting,
+        new.taints,
+        _said(new),
+    )
+
+
+def _said(node: Node) -> list[tuple[str, str]]:
+    return [(one.type, one.status) for one in node.status.conditions or ()]

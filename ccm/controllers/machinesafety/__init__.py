@@ -1,0 +1,1 @@
+"""The machine safety controller: VMs without a Machine, and nodes without one."""

@@ -1,0 +1,267 @@
+"""Looks for VMs that no Machine owns, class by class, and for nodes that none stands behind.
+
+A pass comes at the start and every period, and when a Machine is gone. A class whose listing
+fails does not keep the others from theirs. What is deleted has been judged by
+`ccm.machines.orphans`, twice: by the cache, and by a live list of all Machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+from ccm.base import clock, log, waiting
+from ccm.base.backoff import jittered
+from ccm.base.outage import Outage
+from ccm.cloud.errors import CloudError, NotFound
+from ccm.cloud.machines import MachineDriver, MachineRecord, MachineRequest
+from ccm.controllers.machinesafety import metrics, plan
+from ccm.gardener import names, views
+from ccm.gardener.types import Machine, MachineClass
+from ccm.gardener.world import World
+from ccm.kube.decode import Page
+from ccm.kube.errors import KubeError
+from ccm.machines import orphans
+from ccm.machines.orphans import Judgement, Owners, Sighting
+from ccm.machines.views import ClassView, MachineView
+from ccm.model import Node, ObjectReference
+from ccm.model.names import NORMAL, WARNING
+from ccm.model.patches import Patch
+from ccm.runtime.controller import Controller, Result, Watch
+from ccm.runtime.recorder import Recorder
+from ccm.runtime.writer import Step, Writer, Writes
+
+NAME = "machinesafety"
+
+SOON_S = 5.0
+"""A pass for a Machine that is gone waits that long for others to go."""
+
+JITTER = 0.1
+
+
+class Lists(Protocol):
+    """What is needed to read all Machines, past the cache."""
+
+    def pages(self, *, namespace: str) -> AsyncIterator[Page[Machine]]:
+        """All pages."""
+        ...
+
+
+class MachineSafetyController:
+    """The machine safety controller.
+
+    Args:
+        world: what the machine controllers share; it is ready.
+        machines: reads Machines.
+        nodes: requests about Nodes.
+        events: where events go.
+        period_s: seconds between two passes.
+        rng: jitter.
+    """
+
+    def __init__(
+        self,
+        *,
+        world: World,
+        machines: Lists,
+        nodes: Writes[Node],
+        events: Recorder,
+        period_s: float,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._world = world
+        self._machines = machines
+        self._events = events
+        self._period_s = period_s
+        self._rng = rng or random.Random()
+        self._write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
+        self._sightings: dict[str, dict[str, Sighting]] = {}
+        self._told: set[str] = set()
+        self._asked = asyncio.Event()
+        self._log = log.logger(NAME)
+        self._outage = Outage(
+            self._log,
+            begins="VMs of a class cannot be looked over, retrying",
+            ends="VMs of all classes can be looked over again",
+        )
+        self.controller = Controller(
+            NAME,
+            queue=NAME,
+            reconcile=self._nothing,
+            watches=[
+                Watch(informer=world.secrets, changed=lambda _old, _new, _initial: False),
+                Watch(informer=world.classes, changed=lambda _old, _new, _initial: False),
+                Watch(informer=world.nodes, changed=lambda _old, _new, _initial: False),
+                Watch(informer=world.machines, changed=self._machine_changed),
+            ],
+            tasks={"passes": self._passes, "listings": world.tend},
+            rng=rng,
+        )
+
+    async def look(self) -> None:
+        """One pass over the VMs of all classes, and over all nodes."""
+        classes = self._world.classes.store.list()
+        for gone in self._sightings.keys() - {one.key for one in classes}:
+            del self._sightings[gone]
+        found, faults = list[Judgement](), list[str]()
+        for one in classes:
+            view = self._world.class_view(one)
+            if view.faults:
+                continue
+            try:
+                found.append(await self._look_over(one, view))
+                metrics.PASSES.labels("success").inc()
+            except (CloudError, KubeError) as error:
+                metrics.PASSES.labels("error").inc()
+                faults.append(f"{one.key}: {error}")
+        _count(found)
+        await self._mark_nodes(faults)
+        if faults:
+            self._outage.goes_on(count=len(faults), error=faults[0])
+        else:
+            self._outage.is_over()
+
+    async def _look_over(self, obj: MachineClass, made_of: ClassView) -> Judgement:
+        """The VMs of one class.
+
+        Raises:
+            CloudError: they cannot be listed.
+            KubeError: Machines cannot be read.
+        """
+        # One that others had made serves too, if it began after what asked for the pass.
+        since = asyncio.get_running_loop().time() - SOON_S
+        listing = await self._world.listings.of(made_of, since=since)
+        machines = [views.machine(one) for one in self._world.machines.store.list()]
+        found = orphans.judge(
+            listing.records,
+            machines,
+            self._sightings.get(obj.key, {}),
+            clock.now(),
+            cluster=self._world.rules.cluster,
+        )
+        self._sightings[obj.key] = dict(found.sightings)
+        self._tell(obj, found)
+        if found.due and not self._world.machines.undecodable:
+            owners = Owners(await self._live())
+            for record in found.due:
+                if not owners.has(record):
+                    await self._delete(obj, made_of, record)
+        return found
+
+    async def _live(self) -> Sequence[MachineView]:
+        """All Machines as the API server has them now.
+
+        Raises:
+            KubeError: they cannot be read; one that cannot may own any VM.
+        """
+        every: list[MachineView] = []
+        async for page in self._machines.pages(namespace=self._world.namespace):
+            if page.malformed_keys:
+                raise KubeError(f"Machines cannot be read: {', '.join(page.malformed_keys)}")
+            every += [views.machine(one) for one in page.items]
+        return every
+
+    async def _delete(self, obj: MachineClass, made_of: ClassView, record: MachineRecord) -> None:
+        request = MachineRequest(
+            identity=record.identity,
+            provider_spec=made_of.provider_spec,
+            credentials=made_of.credentials,
+            provider_id=record.info.provider_id,
+        )
+        try:
+            await self._world.call(MachineDriver.delete_machine, request)
+        except NotFound:
+            return
+        metrics.ORPHANS_DELETED.inc()
+        self._log.info("VM without Machine deleted", provider_id=record.info.provider_id)
+        text = f"VM {record.info.provider_id} ({record.identity.name}) belonged to no Machine"
+        self._events.event(_reference(obj), NORMAL, names.REASON_ORPHAN_DELETED, text)
+
+    def _tell(self, obj: MachineClass, found: Judgement) -> None:
+        """Tell people of what is left alone, once for each."""
+        if found.held:
+            text = (
+                f"{len(found.due) + len(found.held)} VMs of this cluster belong to no Machine, at "
+                f"most {len(found.due)} are deleted in one pass; are Machines missing?"
+            )
+            self._once(obj, names.REASON_ORPHAN_HELD, text)
+        for record in found.strangers:
+            marked = record.identity.cluster
+            owner = f"bears the marker of cluster {marked}" if marked else "bears no marker"
+            text = f"VM {record.info.provider_id} ({record.identity.name}) {owner}: left alone"
+            if not marked:
+                self._once(obj, names.REASON_STRANGER, text)
+
+    def _once(self, obj: MachineClass, reason: str, text: str) -> None:
+        if (key := f"{obj.key} {text}") not in self._told:
+            self._told.add(key)
+            self._log.warning("VMs are left alone", key=obj.key, error=text)
+            self._events.event(_reference(obj), WARNING, reason, text)
+
+    # --- nodes ------------------------------------------------------------------------------
+
+    async def _mark_nodes(self, faults: list[str]) -> None:
+        rules = self._world.rules
+        if not rules.has_target or self._world.machines.undecodable:
+            return
+        by_node: dict[str, list[Machine]] = {}
+        for one in self._world.machines.store.list():
+            by_node.setdefault(one.labels.get(names.LABEL_NODE, ""), []).append(one)
+        for node in self._world.nodes.store.list():
+            try:
+                await self._mark(node, by_node.get(node.name, []))
+            except KubeError as error:
+                faults.append(f"{node.name}: {error}")
+
+    async def _mark(self, node: Node, machines: Sequence[Machine]) -> None:
+        rules = self._world.rules
+        if len(machines) > 1:
+            self._log.warning("node belongs to several machines", node=node.name)
+
+        def marked(one: Node) -> Patch | None:
+            return plan.node_patch(one, machines, clock.now(), rules)
+
+        await self._write_nodes.change(self._write_nodes.newest(node), Step(marked))
+
+    # --- when -------------------------------------------------------------------------------
+
+    async def _passes(self) -> None:
+        while True:
+            self._asked.clear()
+            try:
+                await self.look()
+            except Exception as error:  # noqa: BLE001 - one pass must not end the others
+                self._log.error("pass failed unexpectedly", exc_info=error)
+            if await waiting.wait_for(self._asked, jittered(self._period_s, JITTER, self._rng)):
+                await asyncio.sleep(SOON_S)
+
+    def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
+        if plan.asks_for_a_pass(old, new):
+            self._asked.set()
+        return False
+
+    @staticmethod
+    async def _nothing(_key: str) -> Result:
+        raise AssertionError("this controller has passes, and no keys")
+
+
+def _count(found: Sequence[Judgement]) -> None:
+    for kind, count in (
+        ("ours", sum(one.ours for one in found)),
+        ("waiting", sum(len(one.waiting) for one in found)),
+        ("held", sum(len(one.held) for one in found)),
+        ("stranger", sum(len(one.strangers) for one in found)),
+    ):
+        metrics.VMS.labels(kind).set(count)
+
+
+def _reference(obj: MachineClass) -> ObjectReference:
+    return ObjectReference(
+        kind=names.CLASS_KIND,
+        api_version=f"{names.GROUP}/{names.VERSION}",
+        namespace=obj.namespace,
+        name=obj.name,
+        uid=obj.uid,
+    )

@@ -1,0 +1,68 @@
+"""Names, flags and rights of the machine safety controller, and how it is made."""
+# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ccm.base import flag_checks as checks
+from ccm.gardener import flags as gardener
+from ccm.runtime.manifest import ControllerContext, Manifest
+
+if TYPE_CHECKING:
+    from ccm.runtime.controller import Runnable
+
+NAME = "machine-safety-controller"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSafetyFlags(gardener.GardenerFlags):
+    """The flags of this controller."""
+
+    machine_safety_orphan_vms_period: timedelta = gardener.SECTION.flag(
+        timedelta(minutes=15),
+        "Time between two looks for VMs that belong to no Machine, and for nodes that none stands "
+        "behind.",
+        check=checks.positive,
+    )
+
+
+def _build(context: ControllerContext, flags: MachineSafetyFlags) -> Runnable:
+    from ccm.controllers.machinesafety.controller import MachineSafetyController
+    from ccm.gardener.kinds import MACHINES
+    from ccm.gardener.names import COMPONENT
+    from ccm.kube.resources import NODES
+    from ccm.runtime.deferred import Deferred
+
+    world, client = gardener.world(context, flags), context.client(MANIFEST.client)
+
+    def make() -> Runnable:
+        return MachineSafetyController(
+            world=world,
+            machines=client.resource(MACHINES),
+            nodes=client.resource(NODES),
+            events=context.recorder(COMPONENT),
+            period_s=flags.machine_safety_orphan_vms_period.total_seconds(),
+        ).controller
+
+    return Deferred(world.ready, make)
+
+
+MANIFEST: Manifest[MachineSafetyFlags] = Manifest(
+    name=NAME,
+    alias="machinesafety",
+    client=gardener.ACCOUNT,
+    metric="machinesafety",
+    groups=gardener.GROUPS,
+    acts=(
+        ("get", "namespaces"),
+        ("get", "nodes"),
+        ("patch", "nodes"),
+    ),
+    local=gardener.local(),
+    off_by_default=True,
+    lacks=gardener.lacks_machines,
+    build=_build,
+)

@@ -1,0 +1,227 @@
+"""The definitions of the objects, written from their types.
+
+`python -m ccm.gardener.crds` writes `manifests/crds.yaml` and its copy in the chart; a test says
+when they are not what it would write.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec.inspect as wire
+import yaml
+
+from ccm.gardener import kinds
+from ccm.kube.resources import Kind
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+FILE = MANIFESTS / "crds.yaml"
+CHART_FILE = MANIFESTS / "chart" / "templates" / "crds.yaml"
+
+_HEAD = """\
+# Machine, MachineSet, MachineDeployment and MachineClass.
+# Written by `python -m ccm.gardener.crds` from the types; change those instead.
+"""
+_IN_THE_CHART = "{{- if .Values.machines.enabled }}\n", "{{- end }}\n"
+
+# controller-gen's pattern for quantities, so that a definition refuses what Go could not read.
+_QUANTITY = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?"
+    r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+_ATTRIBUTE = re.compile(r"^ {4}(?P<name>\w+): (?P<text>.+(?:\n {8}.+)*)", re.MULTILINE)
+
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What the types do not say of a kind.
+
+    Attributes:
+        kind: where it lives and what it is.
+        short: its short name.
+        columns: name, type and path of what `kubectl get` shows; a name with a star is wide.
+        has_status: whether the status is a sub-resource.
+        scales: whether the replicas are one.
+    """
+
+    kind: Kind[Any]
+    short: str
+    columns: tuple[tuple[str, str, str], ...] = ()
+    has_status: bool = True
+    scales: bool = False
+
+
+_AGE = ("Age", "date", ".metadata.creationTimestamp")
+
+DEFINITIONS = (
+    Definition(
+        kind=kinds.MACHINES,
+        short="mc",
+        columns=(
+            ("Status", "string", ".status.currentStatus.phase"),
+            _AGE,
+            ("Node", "string", ".metadata.labels.node"),
+            ("ProviderID*", "string", ".spec.providerID"),
+        ),
+    ),
+    Definition(
+        kind=kinds.MACHINE_SETS,
+        short="mcs",
+        scales=True,
+        columns=(
+            ("Desired", "integer", ".spec.replicas"),
+            ("Current", "integer", ".status.replicas"),
+            ("Ready", "integer", ".status.readyReplicas"),
+            _AGE,
+        ),
+    ),
+    Definition(
+        kind=kinds.MACHINE_DEPLOYMENTS,
+        short="mcd",
+        scales=True,
+        columns=(
+            ("Ready", "integer", ".status.readyReplicas"),
+            ("Desired", "integer", ".spec.replicas"),
+            ("Up-to-date", "integer", ".status.updatedReplicas"),
+            ("Available", "integer", ".status.availableReplicas"),
+            _AGE,
+        ),
+    ),
+    Definition(kind=kinds.MACHINE_CLASSES, short="mcc", has_status=False),
+)
+
+
+def written() -> str:
+    """What stands in `manifests/crds.yaml`."""
+    parts = [yaml.safe_dump(manifest(one), sort_keys=False, width=100) for one in DEFINITIONS]
+    return "---\n".join([_HEAD + parts[0], *parts[1:]])
+
+
+def in_the_chart() -> str:
+    """The same as a template of the chart."""
+    begin, end = _IN_THE_CHART
+    return begin + written() + end
+
+
+def manifest(one: Definition) -> Mapping[str, Any]:
+    """A CustomResourceDefinition."""
+    kind = one.kind
+    version: Schema = {"name": kind.version, "served": True, "storage": True}
+    if one.columns:
+        version["additionalPrinterColumns"] = [_column(*column) for column in one.columns]
+    version["schema"] = {"openAPIV3Schema": _root(kind)}
+    if one.has_status:
+        version["subresources"] = {"status": {}} | ({"scale": _SCALE} if one.scales else {})
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "names": {
+                "kind": kind.kind,
+                "listKind": f"{kind.kind}List",
+                "plural": kind.plural,
+                "singular": kind.kind.lower(),
+                "shortNames": [one.short],
+            },
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }
+
+
+_SCALE = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+
+
+def _column(name: str, kind: str, path: str) -> Schema:
+    found: Schema = {"name": name.rstrip("*"), "type": kind, "jsonPath": path}
+    return found | ({"priority": 1} if name.endswith("*") else {})
+
+
+def _root(kind: Kind[Any]) -> Schema:
+    schema = _struct(wire.type_info(kind.type))
+    schema["properties"] = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        **schema["properties"],
+        "metadata": {"type": "object"},
+    }
+    schema["required"] = [name for name in schema.get("required", ()) if name != "metadata"]
+    return {key: value for key, value in schema.items() if value}
+
+
+def _struct(found: wire.Type) -> Schema:
+    assert isinstance(found, wire.StructType)
+    told = dict(_attributes(found.cls))
+    schema: Schema = {"type": "object"}
+    if found.fields:
+        schema["properties"] = {
+            one.encode_name: _described(told.get(one.name, ""), _schema(one.type))
+            for one in found.fields
+        }
+    schema["required"] = [one.encode_name for one in found.fields if one.required]
+    about = (inspect.getdoc(found.cls) or "").partition("\n")[0]
+    return _described(about, {key: value for key, value in schema.items() if value})
+
+
+def _attributes(kind: type) -> Iterator[tuple[str, str]]:
+    """What the docstring of a type says of its attributes."""
+    for one in _ATTRIBUTE.finditer(inspect.getdoc(kind) or ""):
+        text = " ".join(one["text"].split())
+        yield one["name"], text[0].upper() + text[1:]
+
+
+def _described(text: str, schema: Schema) -> Schema:
+    return {"description": text, **schema} if text else schema
+
+
+def _schema(found: wire.Type) -> Schema:
+    match found:
+        case wire.Metadata(type=inner, extra_json_schema=more):
+            return _schema(inner) | dict(more or {})
+        case wire.UnionType(types=types):
+            return _union(types)
+        case wire.StructType():
+            return _struct(found)
+        case wire.ListType(item_type=item):
+            return {"type": "array", "items": _schema(item)}
+        case wire.DictType(value_type=wire.AnyType()):
+            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        case wire.DictType(value_type=value):
+            amount = _schema(value)
+            if amount.get("x-kubernetes-int-or-string"):
+                amount["pattern"] = _QUANTITY
+            return {"type": "object", "additionalProperties": amount}
+        case wire.StrType():
+            return {"type": "string"}
+        case wire.IntType():
+            return {"type": "integer"}
+        case wire.BoolType():
+            return {"type": "boolean"}
+    raise TypeError(f"no schema for {found}")
+
+
+def _union(types: tuple[wire.Type, ...]) -> Schema:
+    """What may be null says so only where Go writes null: at moments."""
+    others = [one for one in types if not isinstance(one, wire.NoneType)]
+    if {type(one) for one in others} == {wire.IntType, wire.StrType}:
+        either = [{"type": "integer"}, {"type": "string"}]
+        return {"anyOf": either, "x-kubernetes-int-or-string": True}
+    (only,) = others
+    schema = _schema(only)
+    if schema == {"type": "string"} and len(others) < len(types):
+        schema["nullable"] = True
+    return schema
+
+
+if __name__ == "__main__":
+    FILE.write_text(written())
+    CHART_FILE.write_text(in_the_chart())

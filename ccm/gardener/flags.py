@@ -1,0 +1,132 @@
+"""Flags that the machine controllers of this front share, and the world they make of them."""
+# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ccm.base import flag_checks as checks
+from ccm.base.flags import Section
+from ccm.gardener.names import GROUP, SICK_CONDITIONS
+from ccm.runtime.manifest import ControllerContext
+
+if TYPE_CHECKING:
+    from ccm.cloud.interface import Cloud
+    from ccm.gardener.world import World
+
+SECTION = Section("machine-controller")
+OURS = Section("machines", ours=True)
+
+_OBJECTS = ("machines", "machinesets", "machinedeployments", "machineclasses")
+GROUPS = dict.fromkeys(_OBJECTS, GROUP)
+"""`Manifest.groups` of controllers of these objects."""
+
+_FOLLOWS = ("machines", "machineclasses", "secrets")
+_TOKENS = "kube-system"
+
+ACCOUNT = "machine-controller"
+"""Service account and user-agent suffix of all of them."""
+
+
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+def _marker(value: str) -> str:
+    if _LABEL_VALUE.fullmatch(value):
+        return ""
+    return "must be fit for a label: up to 63 letters and digits, with -, _ and . between them"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GardenerFlags:
+    """The flags that all machine controllers read."""
+
+    namespace: str = SECTION.flag(
+        "default",
+        "Namespace of Machines, MachineClasses and the Secrets they refer to. Others are not "
+        "looked at.",
+        check=lambda value: "" if value else "needs a namespace",
+    )
+    machine_creation_timeout: timedelta = SECTION.flag(
+        timedelta(minutes=20),
+        "Time from the creation of a Machine to its node being in use, after which it has failed. "
+        "A Machine may have its own.",
+        check=checks.positive,
+    )
+    resource_exhausted_retry: timedelta = SECTION.flag(
+        timedelta(minutes=10),
+        "When the creation of a VM is tried again that was out of quota or capacity. 0 means 10m.",
+        check=checks.not_negative,
+    )
+    node_conditions: tuple[str, ...] = SECTION.flag(
+        SICK_CONDITIONS,
+        "Conditions that make a node sick while they are not False. A Machine may have its own.",
+    )
+    bootstrap_token_auth_extra_groups: str = SECTION.flag(
+        "",
+        "Groups, with commas, that a bootstrap token makes its bearer a member of, beside the "
+        "standard one.",
+    )
+    cluster_id: str = OURS.flag(
+        "",
+        "Marker that every VM of this cluster bears in the cloud. VMs that bear another one, or "
+        "none, are never touched. Must never change while there are machines. Empty means the "
+        "UID of the namespace kube-system.",
+        check=_marker,
+    )
+    adopt_unmarked_machines: bool = OURS.flag(
+        False,
+        "Take over a VM without any marker that has the name of a Machine and is of its class, as "
+        "the reference made it. Without it such a VM is reported, and none is made beside it.",
+    )
+
+
+def local(
+    *acts: tuple[str, str], tokens: Iterable[str] = ()
+) -> Callable[[GardenerFlags], Iterator[tuple[str, str, str]]]:
+    """`Manifest.local` of a machine controller.
+
+    Args:
+        acts: (verb, resource) beyond the watches that all of them share.
+        tokens: verbs on the Secrets of bootstrap tokens.
+    """
+
+    def found(flags: GardenerFlags) -> Iterator[tuple[str, str, str]]:
+        for verb in ("list", "watch"):
+            yield from ((verb, resource, flags.namespace) for resource in _FOLLOWS)
+        yield from ((verb, resource, flags.namespace) for verb, resource in acts)
+        yield from ((verb, "secrets", _TOKENS) for verb in tokens)
+
+    return found
+
+
+def lacks_machines(cloud: Cloud) -> str:
+    """`Manifest.lacks` of a machine controller."""
+    return "" if cloud.machines is not None else "the provider offers no machines"
+
+
+def world(context: ControllerContext, flags: GardenerFlags) -> World:
+    """What the machine controllers share, made by the first that asks."""
+    from ccm.gardener.world import Settings, World
+
+    rules = {
+        "creation_timeout_s": flags.machine_creation_timeout.total_seconds(),
+        "exhausted_retry_s": flags.resource_exhausted_retry.total_seconds() or 600.0,
+        "sick_conditions": flags.node_conditions,
+        "adopt_unmarked": flags.adopt_unmarked_machines,
+        "token_groups": flags.bootstrap_token_auth_extra_groups,
+    }
+    settings = Settings(namespace=flags.namespace, cluster=flags.cluster_id, rules=rules)
+    return context.once(
+        World,
+        lambda: World(
+            informers=context.informers,
+            client=context.client(ACCOUNT),
+            caller=context.handle,
+            settings=settings,
+        ),
+    )

@@ -1,0 +1,127 @@
+"""Every name of this front that others read. They are an API: none is changed or removed.
+
+Source: Gardener machine-controller-manager, v1alpha1 objects. Names below `kubernetes.io`
+stand in `ccm.model.names`.
+"""
+
+from __future__ import annotations
+
+GROUP = "machine.sapcloud.io"
+VERSION = "v1alpha1"
+CLASS_KIND = "MachineClass"
+"""What `spec.class.kind` has to be to count."""
+
+FINALIZER = "machine.sapcloud.io/machine-controller-manager"
+"""On Machine, MachineSet, MachineDeployment and MachineClass."""
+
+FINALIZER_SECRET = "machine.sapcloud.io/machine-controller"  # noqa: S105 - a name
+"""On a Secret that a class refers to."""
+
+FINALIZER_NODE = "node.machine.sapcloud.io/machine-controller"
+"""On a Node that a Machine stands behind."""
+
+# --- labels -------------------------------------------------------------------------------
+
+LABEL_NODE = "node"
+"""On a Machine: the name of its Node; what maps one to the other."""
+
+LABEL_DEPLOYMENT = "name"
+"""On a Machine: its MachineDeployment, by the convention of templates."""
+
+LABEL_FORCE_DELETION = "force-deletion"
+"""On a Machine, a Go boolean: it is drained and deleted by force."""
+
+LABEL_FORCE_DRAIN = "force-drain"
+"""On a Machine, `True`: drains that do not end in a deletion use force too."""
+
+LABEL_FREEZE = "freeze"
+"""On MachineSet and MachineDeployment, `True`: no machine is created."""
+
+LABEL_TEMPLATE_HASH = "machine-template-hash"
+"""On a MachineSet, in its selector and template, and on its Machines."""
+
+LABEL_SCALE_UP_DISABLED = "node.machine.sapcloud.io/scale-up-disabled"
+"""On an old MachineSet during an update in place; its presence is enough."""
+
+LABEL_MACHINE_NAME = "node.gardener.cloud/machine-name"
+"""On a Node: its Machine, written at the bootstrap; finds the machine without a label `node`."""
+
+LABEL_CANDIDATE = "node.machine.sapcloud.io/candidate-for-update"
+LABEL_SELECTED = "node.machine.sapcloud.io/selected-for-update"
+LABEL_UPDATE_RESULT = "node.machine.sapcloud.io/update-result"
+"""On a Node: steps and result (`successful`, `failed`) of an update in place."""
+
+# --- annotations --------------------------------------------------------------------------
+
+ANNOTATION_PRIORITY = "machinepriority.machine.sapcloud.io"
+"""On a Machine: lower goes first."""
+
+DEFAULT_PRIORITY = "3"
+DELETE_PRIORITY = "1"
+"""Of the one that the autoscaler wants to go."""
+
+ANNOTATION_MARKED = "machine.sapcloud.io/marked-for-deletion-time"
+ANNOTATION_TRIGGER_DELETION = "node.machine.sapcloud.io/trigger-deletion-by-mcm"
+ANNOTATION_SCALER_TIME = "machine.sapcloud.io/last-deployment-replica-change-by-scaler-time"
+"""The autoscaler's: on a Machine, RFC 3339; on a MachineDeployment, `M1~T1,M2~T2`; RFC 3339."""
+
+ANNOTATION_CREATION_TIMEOUT = "node.machine.sapcloud.io/effective-creation-timeout"
+"""On a Machine or in the template of a MachineSet: overrides the creation timeout."""
+
+ANNOTATION_JOIN_DURATION = "node.machine.sapcloud.io/machine-join-duration"
+"""On a Machine: how long it took to join."""
+
+ANNOTATION_APPLIED = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
+"""On a Node: JSON of what was put on it because of its machine's template."""
+
+ANNOTATION_APPLIED_CAPACITY = "node.machine.sapcloud.io/last-applied-virtual-capacity"
+"""On a Node: JSON of the resources that were added to its capacity."""
+
+ANNOTATION_NOT_MANAGED = "node.machine.sapcloud.io/not-managed-by-mcm"
+"""On a Node, `1`: no Machine stands behind it."""
+
+ANNOTATION_UPDATE_FAILED = "node.machine.sapcloud.io/update-failed-reason"
+ANNOTATION_PRESERVE = "node.machine.sapcloud.io/preserve"
+"""On a Node or Machine: `now`, `when-failed`, `auto-preserved` or `false`."""
+
+ANNOTATION_PRESERVED = "node.machine.sapcloud.io/last-applied-node-preserve-value"
+ANNOTATION_UNFREEZE = "safety.machine.sapcloud.io/unfreeze"
+"""On MachineDeployment or MachineSet, any value: goes on once though it was frozen."""
+
+ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a name
+"""On a Machine: the ID of its bootstrap token. Ours: the reference derives it from the name."""
+
+# --- taints and conditions of nodes ----------------------------------------------------------
+
+TAINT_CRITICAL = "node.gardener.cloud/critical-components-not-ready"
+"""A machine that is Pending does not run while its node has it."""
+
+TAINT_OLD_SET = "deployment.machine.sapcloud.io/prefer-no-schedule"
+TAINT_PRESERVED = "node.machine.sapcloud.io/preserved"
+
+CONDITION_TERMINATING = "Terminating"
+CONDITION_IN_PLACE = "InPlaceUpdate"
+CONDITION_PRESERVED = "Preserved"
+"""Types of conditions that are written on Nodes."""
+
+SICK_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable")
+"""A node is healthy only while each of these that it has is False; default of the flag."""
+
+CONDITION_SPEC_VALID = "SpecValid"
+"""Type of a condition of a MachineClass: whether VMs can be made of it. Ours."""
+
+REASON_SPEC_INVALID = "SpecInvalid"
+"""Warning event on a MachineClass: no VM can be made of it; the message says why. Ours."""
+
+REASON_SPEC_VALID = "SpecAccepted"
+REASON_UNCHECKED = "NotChecked"
+"""Further reasons of that condition."""
+
+REASON_ORPHAN_DELETED = "DeletedOrphanVM"
+REASON_ORPHAN_HELD = "OrphanVMsHeld"
+REASON_STRANGER = "UnmarkedVM"
+"""Events on a MachineClass about VMs without Machine: one was deleted; too many would be; one
+has no marker, and is left alone. Ours."""
+
+COMPONENT = "machine-controller"
+"""Event source component."""

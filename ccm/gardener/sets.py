@@ -1,0 +1,277 @@
+"""MachineSet and MachineDeployment on the wire, complete, as `types` has Machine and its class."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from ccm.gardener.types import (
+    ClassSpec,
+    Int32,
+    Int64,
+    LastOperation,
+    MachineTemplateSpec,
+    Time,
+)
+from ccm.model import ObjectMeta
+from ccm.model.meta import KubeObject, Wire
+
+
+class Requirement(Wire, frozen=True, kw_only=True):
+    """One term of a selector.
+
+    Attributes:
+        key: of the label.
+        operator: In, NotIn, Exists or DoesNotExist.
+        values: which count.
+    """
+
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class LabelSelector(Wire, frozen=True, kw_only=True):
+    """Selects by labels; all of it has to hold.
+
+    Attributes:
+        match_labels: labels with their values.
+        match_expressions: further terms.
+    """
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[Requirement] | None = None
+
+
+class MachineSummary(Wire, frozen=True, kw_only=True):
+    """A machine that failed.
+
+    Attributes:
+        name: of the machine.
+        provider_id: of its VM.
+        last_operation: what was done last about it.
+        owner_ref: what it belongs to.
+    """
+
+    name: str = ""
+    provider_id: str = field(default="", name="providerID")
+    last_operation: LastOperation = LastOperation()
+    owner_ref: str = ""
+
+
+class SetCondition(Wire, frozen=True, kw_only=True):
+    """A condition of a MachineSet.
+
+    Attributes:
+        type: ReplicaFailure or Frozen.
+        status: True, False or Unknown.
+        last_transition_time: since when.
+        reason: in one word.
+        message: for people.
+    """
+
+    type: str
+    status: str
+    last_transition_time: Time = None
+    reason: str = ""
+    message: str = ""
+
+
+class MachineSetSpec(Wire, frozen=True, kw_only=True):
+    """What is wanted of a set.
+
+    Attributes:
+        replicas: how many machines.
+        selector: which are its own.
+        machine_class: of old; not used.
+        template: what its machines are made of.
+        min_ready_seconds: how long a machine has to run before it counts as available.
+        auto_preserve_failed_machine_max: most failed machines that are preserved by themselves.
+    """
+
+    replicas: Int32 = 0
+    selector: LabelSelector | None = None
+    machine_class: ClassSpec = ClassSpec()
+    template: MachineTemplateSpec = MachineTemplateSpec()
+    min_ready_seconds: Int32 = 0
+    auto_preserve_failed_machine_max: Int32 = 0
+
+
+class MachineSetStatus(Wire, frozen=True, kw_only=True):
+    """What is known of a set.
+
+    Attributes:
+        replicas: machines that are there.
+        fully_labeled_replicas: those with all labels of the template.
+        ready_replicas: those that run.
+        available_replicas: those that run for long enough.
+        preserved_failed_replicas: those that failed and are preserved.
+        observed_generation: of the set, when this was written.
+        conditions: of the set.
+        last_operation: what was done last.
+        failed_machines: those that failed.
+        auto_preserve_failed_machine_count: those that are preserved by themselves.
+    """
+
+    replicas: Int32 = 0
+    fully_labeled_replicas: Int32 = 0
+    ready_replicas: Int32 = 0
+    available_replicas: Int32 = 0
+    preserved_failed_replicas: Int32 = 0
+    observed_generation: Int64 = 0
+    conditions: list[SetCondition] | None = field(default=None, name="machineSetCondition")
+    last_operation: LastOperation = LastOperation()
+    failed_machines: list[MachineSummary] | None = None
+    auto_preserve_failed_machine_count: Int32 = 0
+
+
+class MachineSet(KubeObject, frozen=True, kw_only=True):
+    """So many machines alike.
+
+    Attributes:
+        spec: what is wanted.
+        status: what is known.
+    """
+
+    metadata: ObjectMeta
+    spec: MachineSetSpec = MachineSetSpec()
+    status: MachineSetStatus = MachineSetStatus()
+
+
+class RollingUpdate(Wire, frozen=True, kw_only=True):
+    """Bounds of a rolling update; each a number, or a percentage of the replicas.
+
+    Attributes:
+        max_unavailable: most machines that may be missing.
+        max_surge: most machines above the replicas.
+    """
+
+    max_unavailable: int | str | None = None
+    max_surge: int | str | None = None
+
+
+class InPlaceUpdate(Wire, frozen=True, kw_only=True):
+    """Bounds of an update in place; each a number, or a percentage of the replicas.
+
+    Attributes:
+        max_unavailable: most machines that may be missing.
+        max_surge: most machines above the replicas.
+        orchestration_type: Auto, or Manual where somebody else selects the nodes.
+    """
+
+    max_unavailable: int | str | None = None
+    max_surge: int | str | None = None
+    orchestration_type: str = ""
+
+
+class Strategy(Wire, frozen=True, kw_only=True):
+    """How machines are exchanged.
+
+    Attributes:
+        type: RollingUpdate, Recreate or InPlaceUpdate.
+        rolling_update: bounds of a rolling update.
+        in_place_update: bounds of an update in place.
+    """
+
+    type: str = ""
+    rolling_update: RollingUpdate | None = None
+    in_place_update: InPlaceUpdate | None = None
+
+
+class RollbackConfig(Wire, frozen=True, kw_only=True):
+    """Where to go back to.
+
+    Attributes:
+        revision: of the template; 0 is the one before.
+    """
+
+    revision: Int64 = 0
+
+
+class MachineDeploymentSpec(Wire, frozen=True, kw_only=True):
+    """What is wanted of a deployment.
+
+    Attributes:
+        replicas: how many machines.
+        selector: which are its own.
+        template: what its machines are made of.
+        strategy: how machines are exchanged.
+        min_ready_seconds: how long a machine has to run before it counts as available.
+        revision_history_limit: old sets that are kept; all where it is not set.
+        paused: nothing is exchanged meanwhile.
+        rollback_to: go back to an older template, once.
+        progress_deadline_seconds: after how long without progress that is said; never where it
+            is not set.
+        auto_preserve_failed_machine_max: most failed machines that are preserved by themselves.
+    """
+
+    template: MachineTemplateSpec
+    replicas: Int32 = 0
+    selector: LabelSelector | None = None
+    strategy: Strategy = Strategy()
+    min_ready_seconds: Int32 = 0
+    revision_history_limit: Int32 | None = None
+    paused: bool = False
+    rollback_to: RollbackConfig | None = None
+    progress_deadline_seconds: Int32 | None = None
+    auto_preserve_failed_machine_max: Int32 = 0
+
+
+class DeploymentCondition(Wire, frozen=True, kw_only=True):
+    """A condition of a MachineDeployment.
+
+    Attributes:
+        type: Available, Progressing, ReplicaFailure or Frozen.
+        status: True, False or Unknown.
+        last_update_time: when this was written.
+        last_transition_time: since when.
+        reason: in one word.
+        message: for people.
+    """
+
+    type: str
+    status: str
+    last_update_time: Time = None
+    last_transition_time: Time = None
+    reason: str = ""
+    message: str = ""
+
+
+class MachineDeploymentStatus(Wire, frozen=True, kw_only=True):
+    """What is known of a deployment.
+
+    Attributes:
+        observed_generation: of the deployment, when this was written.
+        replicas: machines that are there.
+        updated_replicas: those made of the newest template.
+        ready_replicas: those that run.
+        available_replicas: those that run for long enough.
+        preserved_failed_replicas: those that failed and are preserved.
+        unavailable_replicas: those that are missing.
+        conditions: of the deployment.
+        collision_count: how often the name of a set was taken.
+        failed_machines: those that failed.
+    """
+
+    observed_generation: Int64 = 0
+    replicas: Int32 = 0
+    updated_replicas: Int32 = 0
+    ready_replicas: Int32 = 0
+    available_replicas: Int32 = 0
+    preserved_failed_replicas: Int32 = 0
+    unavailable_replicas: Int32 = 0
+    conditions: list[DeploymentCondition] | None = None
+    collision_count: Int32 | None = None
+    failed_machines: list[MachineSummary] | None = None
+
+
+class MachineDeployment(KubeObject, frozen=True, kw_only=True):
+    """Machines alike, and how they are exchanged for others.
+
+    Attributes:
+        spec: what is wanted.
+        status: what is known.
+    """
+
+    metadata: ObjectMeta
+    spec: MachineDeploymentSpec
+    status: MachineDeploymentStatus = MachineDeploymentStatus()

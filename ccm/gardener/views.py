@@ -1,0 +1,218 @@
+"""Between the objects of this front and the neutral terms of `ccm.machines`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ccm.base.durations import parse_duration
+from ccm.cloud.machines import Credentials
+from ccm.gardener import names
+from ccm.gardener.types import (
+    ClassNodeTemplate,
+    CurrentStatus,
+    LastOperation,
+    Machine,
+    MachineClass,
+    MachineStatus,
+)
+from ccm.machines.views import ClassView, MachineView, Phase, Rules, Status
+from ccm.model import Secret
+from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.times import format_time, parse_time
+
+USER_DATA = "userData"
+"""Key of a class's Secret: what VMs are booted with."""
+
+_CAPACITY = ("cpu", "gpu", "memory")
+_PLACE = ("instance_type", "region", "zone")
+"""What `nodeTemplate` needs for the autoscaler to make use of it (reference)."""
+
+_ORDERED = msgspec.json.Encoder(order="deterministic")
+_NEVER = datetime.fromtimestamp(0, UTC)
+
+
+def rules(cluster: str, **settings: Any) -> Rules:
+    """The names of this front, with the daemon's settings."""
+    return Rules(
+        cluster=cluster,
+        finalizer=names.FINALIZER,
+        node_finalizer=names.FINALIZER_NODE,
+        node_label=names.LABEL_NODE,
+        machine_label=names.LABEL_MACHINE_NAME,
+        priority=(names.ANNOTATION_PRIORITY, names.DEFAULT_PRIORITY),
+        token_id=names.ANNOTATION_TOKEN_ID,
+        applied=names.ANNOTATION_APPLIED,
+        applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
+        unmanaged=names.ANNOTATION_NOT_MANAGED,
+        critical_taint=names.TAINT_CRITICAL,
+        **settings,
+    )
+
+
+def machine(obj: Machine) -> MachineView:
+    """A machine in neutral terms."""
+    spec, template = obj.spec, obj.spec.node_template.metadata or {}
+    refers = spec.class_.kind == names.CLASS_KIND
+    sick = tuple(one.strip() for one in spec.node_conditions.split(",") if one.strip())
+    return MachineView(
+        metadata=obj.metadata,
+        created=_moment(obj.metadata.creation_timestamp) or _NEVER,
+        class_name=spec.class_.name if refers else "",
+        provider_id=spec.provider_id,
+        node_name=obj.labels.get(names.LABEL_NODE, ""),
+        status=_status(obj.status),
+        creation_timeout_s=_seconds(
+            obj.annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
+        ),
+        sick_conditions=sick or None,
+        labels=_texts(template.get("labels")),
+        annotations=_texts(template.get("annotations")),
+        taints=tuple(spec.node_template.spec.taints or ()),
+    )
+
+
+def machine_class(obj: MachineClass, secret: Callable[[str, str], Secret | None]) -> ClassView:
+    """A class in neutral terms; `secret` finds a Secret by namespace and name."""
+    data: dict[str, bytes] = {}
+    faults = list(class_faults(obj))
+    for reference in obj.secrets:
+        namespace = reference.namespace or obj.namespace
+        who = f"Secret {namespace}/{reference.name}, to which MachineClass {obj.name} refers,"
+        found = secret(namespace, reference.name)
+        if namespace != obj.namespace:
+            faults.append(f"{who} has to be in the namespace of the class, {obj.namespace}")
+        elif found is None:
+            faults.append(f"{who} does not exist; create it")
+        else:
+            data |= found.data or {}
+    template = obj.node_template or ClassNodeTemplate()
+    # User data are among them, as drivers of the origin know them.
+    credentials = Credentials(data)
+    spec = _ORDERED.encode(obj.spec).decode()
+    return ClassView(
+        name=obj.name,
+        provider_spec=obj.spec,
+        credentials=credentials,
+        user_data=data.get(USER_DATA, b""),
+        faults=tuple(faults),
+        is_held=names.FINALIZER in obj.finalizers,
+        extra_capacity=_texts(template.virtual_capacity),
+        place=(template.instance_type, template.zone),
+        # Not that of the object: what we write on it ourselves is nothing new.
+        version=(obj.uid, spec, credentials.digest, *faults),
+    )
+
+
+def no_class(name: str, namespace: str) -> ClassView:
+    """What stands for a class that is not there: it says so."""
+    fault = f"MachineClass {namespace}/{name} does not exist; create it, or correct spec.class.name"
+    if not name:
+        fault = f"spec.class needs the kind {names.CLASS_KIND} and a name"
+    return ClassView(name=name, provider_spec={}, credentials=Credentials({}), faults=(fault,))
+
+
+def class_faults(obj: MachineClass) -> Iterator[str]:
+    """What is wrong with a class, one sentence each."""
+    template = obj.node_template
+    if template is None:
+        return
+    where = f"MachineClass {obj.name}: nodeTemplate"
+    for key in _CAPACITY:
+        if key not in (template.capacity or {}):
+            yield f"{where}.capacity.{key} is missing; give the amount, 0 for none"
+    for field in _PLACE:
+        if not getattr(template, field):
+            yield f"{where}.{_camel(field)} is empty; say which"
+
+
+def status_patch(obj: Machine, status: Status) -> Patch:
+    """The patch of the status that says this, and leaves alone what we know nothing of."""
+    found = {
+        "currentStatus": {
+            "phase": status.phase.value,
+            "timeoutActive": status.timeout_active,
+            "lastUpdateTime": _text(status.since),
+        },
+        "lastOperation": {
+            "description": status.description,
+            "errorCode": status.code or None,
+            "state": status.state,
+            "type": status.kind,
+            "lastUpdateTime": _text(status.updated),
+        },
+        "lastKnownState": status.known_state or None,
+    }
+    lists = {"addresses": status.addresses, "conditions": status.conditions}
+    for key, entries in lists.items():
+        if entries or getattr(obj.status, key):
+            found[key] = [msgspec.to_builtins(one) for one in entries] or None
+    return {"metadata": same_object(obj) | same_version(obj), "status": found}
+
+
+def identity_patch(obj: Machine, provider_id: str, node_name: str) -> Patch:
+    """The patch that says which VM is the machine's."""
+    metadata = same_object(obj) | same_version(obj)
+    if node_name:
+        metadata["labels"] = {names.LABEL_NODE: node_name}
+    return {"metadata": metadata, "spec": {"providerID": provider_id}}
+
+
+def _status(found: MachineStatus) -> Status:
+    current: CurrentStatus = found.current_status
+    last: LastOperation = found.last_operation
+    return Status(
+        phase=_phase(current.phase),
+        description=last.description,
+        code=last.error_code,
+        state=last.state,
+        kind=last.type,
+        timeout_active=current.timeout_active,
+        since=_moment(current.last_update_time),
+        updated=_moment(last.last_update_time),
+        known_state=found.last_known_state,
+        addresses=tuple(found.addresses or ()),
+        conditions=tuple(found.conditions or ()),
+    )
+
+
+def _phase(text: str) -> Phase:
+    """A phase nobody knows: it is not ours to end."""
+    try:
+        return Phase(text)
+    except ValueError:
+        return Phase.UNKNOWN
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        return None
+
+
+def _text(moment: datetime | None) -> str | None:
+    return format_time(moment) if moment is not None else None
+
+
+def _seconds(text: str) -> float | None:
+    """A duration; None where there is none, or none that can be read: the flag counts."""
+    try:
+        return parse_duration(text).total_seconds() if text else None
+    except ValueError:
+        return None
+
+
+def _texts(found: Any) -> Mapping[str, str]:
+    """A map of texts out of what nobody checks."""
+    if not isinstance(found, Mapping):
+        return {}
+    return {str(key): str(value) for key, value in found.items() if value is not None}
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)

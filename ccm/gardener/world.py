@@ -1,0 +1,225 @@
+"""What the machine controllers of one daemon share: caches, listings, and what they wait for.
+
+None of them starts before the API server serves the objects and the marker of the cluster is
+known; until then that is said once, and looked at again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, TypeVarTuple
+
+import msgspec
+
+from ccm.base import clock, log
+from ccm.base.backoff import Exponential
+from ccm.base.outage import Outage
+from ccm.cloud.codes import code_of
+from ccm.cloud.errors import CloudError
+from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRecord, MachineRequest
+from ccm.cloud.operation import Caller
+from ccm.gardener import metrics, views
+from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
+from ccm.gardener.types import Machine, MachineClass
+from ccm.kube.errors import KubeError, NotFound
+from ccm.kube.informer import Informer, Informers
+from ccm.kube.resources import NAMESPACES, NODES, SECRETS
+from ccm.machines.listing import Listings
+from ccm.machines.views import ClassView, MachineView, Rules
+from ccm.model import Namespace, Node, Secret
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+SYSTEM_NAMESPACE = "kube-system"
+"""Whose UID is the marker of a cluster that was given none: it lives as long as the cluster."""
+
+_PAUSES = Exponential(base_s=1.0, factor=2.0, cap_s=30.0)
+
+
+class Asks(Protocol):
+    """What is asked of the API server before anything starts (a `Client`)."""
+
+    async def raw(self, method: str, path: str) -> bytes:
+        """Any request."""
+        ...
+
+    def resource(self, kind: Any) -> Any:
+        """Calls about one kind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What flags say.
+
+    Attributes:
+        namespace: where the objects are.
+        cluster: the marker; empty = the UID of `kube-system`.
+        rules: keyword arguments of `views.rules`.
+    """
+
+    namespace: str
+    cluster: str = ""
+    rules: dict[str, Any]
+
+
+class World:
+    """Caches, listings and rules.
+
+    Args:
+        informers: the shared caches.
+        client: asks what has to be known before anything starts.
+        caller: calls the driver.
+        settings: of flags.
+    """
+
+    def __init__(
+        self, *, informers: Informers, client: Asks, caller: Caller, settings: Settings
+    ) -> None:
+        self.caller = caller
+        self.namespace = settings.namespace
+        self.listings = Listings(self._list)
+        self._informers = informers
+        self._client = client
+        self._settings = settings
+        self._rules: Rules | None = None
+        self._opening = asyncio.Lock()
+        self._creations_ended: dict[str, float] = {}
+
+    @property
+    def rules(self) -> Rules:
+        """Names and settings; there are none before `ready`."""
+        assert self._rules is not None
+        return self._rules
+
+    @property
+    def machines(self) -> Informer[Machine]:
+        """All Machines."""
+        return self._informers.of(MACHINES, namespace=self.namespace)
+
+    @property
+    def classes(self) -> Informer[MachineClass]:
+        """All MachineClasses."""
+        return self._informers.of(MACHINE_CLASSES, namespace=self.namespace)
+
+    @property
+    def secrets(self) -> Informer[Secret]:
+        """The Secrets beside them."""
+        return self._informers.of(SECRETS, namespace=self.namespace)
+
+    @property
+    def nodes(self) -> Informer[Node]:
+        """All Nodes."""
+        return self._informers.of(NODES)
+
+    async def ready(self) -> None:
+        """Wait until the objects are served, and the marker is known."""
+        async with self._opening:
+            outage = Outage(
+                log.logger("machines"),
+                begins="machine controllers wait for what they need, retrying",
+                ends="machine controllers have what they need",
+            )
+            attempt = 0
+            while self._rules is None:
+                try:
+                    await self._served()
+                    cluster = self._settings.cluster or await self._marker()
+                except KubeError as error:
+                    outage.goes_on(error=str(error))
+                    await asyncio.sleep(_PAUSES.even_delay(attempt))
+                    attempt += 1
+                else:
+                    self._rules = views.rules(cluster, **self._settings.rules)
+                    outage.is_over()
+
+    async def tend(self) -> None:
+        """Until cancelled; then no listing is left under way."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self.listings.close()
+
+    def class_of(self, machine: MachineView) -> ClassView:
+        """The machine's class; one with a fault where it has none."""
+        namespace, name = machine.metadata.namespace, machine.class_name
+        found = self.classes.store.get(f"{namespace}/{name}") if name else None
+        if found is None:
+            return views.no_class(name, namespace)
+        return self.class_view(found)
+
+    def class_view(self, found: MachineClass) -> ClassView:
+        """A class in neutral terms, with what its Secrets hold now."""
+        return views.machine_class(found, self._secret)
+
+    def request(self, machine: MachineView, made_of: ClassView) -> MachineRequest:
+        """What the driver is asked about a machine; without user data."""
+        return MachineRequest(
+            identity=self.rules.identity(machine),
+            provider_spec=made_of.provider_spec,
+            credentials=made_of.credentials,
+            provider_id=machine.provider_id,
+            last_known_state=machine.status.known_state,
+        )
+
+    async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
+        """Call the driver, and count that as the reference does. Raises CloudError."""
+        provider, operation, began = self.caller.name, method.__name__, clock.monotonic()
+        try:
+            return await self.caller.call(method, *args)
+        except CloudError as error:
+            metrics.FAILED_REQUESTS.labels(provider, operation, code_of(error).name).inc()
+            raise
+        finally:
+            took_s = clock.monotonic() - began
+            metrics.REQUEST_DURATION.labels(provider, operation).observe(took_s)
+
+    def creation_ended(self, uid: str) -> None:
+        """A call that may have made the machine's VM is over; tells `listed_since`."""
+        self._creations_ended[uid] = asyncio.get_running_loop().time()
+
+    def listed_since(self, uid: str) -> float:
+        """When a listing has to have begun for a VM missing from it not to be there."""
+        return self._creations_ended.get(uid, float("-inf"))
+
+    def forget(self, uid: str) -> None:
+        """The machine is gone."""
+        self._creations_ended.pop(uid, None)
+
+    async def _list(self, made_of: ClassView) -> Sequence[MachineRecord]:
+        return await self.call(
+            MachineDriver.list_machines,
+            ListMachinesRequest(
+                cluster=self.rules.cluster,
+                pool=made_of.name,
+                provider_spec=made_of.provider_spec,
+                credentials=made_of.credentials,
+            ),
+        )
+
+    def _secret(self, namespace: str, name: str) -> Secret | None:
+        return self.secrets.store.get(f"{namespace}/{name}")
+
+    async def _served(self) -> None:
+        """Raises KubeError where the objects cannot be used yet."""
+        path = f"/apis/{MACHINES.api_version}"
+        try:
+            answer = msgspec.json.decode(await self._client.raw("GET", path))
+        except NotFound:
+            answer = {}
+        served = {one.get("name") for one in answer.get("resources", ())}
+        missing = [one for one in (MACHINES, MACHINE_CLASSES) if one.plural not in served]
+        if missing:
+            kinds = " and ".join(one.plural for one in missing)
+            raise NotServed(f"{MACHINES.api_version} has no {kinds}; apply manifests/crds.yaml")
+
+    async def _marker(self) -> str:
+        found: Namespace = await self._client.resource(NAMESPACES).get(SYSTEM_NAMESPACE)
+        return found.uid
+
+
+class NotServed(KubeError):
+    """The definitions of the objects are missing."""

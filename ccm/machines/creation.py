@@ -1,0 +1,339 @@
+"""From a machine's object to its VM: which step is next, decided from what is known. Pure.
+
+One pass goes as far as it can: claim the object, look for a VM, make one, store its provider ID,
+initialise it, say so. Whatever cuts a pass short, the next one finds the VM again, by the UID it
+is marked with. Once a provider ID is stored no VM is ever made again for the machine.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import Enum
+
+from ccm.base import redact
+from ccm.cloud import codes, errors
+from ccm.cloud.machines import (
+    Identity,
+    MachineInfo,
+    MachineRecord,
+    found,
+    known,
+)
+from ccm.machines.statuses import says_nothing_new
+from ccm.machines.tokens import is_id
+from ccm.machines.userdata import TOKEN, has
+from ccm.machines.views import CREATING, ClassView, Kind, MachineView, Phase, Rules, State, Status
+from ccm.model import Node, NodeAddress
+from ccm.model.names import ADDRESS_HOSTNAME
+from ccm.model.times import parse_time
+
+SHORT_S, MEDIUM_S = 5.0, 180.0
+"""When a failed step is tried again (reference); other errors have a time of their own."""
+
+CREATING_TEXT = "Creating machine on cloud provider"
+CREATED_TEXT = "Created machine on cloud provider"
+OLD_NODE_TEXT = "VM using old node obj"
+"""Descriptions that others look for."""
+
+_PASSING = (errors.Unknown, errors.DeadlineExceeded, errors.Aborted, errors.Unavailable)
+
+
+class Step(Enum):
+    """What a pass does next."""
+
+    CLAIM = "claim"
+    """Write what has to stand on the object before its VM is made."""
+    LOOK = "look"
+    """Look for a VM."""
+    CREATE = "create"
+    STORE = "store"
+    """Write down which VM is the machine's."""
+    DISCARD = "discard"
+    """Delete the VM that was just made: its node's name is taken."""
+    INITIALIZE = "initialize"
+    SETTLE = "settle"
+    """Write what came out of it, and come back when that says so; the pass ends."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What a pass has found out.
+
+    Attributes:
+        looked: whether it looked for a VM.
+        found: the machine's VM; None: there is none.
+        obstacle: why a VM that is not the machine's is in the way of one; else empty.
+        created: what the cloud said of a VM that it made in this pass.
+        discarded: that VM was deleted again.
+        initialized: whether it was initialised in this pass.
+    """
+
+    looked: bool = False
+    found: MachineRecord | None = None
+    obstacle: str = ""
+    created: MachineInfo | None = None
+    discarded: bool = False
+    initialized: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a pass ends.
+
+    Attributes:
+        status: what is written; None = nothing new.
+        after_s: when it comes back though nothing changes; None = never.
+        joined: its node is in use now, so that its bootstrap token has served.
+    """
+
+    status: Status | None = None
+    after_s: float | None = None
+    joined: bool = False
+
+
+REST = Outcome()
+
+
+def next_step(
+    machine: MachineView,
+    made_of: ClassView,
+    seen: Evidence,
+    rules: Rules,
+    *,
+    node: Node | None = None,
+) -> Step:
+    """What a machine in creation needs next.
+
+    Args:
+        machine: the machine.
+        made_of: its class.
+        seen: what this pass found out.
+        rules: names and settings.
+        node: the one that has the name which the new VM's will have.
+    """
+    if not is_claimed(machine, made_of, rules):
+        return Step.CLAIM
+    if not seen.looked:
+        return Step.LOOK
+    if seen.obstacle or seen.discarded:
+        return Step.SETTLE
+    vm = _vm(machine, seen)
+    if vm is None:
+        return Step.CREATE
+    if seen.created is not None and _is_taken(machine, node, rules):
+        return Step.DISCARD
+    if _lacks(vm, rules):
+        return Step.SETTLE
+    if not is_stored(machine, rules):
+        return Step.STORE
+    is_there = seen.created is not None or seen.found is not None
+    return Step.INITIALIZE if is_there and not seen.initialized else Step.SETTLE
+
+
+def is_claimed(machine: MachineView, made_of: ClassView, rules: Rules) -> bool:
+    """Whether all stands on the object that has to before its VM is made."""
+    return (
+        rules.finalizer in (machine.metadata.finalizers or ())
+        and bool(machine.annotation(rules.priority[0]))
+        and (is_id(machine.annotation(rules.token_id)) or not needs_token(made_of, rules))
+    )
+
+
+def needs_token(made_of: ClassView, rules: Rules) -> bool:
+    """Whether the VMs of a class are booted with a bootstrap token."""
+    return rules.has_target and has(made_of.user_data, TOKEN)
+
+
+def is_stored(machine: MachineView, rules: Rules) -> bool:
+    """Whether the object says which VM is the machine's."""
+    return bool(machine.provider_id) and (bool(machine.node_name) or not rules.has_target)
+
+
+def vm_of(machine: MachineView, seen: Evidence) -> MachineInfo:
+    """What is known of the machine's VM; there has to be one."""
+    vm = _vm(machine, seen)
+    assert vm is not None
+    return vm
+
+
+def settled(machine: MachineView, seen: Evidence, now: datetime, rules: Rules) -> Outcome:
+    """How a pass without an error ends."""
+    if seen.obstacle:
+        return failed(machine, errors.AlreadyExists(seen.obstacle), now, rules)
+    if seen.discarded:
+        return _written(machine, _failure(machine, OLD_NODE_TEXT, Phase.FAILED, now), MEDIUM_S)
+    vm = vm_of(machine, seen)
+    if lacking := _lacks(vm, rules):
+        return failed(machine, errors.Internal(lacking), now, rules)
+    if machine.phase not in CREATING:
+        return REST
+    state = machine.status.known_state
+    if seen.created is None and vm.last_known_state is not None:
+        state = vm.last_known_state
+    there = Status(kind=Kind.CREATE.value, since=now, updated=now, known_state=state)
+    if rules.has_target:
+        return Outcome(
+            status=replace(
+                there,
+                phase=Phase.PENDING,
+                description=CREATING_TEXT,
+                state=State.PROCESSING.value,
+                timeout_active=True,
+            )
+        )
+    return Outcome(
+        status=replace(
+            there,
+            phase=Phase.AVAILABLE,
+            description=CREATED_TEXT,
+            state=State.SUCCESSFUL.value,
+            addresses=_addresses(machine, vm),
+        )
+    )
+
+
+def failed(
+    machine: MachineView,
+    error: errors.CloudError,
+    now: datetime,
+    rules: Rules,
+    *,
+    initializing: bool = False,
+) -> Outcome:
+    """How a pass ends in which the cloud refused something.
+
+    A `RetryAfter` is no failure: only what the driver wants to remember is written.
+    """
+    told = known(error).last_known_state
+    if isinstance(error, errors.RetryAfter):
+        status = machine.status
+        kept = None if told in (None, status.known_state) else replace(status, known_state=told)
+        return Outcome(status=kept, after_s=error.seconds)
+    code, text = codes.code_of(error).name, told_of(error)
+    description = f"Cloud provider message - {text}"
+    if initializing:
+        description = f"Provider error: {text}. Initialize VM Instance"
+    age_s = (now - machine.created).total_seconds()
+    phase = Phase.FAILED if age_s > rules.timeout_s(machine) else Phase.CRASH_LOOP
+    after_s = SHORT_S if initializing else _retry_s(error, rules)
+    keeps = initializing or isinstance(error, (*_PASSING, errors.ResourceExhausted))
+    state = told if told is not None else (machine.status.known_state if keeps else "")
+    status = replace(_failure(machine, description, phase, now), code=code, known_state=state)
+    return _written(machine, status, after_s)
+
+
+def impossible(machine: MachineView, faults: Iterable[str], now: datetime) -> Outcome:
+    """How a pass ends without a question to the cloud: the class cannot be used.
+
+    That is nothing the machine can do about, nor another in its place: it never has failed.
+    """
+    text = "; ".join(faults)
+    status = replace(
+        _failure(machine, text, Phase.CRASH_LOOP, now), code=errors.FailedPrecondition.__name__
+    )
+    return _written(machine, status, None)
+
+
+def told_of(error: errors.CloudError) -> str:
+    """An error as a description has it: whoever may read the object reads it."""
+    said = copy.copy(error)
+    said.args = (redact.public(str(error)),)
+    return codes.format_error(said)
+
+
+def passes(error: errors.CloudError) -> bool:
+    """Whether an error is of a kind that passes by itself, soon."""
+    return isinstance(error, _PASSING)
+
+
+def sought(
+    records: Iterable[MachineRecord], identity: Identity, *, adopt_unmarked: bool
+) -> tuple[MachineRecord | None, str]:
+    """The machine's VM in a listing; and why another one is in its way, if it is.
+
+    A VM with another marker, or another UID, is never the machine's. One without any is, if a
+    person says so.
+    """
+    every = list(records)
+    ours = found(every, identity)
+    if ours is not None:
+        return ours, ""
+    for record in every:
+        theirs = record.identity
+        if theirs.name != identity.name:
+            continue
+        where = f"VM {record.info.provider_id or theirs.name}"
+        if theirs.cluster or theirs.uid:
+            owner = f"cluster {theirs.cluster!r}, machine {theirs.uid!r}"
+            return None, f"{where} has the name of this machine and belongs to {owner}"
+        if not adopt_unmarked:
+            return None, (
+                f"{where} has the name of this machine and no marker of any cluster; delete or "
+                "rename it, or have it taken over with --adopt-unmarked-machines"
+            )
+        return record, ""
+    return None, ""
+
+
+def _vm(machine: MachineView, seen: Evidence) -> MachineInfo | None:
+    vm = seen.created or (seen.found.info if seen.found is not None else None)
+    if not machine.provider_id:
+        return vm
+    # What is written down stands, whatever the cloud says now.
+    stored = MachineInfo(provider_id=machine.provider_id, node_name=machine.node_name)
+    if vm is None:
+        return stored
+    node_name = machine.node_name or vm.node_name
+    return replace(vm, provider_id=machine.provider_id, node_name=node_name)
+
+
+def _is_taken(machine: MachineView, node: Node | None, rules: Rules) -> bool:
+    """Whether the node of that name was there before the machine, so that it is another's."""
+    if not rules.has_target or node is None or node.name == machine.name:
+        return False
+    made = node.metadata.creation_timestamp
+    return made is not None and parse_time(made) < machine.created
+
+
+def _lacks(vm: MachineInfo, rules: Rules) -> str:
+    if not vm.provider_id:
+        return "the driver gave no provider ID"
+    if rules.has_target and not vm.node_name:
+        return f"the driver gave no node name for {vm.provider_id}"
+    return ""
+
+
+def _addresses(machine: MachineView, vm: MachineInfo) -> tuple[NodeAddress, ...]:
+    every = {*machine.status.addresses, *vm.addresses}
+    if vm.node_name:
+        every.add(NodeAddress(type=ADDRESS_HOSTNAME, address=vm.node_name))
+    return tuple(sorted(every, key=lambda one: one.type + one.address))
+
+
+def _retry_s(error: errors.CloudError, rules: Rules) -> float:
+    if isinstance(error, errors.ResourceExhausted):
+        return rules.exhausted_retry_s
+    return SHORT_S if passes(error) else MEDIUM_S
+
+
+def _failure(machine: MachineView, description: str, phase: Phase, now: datetime) -> Status:
+    return replace(
+        machine.status,
+        phase=phase,
+        description=description,
+        code="",
+        state=State.FAILED.value,
+        kind=Kind.CREATE.value,
+        timeout_active=False,
+        since=now,
+        updated=now,
+    )
+
+
+def _written(machine: MachineView, status: Status, after_s: float | None) -> Outcome:
+    if says_nothing_new(machine.status, status):
+        return Outcome(after_s=after_s)
+    return Outcome(status=status, after_s=after_s)

@@ -1,0 +1,167 @@
+"""What a machine keeps on its node: labels, annotations and taints of its template. Pure.
+
+What was put on the node before stands in an annotation of the node; of that, what the template
+has no more is removed. Whatever others put on the node stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ccm.machines.views import MachineView, Rules
+from ccm.model import Node, Taint
+from ccm.model.meta import Wire
+from ccm.model.node import taints_value
+from ccm.model.patches import (
+    Patch,
+    add_finalizer,
+    remove_finalizer,
+    same_object,
+    same_version,
+)
+
+
+class Metadata(Wire, frozen=True, kw_only=True):
+    """Labels and annotations."""
+
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Spec(Wire, frozen=True, kw_only=True):
+    """Taints."""
+
+    taints: list[Taint] | None = None
+
+
+class Applied(Wire, frozen=True, kw_only=True):
+    """What was put on a node because of its machine."""
+
+    metadata: Metadata = Metadata()
+    spec: Spec = Spec()
+
+
+NOTHING = Applied()
+_ORDERED = msgspec.json.Encoder(order="deterministic")
+
+
+def patch(machine: MachineView, node: Node, rules: Rules) -> Patch | None:
+    """What brings a node in step with its machine, in one write; None when it is."""
+    before, wanted = applied(node, rules), template(machine)
+    labels = {**machine.labels, rules.machine_label: machine.name}
+    metadata: dict[str, Any] = {}
+    if changed := _changes(node.labels, labels, before.metadata.labels or {}):
+        metadata["labels"] = changed
+    notes = _changes(node.annotations, machine.annotations, before.metadata.annotations or {})
+    if wanted != before:
+        notes[rules.applied] = _ORDERED.encode(wanted).decode()
+    if rules.unmanaged in node.annotations:
+        notes[rules.unmanaged] = None
+    if notes:
+        metadata["annotations"] = notes
+    found: dict[str, Any] = {}
+    taints = _taints(node.taints, machine.taints, before.spec.taints or ())
+    if list(taints) != list(node.taints):
+        found["spec"] = {"taints": taints_value(taints)}
+    held = None if node.is_deleting else add_finalizer(node, rules.node_finalizer)
+    if held is not None:
+        metadata |= held["metadata"]
+    if not metadata and not found:
+        return None
+    return {**found, "metadata": same_object(node) | same_version(node) | metadata}
+
+
+def template(machine: MachineView) -> Applied:
+    """What the machine's template wants on its node."""
+    return Applied(
+        metadata=Metadata(
+            labels=dict(machine.labels) or None, annotations=dict(machine.annotations) or None
+        ),
+        spec=Spec(taints=list(machine.taints) or None),
+    )
+
+
+def applied(node: Node, rules: Rules) -> Applied:
+    """What was put on the node before; nothing where that cannot be read: then nothing goes."""
+    try:
+        return msgspec.json.decode(node.annotations.get(rules.applied, "{}"), type=Applied)
+    except (msgspec.DecodeError, UnicodeError):
+        return NOTHING
+
+
+def capacity_patch(node: Node, wanted: Mapping[str, str], rules: Rules) -> Patch | None:
+    """The status patch that adds resources to the node's capacity; None when they are there."""
+    before = _amounts(node, rules)
+    changes: dict[str, Any] = {key: None for key in before if key not in wanted}
+    changes |= {key: value for key, value in wanted.items() if before.get(key) != value}
+    if not changes:
+        return None
+    return {"metadata": same_object(node), "status": {"capacity": changes}}
+
+
+def capacity_note(node: Node, wanted: Mapping[str, str], rules: Rules) -> Patch | None:
+    """The patch that puts on record which resources were added; None when it is there."""
+    if _amounts(node, rules) == dict(wanted):
+        return None
+    text = _ORDERED.encode(wanted).decode() if wanted else None
+    notes = {rules.applied_capacity: text}
+    return {"metadata": same_object(node) | {"annotations": notes}}
+
+
+def unmanaged_patch(node: Node, rules: Rules) -> Patch | None:
+    """What is written on a node without machine; None when it is there."""
+    metadata: dict[str, Any] = {}
+    if node.annotations.get(rules.unmanaged) != "1":
+        metadata["annotations"] = {rules.unmanaged: "1"}
+    if released := release_patch(node, rules):
+        metadata |= released["metadata"]
+    return {"metadata": same_object(node) | metadata} if metadata else None
+
+
+def managed_patch(node: Node, rules: Rules) -> Patch | None:
+    """What is written on a node that has a machine after all."""
+    if rules.unmanaged not in node.annotations:
+        return None
+    return {"metadata": same_object(node) | {"annotations": {rules.unmanaged: None}}}
+
+
+def release_patch(node: Node, rules: Rules) -> Patch | None:
+    """The patch that lets a node go; None when nothing of ours holds it."""
+    return remove_finalizer(node, rules.node_finalizer)
+
+
+def _amounts(node: Node, rules: Rules) -> dict[str, str]:
+    try:
+        text = node.annotations.get(rules.applied_capacity, "{}")
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.DecodeError, UnicodeError):
+        return {}
+
+
+def _changes(
+    there: Mapping[str, str], wanted: Mapping[str, str], before: Mapping[str, str]
+) -> dict[str, str | None]:
+    """What to set, and what to remove because it was ours."""
+    gone: dict[str, str | None] = {
+        key: None for key in before if key not in wanted and key in there
+    }
+    return gone | {key: value for key, value in wanted.items() if there.get(key) != value}
+
+
+def _taints(
+    there: Sequence[Taint], wanted: Sequence[Taint], before: Sequence[Taint]
+) -> Sequence[Taint]:
+    """The node's taints as they should be; key and effect say which is which."""
+    ours = {(one.key, one.effect): one for one in wanted}
+    dropped = {(one.key, one.effect) for one in before} - ours.keys()
+    kept = [one for one in there if (one.key, one.effect) not in dropped]
+    found = [_valued(one, ours.pop((one.key, one.effect), one)) for one in kept]
+    return [*found, *ours.values()]
+
+
+def _valued(there: Taint, wanted: Taint) -> Taint:
+    """The taint as it is where the value is right: it may carry the time it was added."""
+    return there if there.value == wanted.value else wanted

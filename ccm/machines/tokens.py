@@ -1,0 +1,79 @@
+"""Bootstrap tokens: what a kubelet proves itself with when it first registers. Pure.
+
+The ID of a token is random, and stands on its machine before the token is made: so a token is
+found again, and never left behind. A Secret of that name that does not say in its description
+that it is this machine's is somebody else's: another ID is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from ccm.model.names import BOOTSTRAP_TOKEN_PREFIX
+from ccm.model.times import format_time
+
+NAMESPACE = "kube-system"
+"""Where the API server looks for them."""
+
+_LETTERS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_ID_LETTERS, _SECRET_LETTERS = 6, 16
+"""Form of a bootstrap token (Kubernetes)."""
+
+
+Choose = Callable[[Sequence[str]], str]
+"""Picks one at random, so that nobody can foresee it: `secrets.choice`."""
+
+
+def new_id(choose: Choose) -> str:
+    """A random ID."""
+    return _text(choose, _ID_LETTERS)
+
+
+def new_secret(choose: Choose) -> str:
+    """A random secret."""
+    return _text(choose, _SECRET_LETTERS)
+
+
+def is_id(text: str) -> bool:
+    """Whether a text is the ID of a token; who writes annotations may write anything."""
+    return len(text) == _ID_LETTERS and all(letter in _LETTERS for letter in text)
+
+
+def secret_name(token_id: str) -> str:
+    """The name of the Secret that holds it."""
+    return f"{BOOTSTRAP_TOKEN_PREFIX}{token_id}"
+
+
+def content(
+    *, machine: str, token_id: str, secret: str, expires: datetime, groups: str
+) -> dict[str, str]:
+    """The data of its Secret."""
+    found = {
+        "description": description(machine),
+        "token-id": token_id,
+        "token-secret": secret,
+        "expiration": format_time(expires),
+        "usage-bootstrap-authentication": "true",
+        "usage-bootstrap-signing": "true",
+    }
+    return found | ({"auth-extra-groups": groups} if groups else {})
+
+
+def description(machine: str) -> str:
+    """What says whose it is; `machine` is `namespace/name`."""
+    return f"A bootstrap token for the machine {machine}, made by its machine controller."
+
+
+def is_ours(data: Mapping[str, bytes], machine: str) -> bool:
+    """Whether a Secret's data are those of a token of that machine."""
+    return data.get("description", b"").decode(errors="replace") == description(machine)
+
+
+def expiration(now: datetime, timeout_s: float) -> datetime:
+    """When a token ends by itself: with the time that its machine has to join."""
+    return now + timedelta(seconds=timeout_s)
+
+
+def _text(choose: Choose, letters: int) -> str:
+    return "".join(choose(_LETTERS) for _ in range(letters))

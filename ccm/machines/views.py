@@ -1,0 +1,230 @@
+"""Machines and their classes in neutral terms, and the rules of the front they come from. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from ccm.cloud.machines import Credentials, Identity
+from ccm.model import NodeAddress, NodeCondition, ObjectMeta, Taint
+
+
+class Phase(Enum):
+    """How far a machine is."""
+
+    NEW = ""
+    PENDING = "Pending"
+    """Its VM is there; its node is not, or not fit for work."""
+    AVAILABLE = "Available"
+    """Its VM is there, and no cluster for it to join."""
+    RUNNING = "Running"
+    UNKNOWN = "Unknown"
+    """It ran, and its node is sick or gone."""
+    FAILED = "Failed"
+    """Given up, to be replaced."""
+    CRASH_LOOP = "CrashLoopBackOff"
+    """Its VM could not be made; tried again."""
+    TERMINATING = "Terminating"
+    UPDATING = "InPlaceUpdating"
+    UPDATED = "InPlaceUpdateSuccessful"
+    UPDATE_FAILED = "InPlaceUpdateFailed"
+
+
+CREATING = frozenset({Phase.NEW, Phase.CRASH_LOOP})
+"""Phases in which the VM is yet to be made, or its making to be said."""
+
+
+class State(Enum):
+    """How an operation went."""
+
+    PROCESSING = "Processing"
+    FAILED = "Failed"
+    SUCCESSFUL = "Successful"
+
+
+class Kind(Enum):
+    """What an operation was for."""
+
+    CREATE = "Create"
+    HEALTH_CHECK = "HealthCheck"
+    DELETE = "Delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What is known of a machine.
+
+    Attributes:
+        phase: how far it is.
+        description: of the last operation, for people.
+        code: name of the code that the cloud refused it with; else empty.
+        state: how the last operation went, in the front's word; empty for none.
+        kind: what it was for, in the front's word.
+        timeout_active: whether a timeout runs.
+        since: when the phase was written.
+        updated: when the last operation was written.
+        known_state: the driver's own.
+        addresses: of the VM; only where there is no cluster to join.
+        conditions: of its node.
+    """
+
+    phase: Phase = Phase.NEW
+    description: str = ""
+    code: str = ""
+    state: str = ""
+    kind: str = ""
+    timeout_active: bool = False
+    since: datetime | None = None
+    updated: datetime | None = None
+    known_state: str = ""
+    addresses: tuple[NodeAddress, ...] = ()
+    conditions: tuple[NodeCondition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineView:
+    """A machine.
+
+    Attributes:
+        metadata: of the object.
+        created: when the object was made.
+        class_name: of its class; empty where it names none that counts.
+        provider_id: of its VM; empty until it was made.
+        node_name: of its node; empty until it is known.
+        status: what is known of it.
+        creation_timeout_s: after how long it has failed to join; None = as the rules say.
+        sick_conditions: what makes its node sick; None = as the rules say.
+        labels: that are kept on its node.
+        annotations: that are kept on its node.
+        taints: that are kept on its node.
+    """
+
+    metadata: ObjectMeta
+    created: datetime
+    class_name: str
+    provider_id: str = ""
+    node_name: str = ""
+    status: Status = Status()
+    creation_timeout_s: float | None = None
+    sick_conditions: Sequence[str] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    taints: Sequence[Taint] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the object, of the VM, and mostly of the node."""
+        return self.metadata.name
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def uid(self) -> str:
+        """Of the object; unique for ever."""
+        return self.metadata.uid
+
+    @property
+    def phase(self) -> Phase:
+        """How far it is."""
+        return self.status.phase
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether its deletion was asked for."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def in_creation(self) -> bool:
+        """Whether its VM is to be looked for, made, or initialised."""
+        return not self.provider_id or self.phase in CREATING
+
+    def annotation(self, name: str) -> str:
+        """The value of an annotation of the object; empty where it has none."""
+        return (self.metadata.annotations or {}).get(name, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassView:
+    """What VMs alike are to be like.
+
+    Attributes:
+        name: of the class; the pool of its VMs.
+        provider_spec: for the driver.
+        credentials: for the driver.
+        user_data: what VMs are booted with, with its placeholders.
+        faults: why no VM can be made of it now; said in the status of its machines.
+        is_held: whether our finalizer keeps it.
+        extra_capacity: resources that are added to the capacity of its nodes.
+        place: type and zone of its VMs, as far as the class says; for metrics.
+        version: differs when anything of this does.
+    """
+
+    name: str
+    provider_spec: Mapping[str, Any]
+    credentials: Credentials
+    user_data: bytes = field(default=b"", repr=False)
+    faults: tuple[str, ...] = ()
+    is_held: bool = True
+    extra_capacity: Mapping[str, str] = field(default_factory=dict)
+    place: tuple[str, str] = ("", "")
+    version: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How a front calls things, and the settings of the daemon.
+
+    Attributes:
+        cluster: the marker on every VM of this cluster.
+        finalizer: on the object of a machine.
+        node_finalizer: on its node.
+        node_label: on the object: the name of its node.
+        machine_label: on the node: the name of its machine.
+        priority: annotation of the object, and its first value.
+        token_id: annotation of the object: the ID of its bootstrap token.
+        applied: annotation of the node: what was put on it for its machine.
+        applied_capacity: annotation of the node: which resources were.
+        unmanaged: annotation of the node: it has no machine.
+        critical_taint: while a node has it, its machine does not run yet.
+        sick_conditions: a node is healthy while each of them that it has is False.
+        has_target: whether there is a cluster to join.
+        creation_timeout_s: after how long a machine has failed to join.
+        exhausted_retry_s: when a creation is tried again that was out of quota or capacity.
+        adopt_unmarked: whether a VM without any marker is ours if it has the name of a machine.
+        token_groups: what a bootstrap token gives membership of, beside the standard group.
+    """
+
+    cluster: str
+    finalizer: str
+    node_finalizer: str
+    node_label: str
+    machine_label: str
+    priority: tuple[str, str]
+    token_id: str
+    applied: str
+    applied_capacity: str
+    unmanaged: str
+    critical_taint: str
+    sick_conditions: Sequence[str] = ()
+    has_target: bool = True
+    creation_timeout_s: float = 1200.0
+    exhausted_retry_s: float = 600.0
+    adopt_unmarked: bool = False
+    token_groups: str = ""
+
+    def identity(self, machine: MachineView) -> Identity:
+        """What the machine's VM is marked with."""
+        return Identity(
+            cluster=self.cluster, pool=machine.class_name, name=machine.name, uid=machine.uid
+        )
+
+    def timeout_s(self, machine: MachineView) -> float:
+        """After how long a machine has failed to join."""
+        own = machine.creation_timeout_s
+        return self.creation_timeout_s if own is None else own

@@ -1,0 +1,212 @@
+"""How the contract asks a machine driver: as the daemon does, which keeps what it is told."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import pytest
+
+from ccm.base import redact
+from ccm.cloud import errors
+from ccm.cloud.calls import responses
+from ccm.cloud.interface import Cloud
+from ccm.cloud.machines import (
+    Credentials,
+    Identity,
+    ListMachinesRequest,
+    MachineDriver,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
+    known,
+)
+from ccm.testing import probes
+from ccm.testing.harness import Harness, HeldVM
+from ccm.testing.network_probes import patiently
+
+T = TypeVar("T")
+
+CLUSTER = "5f6d1f3e-contract"
+"""The marker of our cluster."""
+
+POOL = "contract-pool"
+"""The pool that machines are of."""
+
+USER_DATA = b"#!/bin/sh\njoin --token 07401b.f395accd246ae52d\n"
+"""What VMs are booted with; the token in it is a secret."""
+
+
+@dataclass(kw_only=True)
+class Machines:
+    """One cluster's machines, and what it keeps of each: its provider ID and last known state."""
+
+    driver: MachineDriver
+    harness: Harness
+    cluster: str = CLUSTER
+    spec: Mapping[str, Any] | None = None
+    credentials: Mapping[str, bytes] | None = None
+    states: dict[str, str] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def identity(self, name: str = "", *, pool: str = POOL) -> Identity:
+        """A machine that there was not before; its name may be another's."""
+        number = next(self._numbers)
+        name = name or f"{pool}-{number}"
+        return Identity(cluster=self.cluster, pool=pool, name=name, uid=f"uid-{number}-{name}")
+
+    def request(self, identity: Identity, provider_id: str = "", **other: Any) -> MachineRequest:
+        """A request about a machine."""
+        return MachineRequest(
+            identity=identity,
+            provider_id=provider_id,
+            last_known_state=self.states.get(identity.uid, ""),
+            **{"provider_spec": self._spec(), "credentials": self._credentials(), **other},
+        )
+
+    async def create(self, identity: Identity) -> MachineInfo:
+        """The VM of a machine, once it is there."""
+        return await patiently(partial(self.create_once, identity))
+
+    async def create_once(self, identity: Identity, **other: Any) -> MachineInfo:
+        """One call."""
+        ask = partial(self.request, identity, user_data=USER_DATA, **other)
+        return await self._kept(identity, lambda: self.driver.create_machine(ask()))
+
+    async def initialize(self, identity: Identity, provider_id: str) -> None:
+        """Initialise a VM; with most drivers there is nothing to do."""
+        ask = partial(self.request, identity, provider_id)
+        try:
+            await patiently(
+                lambda: self._kept(identity, lambda: self.driver.initialize_machine(ask()))
+            )
+        except errors.Unimplemented:
+            return
+
+    async def delete(self, identity: Identity, provider_id: str = "", **other: Any) -> None:
+        """Remove the VM of a machine, until it is gone."""
+        ask = partial(self.request, identity, provider_id, **other)
+
+        async def once() -> None:
+            try:
+                await self._kept(identity, lambda: self.driver.delete_machine(ask()))
+            except errors.NotFound:
+                return
+
+        await patiently(once)
+
+    async def status(self, identity: Identity, provider_id: str = "", **other: Any) -> MachineInfo:
+        """What the cloud says of a VM, initialised or not; skips a driver that cannot tell."""
+        try:
+            answer = await self.driver.get_machine_status(
+                self.request(identity, provider_id, **other)
+            )
+        except errors.Unimplemented:
+            pytest.skip("this driver says Unimplemented: it cannot tell the status of a VM")
+        except errors.Uninitialized as error:
+            return known(error)
+        responses.verify(MachineDriver.get_machine_status, answer)
+        return answer
+
+    async def listed(self, *, pool: str = POOL, **other: Any) -> Sequence[MachineRecord]:
+        """The VMs of a pool."""
+        answer = await self.driver.list_machines(self.list_request(pool=pool, **other))
+        responses.verify(MachineDriver.list_machines, answer)
+        return answer
+
+    def list_request(self, *, pool: str = POOL, **other: Any) -> ListMachinesRequest:
+        """A request for a listing."""
+        given = {"provider_spec": self._spec(), "credentials": self._credentials(), **other}
+        return ListMachinesRequest(cluster=self.cluster, pool=pool, **given)
+
+    async def mine(self, *, pool: str = POOL) -> list[str]:
+        """The provider IDs in a listing that are marked as ours."""
+        records = await self.listed(pool=pool)
+        return [one.info.provider_id for one in records if one.identity.cluster == self.cluster]
+
+    async def held(self) -> list[str]:
+        """The provider IDs of all VMs in the cloud."""
+        return [one.provider_id for one in await self.harness.vms()]
+
+    def secrets(self) -> Sequence[str]:
+        """What nobody may read."""
+        told = {**self.harness.machine_credentials()}
+        found = [value.decode() for key, value in told.items() if redact.is_secret(key)]
+        return [*found, "07401b.f395accd246ae52d"]
+
+    def _spec(self) -> Mapping[str, Any]:
+        return deepcopy(self.harness.machine_spec()) if self.spec is None else self.spec
+
+    def _credentials(self) -> Credentials:
+        return Credentials(self.credentials or self.harness.machine_credentials())
+
+    async def _kept(self, identity: Identity, ask: Callable[[], Awaitable[T]]) -> T:
+        """The answer; what it says of the state is kept, as it is of an error."""
+        try:
+            answer = await ask()
+        except errors.CloudError as error:
+            self._keep(identity, known(error).last_known_state)
+            raise
+        self._keep(identity, getattr(answer, "last_known_state", None))
+        if isinstance(answer, MachineInfo):
+            responses.verify(MachineDriver.create_machine, answer)
+        return answer
+
+    def _keep(self, identity: Identity, state: str | None) -> None:
+        if state is not None:
+            self.states[identity.uid] = state
+
+
+def machines_of(cloud: Cloud, harness: Harness) -> Machines:
+    """The machines; skips the test when there are none."""
+    driver = probes.offered(cloud.machines, "machines", "a MachineDriver")
+    return Machines(driver=driver, harness=harness)
+
+
+async def foreign(machines: Machines, name: str, whose: str, *, uid: str = "") -> HeldVM:
+    """A VM that is not the asking machine's; `a_twin` is of a copy of our cluster, UIDs and all."""
+    ours = whose == "another_machine"
+    marks = Identity(
+        cluster=machines.cluster if ours else "some-other-cluster",
+        pool=POOL,
+        name=name,
+        uid=uid if whose == "a_twin" else "uid-of-another",
+    )
+    return await machines.harness.foreign_vm(name, None if whose == "nobody" else marks)
+
+
+def questions(
+    machines: Machines, who: Identity, made: MachineInfo, new: Identity
+) -> Mapping[str, probes.Question]:
+    """Every call that has to reach the cloud, about a VM and about one that is to be."""
+    driver, there = machines.driver, machines.request(who, made.provider_id)
+    machines.states.setdefault(new.uid, machines.states.get(who.uid, "").replace(who.uid, new.uid))
+    return {
+        "create_machine": partial(
+            driver.create_machine, machines.request(new, user_data=USER_DATA)
+        ),
+        "get_machine_status": partial(driver.get_machine_status, there),
+        "list_machines": partial(driver.list_machines, machines.list_request()),
+        "delete_machine": partial(driver.delete_machine, there),
+    }
+
+
+def chains(told: list[object]) -> str:
+    """All that errors and their causes say."""
+    said: list[str] = []
+    for one in told:
+        error: BaseException | None = one.error if isinstance(one, probes.Raised) else None
+        while error is not None:
+            said.append(f"{error} {error!r}")
+            error = error.__cause__ or error.__context__
+    return " ".join(said)
+
+
+def silent(machines: Machines, said: str) -> None:
+    """Fail if a secret is told."""
+    for secret in machines.secrets():
+        assert secret not in said, "a secret stands in an error, a log line or on the screen"

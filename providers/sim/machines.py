@@ -1,0 +1,274 @@
+"""VMs of the simulated cloud by request, over its client: the driver for MachineClasses.
+
+Provider spec  see `machine_specs.Spec`
+Credentials    `url` and `token`, as in the cloud config
+
+A VM bears its identity as labels below `client.MARKS`, and so do its data volumes, which are made
+before it. It is ordered with cluster and UID as the order's token, so that an order whose answer
+was lost is the same order when it comes again.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import datetime
+from typing import Any
+
+from ccm import cloud
+
+from . import client, instances, machine_specs
+
+CSI_DRIVER = "csi.sim"
+"""Volumes of this driver are the cloud's; nodes know them by their handles."""
+
+AGAIN_S = 1.0
+"""Seconds after which to ask whether the cloud has done it."""
+
+PHASES: Mapping[str, cloud.Phase] = {
+    "starting": cloud.Phase.CREATING,
+    "running": cloud.Phase.RUNNING,
+    "stopping": cloud.Phase.STOPPED,
+    "stopped": cloud.Phase.STOPPED,
+    "deleting": cloud.Phase.DELETING,
+    "error": cloud.Phase.FAILED,
+}
+
+Clients = cloud.Sessions[client.Client]
+
+
+def open_clients() -> Clients:
+    """Clients of the cloud by credentials."""
+    return cloud.Sessions(
+        lambda _, credentials: client.open_client(machine_specs.settings(credentials))
+    )
+
+
+class SimMachines(cloud.Driver[Clients]):
+    """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
+
+    async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
+        """Two requests, more for data volumes; one for a VM that an earlier call made."""
+        spec, name = machine_specs.read(req.provider_spec), req.identity.name
+        async with self._client(req.credentials, req.identity.pool) as api:
+            found, _ = await api.servers(name)
+            before = _before(found, req.identity)
+            if before is not None:
+                return _info(before)
+            volumes = await _make_volumes(api, req.identity, spec.data_volumes)
+            order = client.ServerOrder(
+                name=name,
+                type=spec.machine_type,
+                zone=spec.zone,
+                region=spec.region,
+                labels=spec.labels | _marks(req.identity),
+                token=f"{req.identity.cluster}/{req.identity.uid}",
+                user_data=base64.b64encode(req.user_data).decode(),
+                volumes=volumes,
+            )
+            return _info(await api.create_server(order))
+
+    async def initialize_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
+        """Two requests, where the spec has allowed addresses; the VM must have started."""
+        spec = machine_specs.read(req.provider_spec)
+        if not spec.allowed_addresses:
+            raise cloud.Unimplemented("the spec has no allowed addresses to set")
+        async with self._client(req.credentials, req.identity.pool) as api:
+            server = await _find(api, req)
+            if not _is_initialized(server, req.provider_spec):
+                server = await api.allow_addresses(server.id, spec.allowed_addresses)
+            return _info(server)
+
+    async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
+        """One request."""
+        async with self._client(req.credentials, req.identity.pool) as api:
+            server = await _find(api, req)
+        if not _is_initialized(server, req.provider_spec):
+            text = f"{server.name} lacks its allowed addresses"
+            raise cloud.Uninitialized(text).carrying(_info(server))
+        return _info(server)
+
+    async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
+        """Three requests, more for data volumes; not over before the VM is gone."""
+        async with self._client(req.credentials, req.identity.pool) as api:
+            for instance_id in await _to_delete(api, req):
+                with suppress(cloud.NotFound):
+                    await api.delete_server(instance_id)
+                    if instances.is_there(await api.server(instance_id)):
+                        text = f"{instance_id} is being deleted"
+                        raise cloud.RetryAfter(text, seconds=AGAIN_S)
+            # Whether there are any, a spec of today does not say. Those of another VM go with it.
+            for volume in await _volumes(api, req.identity):
+                if not volume.instance:
+                    with suppress(cloud.NotFound):
+                        await api.delete_volume(volume.id)
+        return cloud.DeleteMachineResponse()
+
+    async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
+        """One request for each page of 500."""
+        async with self._client(req.credentials, req.pool) as api:
+            found, _ = await api.servers(label=(client.MARK_POOL, req.pool))
+        return [
+            _record(server, req.provider_spec) for server in found if instances.is_there(server)
+        ]
+
+    async def get_volume_ids(self, req: cloud.GetVolumeIDsRequest) -> Sequence[str]:
+        """The handles of our volumes; no request."""
+        found = [spec.get("csi") or {} for spec in req.pv_specs]
+        return [str(one["volumeHandle"]) for one in found if one.get("driver") == CSI_DRIVER]
+
+    async def validate_spec(
+        self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
+    ) -> Sequence[cloud.Problem]:
+        """One request if it is to be live, whether the credentials open the cloud."""
+        found = list(machine_specs.problems(spec, credentials))
+        if live and not found:
+            try:
+                async with self._client(credentials, "") as api:
+                    await api.servers("none-is-named-so")
+            except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
+                found.append(cloud.Problem(field="secret", message=str(error)))
+        return found
+
+    def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
+        """Type and place."""
+        try:
+            read = machine_specs.read(spec)
+        except cloud.InvalidArgument:
+            return {"size": "", "zone": "", "region": ""}
+        return {"size": read.machine_type, "zone": read.zone, "region": read.region}
+
+    def _client(
+        self, credentials: cloud.Credentials, pool: str
+    ) -> AbstractAsyncContextManager[client.Client]:
+        return self.spi.of(credentials, pool=pool)
+
+
+async def _find(api: client.Client, req: cloud.MachineRequest) -> client.Server:
+    """The VM of a request, by provider ID or by its marks. Raises NotFound."""
+    if req.provider_id:
+        server = await api.server(instances.parse_id(req.provider_id))
+        if instances.is_there(server):
+            return server
+    else:
+        for server in await _marked(api, req.identity):
+            return server
+    raise cloud.NotFound(f"no VM of machine {req.identity.name}")
+
+
+async def _to_delete(api: client.Client, req: cloud.MachineRequest) -> Sequence[str]:
+    if req.provider_id:
+        return [instances.parse_id(req.provider_id)]
+    return [server.id for server in await _marked(api, req.identity)]
+
+
+async def _make_volumes(
+    api: client.Client, identity: cloud.Identity, sizes: Sequence[int]
+) -> Sequence[str]:
+    """IDs of the data volumes, of which an earlier call may have made some."""
+    if not sizes:
+        return []
+    there = {one.labels.get(client.MARK_VOLUME): one for one in await _volumes(api, identity)}
+    found = []
+    for number, size in enumerate(sizes):
+        volume = there.get(str(number))
+        if volume is None:
+            order = client.VolumeOrder(
+                name=f"{identity.name}-{number}",
+                size_gib=size,
+                labels=_marks(identity) | {client.MARK_VOLUME: str(number)},
+            )
+            volume = await api.create_volume(order)
+        found.append(volume.id)
+    return found
+
+
+async def _volumes(api: client.Client, identity: cloud.Identity) -> Sequence[client.Volume]:
+    """The data volumes that bear an identity."""
+    if not identity.uid:
+        return []
+    found = await api.volumes((client.MARK_UID, identity.uid))
+    return [one for one in found if _is(one, identity)]
+
+
+async def _marked(api: client.Client, identity: cloud.Identity) -> Sequence[client.Server]:
+    """The VMs that bear an identity."""
+    found, _ = await api.servers(label=(client.MARK_UID, identity.uid))
+    return [one for one in found if instances.is_there(one) and _is(one, identity)]
+
+
+def _before(found: Sequence[client.Server], identity: cloud.Identity) -> client.Server | None:
+    """The VM of an identity among those of its name.
+
+    Raises:
+        RetryAfter: it is being deleted.
+        AlreadyExists: another has the name.
+    """
+    there = [server for server in found if instances.is_there(server)]
+    for server in there:
+        if _is(server, identity):
+            if server.state == "deleting":
+                raise cloud.RetryAfter(f"{server.id} is being deleted", seconds=AGAIN_S)
+            return server
+    for server in there:
+        raise cloud.AlreadyExists(
+            f"instance {server.id} has the name {identity.name} and is not this machine's; delete "
+            "the machine, or the instance if nobody needs it"
+        )
+    return None
+
+
+def _is(thing: client.Server | client.Volume, identity: cloud.Identity) -> bool:
+    """Whether it bears an identity; what has no marks bears none."""
+    marks = (thing.labels.get(client.MARK_CLUSTER), thing.labels.get(client.MARK_UID))
+    return bool(identity.uid) and marks == (identity.cluster, identity.uid)
+
+
+def _marks(identity: cloud.Identity) -> dict[str, str]:
+    return {
+        client.MARK_CLUSTER: identity.cluster,
+        client.MARK_POOL: identity.pool,
+        client.MARK_NAME: identity.name,
+        client.MARK_UID: identity.uid,
+    }
+
+
+def _is_initialized(server: client.Server, given: Mapping[str, Any]) -> bool:
+    try:
+        spec = machine_specs.read(given)
+    except cloud.InvalidArgument:
+        return True  # what makes no sense stops a creation, and neither a search nor a deletion
+    return set(spec.allowed_addresses) <= set(server.allowed_addresses)
+
+
+def _record(server: client.Server, spec: Mapping[str, Any]) -> cloud.MachineRecord:
+    identity = cloud.Identity(
+        cluster=server.labels.get(client.MARK_CLUSTER, ""),
+        pool=server.labels.get(client.MARK_POOL, ""),
+        name=server.labels.get(client.MARK_NAME, server.name),
+        uid=server.labels.get(client.MARK_UID, ""),
+    )
+    return cloud.MachineRecord(
+        identity=identity,
+        info=_info(server),
+        initialized=_is_initialized(server, spec),
+        created=_moment(server.created),
+    )
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _info(server: client.Server) -> cloud.MachineInfo:
+    return cloud.MachineInfo(
+        provider_id=cloud.format_provider_id(instances.SCHEME, server.id),
+        node_name=server.name,
+        addresses=instances.addresses(server),
+        phase=PHASES.get(server.state, cloud.Phase.UNKNOWN),
+        message=server.reason,
+    )

@@ -1,0 +1,446 @@
+"""From a Machine to its VM, row by row; before an API server in memory and a scripted driver."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ccm.cloud import errors
+from ccm.cloud.machines import MachineInfo, MachineRequest
+from ccm.gardener import names
+from ccm.kube.errors import ServerError
+from ccm.model import NodeAddress
+from ccm.testing.clock import advance
+from tests.unit.controllers.machines import BASE, SECRETS_PATH, TOKENS, World
+
+pytestmark = pytest.mark.virtual_time
+
+TEMPLATE = {
+    "capacity": {"cpu": 2, "gpu": 0, "memory": "8Gi"},
+    "instanceType": "small",
+    "region": "r",
+    "zone": "z",
+}
+HELD = {"finalizers": [names.FINALIZER]}
+
+
+def without(field: str) -> dict[str, Any]:
+    """The template without a field, or with an empty one."""
+    capacity = {key: value for key, value in TEMPLATE["capacity"].items() if key != field}  # type: ignore[attr-defined]
+    found = {**TEMPLATE, "capacity": capacity}
+    return found | ({field: ""} if field in found else {})
+
+
+# --- classes ------------------------------------------------------------------------------
+
+
+@pytest.mark.row("machine-class-01")
+async def test_a_class_that_is_missing() -> None:
+    world = World()
+    async with world.running():
+        world.machine()
+        await advance(1)
+        assert (world.driver.calls.total(), world.phase()) == (0, "CrashLoopBackOff")
+        assert "MachineClass default/small does not exist" in world.operation()["description"]
+        world.ready_class()
+        await advance(1)
+
+    assert (world.driver.calls["create_machine"], world.phase()) == (1, "Pending")
+
+
+@pytest.mark.row("machine-class-02")
+async def test_a_secret_that_is_missing() -> None:
+    world = World()
+    world.machine_class()
+    async with world.running():
+        world.machine()
+        await advance(1)
+        assert world.driver.calls["create_machine"] == 0
+        assert "Secret default/small" in world.operation()["description"]
+        world.secret()
+        await advance(1)
+
+    assert (world.driver.calls["create_machine"], world.phase()) == (1, "Pending")
+
+
+@pytest.mark.row("machine-class-03")
+@pytest.mark.row("machine-class-05")
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (TEMPLATE, ""),
+        *((without(one), f"capacity.{one} is missing") for one in ("cpu", "gpu", "memory")),
+        *((without(one), f"{one} is empty") for one in ("instanceType", "region", "zone")),
+    ],
+    ids=["complete", "cpu", "gpu", "memory", "instanceType", "region", "zone"],
+)
+async def test_a_node_template(template: dict[str, Any], said: str) -> None:
+    world = World()
+    world.secret()
+    world.machine_class(nodeTemplate=template)
+    async with world.running():
+        world.machine()
+        await advance(1)
+
+    assert world.driver.calls["create_machine"] == (not said)
+    assert said in world.operation()["description"]
+
+
+@pytest.mark.row("machine-class-04")
+async def test_a_class_that_is_not_held() -> None:
+    world = World()
+    world.ready_class()
+    world.server.patch(f"{BASE}/machineclasses/small", {"metadata": {"finalizers": []}})
+    async with world.running("machine"):
+        world.machine()
+        await advance(20)
+        assert world.driver.calls["create_machine"] == 0
+        world.server.patch(f"{BASE}/machineclasses/small", {"metadata": HELD})
+        await advance(7)
+
+    assert world.driver.calls["create_machine"] == 1
+
+
+# --- creation -----------------------------------------------------------------------------
+
+
+@pytest.mark.row("machine-create-01")
+async def test_a_new_machine() -> None:
+    world = World()
+    world.ready_class()
+    async with world.running():
+        world.machine()
+        await advance(1)
+
+    made = world.get()
+    assert made["metadata"]["labels"] == {"node": "m0"}
+    assert made["metadata"]["annotations"]["machinepriority.machine.sapcloud.io"] == "3"
+    assert made["metadata"]["finalizers"] == ["machine.sapcloud.io/machine-controller-manager"]
+    assert made["spec"]["providerID"] == "fake:///0"
+    assert world.driver.calls == {"list_machines": 1, "create_machine": 1, "initialize_machine": 1}
+    assert world.driver.vms["fake:///0"].identity == world.identity()
+
+
+@pytest.mark.row("machine-create-02")
+@pytest.mark.row("machine-create-09")
+@pytest.mark.parametrize("phase", ["", "CrashLoopBackOff"])
+async def test_a_machine_whose_vm_is_there(phase: str) -> None:
+    world = World()
+    world.ready_class()
+    labels = {"labels": {"node": "m0"}, **HELD}
+    status = {"currentStatus": {"phase": phase}}
+    world.machine(metadata=labels, providerID="fake:///m0", status=status)
+    world.driver.add(world.identity())
+    async with world.running():
+        await advance(1)
+
+    operation = world.operation()
+    assert (world.phase(), operation["type"], operation["state"]) == (
+        "Pending",
+        "Create",
+        "Processing",
+    )
+    assert operation["description"] == "Creating machine on cloud provider"
+    assert world.status()["currentStatus"]["timeoutActive"] is True
+    assert world.driver.calls["create_machine"] == 0
+
+
+@pytest.mark.row("machine-create-03")
+async def test_a_pending_machine() -> None:
+    world = World()
+    world.ready_class()
+    status = {"currentStatus": {"phase": "Pending"}}
+    metadata = {"labels": {"node": "m0"}, **HELD}
+    world.machine(metadata=metadata, providerID="fake:///m0", status=status)
+    world.driver.add(world.identity())
+    before = world.get()
+    async with world.running("machine"):
+        await advance(60)
+
+    assert world.get() == before
+    assert world.driver.calls.total() == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "flag_s", "age_s", "phase", "after_s"),
+    [
+        pytest.param(
+            errors.Internal("x"), 600, 0, "CrashLoopBackOff", 180,
+            marks=pytest.mark.row("machine-create-04"), id="internal",
+        ),
+        pytest.param(
+            errors.ResourceExhausted("x"), 600, 0, "CrashLoopBackOff", 600,
+            marks=pytest.mark.row("machine-create-05"), id="exhausted",
+        ),
+        pytest.param(
+            errors.ResourceExhausted("x"), 540, 0, "CrashLoopBackOff", 540,
+            marks=pytest.mark.row("machine-create-06"), id="exhausted-9m",
+        ),
+        pytest.param(
+            errors.Internal("x"), 600, 3600, "Failed", 180,
+            marks=pytest.mark.row("machine-create-07"), id="too-old",
+        ),
+        *(
+            pytest.param(
+                kind("x"), 600, 0, "CrashLoopBackOff", 5,
+                marks=pytest.mark.row("machine-create-16"), id=kind.__name__,
+            )
+            for kind in (
+                errors.Unknown, errors.DeadlineExceeded, errors.Aborted, errors.Unavailable,
+            )
+        ),
+    ],
+)  # fmt: skip
+async def test_a_creation_that_fails(
+    error: errors.CloudError, flag_s: float, age_s: float, phase: str, after_s: float
+) -> None:
+    world = World(exhausted_retry_s=flag_s)
+    world.ready_class()
+    world.machine()
+    await advance(age_s)
+    world.driver.faults["create_machine"] = error
+    async with world.running("machine", "machineclass"):
+        await advance(1)
+        code = type(error).__name__
+        assert (world.phase(), world.operation()["errorCode"]) == (phase, code)
+        assert world.operation()["description"] == (
+            f"Cloud provider message - machine codes error: code = [{code}] message = [x]"
+        )
+        await advance(after_s - 2)
+        assert world.driver.calls["create_machine"] == 1
+        await advance(after_s * 0.2 + 2)
+        assert world.driver.calls["create_machine"] == 2
+
+
+@pytest.mark.row("machine-create-16")
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (errors.Unavailable("x"), "old"),
+        (errors.ResourceExhausted("x"), "old"),
+        (errors.Internal("x"), ""),
+        (errors.Internal("x").carrying(MachineInfo(last_known_state="new")), "new"),
+        (errors.Unavailable("x").carrying(MachineInfo(last_known_state="new")), "new"),
+        (errors.RetryAfter("x", seconds=9).carrying(MachineInfo(last_known_state="new")), "new"),
+        (errors.RetryAfter("x", seconds=9), "old"),
+    ],
+    ids=["kept", "kept-exhausted", "cleared", "carried", "carried-passing", "again", "again-kept"],
+)
+async def test_what_the_driver_wants_to_remember(error: errors.CloudError, state: str) -> None:
+    world = World()
+    world.ready_class()
+    world.machine(status={"lastKnownState": "old"})
+    world.driver.faults["create_machine"] = error
+    async with world.running("machine", "machineclass"):
+        await advance(1)
+
+    assert world.status().get("lastKnownState", "") == state
+    assert world.driver.given["create_machine"].last_known_state == "old"
+
+
+@pytest.mark.row("machine-create-16")
+async def test_what_the_driver_wants_to_remember_is_stored_before_it_is_asked_again() -> None:
+    world = World()
+    world.ready_class()
+    seen = []
+    make, initialize = world.driver.create_machine, world.driver.initialize_machine
+
+    async def created(req: MachineRequest) -> MachineInfo:
+        return replace(await make(req), last_known_state="made")
+
+    async def initialized(req: MachineRequest) -> MachineInfo:
+        seen.append((req.last_known_state, world.status()["lastKnownState"]))
+        return replace(await initialize(req), last_known_state="set up")
+
+    world.driver.create_machine = created  # type: ignore[method-assign]
+    world.driver.initialize_machine = initialized  # type: ignore[method-assign]
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+
+    assert seen == [("made", "made")]
+    assert (world.phase(), world.status()["lastKnownState"]) == ("Pending", "set up")
+
+
+@pytest.mark.row("machine-create-08")
+@pytest.mark.parametrize("is_old", [True, False])
+async def test_a_node_that_has_the_name_already(is_old: bool) -> None:
+    world = World()
+    world.ready_class()
+    world.driver.node_name = lambda _req: "taken"
+    world.driver.seconds = 10
+    async with world.running("machine", "machineclass"):
+        if is_old:
+            world.node("taken", ready="False")
+            await advance(2)
+        world.machine()
+        await advance(2)
+        if not is_old:
+            world.node("taken", ready="False")
+        await advance(40)
+
+    assert (world.driver.deleted != []) is is_old
+    assert world.phase() == ("Failed" if is_old else "Pending")
+    assert (world.operation()["description"] == "VM using old node obj") is is_old
+
+
+@pytest.mark.row("machine-create-10")
+async def test_an_initialisation_that_fails() -> None:
+    world = World()
+    world.ready_class()
+    world.driver.faults["initialize_machine"] = [errors.Uninitialized("x")]
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+        assert (world.phase(), world.operation()["errorCode"]) == (
+            "CrashLoopBackOff",
+            "Uninitialized",
+        )
+        assert world.operation()["description"].endswith("Initialize VM Instance")
+        await advance(6)
+
+    assert (world.phase(), world.driver.calls["create_machine"]) == ("Pending", 1)
+    assert world.driver.calls["initialize_machine"] == 2
+
+
+@pytest.mark.row("machine-create-11")
+async def test_an_api_server_that_refuses() -> None:
+    world = World()
+    world.ready_class()
+    left = [2]
+
+    def refuse(method: str, path: str) -> Exception | None:
+        if method == "PATCH" and "/machines/" in path and world.driver.vms and left[0]:
+            left[0] -= 1
+            return ServerError(status=500, reason="InternalError", message="no")
+        return None
+
+    world.server.refuse = refuse
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(10)
+
+    assert (left, world.phase()) == ([0], "Pending")
+    assert (world.driver.calls["create_machine"], len(world.driver.vms)) == (1, 1)
+
+
+@pytest.mark.row("machine-create-12")
+@pytest.mark.row("machine-create-13")
+@pytest.mark.row("machine-create-14")
+async def test_without_a_target_cluster() -> None:
+    world = World(has_target=False)
+    world.ready_class()
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+        made = world.get()
+        await advance(60)
+
+    assert made["spec"]["providerID"] == "fake:///0"
+    assert "labels" not in made["metadata"]
+    assert made["status"]["addresses"] == [{"type": "Hostname", "address": "m0"}]
+    current, operation = made["status"]["currentStatus"], made["status"]["lastOperation"]
+    assert (current["phase"], current["timeoutActive"]) == ("Available", False)
+    assert (operation["type"], operation["state"]) == ("Create", "Successful")
+    assert operation["description"] == "Created machine on cloud provider"
+    assert world.get() == made
+    assert world.server.list(TOKENS) == []
+
+
+@pytest.mark.row("machine-create-13")
+async def test_without_a_target_cluster_addresses_come_together() -> None:
+    world = World(has_target=False)
+    world.ready_class()
+    known = {"addresses": [{"type": "ExternalIP", "address": "1.2.3.4"}]}
+    world.machine(metadata=HELD, providerID="fake:///m0", status=known)
+    info = MachineInfo(
+        provider_id="fake:///m0",
+        node_name="m0",
+        addresses=[
+            NodeAddress(type="InternalIP", address="10.0.0.1"),
+            NodeAddress(type="ExternalIP", address="1.2.3.4"),
+        ],
+    )
+    world.driver.add(world.identity(), info)
+    async with world.running("machine", "machineclass"):
+        await advance(1)
+
+    assert [one["address"] for one in world.status()["addresses"]] == ["1.2.3.4", "m0", "10.0.0.1"]
+
+
+@pytest.mark.row("machine-create-15")
+async def test_a_deletion_in_mid_creation() -> None:
+    world = World()
+    world.ready_class()
+    async with world.running("machine", "machineclass"):
+        path = world.machine()
+        world.driver.seconds = 10
+        await advance(12)
+        assert world.driver.calls["create_machine"] == 1
+        world.server.drop(path)
+        await advance(2)
+        assert world.driver.calls["delete_machine"] == 0
+        await advance(60)
+
+    assert (world.get(), world.driver.vms) == ({}, {})
+    assert world.server.list(TOKENS) == []
+
+
+# --- user data ----------------------------------------------------------------------------
+
+
+@pytest.mark.row("machine-userdata-01")
+@pytest.mark.row("machine-userdata-02")
+@pytest.mark.row("machine-userdata-04")
+@pytest.mark.parametrize(
+    ("given", "wanted", "has_target"),
+    [
+        ("a <<BOOTSTRAP_TOKEN>> <<BOOTSTRAP_TOKEN>>", "a TOKEN TOKEN", True),
+        ("a %3C%3CBOOTSTRAP_TOKEN%3E%3E", "a TOKEN", True),
+        ("<<MACHINE_NAME>>/<<MACHINE_NAME>>", "m0/m0", True),
+        ("%3C%3CMACHINE_NAME%3E%3E", "m0", True),
+        ("<<MACHINE_NAME>>%3C%3CMACHINE_NAME%3E%3E", "m0%3C%3CMACHINE_NAME%3E%3E", True),
+        ("nothing", "nothing", True),
+        ("<<MACHINE_NAME>> <<BOOTSTRAP_TOKEN>>", "m0 <<BOOTSTRAP_TOKEN>>", False),
+    ],
+)
+async def test_placeholders(given: str, wanted: str, has_target: bool) -> None:
+    world = World(has_target=has_target)
+    world.secret(userData=given)
+    world.machine_class()
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+
+    found = world.driver.given["create_machine"].user_data.decode()
+    secrets = world.server.list(TOKENS)
+    for one in secrets:
+        found = found.replace(token_of(one), "TOKEN")
+    assert found == wanted
+    assert len(secrets) == ("TOKEN" in wanted.replace("BOOTSTRAP_TOKEN", ""))
+
+
+@pytest.mark.row("machine-userdata-03")
+async def test_a_secret_without_user_data() -> None:
+    world = World()
+    world.server.put(SECRETS_PATH, {"metadata": {"name": "small"}, "stringData": {"key": "k"}})
+    world.machine_class()
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+
+    request = world.driver.given["create_machine"]
+    assert (world.phase(), request.user_data) == ("Pending", b"")
+    assert request.credentials["key"] == b"k"
+
+
+def token_of(secret: dict[str, Any]) -> str:
+    """What a kubelet proves itself with."""
+    data = {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
+    assert secret["type"] == "bootstrap.kubernetes.io/token"
+    assert secret["metadata"]["name"] == f"bootstrap-token-{data['token-id']}"
+    assert data["usage-bootstrap-authentication"] == data["usage-bootstrap-signing"] == "true"
+    return f"{data['token-id']}.{data['token-secret']}"

@@ -1,0 +1,291 @@
+"""Finalizers of classes and Secrets, and what a machine keeps on its node, row by row."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from ccm.cloud import errors
+from ccm.cloud.machines import Credentials, Problem
+from ccm.gardener import names
+from ccm.testing.clock import advance
+from tests.unit.controllers.machines import (
+    BASE,
+    NODES_PATH,
+    SECRETS_PATH,
+    FakeDriver,
+    World,
+)
+from tests.unit.controllers.memory_server import STRATEGIC
+
+pytestmark = pytest.mark.virtual_time
+
+CLASS = f"{BASE}/machineclasses/small"
+HELD = [names.FINALIZER]
+
+
+def held(world: World) -> list[str]:
+    """The finalizers of the class."""
+    found = world.server.get(CLASS)
+    assert found is not None
+    return list(found["metadata"].get("finalizers", []))
+
+
+@pytest.mark.parametrize(
+    ("before", "machines", "after"),
+    [
+        pytest.param([], 0, [], marks=pytest.mark.row("machine-finalizer-01")),
+        pytest.param(HELD, 0, [], marks=pytest.mark.row("machine-finalizer-02")),
+        pytest.param([], 1, HELD, marks=pytest.mark.row("machine-finalizer-03")),
+        pytest.param(HELD, 1, HELD, marks=pytest.mark.row("machine-finalizer-04")),
+    ],
+)
+async def test_a_class(before: list[str], machines: int, after: list[str]) -> None:
+    world = World()
+    world.ready_class()
+    world.server.patch(CLASS, {"metadata": {"finalizers": before}})
+    for number in range(machines):
+        world.machine(f"m{number}")
+    async with world.running("machine", "machineclass"):
+        await advance(1)
+
+    assert held(world) == after
+    assert world.driver.calls["create_machine"] == machines
+
+
+@pytest.mark.row("machine-finalizer-02")
+@pytest.mark.row("machine-finalizer-05")
+@pytest.mark.row("machine-finalizer-06")
+async def test_a_class_that_is_being_deleted() -> None:
+    world = World()
+    world.ready_class()
+    async with world.running():
+        path = world.machine()
+        await advance(1)
+        world.server.drop(CLASS)
+        await advance(60)
+        assert held(world) == HELD
+        world.server.drop(path)
+        await advance(60)
+
+    assert (world.get(), world.server.get(CLASS)) == ({}, None)
+
+
+@pytest.mark.row("machine-finalizer-07")
+@pytest.mark.parametrize("field", ["secretRef", "credentialsSecretRef"])
+async def test_a_secret(field: str) -> None:
+    world = World()
+    for name in ("small", "other"):
+        world.secret(name)
+    refers: dict[str, Any] = {field: {"name": "small", "namespace": "default"}}
+    world.machine_class(**({"secretRef": None} | refers))
+
+    async def marked() -> list[bool]:
+        await advance(1)
+        found = [world.server.get(f"{SECRETS_PATH}/{name}") for name in ("small", "other")]
+        return [names.FINALIZER_SECRET in str(one) for one in found]
+
+    async with world.running("machineclass"):
+        assert await marked() == [True, False]
+        world.server.patch(CLASS, {field: {"name": "other", "namespace": "default"}})
+        assert await marked() == [False, True]
+        world.server.drop(CLASS)
+        assert await marked() == [False, False]
+
+
+class Picky(FakeDriver):
+    """Looks at specs."""
+
+    async def validate_spec(
+        self, spec: dict[str, Any], credentials: Credentials, live: bool
+    ) -> list[Problem]:
+        await self._called("validate_spec", None)
+        return [] if spec["size"] == "small" else [Problem(field="size", message="no such size")]
+
+
+async def test_a_class_says_whether_vms_can_be_made_of_it() -> None:
+    world = World()
+    world.driver = Picky()
+    world.ready_class()
+    world.driver.faults["validate_spec"] = [errors.Unavailable("x")]
+
+    async def told() -> tuple[str, str]:
+        await advance(5)
+        (found,) = (world.server.get(CLASS) or {})["status"]["conditions"]
+        assert found["type"] == "SpecValid"
+        return found["status"], found["message"]
+
+    async with world.running("machineclass"):
+        assert (await told())[0] == "True"
+        world.server.patch(CLASS, {"providerSpec": {"size": "huge"}})
+        assert await told() == ("False", "size: no such size")
+        asked = world.driver.calls["validate_spec"]
+        world.server.drop(f"{SECRETS_PATH}/small")
+        world.server.patch(f"{SECRETS_PATH}/small", {"metadata": {"finalizers": None}})
+        assert "Secret default/small" in (await told())[1]
+
+    assert asked == 3
+    assert [reason for reason, _ in world.events] == ["SpecInvalid", "SpecInvalid"]
+
+
+# --- what a machine keeps on its node --------------------------------------------------------
+
+TEMPLATE = {
+    "metadata": {"labels": {"a": "1", "b": "2"}, "annotations": {"n": "1"}},
+    "spec": {"taints": [{"key": "t", "value": "1", "effect": "NoSchedule"}]},
+}
+
+
+class Joined:
+    """A machine with its node."""
+
+    def __init__(self, world: World, path: str) -> None:
+        self.world = world
+        self.path = path
+
+    def template(self, **changes: Any) -> None:
+        """Another template."""
+        self.world.server.patch(self.path, {"spec": {"nodeTemplate": changes}})
+
+    def edit(self, **metadata: Any) -> None:
+        """Somebody edits the node."""
+        self.world.server.patch(f"{NODES_PATH}/m0", {"metadata": metadata}, STRATEGIC)
+
+    async def found(self) -> dict[str, Any]:
+        """The node after a while."""
+        await advance(1)
+        return self.world.node_object()
+
+
+def joined(world: World, template: dict[str, Any] | None = None, **more: Any) -> Joined:
+    """A machine that runs; the node has labels and taints of others too."""
+    world.ready_class()
+    node = {"labels": {"theirs": "x"}, "annotations": {"theirs": "x"}}
+    world.node(metadata=node, taints=[{"key": "theirs", "effect": "NoExecute"}])
+    metadata = {"labels": {"node": "m0"}, "finalizers": [names.FINALIZER]}
+    status = {"currentStatus": {"phase": "Running"}}
+    path = world.machine(
+        metadata=metadata,
+        providerID="fake:///m0",
+        status=status,
+        nodeTemplate=TEMPLATE if template is None else template,
+        **more,
+    )
+    return Joined(world, path)
+
+
+def kept(node: dict[str, Any]) -> tuple[dict[str, str], set[tuple[str, str, str]]]:
+    """Labels that are no machine name, and taints."""
+    labels = {key: text for key, text in node["metadata"]["labels"].items() if "/" not in key}
+    taints = {
+        (one["key"], one.get("value", ""), one["effect"])
+        for one in node["spec"].get("taints", [])
+        if "/" not in one["key"]
+    }
+    return labels, taints
+
+
+OURS = {"a": "1", "b": "2", "theirs": "x"}
+THEIR_TAINT = ("theirs", "", "NoExecute")
+OUR_TAINT = ("t", "1", "NoSchedule")
+
+
+@pytest.mark.row("machine-template-01")
+@pytest.mark.row("machine-template-04")
+async def test_a_node_gets_what_the_template_has() -> None:
+    world = World()
+    machine = joined(world)
+    async with world.running("machine"):
+        node = await machine.found()
+        writes = world.server.writes("nodes")
+        world.heartbeat(Ready="True")
+        machine.edit(labels={"theirs": "y"})
+        await advance(60)
+
+    assert kept(node) == (OURS, {THEIR_TAINT, OUR_TAINT})
+    assert node["metadata"]["annotations"]["n"] == "1"
+    assert node["metadata"]["labels"][names.LABEL_MACHINE_NAME] == "m0"
+    assert node["metadata"]["finalizers"] == [names.FINALIZER_NODE]
+    assert json.loads(node["metadata"]["annotations"][names.ANNOTATION_APPLIED]) == TEMPLATE
+    assert (writes, world.server.writes("nodes")) == (1, 1)
+
+
+@pytest.mark.row("machine-template-02")
+async def test_the_template_changes() -> None:
+    world = World()
+    machine = joined(world)
+    async with world.running("machine"):
+        await machine.found()
+        machine.template(metadata={"labels": {"a": "9", "b": None, "c": "3"}, "annotations": None})
+        node = await machine.found()
+
+    assert kept(node)[0] == {"a": "9", "c": "3", "theirs": "x"}
+    assert "n" not in node["metadata"]["annotations"]
+    assert node["metadata"]["annotations"]["theirs"] == "x"
+
+
+@pytest.mark.row("machine-template-03")
+async def test_somebody_edits_the_node() -> None:
+    world = World()
+    machine = joined(world)
+    async with world.running("machine"):
+        await machine.found()
+        machine.edit(labels={"a": "9", "b": None}, annotations={"n": None})
+        node = await machine.found()
+
+    assert kept(node)[0] == OURS
+    assert node["metadata"]["annotations"]["n"] == "1"
+
+
+@pytest.mark.row("machine-template-05")
+async def test_a_node_that_is_not_there() -> None:
+    world = World()
+    machine = joined(world)
+    world.server.drop(f"{NODES_PATH}/m0")
+    async with world.running("machine"):
+        await advance(60)
+
+    assert world.server.writes("nodes") == 0
+    assert machine.world.phase() == "Running"
+
+
+@pytest.mark.row("machine-template-06")
+async def test_taints() -> None:
+    world = World()
+    machine = joined(world)
+    async with world.running("machine"):
+        await machine.found()
+        other = {"key": "t", "value": "1", "effect": "NoExecute"}
+        machine.template(spec={"taints": [{**other, "effect": "NoSchedule", "value": "2"}, other]})
+        both = kept(await machine.found())[1]
+        machine.template(spec={"taints": [other]})
+        one = kept(await machine.found())[1]
+
+    assert both == {THEIR_TAINT, ("t", "2", "NoSchedule"), ("t", "1", "NoExecute")}
+    assert one == {THEIR_TAINT, ("t", "1", "NoExecute")}
+
+
+@pytest.mark.row("machine-template-07")
+async def test_virtual_capacity() -> None:
+    world = World()
+    machine = joined(world, template={})
+    capacity = {"status": {"capacity": {"cpu": "2"}}}
+    world.server.patch(f"{NODES_PATH}/m0/status", capacity, STRATEGIC)
+    found = []
+    async with world.running("machine"):
+        for wanted in ({"x/a": 2}, {"x/a": 3, "x/b": "1Gi"}, {"x/b": "1Gi"}, {}):
+            amounts = {"x/a": None, "x/b": None} | wanted
+            template = {"capacity": {"cpu": 2, "gpu": 0, "memory": "1Gi"}}
+            place = {"instanceType": "s", "region": "r", "zone": "z"}
+            patch = {"nodeTemplate": {**template, **place, "virtualCapacity": amounts}}
+            world.server.patch(CLASS, patch)
+            found.append((await machine.found())["status"]["capacity"])
+
+    assert found == [
+        {"cpu": "2", "x/a": "2"},
+        {"cpu": "2", "x/a": "3", "x/b": "1Gi"},
+        {"cpu": "2", "x/b": "1Gi"},
+        {"cpu": "2"},
+    ]

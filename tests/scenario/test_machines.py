@@ -1,0 +1,137 @@
+"""Machines become VMs of the simulated cloud, and nodes; before both API servers, with the rights
+that are shipped for it."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+import yaml
+
+from ccm.gardener import crds
+from ccm.gardener.names import GROUP, VERSION
+from ccm.sandbox import realserver
+from tests import servers
+from tests.manifests import account, shipped
+from tests.scenario.harness import NODES, Environment, wait_for
+
+BASE = f"/apis/{GROUP}/{VERSION}/namespaces/default"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SECRETS = "/api/v1/namespaces/default/secrets"
+MACHINES = f"{BASE}/machines"
+RIGHTS = shipped.MANIFESTS / "components" / "machines" / "rbac.yaml"
+FLAGS = {"controllers": "machine,machineclass,machinesafety", "kube-api-qps": "-1"}
+TYPE: dict[str, Any] = {"apiVersion": f"{GROUP}/{VERSION}"}
+FEW, MANY = 10, 200
+
+
+@pytest_asyncio.fixture
+async def machines(env: Environment) -> AsyncIterator[Environment]:
+    """The environment knows machines, and has a class of them."""
+    cluster = env.cluster
+    definitions = list(yaml.safe_load_all(crds.written()))
+    async with servers.connect(env.server) as session:
+        if isinstance(env.server, realserver.RealServer):
+            await account.install(session, shipped.objects(RIGHTS))
+        for one in definitions:
+            await cluster.create(DEFINITIONS, one)
+        await wait_for(lambda: served(session), "definitions are served")
+    data = {"url": env.cloud_proxy.url, "token": env.cloud.token, "userData": "<<BOOTSTRAP_TOKEN>>"}
+    secret = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
+    await cluster.create(SECRETS, {"metadata": {"name": "small"}, "data": secret})
+    await cluster.create(
+        f"{BASE}/machineclasses",
+        TYPE
+        | {
+            "kind": "MachineClass",
+            "metadata": {"name": "small"},
+            "providerSpec": {"machineType": "small", "zone": "sim-1a", "region": "sim-1"},
+            "secretRef": {"name": "small", "namespace": "default"},
+        },
+    )
+    yield env
+    for path in (MACHINES, f"{BASE}/machineclasses", SECRETS, NODES):
+        for one in await cluster.items(path):
+            target = f"{path}/{one['metadata']['name']}"
+            await cluster.patch(target, {"metadata": {"finalizers": None}}, kind="merge")
+            await cluster.delete(target)
+    for one in definitions:
+        await cluster.delete(f"{DEFINITIONS}/{one['metadata']['name']}")
+
+
+async def served(session: aiohttp.ClientSession) -> bool:
+    """A moment after a definition was made its kind is not there yet, or not ready."""
+    for one in crds.DEFINITIONS:
+        async with session.get(f"{BASE}/{one.kind.plural}") as response:
+            if response.status != 200:
+                return False
+    return True
+
+
+async def in_phase(env: Environment, phase: str, count: int) -> list[dict[str, Any]]:
+    found = [
+        one
+        for one in await env.cluster.items(MACHINES)
+        if one.get("status", {}).get("currentStatus", {}).get("phase") == phase
+    ]
+    return found if len(found) == count else []
+
+
+async def joins(env: Environment, machine: dict[str, Any]) -> None:
+    """The VM's kubelet registers its node."""
+    name = machine["metadata"]["labels"]["node"]
+    await env.cluster.register(name, providerID=machine["spec"]["providerID"])
+    await env.cluster.set_ready(name, "True")
+
+
+async def all_run(env: Environment, count: int) -> float:
+    """Let machines become nodes; the seconds it took."""
+    began = time.monotonic()
+    for number in range(count):
+        body = TYPE | {"kind": "Machine", "metadata": {"name": f"m{number}"}}
+        spec = {"class": {"kind": "MachineClass", "name": "small"}}
+        await env.cluster.create(MACHINES, {**body, "spec": spec})
+    pending = await wait_for(lambda: in_phase(env, "Pending", count), "machines have VMs")
+    for one in pending:
+        await joins(env, one)
+    await wait_for(lambda: in_phase(env, "Running", count), "machines run")
+    return time.monotonic() - began
+
+
+@pytest.mark.both_servers
+async def test_machines_become_vms_and_nodes_and_go_again(machines: Environment) -> None:
+    env = machines
+    daemon = await env.start_leading(flags=FLAGS)
+    await all_run(env, FEW)
+    calls = len(env.calls())
+    assert {one.name for one in env.cloud.world.snapshot()} == {f"m{n}" for n in range(FEW)}
+
+    await env.cluster.delete(f"{MACHINES}/m0")
+    await env.cluster.delete(f"{NODES}/m1")
+
+    async def gone() -> bool:
+        left = {one["metadata"]["name"] for one in await env.cluster.items(MACHINES)}
+        return left == {f"m{number}" for number in range(2, FEW)}
+
+    await wait_for(gone, "two machines are gone")
+    assert {one.name for one in env.cloud.world.snapshot()} == {f"m{n}" for n in range(2, FEW)}
+    assert {one["metadata"]["name"] for one in await env.cluster.items(NODES)} == {
+        f"m{number}" for number in range(2, FEW)
+    }
+    assert calls <= 5 * FEW
+    assert await daemon.stop() == 0
+
+
+@pytest.mark.soak
+async def test_two_hundred_machines(machines: Environment) -> None:
+    await machines.start_leading(flags=FLAGS)
+
+    took_s = await all_run(machines, MANY)
+
+    print(f"{MANY} machines Running after {took_s:.1f} s, {len(machines.calls())} calls")
+    assert len(machines.cloud.world.snapshot()) == MANY

@@ -1,0 +1,309 @@
+"""Drivers of the origin's shape, put behind ours: what they are handed, and what is made of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from enum import Enum
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ccm.cloud import (
+    Credentials,
+    GetVolumeIDsRequest,
+    Identity,
+    ListMachinesRequest,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
+    MigrationRequest,
+    address,
+    errors,
+    from_gardener,
+)
+from ccm.cloud.gardener import INTENT, Request
+from ccm.cloud.machines import found, known
+
+WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
+SECRET = Credentials({"token": b"secret"})
+
+
+def asking(**fields: Any) -> MachineRequest:
+    given = {"user_data": b"#!", "provider_spec": {"size": "big"}, **fields}
+    return MachineRequest(identity=WHO, credentials=SECRET, **given)
+
+
+BEGUN = asking(last_known_state=f"{INTENT}u-1 step 2")
+
+
+class Code(Enum):
+    QUOTA = 8
+
+
+class OriginError(Exception):
+    def __init__(self, text: str, **fields: Any) -> None:
+        super().__init__(text)
+        vars(self).update(fields)
+
+
+class Origin:
+    """A cloud of the origin's shape, half of it synchronous; VMs are known by name alone."""
+
+    def __init__(self) -> None:
+        self.vms: dict[str, str] = {}
+        self.asked: list[tuple[str, Request]] = []
+        self.threads: set[int] = set()
+
+    def create_machine(self, req: Request) -> dict[str, Any]:
+        assert req.machine is not None
+        self.asked.append(("create", req))
+        self.threads.add(threading.get_ident())
+        self.vms.setdefault(req.machine.metadata.name, f"acme://{len(self.vms)}")
+        return self._shown(req)
+
+    async def get_machine_status(self, req: Request) -> Any:
+        assert req.machine is not None
+        self.asked.append(("status", req))
+        if req.machine.metadata.name not in self.vms:
+            raise OriginError("no such VM", code=5)
+        return SimpleNamespace(**self._shown(req))
+
+    def delete_machine(self, req: Request) -> None:
+        assert req.machine is not None
+        self.asked.append(("delete", req))
+        self.vms.pop(req.machine.metadata.name, None)
+
+    async def list_machines(self, req: Request) -> dict[str, str]:
+        assert req.machine is None
+        return {provider_id: name for name, provider_id in self.vms.items()}
+
+    def get_volume_ids(self, req: Any) -> dict[str, Any]:
+        return {"volume_ids": [spec["csi"]["volumeHandle"] for spec in req.pv_specs]}
+
+    def _shown(self, req: Request) -> dict[str, Any]:
+        assert req.machine is not None
+        name = req.machine.metadata.name
+        return {
+            "provider_id": self.vms[name],
+            "node_name": name,
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+            "last_known_state": "made",
+        }
+
+
+async def create(origin: Origin) -> MachineInfo:
+    """As the daemon does: what an error carries is kept, and the call is repeated."""
+    driver = from_gardener(origin)
+    with pytest.raises(errors.RetryAfter) as noted:
+        await driver.create_machine(asking())
+    state = known(noted.value).last_known_state
+    assert state is not None
+    return await driver.create_machine(asking(last_known_state=state))
+
+
+async def test_a_vm_is_made_after_the_intent_was_kept() -> None:
+    origin = Origin()
+
+    made = await create(origin)
+
+    assert made == MachineInfo(
+        provider_id="acme://0",
+        node_name="m-1",
+        addresses=(address("InternalIP", "10.0.0.1"),),
+        last_known_state=f"{INTENT}u-1 made",
+    )
+    assert [what for what, _ in origin.asked] == ["status", "create"]
+    assert threading.get_ident() not in origin.threads
+
+
+async def test_what_the_driver_is_handed_is_what_the_origin_hands_it() -> None:
+    origin = Origin()
+
+    await from_gardener(origin).create_machine(BEGUN)
+
+    ((_, asked),) = origin.asked
+    assert asked.machine is not None
+    assert asked.machine.metadata.name == "m-1"
+    assert asked.machine.status.last_known_state == "step 2"
+    assert asked.machine_class.metadata.name == "workers"
+    assert asked.machine_class.provider_spec == {"size": "big"}
+    assert asked.secret.data == {"token": b"secret", "userData": b"#!"}
+    assert "secret" not in repr(asked).replace("secret=", "")
+
+
+async def test_a_vm_whose_creation_was_not_answered_is_found() -> None:
+    origin = Origin()
+    driver = from_gardener(origin)
+    await create(origin)
+
+    assert (await driver.get_machine_status(BEGUN)).provider_id == "acme://0"
+    assert (await driver.create_machine(BEGUN)).provider_id == "acme://0"
+    assert len(origin.vms) == 1
+
+
+@pytest.mark.parametrize("state", ["", "step 1", f"{INTENT}u-2 ", f"{INTENT}u-12 "])
+async def test_a_vm_that_only_has_the_name_is_left_alone(state: str) -> None:
+    origin = Origin()
+    origin.vms["m-1"] = "acme://theirs"
+    driver, req = from_gardener(origin), asking(last_known_state=state)
+
+    with pytest.raises(errors.AlreadyExists, match="acme://theirs has the name m-1"):
+        await driver.create_machine(req)
+    with pytest.raises(errors.NotFound):
+        await driver.get_machine_status(req)
+    await driver.delete_machine(req)
+
+    assert origin.vms == {"m-1": "acme://theirs"}
+    assert {what for what, _ in origin.asked} == {"status"}
+
+
+async def test_with_a_provider_id_nothing_else_is_asked_for() -> None:
+    origin = Origin()
+    origin.vms["m-1"] = "acme://7"
+    driver, req = from_gardener(origin), asking(provider_id="acme://7", last_known_state="x")
+
+    assert (await driver.get_machine_status(req)).provider_id == "acme://7"
+    await driver.delete_machine(req)
+
+    assert origin.vms == {}
+    assert {one.machine.spec.provider_id for _, one in origin.asked if one.machine} == {"acme://7"}
+
+
+@pytest.mark.parametrize("wrap", [lambda found: found, lambda found: {"machine_list": found}])
+async def test_no_listed_vm_is_anybodys(wrap: Callable[[Any], Any]) -> None:
+    origin = Origin()
+    await create(origin)
+    listed: Any = SimpleNamespace(list_machines=lambda _: wrap({"acme://0": "m-1"}))
+
+    records = await from_gardener(listed).list_machines(
+        ListMachinesRequest(cluster="c1", pool="workers", provider_spec={}, credentials=SECRET)
+    )
+
+    marks = Identity(cluster="", pool="workers", name="m-1", uid="")
+    assert records == [MachineRecord(identity=marks, info=MachineInfo(provider_id="acme://0"))]
+    assert found(records, WHO) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text", "state"),
+    [
+        (OriginError("full", code=8), errors.ResourceExhausted, "full", None),
+        (OriginError("full", code="ResourceExhausted"), errors.ResourceExhausted, "full", None),
+        (OriginError("full", code=Code.QUOTA), errors.ResourceExhausted, "full", None),
+        (
+            OriginError("machine codes error: code = [Unavailable] message = [busy]"),
+            errors.Unavailable,
+            "busy",
+            None,
+        ),
+        (
+            OriginError("half", code=14, last_known_state="nic"),
+            errors.Unavailable,
+            "half",
+            f"{INTENT}u-1 nic",
+        ),
+        (
+            OriginError("half", code=17, response={"provider_id": "a://1", "node_name": "m-1"}),
+            errors.Uninitialized,
+            "half",
+            None,
+        ),
+        (OriginError("odd", code=4711), errors.Internal, "OriginError: odd", None),
+        (errors.Aborted("ours"), errors.Aborted, "ours", None),
+        (ValueError("x"), errors.Internal, "ValueError: x", None),
+    ],
+    ids=repr,
+)
+async def test_errors_are_understood(
+    error: Exception, kind: type[errors.CloudError], text: str, state: str | None
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    with pytest.raises(errors.CloudError) as raised:
+        await from_gardener(SimpleNamespace(create_machine=fail)).create_machine(BEGUN)
+
+    assert (type(raised.value), str(raised.value)) == (kind, text)
+    assert known(raised.value).last_known_state == state
+    assert (known(raised.value).provider_id == "a://1") == (kind is errors.Uninitialized)
+
+
+@pytest.mark.parametrize("method", ["create_machine", "initialize_machine", "get_machine_status"])
+async def test_what_a_driver_lacks_is_unimplemented(method: str) -> None:
+    with pytest.raises(errors.Unimplemented, match=f"no {method}"):
+        await getattr(from_gardener(object()), method)(BEGUN)
+
+
+async def test_volumes_are_named() -> None:
+    specs = [{"csi": {"volumeHandle": "v-1"}}]
+
+    found = await from_gardener(Origin()).get_volume_ids(GetVolumeIDsRequest(pv_specs=specs))
+
+    assert found == ["v-1"]
+
+
+async def test_a_listing_that_is_none_is_a_fault() -> None:
+    broken: Any = SimpleNamespace(list_machines=lambda _: ["m-1"])
+
+    with pytest.raises(errors.Internal, match="answered list, no mapping"):
+        await from_gardener(broken).list_machines(
+            ListMachinesRequest(cluster="c1", pool="p", provider_spec={}, credentials=SECRET)
+        )
+
+
+async def test_a_plain_method_may_answer_an_awaitable() -> None:
+    async def later() -> dict[str, str]:
+        await asyncio.sleep(0)
+        return {"provider_id": "acme://9"}
+
+    found = await from_gardener(
+        SimpleNamespace(get_machine_status=lambda _: later())
+    ).get_machine_status(BEGUN)
+
+    assert found.provider_id == "acme://9"
+
+
+@pytest.mark.parametrize("state", ["", f"{INTENT}u-1 "])
+async def test_a_vm_that_is_not_initialised_has_the_name_too(state: str) -> None:
+    """In the way before the intent was kept, ours after it."""
+
+    def status(_: object) -> None:
+        raise OriginError("half", code=17, response={"provider_id": "a://1", "node_name": "m-1"})
+
+    driver = from_gardener(SimpleNamespace(get_machine_status=status))
+    req = asking(last_known_state=state)
+
+    with pytest.raises(errors.CloudError) as raised:
+        await (driver.get_machine_status(req) if state else driver.create_machine(req))
+
+    if state:
+        assert type(raised.value) is errors.Uninitialized
+        assert known(raised.value) == MachineInfo(provider_id="a://1", node_name="m-1")
+    else:
+        assert type(raised.value) is errors.AlreadyExists
+        assert str(raised.value).startswith("a://1 has the name m-1")
+
+
+async def test_an_error_of_our_tree_keeps_what_it_carries_and_the_intent() -> None:
+    def create(_: object) -> None:
+        raise errors.Unavailable("x").carrying(MachineInfo(last_known_state="nic"))
+
+    with pytest.raises(errors.Unavailable) as raised:
+        await from_gardener(SimpleNamespace(create_machine=create)).create_machine(BEGUN)
+
+    assert known(raised.value).last_known_state == f"{INTENT}u-1 nic"
+
+
+async def test_a_migration_is_the_drivers_own() -> None:
+    asked = MigrationRequest(provider_specific_machine_class={}, machine_class={}, class_spec={})
+
+    def migrate(req: MigrationRequest) -> None:
+        req.machine_class["provider"] = "acme"
+
+    driver = from_gardener(SimpleNamespace(generate_machine_class_for_migration=migrate))
+    await driver.generate_machine_class_for_migration(asked)
+
+    assert asked.machine_class == {"provider": "acme"}

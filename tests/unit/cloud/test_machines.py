@@ -1,0 +1,136 @@
+"""Values between controllers and machine drivers, and what the base of a driver answers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+from ccm.cloud import (
+    Credentials,
+    DeleteMachineResponse,
+    Driver,
+    GetVolumeIDsRequest,
+    Identity,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
+    MigrationRequest,
+    Problem,
+    errors,
+)
+from ccm.cloud.machines import MachineDriver, found, known
+from ccm.cloud.operation import DECLARED
+
+WHO = Identity(cluster="c1", pool="workers", name="m-1", uid="u-1")
+
+
+def request(who: Identity = WHO, **fields: Any) -> MachineRequest:
+    secret = Credentials({"token": b"hunter2"})
+    return MachineRequest(identity=who, provider_spec={}, credentials=secret, **fields)
+
+
+def test_no_request_shows_a_secret() -> None:
+    asked = request(user_data=b"#!bootstrap 123abc.secret")
+
+    assert "hunter2" not in f"{asked} {asked.credentials!r} {asked.credentials}"
+    assert "123abc" not in repr(asked)
+    assert "credentials=Credentials(token)" in repr(asked)
+
+
+def test_credentials_are_their_content() -> None:
+    one, same = Credentials({"a": b"1", "b": b"2"}), Credentials({"b": b"2", "a": b"1"})
+
+    assert one == same
+    assert one.digest == same.digest == copy.deepcopy(one).digest
+    assert len({one, same, pickle.loads(pickle.dumps(one))}) == 1
+    assert dict(one) == {"a": b"1", "b": b"2"}
+    assert len(one) == 2
+
+
+@pytest.mark.parametrize(
+    "other", [{"a": b"1"}, {"a": b"12", "b": b""}, {"a": b"", "b": b"12"}, {"a1": b"", "b": b"2"}]
+)
+def test_digests_tell_credentials_apart(other: dict[str, bytes]) -> None:
+    one = Credentials({"a": b"1", "b": b"2"})
+
+    assert Credentials(other).digest != one.digest
+    assert Credentials(other) != one
+
+
+@pytest.mark.parametrize(
+    ("asked", "subject"),
+    [
+        (request(provider_id="a://1"), "u-1"),
+        (request(Identity(cluster="", pool="", name="m", uid=""), provider_id="a://1"), "a://1"),
+        (request(Identity(cluster="", pool="", name="m", uid="")), "m"),
+    ],
+)
+def test_calls_about_one_vm_have_one_subject(asked: MachineRequest, subject: str) -> None:
+    about = {name: DECLARED[name].subject for name in ("create_machine", "delete_machine")}
+
+    assert {name: of(req=asked) for name, of in about.items()} == dict.fromkeys(about, subject)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Identity(cluster="c2", pool="workers", name="m-1", uid="u-1"),
+        Identity(cluster="c1", pool="workers", name="m-1", uid="u-2"),
+        Identity(cluster="", pool="workers", name="m-1", uid=""),
+    ],
+)
+def test_a_vm_is_found_by_cluster_and_uid_alone(other: Identity) -> None:
+    info = MachineInfo(provider_id="a://1")
+    ours = MachineRecord(identity=WHO, info=info)
+    moved = Identity(cluster="c1", pool="other", name="renamed", uid="u-1")
+
+    assert found([MachineRecord(identity=other, info=info)], WHO) is None
+    assert found([MachineRecord(identity=other, info=info), ours], WHO) is ours
+    assert found([MachineRecord(identity=moved, info=info)], WHO) is not None
+
+
+@pytest.mark.parametrize(
+    ("carried", "expected"),
+    [
+        (None, MachineInfo()),
+        ("odd", MachineInfo()),
+        (MachineInfo(provider_id="a://1"), MachineInfo(provider_id="a://1")),
+        (DeleteMachineResponse(last_known_state="s"), MachineInfo(last_known_state="s")),
+    ],
+)
+def test_what_an_error_carries_is_read_whatever_it_is(
+    carried: object, expected: MachineInfo
+) -> None:
+    assert known(errors.Unavailable("x").carrying(carried)) == expected
+
+
+async def test_what_a_driver_need_not_have_is_unimplemented() -> None:
+    session = object()
+    driver = Driver(session)
+    calls = [
+        driver.initialize_machine(request()),
+        driver.get_volume_ids(GetVolumeIDsRequest(pv_specs=())),
+        driver.generate_machine_class_for_migration(
+            MigrationRequest(provider_specific_machine_class={}, machine_class={}, class_spec={})
+        ),
+    ]
+
+    assert driver.spi is session
+    for call in calls:
+        with pytest.raises(errors.Unimplemented):
+            await call
+
+
+def test_every_method_of_the_driver_says_what_an_answer_means() -> None:
+    methods = {name: kind for name, kind in vars(MachineDriver).items() if name[0] != "_"}
+
+    assert len(methods) == 7
+    assert [name for name, method in methods.items() if not method.__doc__] == []
+
+
+def test_a_problem_names_its_field() -> None:
+    assert str(Problem(field="spec.zone", message="'x' is none")) == "spec.zone: 'x' is none"
+    assert str(Problem(field="", message="no")) == "no"

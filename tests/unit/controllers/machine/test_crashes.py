@@ -1,0 +1,129 @@
+"""The daemon ends at any of its calls, done or not, and another one goes on: no VM is lost, none
+made twice, none forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ccm.cloud.machines import (
+    DeleteMachineResponse,
+    ListMachinesRequest,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
+)
+from ccm.testing.clock import advance, settle
+from tests.unit.controllers.machines import TOKENS, FakeDriver, World
+
+pytestmark = pytest.mark.virtual_time
+
+MOST_POINTS = 999
+
+
+class Points:
+    """Counts the points at which a daemon may end, and stops it for ever at one of them."""
+
+    def __init__(self, fatal: int) -> None:
+        self.count = 0
+        self.reached = asyncio.Event()
+        self._fatal = fatal
+
+    async def __call__(self) -> None:
+        await asyncio.sleep(0)
+        self.count += 1
+        if self.count >= self._fatal:
+            self.reached.set()
+            await asyncio.get_running_loop().create_future()
+
+
+class Fragile(FakeDriver):
+    """May be where the daemon ends; makes a VM whenever it is asked for one."""
+
+    finds = False
+
+    async def create_machine(self, req: MachineRequest) -> MachineInfo:
+        await self.point()
+        found = await super().create_machine(req)
+        await self.point()
+        return found
+
+    async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
+        await self.point()
+        return await super().initialize_machine(req)
+
+    async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
+        await self.point()
+        found = await super().delete_machine(req)
+        await self.point()
+        return found
+
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        await self.point()
+        return await super().list_machines(req)
+
+    point: Any = None
+
+
+async def story(world: World, *, goes: bool) -> None:
+    """Machines become nodes; in one of the stories the first goes again."""
+    await advance(60)
+    for record in list(world.driver.vms.values()):
+        name = record.identity.name
+        if not world.node_object(name):
+            world.node(name, providerID=record.info.provider_id)
+    await advance(60)
+    if goes and world.get("m0").get("metadata", {}).get("deletionTimestamp") is None:
+        if world.get("m0"):
+            world.server.drop("/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines/m0")
+        await advance(60)
+
+
+async def ended_at(fatal: int, *, machines: int, goes: bool) -> bool:
+    """One daemon ends at that point, another goes on; False: there is no such point."""
+    points = Points(fatal)
+    world, driver = World(), Fragile()
+    world.driver, driver.point, world.server.point = driver, points, points
+    world.ready_class()
+    for number in range(machines):
+        world.machine(f"m{number}")
+    async with world.running():
+        telling = asyncio.ensure_future(story(world, goes=goes))
+        ended = asyncio.ensure_future(points.reached.wait())
+        await asyncio.wait({telling, ended}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (telling, ended):
+            task.cancel()
+        await asyncio.wait({telling, ended})
+    driver.point = world.server.point = Points(fatal=10**9)
+    async with world.running():
+        await story(world, goes=goes)
+        await advance(600)
+        await settle()
+    names = [f"m{number}" for number in range(int(goes), machines)]
+    assert sorted(one.identity.name for one in world.driver.vms.values()) == names
+    assert [world.phase(name) for name in names] == ["Running"] * len(names)
+    stored = {world.get(name)["spec"]["providerID"] for name in names}
+    assert stored == set(world.driver.vms)
+    assert world.server.list(TOKENS) == []
+    assert world.node_object("m0") == {} or not goes
+    return points.reached.is_set()
+
+
+@pytest.mark.parametrize("goes", [False, True], ids=["come", "come-and-go"])
+@pytest.mark.parametrize(
+    ("machines", "step"), [pytest.param(4, 1, marks=pytest.mark.soak), (2, 3)], ids=["all", "some"]
+)
+async def test_no_vm_is_lost_nor_made_twice(goes: bool, machines: int, step: int) -> None:
+    tried = 0
+    for fatal in range(1, MOST_POINTS, step):
+        if not await ended_at(fatal, machines=machines, goes=goes):
+            break
+        tried += 1
+    else:
+        pytest.fail("there is no end to the points")
+
+    print(f"{tried} points")
+    assert tried * step >= 40

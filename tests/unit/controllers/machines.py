@@ -1,0 +1,285 @@
+"""A small world for the machine controllers: an API server in memory, a scripted cloud."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ccm.base import clock
+from ccm.base.tasks import Group, cancel_and_join, spawn
+from ccm.cloud import Cloud, errors
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.machines import (
+    DeleteMachineResponse,
+    Driver,
+    Identity,
+    ListMachinesRequest,
+    MachineInfo,
+    MachineRecord,
+    MachineRequest,
+)
+from ccm.controllers.machine.controller import MachineController
+from ccm.controllers.machineclass.controller import MachineClassController
+from ccm.controllers.machinesafety.controller import MachineSafetyController
+from ccm.gardener import crds, names
+from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
+from ccm.gardener.world import Settings
+from ccm.gardener.world import World as Shared
+from ccm.kube.informer import Informers
+from ccm.kube.resources import NODES, SECRETS
+from ccm.model import ObjectReference
+from ccm.model.times import format_time
+from ccm.runtime.controller import Runnable
+from ccm.testing.clock import settle
+from tests.unit.controllers.memory_server import STRATEGIC, MemoryServer
+
+BASE = f"/apis/{names.GROUP}/{names.VERSION}/namespaces/default"
+DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+SECRETS_PATH = "/api/v1/namespaces/default/secrets"
+TOKENS = "/api/v1/namespaces/kube-system/secrets"
+NODES_PATH = "/api/v1/nodes"
+CLUSTER = "ours"
+USER_DATA = "name: <<MACHINE_NAME>>\ntoken: <<BOOTSTRAP_TOKEN>>\n"
+
+
+class FakeDriver(Driver[None]):
+    """VMs in memory, by provider ID.
+
+    `faults` are raised by a method, each once in turn, or always if it is no list; `slow` keeps
+    calls of a method open until `release` is set, `seconds` lasts each call.
+    """
+
+    finds = True
+    """Whether a creation finds the VM that an earlier one made."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.vms: dict[str, MachineRecord] = {}
+        self.given: dict[str, MachineRequest] = {}
+        self.calls: Counter[str] = Counter()
+        self.faults: dict[str, errors.CloudError | list[errors.CloudError | None]] = {}
+        self.seconds = 0.0
+        self.node_name: Callable[[MachineRequest], str] = lambda req: req.identity.name
+        self.deleted: list[str] = []
+        self.hides: set[str] = set()
+
+    async def create_machine(self, req: MachineRequest) -> MachineInfo:
+        await self._called("create_machine", req)
+        for record in self.vms.values() if self.finds else ():
+            if record.identity.uid == req.identity.uid:
+                return record.info
+        number = len(self.vms) + len(self.deleted)
+        info = MachineInfo(
+            provider_id=f"fake:///{number}", node_name=self.node_name(req), last_known_state=None
+        )
+        self.add(req.identity, info)
+        return info
+
+    async def initialize_machine(self, req: MachineRequest) -> MachineInfo:
+        await self._called("initialize_machine", req)
+        if (found := self.vms.get(req.provider_id)) is None:
+            raise errors.NotFound(req.provider_id)
+        self.vms[req.provider_id] = replace(found, initialized=True)
+        return found.info
+
+    async def delete_machine(self, req: MachineRequest) -> DeleteMachineResponse:
+        await self._called("delete_machine", req)
+        for key, record in list(self.vms.items()):
+            by_identity = not req.provider_id and record.identity == req.identity
+            if key == req.provider_id or by_identity:
+                del self.vms[key]
+                self.deleted.append(key)
+        return DeleteMachineResponse()
+
+    async def get_machine_status(self, req: MachineRequest) -> MachineInfo:
+        await self._called("get_machine_status", req)
+        if req.provider_id not in self.vms:
+            raise errors.NotFound(req.provider_id)
+        return self.vms[req.provider_id].info
+
+    async def list_machines(self, req: ListMachinesRequest) -> Sequence[MachineRecord]:
+        found = list(self.vms.values())  # as it was when it began
+        await self._called("list_machines", None)
+        return [one for one in found if one.info.provider_id not in self.hides]
+
+    def add(
+        self, identity: Identity, info: MachineInfo | None = None, **more: Any
+    ) -> MachineRecord:
+        """A VM is there."""
+        info = info or MachineInfo(provider_id=f"fake:///{identity.name}", node_name=identity.name)
+        record = MachineRecord(identity=identity, info=info, **{"created": clock.now(), **more})
+        self.vms[info.provider_id] = record
+        return record
+
+    async def _called(self, method: str, req: MachineRequest | None) -> None:
+        self.calls[method] += 1
+        if req is not None:
+            self.given[method] = req
+        if self.seconds:
+            await asyncio.sleep(self.seconds)
+        fault = self.faults.get(method)
+        if isinstance(fault, list):
+            fault = fault.pop(0) if fault else None
+        if fault is not None:
+            raise fault.with_traceback(None)
+
+
+class World:
+    """An API server, a cloud, and the controllers between them."""
+
+    def __init__(self, **rules: Any) -> None:
+        self.server = MemoryServer()
+        self.driver = FakeDriver()
+        self.events: list[tuple[str, str]] = []
+        self.rules = {
+            "sick_conditions": names.SICK_CONDITIONS,
+            "exhausted_retry_s": 600.0,
+            **rules,
+        }
+        self.period_s = 900.0
+        self.turns = 5
+        self.cluster = CLUSTER
+        self.shared: Shared | None = None
+        self.define()
+
+    def define(self) -> None:
+        """The server serves our kinds."""
+        for one in crds.DEFINITIONS:
+            self.server.put(DEFINITIONS, dict(crds.manifest(one)))
+
+    def event(self, reference: ObjectReference, kind: str, reason: str, message: str) -> None:
+        """As a recorder."""
+        self.events.append((reason, message))
+
+    @contextlib.asynccontextmanager
+    async def running(self, *which: str) -> AsyncIterator[World]:
+        """The controllers at work; all of them, or those that are named."""
+        task = spawn(self._run(which or ("machine", "machineclass", "machinesafety")), name="ccm")
+        try:
+            await settle()
+            yield self
+            assert not task.done(), task
+        finally:
+            await cancel_and_join(task)
+
+    async def _run(self, which: Sequence[str]) -> None:
+        client = self.server.client()
+        informers = Informers(client)
+        self.shared = world = Shared(
+            informers=informers,
+            client=client,
+            caller=Handle(Cloud(name="fake", machines=self.driver, has_cluster_id=True)),
+            settings=Settings(namespace="default", cluster=self.cluster, rules=self.rules),
+        )
+        async with Group() as group:
+            group.start(informers.run(), name="informers")
+            await world.ready()
+            for one in which:
+                made: Runnable = getattr(self, f"_{one}")(world, client)
+                group.start(made.run(), name=one)
+
+    def _machine(self, world: Shared, client: Any) -> Runnable:
+        return MachineController(
+            world=world,
+            machines=client.resource(MACHINES),
+            nodes=client.resource(NODES),
+            secrets=client.resource(SECRETS),
+            turns=self.turns,
+            rng=random.Random(0),
+        ).controller
+
+    def _machineclass(self, world: Shared, client: Any) -> Runnable:
+        return MachineClassController(
+            world=world,
+            classes=client.resource(MACHINE_CLASSES),
+            secrets=client.resource(SECRETS),
+            events=self,
+        ).controller
+
+    def _machinesafety(self, world: Shared, client: Any) -> Runnable:
+        return MachineSafetyController(
+            world=world,
+            machines=client.resource(MACHINES),
+            nodes=client.resource(NODES),
+            events=self,
+            period_s=self.period_s,
+            rng=random.Random(0),
+        ).controller
+
+    # --- objects ----------------------------------------------------------------------------
+
+    def secret(self, name: str = "small", **data: str) -> None:
+        """The Secret of a class."""
+        body = {"metadata": {"name": name}, "stringData": {"userData": USER_DATA, **data}}
+        self.server.put(SECRETS_PATH, body)
+
+    def machine_class(self, name: str = "small", **more: Any) -> None:
+        """A class, held as if its controller had seen it."""
+        body = {
+            "metadata": {"name": name, "finalizers": [names.FINALIZER]},
+            "providerSpec": {"size": name},
+            "secretRef": {"name": name, "namespace": "default"},
+            **more,
+        }
+        self.server.put(f"{BASE}/machineclasses", body)
+
+    def ready_class(self) -> None:
+        """A class with its Secret."""
+        self.secret()
+        self.machine_class()
+
+    def machine(self, name: str = "m0", *, status: Any = None, **more: Any) -> str:
+        """A Machine; its path."""
+        metadata = {"name": name, **more.pop("metadata", {})}
+        spec = {"class": {"kind": "MachineClass", "name": "small"}, **more}
+        self.server.put(f"{BASE}/machines", {"metadata": metadata, "spec": spec})
+        path = f"{BASE}/machines/{name}"
+        if status is not None:
+            self.server.patch(f"{path}/status", {"status": status})
+        return path
+
+    def node(self, name: str = "m0", *, ready: str = "True", **more: Any) -> None:
+        """A node registers."""
+        metadata = {"name": name, **more.pop("metadata", {})}
+        body = {"metadata": metadata, "spec": {"providerID": f"fake:///{name}", **more}}
+        self.server.put(NODES_PATH, body)
+        self.heartbeat(name, Ready=ready)
+
+    def heartbeat(self, name: str = "m0", **conditions: str) -> None:
+        """A kubelet tells about its node."""
+        told = [
+            {"type": kind, "status": status, "lastHeartbeatTime": format_time(clock.now())}
+            for kind, status in conditions.items()
+        ]
+        path = f"{NODES_PATH}/{name}/status"
+        self.server.patch(path, {"status": {"conditions": told}}, STRATEGIC)
+
+    def get(self, name: str = "m0") -> dict[str, Any]:
+        """A Machine as it is; empty: gone."""
+        return self.server.get(f"{BASE}/machines/{name}") or {}
+
+    def status(self, name: str = "m0") -> dict[str, Any]:
+        """Its status."""
+        return dict(self.get(name).get("status", {}))
+
+    def phase(self, name: str = "m0") -> str:
+        """Its phase."""
+        return str(self.status(name).get("currentStatus", {}).get("phase", ""))
+
+    def operation(self, name: str = "m0") -> dict[str, Any]:
+        """What was done last about it."""
+        return dict(self.status(name).get("lastOperation", {}))
+
+    def identity(self, name: str = "m0") -> Identity:
+        """What its VM is marked with."""
+        uid = self.get(name).get("metadata", {}).get("uid", "")
+        return Identity(cluster=CLUSTER, pool="small", name=name, uid=uid)
+
+    def node_object(self, name: str = "m0") -> dict[str, Any]:
+        """A Node as it is; empty: gone."""
+        return self.server.get(f"{NODES_PATH}/{name}") or {}

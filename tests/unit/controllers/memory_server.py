@@ -1,0 +1,168 @@
+"""The sandbox's API server without a wire: the client, the caches and all above it are real, and
+time may be virtual."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from ccm.kube import errors
+from ccm.kube.client import Client
+from ccm.sandbox.apiserver import api, decode, discovery, listing, query, render, routes, watch
+from ccm.sandbox.apiserver import errors as refusals
+from ccm.sandbox.apiserver import store as stores
+
+STRATEGIC = "application/strategic-merge-patch+json"
+
+Refuse = Callable[[str, str], Exception | None]
+"""From method and path to what the server answers instead; None: it answers."""
+
+
+class MemoryServer:
+    """A transport that ends in a store.
+
+    Attributes:
+        requests: how often, by method and path; watches are not among them.
+        refuse: see `Refuse`.
+        point: awaited before each request is carried out, and before each answer.
+    """
+
+    user_agent = "tests"
+
+    def __init__(self) -> None:
+        self.store = stores.Store()
+        self.api = api.Api(self.store)
+        self.requests: Counter[tuple[str, str]] = Counter()
+        self.refuse: Refuse = lambda _method, _path: None
+        self.point: Callable[[], Awaitable[None]] = _at_once
+
+    def client(self) -> Client:
+        """A client of it."""
+        return Client(self)  # type: ignore[arg-type]
+
+    async def do(
+        self, method: str, path: str, *, body: bytes | None, content_type: str, **rest: Any
+    ) -> bytes:
+        """One request, as a `Transport` makes it."""
+        self.requests[method, path] += 1
+        if (refusal := self.refuse(method, path)) is not None:
+            raise refusal
+        await self.point()
+        try:
+            found = self._answer(method, path, body or b"", content_type, rest.get("query") or {})
+        except refusals.ApiError as error:
+            raise errors.from_response(
+                error.code, {}, msgspec.json.encode(error.status())
+            ) from None
+        await self.point()
+        return found
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str], **_: Any
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """A watch."""
+        target = self._target(path)
+        wishes = watch.Watch(
+            kind=target.kind,
+            namespace=target.namespace,
+            options=_options(target, query),
+            renderer=_renderer(target),
+        )
+
+        async def lines() -> AsyncIterator[bytes]:
+            async for chunk in watch.stream(self.store, wishes):
+                for line in chunk.splitlines():
+                    yield line
+
+        yield lines()
+
+    def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Create an object, behind everybody's back."""
+        return self._told("POST", path, body)
+
+    def patch(self, path: str, body: dict[str, Any], kind: str = "") -> dict[str, Any]:
+        """Patch one."""
+        return self._told("PATCH", path, body, kind or "application/merge-patch+json")
+
+    def drop(self, path: str) -> None:
+        """Delete one."""
+        self._told("DELETE", path, {})
+
+    def get(self, path: str) -> dict[str, Any] | None:
+        """Read one; None: there is none."""
+        try:
+            return dict(msgspec.json.decode(self._answer("GET", path, b"", "", {})))
+        except refusals.ApiError:
+            return None
+
+    def list(self, path: str) -> list[dict[str, Any]]:
+        """Read all of a collection."""
+        return list(msgspec.json.decode(self._answer("GET", path, b"", "", {}))["items"])
+
+    def writes(self, plural: str) -> int:
+        """Requests so far that changed, or should have, an object of a kind."""
+        return sum(
+            count
+            for (method, path), count in self.requests.items()
+            if method != "GET" and f"/{plural}" in path
+        )
+
+    def reads(self, plural: str) -> int:
+        """Requests so far that read one object of a kind."""
+        return sum(
+            count
+            for (method, path), count in self.requests.items()
+            if method == "GET" and f"/{plural}/" in path
+        )
+
+    def _told(
+        self, method: str, path: str, body: dict[str, Any], kind: str = render.JSON
+    ) -> dict[str, Any]:
+        return dict(
+            msgspec.json.decode(self._answer(method, path, msgspec.json.encode(body), kind, {}))
+        )
+
+    def _target(self, path: str) -> routes.Target:
+        target = routes.parse(self.store.kinds, path)
+        assert target is not None, path
+        return target
+
+    def _answer(
+        self, method: str, path: str, body: bytes, kind: str, asked: Mapping[str, str]
+    ) -> bytes:
+        target = routes.parse(self.store.kinds, path)
+        if target is None:
+            found = discovery.answer(self.store.kinds, path)
+            if found is None:
+                raise refusals.ApiError(404, "NotFound", "404 page not found")
+            return msgspec.json.encode(found)
+        renderer = _renderer(target)
+        if method == "GET" and target.name:
+            return renderer.one(self.api.get(target))
+        if method == "GET":
+            page = listing.page(self.store, target.kind, target.namespace, _options(target, asked))
+            return renderer.many(page.entries, page.meta)
+        if method == "DELETE":
+            options = decode.delete_options(body, render.JSON, {})
+            return renderer.one(self.api.delete(target, options).entry)
+        act = self.api.create if method == "POST" else self.api.patch
+        written = act(target, body, kind, query.write_options({}))
+        return renderer.one(written.entry)
+
+
+async def _at_once() -> None:
+    await asyncio.sleep(0)
+
+
+def _options(target: routes.Target, asked: Mapping[str, str]) -> query.ListOptions:
+    return query.list_options(target.kind, asked)
+
+
+def _renderer(target: routes.Target) -> render.Whole:
+    return render.choose(target.kind, render.JSON, {})
