@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, TypeVarTuple, cast
+from types import NoneType
+from typing import Any, TypeVar, TypeVarTuple, cast, get_type_hints
 
 from ccm.base.clock import monotonic
 from ccm.base.throttle import Limiter
@@ -135,7 +136,10 @@ class AskingHandle(Handle):
         """
         operation = self._operation(method, args)
         if operation.change:
-            return cast("T", await self._noted(operation))
+            await self._noted(operation)
+            if get_type_hints(method)["return"] is not NoneType:
+                raise errors.RetryAfter("nobody knows what it would answer", seconds=NEVER_S)
+            return cast("T", None)
         answer = await self._asked(operation, method, args)
         if operation.verb == Routes.list_routes.__name__:
             answer = self._after_changes(cast("Sequence[Route]", answer))
@@ -180,8 +184,6 @@ class AskingHandle(Handle):
                 listed=await self._lists(service) if isinstance(service, Service) else None,
             )
         )
-        if operation.verb == LoadBalancer.ensure_load_balancer.__name__:
-            raise errors.RetryAfter("nobody knows what it would answer", seconds=NEVER_S)
 
     async def _lists(self, service: Service) -> bool | None:
         """Whether the cloud has a load balancer for a Service; None: nobody knows."""

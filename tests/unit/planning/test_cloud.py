@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from dataclasses import replace
+from types import NoneType
+from typing import Any, cast, get_type_hints
+from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
@@ -18,6 +21,7 @@ from ccm.cloud.interface import (
     LoadBalancerRemoval,
     Routes,
 )
+from ccm.cloud.machines import Credentials, Identity, MachineDriver, MachineRequest
 from ccm.cloud.operation import DECLARED
 from ccm.cloud.types import Route
 from ccm.planning.cloud import AskingHandle, ChangeRefused, Ledger
@@ -27,6 +31,11 @@ from ccm.testing.memory_network import MemoryNetworkApi, open_memory_network
 pytestmark = pytest.mark.virtual_time
 
 ROUTE = Route(destination_cidr="10.244.1.0/24", target_node="a", name="r-1")
+MACHINE = MachineRequest(
+    identity=Identity(cluster="c", pool="p", name="m", uid="u"),
+    provider_spec={"size": "small"},
+    credentials=Credentials({"token": b"a-tokens-text"}),
+)
 CHANGES: dict[Any, tuple[Any, ...]] = {
     LoadBalancer.ensure_load_balancer: ("kubernetes", service(), [node("a")]),
     LoadBalancer.update_load_balancer: ("kubernetes", service(), [node("a")]),
@@ -34,6 +43,9 @@ CHANGES: dict[Any, tuple[Any, ...]] = {
     LoadBalancerRemoval.delete_load_balancer: ("kubernetes", "a1"),
     Routes.create_route: ("kubernetes", "hint", ROUTE),
     Routes.delete_route: ("kubernetes", ROUTE),
+    MachineDriver.create_machine: (MACHINE,),
+    MachineDriver.initialize_machine: (MACHINE,),
+    MachineDriver.delete_machine: (MACHINE,),
 }
 ALL = pytest.mark.parametrize("method", CHANGES, ids=lambda method: method.__name__)
 
@@ -50,7 +62,8 @@ async def api() -> MemoryNetworkApi:
 @pytest_asyncio.fixture
 async def handle(api: MemoryNetworkApi) -> AsyncIterator[AskingHandle]:
     async with open_memory_network(api) as cloud:
-        yield AskingHandle(cloud, ledger=Ledger())
+        with_machines = replace(cloud, machines=AsyncMock(spec=MachineDriver))
+        yield AskingHandle(with_machines, ledger=Ledger())
 
 
 def test_every_change_that_is_declared_is_tried_here() -> None:
@@ -66,7 +79,7 @@ async def test_a_change_is_noted_and_taken_for_done(
     try:
         assert await handle.call(method, *CHANGES[method]) is None
     except errors.RetryAfter:
-        assert method is LoadBalancer.ensure_load_balancer
+        assert get_type_hints(method)["return"] is not NoneType
 
     assert [one.verb for one in handle._ledger.changes] == [method.__name__]
     assert api.writes == 0
@@ -81,6 +94,7 @@ async def test_behind_that_is_a_wall(
         await Handle.call(handle, method, *CHANGES[method])
 
     assert (api.writes, api.requests) == (0, 0)
+    assert cast("AsyncMock", handle.cloud.machines).mock_calls == []
 
 
 async def test_a_question_is_put_once_and_its_error_stays(

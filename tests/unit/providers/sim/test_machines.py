@@ -27,7 +27,7 @@ class Asking:
 
     def __init__(self, driver: sim.machines.SimMachines, url: str) -> None:
         self.driver = driver
-        self.credentials = cloud.Credentials({"url": url.encode(), "token": b"secret"})
+        self.credentials = cloud.Credentials({"url": url.encode(), "token": b"a-tokens-text"})
 
     def request(self, provider_id: str = "", **fields: Any) -> cloud.MachineRequest:
         given = {"identity": WHO, "provider_spec": {}, "credentials": self.credentials}
