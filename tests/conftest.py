@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ccm.base import redact
 from ccm.testing.clock import VirtualTimeLoop
 
 _ROOT = str(Path(__file__).parent.parent)
@@ -63,6 +64,14 @@ def pytest_asyncio_loop_factories(
 
 class NetworkForbidden(RuntimeError):
     """A test tried to leave this machine; no `OSError`, so that nobody takes it for an outage."""
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of one test is a plain word in the texts of the next."""
+    monkeypatch.setattr(redact, "_lasting", redact._lasting.copy())
+    monkeypatch.setattr(redact, "_transient", redact._transient.copy())
+    monkeypatch.setattr(redact, "_known", redact._known)
 
 
 @pytest.fixture(autouse=True, scope="session")
