@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
-    from ccm.base.flags import Flag
+    from ccm.base.flags import Flag, Section
 
 W = TypeVar("W")
 
@@ -27,6 +27,16 @@ def add(commands: Any, name: str, summary: str, run: Callable[[Sequence[str]], i
     )
     parser.add_argument("words", nargs=argparse.REMAINDER)
     parser.set_defaults(run=lambda options: run(options.words))
+
+
+def output(section: Section, for_people: str) -> str:
+    """The flag of a command that says what it prints: a word for what people read, or json."""
+    return section.flag(
+        for_people,
+        f"{for_people} for people, json for programs.",
+        short="o",
+        check=lambda word: "" if word in (for_people, "json") else f"must be {for_people} or json",
+    )
 
 
 def run(

@@ -87,12 +87,7 @@ def own_flags() -> Mapping[str, Flag]:
 
     @dataclass(frozen=True)
     class Own:
-        output: str = section.flag(
-            "table",
-            "table for people, json for programs.",
-            short="o",
-            check=lambda word: "" if word in ("table", "json") else "must be table or json",
-        )
+        output: str = daemon_flags.output(section, "table")
         timeout: timedelta = section.flag(  # noqa: RUF009 - it is `dataclasses.field`
             timedelta(seconds=LIMIT_S),
             "Longest time that one check may take.",

@@ -118,12 +118,7 @@ def own_flags() -> Mapping[str, Flag]:
 
     @dataclass(frozen=True)
     class Own:
-        output: str = section.flag(
-            "table",
-            "table for people, json for programs.",
-            short="o",
-            check=lambda word: "" if word in ("table", "json") else "must be table or json",
-        )
+        output: str = daemon_flags.output(section, "table")
         address: str = section.flag(
             "",
             "Ask the daemon at this host and port, without a port-forward.",

@@ -105,12 +105,7 @@ def own_flags() -> Mapping[str, Flag]:
 
     @dataclass(frozen=True)
     class Own:
-        output: str = section.flag(
-            "text",
-            "text for people, json for programs.",
-            short="o",
-            check=lambda word: "" if word in ("text", "json") else "must be text or json",
-        )
+        output: str = daemon_flags.output(section, "text")
         wait: bool = section.flag(
             False,
             "Wait for the monitor period (--node-monitor-period) and ask the cloud again about the "
