@@ -31,12 +31,14 @@ class PersistenceHarness(ABC):
         capabilities: that the storage has to have.
         shares: data of several clusters lie beside each other; False: storage belongs to one.
         several: two providers may have the same storage open.
+        many: objects beyond what one page of a listing holds.
     """
 
     exempt: ClassVar[Mapping[str, str]] = {}
     capabilities: ClassVar[frozenset[str]] = frozenset({CAS})
     shares: ClassVar[bool] = False
     several: ClassVar[bool] = False
+    many: ClassVar[int] = 1050
 
     @abstractmethod
     def make(self, *, epoch: int = 0) -> Any:
