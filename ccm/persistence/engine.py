@@ -13,7 +13,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-from ccm.base import clock
 from ccm.base.log import logger
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.persistence import envelope, keys, objects
@@ -26,6 +25,7 @@ from ccm.persistence.errors import (
     NotInitialized,
     PersistenceError,
     UnknownInstance,
+    Unreachable,
     VersionConflict,
 )
 from ccm.persistence.instance import DEADLINE_S, Instance
@@ -95,7 +95,7 @@ class StoreProvider:
         self._closing: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
         self._prober: asyncio.Task[None] | None = None
-        self._counter = 0
+        self._stamps = envelope.Stamps()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._backend}: {', '.join(self._instances)})"
@@ -145,7 +145,7 @@ class StoreProvider:
             self._dead = "; ".join(map(str, fatal or faults)) or "no instance is configured"
             for one in self._instances.values():
                 one.down(self._dead)
-            raise BackendDead(self._dead)
+            raise BackendDead(self._dead) if fatal else Unreachable(self._dead)
 
     async def _probe_all(self) -> None:
         while True:
@@ -270,15 +270,10 @@ class StoreProvider:
         return envelope.sealed(
             place,
             raw,
-            stamp or self._next(writer.epoch),
+            stamp or self._stamps.next(writer.epoch),
             cluster_uid=self._cluster_uid,
             writer=writer,
         )
-
-    def _next(self, epoch: int) -> Stamp:
-        """Higher than all before, also those before a restart: the time is its floor."""
-        self._counter = max(self._counter + 1, int(clock.now().timestamp() * 1e6))
-        return Stamp(epoch, self._counter)
 
     async def _read(self, instance: str, place: Place) -> Found | None:
         one = self._known(instance)

@@ -32,6 +32,18 @@ class Writer:
     epoch: int = 0
 
 
+class Stamps:
+    """Makes stamps, each higher than all before, also than those before a restart."""
+
+    def __init__(self) -> None:
+        self._counter = 0
+
+    def next(self, epoch: int) -> Stamp:
+        """One more; the time is its floor."""
+        self._counter = max(self._counter + 1, int(clock.now().timestamp() * 1e6))
+        return Stamp(epoch, self._counter)
+
+
 class Entry(NamedTuple):
     """What a store is given to write.
 

@@ -3,7 +3,8 @@
 ```text
 PersistenceError
   ├─ NotInitialized, Closed          a mistake of ours: never ask before and after
-  ├─ BackendDead                     a person has to act; the daemon says so and does not start
+  ├─ BackendDead                     a person has to act; the daemon says so and ends
+  │  └─ Unreachable                  nothing answers now; a new provider may be tried later
   ├─ UnknownInstance                 a mistake of ours: ask `instances()`
   ├─ BackendUnavailable              try again later; the outcome of a write is unknown
   ├─ InvalidObject, ObjectTooLarge   never try again with the same object
@@ -33,6 +34,10 @@ class Closed(PersistenceError):
 
 class BackendDead(PersistenceError):
     """`initialize` failed, or the store belongs to another cluster: nothing will work."""
+
+
+class Unreachable(BackendDead):
+    """`initialize` failed because no instance could be used just then."""
 
 
 class UnknownInstance(PersistenceError):
