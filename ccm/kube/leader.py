@@ -134,6 +134,11 @@ class LeaderElector:
         """Who held the Lease when it was last seen; empty for nobody."""
         return self._lock.holder
 
+    @property
+    def transitions(self) -> int:
+        """How often the lease changed hands."""
+        return self._lock.transitions
+
     def check(self, now_s: float | None = None) -> str | None:
         """What is wrong, for a health check; None while all is well.
 

@@ -128,8 +128,12 @@ def derived(phrase: bytes, salt: bytes) -> bytes:
 
 def _private(path: Path) -> bytes:
     try:
-        if mode := stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-            raise BackendDead(f"{path} can be read by others (mode {mode:o} of them): chmod 0400")
+        found = os.stat(path)
+        # The kubelet lets a Pod's own group read what it mounts, whatever mode was asked for.
+        theirs = 0o077 if found.st_uid == os.getuid() else 0o037
+        if found.st_mode & theirs:
+            mode = stat.S_IMODE(found.st_mode)
+            raise BackendDead(f"{path} can be read by others (mode {mode:o}); chmod 0400 it")
         return path.read_bytes()
     except OSError as error:
         raise BackendDead(f"{path} cannot be read: {reason(error)}") from error

@@ -46,7 +46,7 @@ class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Secrets of the cluster itself."""
 
     namespace: Annotated[
-        str, msgspec.Meta(description="Where they are; empty: in the daemon's own.")
+        str, msgspec.Meta(description="Where they are; empty: that of the Lease.")
     ] = ""
 
 

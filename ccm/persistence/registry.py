@@ -50,6 +50,13 @@ class Requests(Protocol):
         ...
 
 
+def _converted(declared: type[msgspec.Struct], given: dict[str, Any], where: str) -> Any:
+    try:
+        return msgspec.convert(given, declared, strict=False, dec_hook=lambda kind, one: kind(one))
+    except msgspec.ValidationError as error:
+        raise BackendDead(f"{where}: {error}") from error
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What a backend is made with.
@@ -58,11 +65,14 @@ class Context:
         writer: asked at each write who leads.
         requests: the API server; None where there is none.
         namespace: of the daemon.
+        read: makes settings of what stands in a file, for a backend that holds another one;
+            told where it stands.
     """
 
     writer: Callable[[], Writer] = nobody
     requests: Requests | None = None
     namespace: str = "kube-system"
+    read: Callable[[type[msgspec.Struct], dict[str, Any], str], Any] = _converted
 
 
 Maker = Callable[[Sequence[Any], Context], Any]

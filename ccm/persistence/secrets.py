@@ -10,7 +10,7 @@ import asyncio
 import base64
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -23,7 +23,6 @@ from ccm.persistence.errors import (
     CorruptObject,
     InvalidObject,
     ObjectTooLarge,
-    PersistenceError,
     VersionConflict,
 )
 from ccm.persistence.interface import (
@@ -327,25 +326,20 @@ class EncryptedConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = ()
 
 
-def _inner(given: Sequence[EncryptedConfig], context: Context) -> Any:
-    (config,) = given
+def _inner(config: EncryptedConfig, context: Context) -> Any:
     if len(config.storage) != 1:
         raise BackendDead("storage must name one backend, such as `file: {root: /var/lib/ccm}`")
     ((name, settings),) = config.storage.items()
     declared, make = registry.load(name)
-    try:
-        read: Callable[..., Any] = msgspec.convert
-        return make([read(settings, declared, strict=False)], context)
-    except msgspec.ValidationError as error:
-        raise BackendDead(f"storage.{name}: {error}") from error
+    return make([context.read(declared, settings or {}, f"storage.{name}")], context)
 
 
 @backend(config=EncryptedConfig)
 def storage(given: Sequence[EncryptedConfig], context: Context) -> EncryptedSecretStore:
     """The backend."""
     if len(given) != 1:
-        raise PersistenceError("one encrypted store, with one storage, is what secrets take")
+        raise BackendDead("one encrypted store, with one storage, is what secrets take")
     config = given[0]
     ring = keyring.from_files(config.key_files)
     phrases = [keyring.passphrase(path) for path in config.passphrase_files]
-    return EncryptedSecretStore(_inner(given, context), ring, phrases)
+    return EncryptedSecretStore(_inner(config, context), ring, phrases)

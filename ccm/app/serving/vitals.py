@@ -6,7 +6,7 @@ Nothing here looks for anything, and nothing waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from ccm.base import clock
@@ -32,6 +32,7 @@ class Vitals:
         electors: who competes, by the name of the lease.
         controllers: those that were started, or left out, since we lead, and what is to be
             said of them.
+        persistence: how storage is; None: none is configured.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class Vitals:
         self.late_beats = 0
         self.electors: dict[str, LeaderElector] = {}
         self.controllers: dict[str, Finding] = {}
+        self.persistence: Callable[[], Awaitable[Finding]] | None = None
 
     async def beat(self) -> None:
         """Measure how late the event loop is, until cancelled."""
