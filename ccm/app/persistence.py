@@ -136,6 +136,7 @@ class Stores:
             await self.manager.close()
             if self.secrets is not None:
                 await self.secrets.close()
+            log.logger("persistence").info("persistence is closed")
 
     async def health(self) -> Finding:
         """How it is; ill only where nothing may be created without it."""
