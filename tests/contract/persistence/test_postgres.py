@@ -17,6 +17,7 @@ from ccm.persistence.store import Store
 from ccm.testing.persistence_contract import PersistenceContract
 from ccm.testing.persistence_harness import PersistenceHarness, StoreHarness
 from tests import postgres
+from tests.contract.persistence import secrets
 from tests.contract.persistence.stores import flipped
 
 NUMBERS = itertools.count()
@@ -69,3 +70,8 @@ class TestPostgres(PersistenceContract):
     @pytest.fixture
     def harness(self, socket: Path) -> PersistenceHarness:
         return PostgresHarness(socket)
+
+
+async def test_sealed_secrets(socket: Path) -> None:
+    """What is sealed comes back, and is nowhere to be read."""
+    await secrets.live(PostgresHarness(socket).make())
