@@ -162,7 +162,7 @@ class Manager:
                     member.missed(place)
                     continue
                 return found.obj if found else None
-        newest = await self._compared(place, up)
+        newest, _ = await self._compared(place, up)
         return newest.obj if newest else None
 
     async def get_all_objects(self, kind: GVK) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ class Manager:
             BackendUnavailable: none could be asked.
         """
         self._kinds.add(kind)
-        found, missed = await self._all(kind, await self._up())
+        found, missed, _ = await self._all(kind, await self._up())
         for place, member in missed:
             member.missed(place)
         return [copy.obj for copy in found.values() if copy.obj is not None]
@@ -255,8 +255,9 @@ class Manager:
         ready = sorted((latency, at) for latency, at in found if latency is not None)
         return [self.members[at] for _, at in ready]
 
-    async def _compared(self, place: Place, up: Sequence[Member]) -> Stamped | None:
-        """The newest of all copies that can be read; who has an older one is repaired."""
+    async def _compared(self, place: Place, up: Sequence[Member]) -> tuple[Stamped | None, bool]:
+        """The newest of all copies that can be read, and whether all could; who has an older
+        one is repaired."""
         found: dict[Member, Stamped | None] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
         for member in up:
@@ -271,12 +272,12 @@ class Manager:
         for member, copy in found.items():
             if copy != newest:
                 member.missed(place)
-        return newest
+        return newest, len(found) == len(self.members)
 
     async def _all(
         self, kind: GVK, up: Sequence[Member]
-    ) -> tuple[dict[Place, Stamped], list[tuple[Place, Member]]]:
-        """The newest of each, and who does not have it."""
+    ) -> tuple[dict[Place, Stamped], list[tuple[Place, Member]], Sequence[Member]]:
+        """The newest of each, who does not have it, and who answered."""
         newest: dict[Place, Stamped] = {}
         read: dict[Member, dict[Place, Stamped]] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
@@ -298,7 +299,7 @@ class Manager:
             for place, copy in newest.items()
             if copies.get(place) != copy
         ]
-        return newest, missed
+        return newest, missed, tuple(read)
 
     # Repair
 
@@ -328,10 +329,10 @@ class Manager:
             metrics.REPAIRS.labels(member.name).set(len(member.repairs))
 
     async def _compare(self, kind: GVK, up: Sequence[Member]) -> None:
-        newest, missed = await self._all(kind, up)
+        newest, missed, answered = await self._all(kind, up)
         for place, member in missed:  # at once: they may be more than are remembered
             await self._mend(place, member, up)
-        for member in up:
+        for member in answered:
             member.repairs.compared(kind)
         for place, copy in newest.items():
             if copy.obj is None:
@@ -341,13 +342,13 @@ class Manager:
         if place in self._newest:
             return  # it is being written; that will tell
         self._mended.add(place)
-        newest = await self._compared(place, up)
+        newest, all_answered = await self._compared(place, up)
         if place not in self._mended:
             return  # it was written meanwhile
         self._mended.discard(place)
         if newest is not None:
             await member.write(place, newest)
-        if len(up) < len(self.members):
+        if not all_answered:
             return  # whoever is down may have a newer one
         member.repairs.done(place)
         is_everywhere = not any(place in other.repairs for other in self.members)

@@ -147,3 +147,22 @@ async def test_new_folders_are_durable_before_the_put_is(tmp_path: Path) -> None
             patches.setattr(places, "sync_folder", sync)
             await store.put_object(NAME, thing())
         assert tmp_path / "store" in synced
+
+
+async def test_bytes_are_durable_before_the_name(tmp_path: Path) -> None:
+    """Power may be lost between any two calls."""
+    calls: list[str] = []
+
+    class Told:
+        def __getattr__(self, name: str) -> Any:
+            if name in ("write", "fsync", "rename", "link"):
+                calls.append(name)
+            return getattr(os, name)
+
+    async with opened(LOCAL["file"](tmp_path), probe_s=3600) as store:
+        await store.put_object(NAME, thing())
+        with pytest.MonkeyPatch.context() as patches:
+            for module in (file, places):
+                patches.setattr(module, "os", Told())
+            await store.put_object(NAME, thing())
+    assert calls == ["write", "fsync", "rename", "fsync"]

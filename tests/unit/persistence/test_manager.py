@@ -179,6 +179,8 @@ async def test_copy_of_one_that_is_down_is_not_lost() -> None:
         await rounds()
         world.fail(0, 1)
         await manager.put_object(thing(size=2))
+        world.fail(0, 1, 2)
+        await rounds(2)
         world.fail(2)
         await rounds(3)
         world.fail()
