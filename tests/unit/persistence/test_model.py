@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -17,7 +20,11 @@ from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT
 from ccm.persistence.keys import key_of
 from ccm.persistence.memory import MemoryStore
+from ccm.persistence.postgres import PostgresConfig, PostgresStore
+from ccm.persistence.s3 import S3Store
 from ccm.persistence.store import Store
+from tests import postgres
+from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import HERE, KIND, LOCAL, NAME, provider, thing
 
 NAMES = st.sampled_from(["a", "A", "b.c", "ü", "x" * 253])
@@ -34,23 +41,21 @@ STEPS = {"ci": (3, 12), "soak": (100, 60)}
 class Model(RuleBasedStateMachine):
     """One kind of storage beside a dictionary."""
 
-    kind: str
+    make: Callable[[Path], Store]
+    """A store over storage of that folder's."""
 
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
-        self.memory = MemoryStore()
         self.known: dict[str, Any] = {}
         self.versions: dict[str, str] = {}
         self.open()
 
     def open(self) -> None:
-        self.provider = provider(self.store(), probe_s=3600)
+        store = type(self).make(Path(self.folder.name))
+        self.provider = provider(store, probe_s=3600)
         self.runner.run(self.provider.initialize(HERE))
-
-    def store(self) -> Store:
-        return self.memory if self.kind == "memory" else LOCAL[self.kind](Path(self.folder.name))
 
     @rule(name=NAMES, value=VALUES)
     def put(self, name: str, value: Any) -> None:
@@ -101,11 +106,15 @@ class Model(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-@pytest.mark.parametrize("kind", ["memory", *LOCAL])
-@pytest.mark.parametrize("length", ["ci", pytest.param("soak", marks=pytest.mark.soak)])
-def test_like_a_dictionary(kind: str, length: str) -> None:
+def remembered() -> Callable[[Path], Store]:
+    """One store for each folder: nothing else remembers it."""
+    held: dict[Path, MemoryStore] = {}
+    return lambda folder: held.setdefault(folder, MemoryStore())
+
+
+def play(make: Callable[[Path], Store], length: str) -> None:
     runs, steps = STEPS[length]
-    machine = type("Machine", (Model,), {"kind": kind})
+    machine = type("Machine", (Model,), {"make": staticmethod(make)})
     with_steps = settings(
         max_examples=runs,
         stateful_step_count=steps,
@@ -115,3 +124,33 @@ def test_like_a_dictionary(kind: str, length: str) -> None:
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=with_steps)
+
+
+@pytest.mark.parametrize("kind", ["memory", *LOCAL])
+@pytest.mark.parametrize("length", ["ci", pytest.param("soak", marks=pytest.mark.soak)])
+def test_like_a_dictionary(kind: str, length: str) -> None:
+    play(remembered() if kind == "memory" else LOCAL[kind], length)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_table_is_like_a_dictionary() -> None:
+    with postgres.running() as host:
+
+        def make(folder: Path) -> Store:
+            table = re.sub("[^a-z0-9]", "_", folder.name.lower())
+            return PostgresStore(
+                PostgresConfig(
+                    host=str(host), database="postgres", user=postgres.USER, table=f"t{table}"
+                )
+            )
+
+        play(make, "soak")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_a_bucket_is_like_a_dictionary(tmp_path: Path) -> None:
+    with buckets.running() as url:
+        config = next(iter(buckets.S3Harness(url, tmp_path).configs.values()))
+        play(lambda folder: S3Store(msgspec.structs.replace(config, prefix=folder.name)), "soak")
