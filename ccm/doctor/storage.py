@@ -56,12 +56,13 @@ async def _tried(manager: Any) -> Finding:
     try:
         key = await manager.put_object(PROBE)
         await manager.delete_object(GVK.of(API_VERSION, KIND), key)
+        await manager.settled()
     except PersistenceError as error:
         return fail(f"nothing can be written: {error}", "see that storage is there and not full")
     found = {one.name: await one.latency() for one in manager.members}
     shown = tuple(
         f"{name}: {'down' if took is None else f'up, {1000 * took:.1f} ms for a write'}"
-        for name, took in found.items()
+        for name, took in sorted(found.items())
     )
     if None in found.values():
         return warn("some storage is down", "see why; the rest is used meanwhile", details=shown)

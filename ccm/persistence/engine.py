@@ -22,6 +22,7 @@ from ccm.persistence.errors import (
     BackendUnavailable,
     Closed,
     CorruptObject,
+    Fenced,
     NotInitialized,
     PersistenceError,
     UnknownInstance,
@@ -138,7 +139,7 @@ class StoreProvider:
         for one in self._instances.values():
             try:
                 await one.open(claim)
-            except (BackendDead, BackendUnavailable) as error:
+            except (BackendDead, BackendUnavailable, Fenced) as error:
                 faults.append(error)
         fatal = [error for error in faults if isinstance(error, BackendDead)]
         if fatal or len(faults) == len(self._instances):

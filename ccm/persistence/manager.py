@@ -101,10 +101,14 @@ class Manager:
     async def close(self) -> None:
         """Wait for the writes under way and close all."""
         await cancel_and_join(self._repairing)
-        if self._finishing:
-            await asyncio.wait(self._finishing)
+        await self.settled()
         for backend in self._backends:
             await backend.close()
+
+    async def settled(self) -> None:
+        """Every write has come to its end in every instance."""
+        if self._finishing:
+            await asyncio.wait(self._finishing)
 
     async def _look(self) -> None:
         assert self._machine is not None

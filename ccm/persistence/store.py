@@ -98,4 +98,7 @@ def check_epoch(held: int, epoch: int) -> None:
         Fenced: a newer leader was here.
     """
     if held > epoch:
-        raise Fenced(f"a leader of epoch {held} has written, ours is {epoch}: another leads")
+        raise Fenced(
+            f"a leader of epoch {held} has written, ours is {epoch}: another leads, or the Lease "
+            "was made anew (see the recovery guide)"
+        )

@@ -20,6 +20,7 @@ from ccm.persistence.keys import instance_name
 from ccm.persistence.manager import Manager
 from ccm.persistence.member import Backend
 from ccm.persistence.memory import MemoryStore
+from ccm.persistence.store import check_epoch
 from ccm.testing.persistence_harness import HERE, Ill, Troubled
 from ccm.testing.persistence_objects import KIND, thing
 
@@ -242,6 +243,26 @@ async def test_stale_leader_learns_it() -> None:
             await new.put_object(thing(by="new"))
             with pytest.raises(errors.Fenced):
                 await old.put_object(thing(by="old"))
+
+
+async def test_lease_that_was_made_anew_does_not_end_the_daemon() -> None:
+    """Its count began at 0 again: storage refuses, and the daemon goes on without."""
+    world = World(epoch=5)
+    async with world.opened(1) as manager:
+        await manager.put_object(thing())
+    world.stores[0].open = _refuses(world.stores[0])  # type: ignore[method-assign]
+    world.epoch = 0
+    async with world.opened(1) as manager:
+        assert await manager.may_create()
+        with pytest.raises(errors.BackendUnavailable):
+            await manager.put_object(thing())
+
+
+def _refuses(store: MemoryStore) -> Any:
+    async def open_(claim: Any) -> None:
+        check_epoch(store._epoch, claim.epoch)
+
+    return open_
 
 
 async def test_writes_to_one_object_end_alike_everywhere() -> None:
