@@ -14,8 +14,8 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
 
 import ccm
 from ccm.app import metrics, provider, reload, stopping
@@ -33,6 +33,9 @@ from ccm.base.lastresort import LastResort
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.kube import config as kube_config
 from ccm.kube.transport import Transport
+
+if TYPE_CHECKING:
+    from ccm.app.persistence import Stores
 
 LEAVE_S = 2.0
 """How long the process outlives a provider's call that does not let itself be ended."""
@@ -66,6 +69,8 @@ async def run(options: Options, environ: Mapping[str, str]) -> int:
         daemon = Daemon(
             options, clients, configured, plan=plan, kubeconfig=kubeconfig, since=since, over=over
         )
+        if options.persistence_config:
+            await asyncio.to_thread(daemon.persist, clients)
         context = ServerContext(
             options=options, vitals=daemon.vitals, transport=transport, environ=environ
         )
@@ -170,6 +175,7 @@ class Daemon:
         self._kubeconfig = kubeconfig
         self._since = since
         self._over = over
+        self._stores: Stores | None = None
         self._events = Events(clients.named(EVENTS))
         self._election = Election(options, clients, self._events, self.vitals, self.last_resort)
         self._controllers = Controllers(options, clients, self._events, self.vitals, plan)
@@ -208,7 +214,25 @@ class Daemon:
     async def _lead(self) -> None:
         """Everything that only the leader does, until cancelled."""
         self.drain.govern()
-        await self._controllers.run(self._holder.handle, self._election)
+        async with self._storage():
+            await self._controllers.run(self._holder.handle, self._election)
+
+    def persist(self, clients: Clients) -> None:
+        """Read where copies are kept. Raises Misconfigured."""
+        from ccm.app import persistence  # with all that it needs, only where it is wanted
+
+        self._stores = persistence.Stores(
+            self._options.persistence_config,
+            clients.named(persistence.CLIENT),
+            namespace=self._options.leader_elect_resource_namespace,
+        )
+        self.vitals.persistence = self._stores.health
+
+    def _storage(self) -> AbstractAsyncContextManager[None]:
+        """Open inside: after the lease is won, until before it is given back."""
+        if self._stores is None:
+            return nullcontext()
+        return self._stores.opened(self._options.cluster_name, *self._election.writer())
 
     async def _follow(self) -> None:
         """Follow the provider and its file, serve webhooks; ends only by an exception."""

@@ -117,6 +117,11 @@ class Election:
             if elector.holder != self._identity:
                 self._last_resort.call_off(lease)
 
+    def writer(self) -> tuple[str, int]:
+        """Under which name we lead, and how often the lease changed hands; 0 without one."""
+        elector = self._vitals.electors.get(self._options.leader_elect_resource_name)
+        return self._identity, elector.transitions if elector is not None else 0
+
     def tell(self, kind: str, reason: str, message: str) -> None:
         """Record an event about our own lease: it stands for the daemon as a whole."""
         about = ObjectReference(

@@ -12,7 +12,18 @@ from dataclasses import dataclass, replace
 from ccm.base import clock, redact
 from ccm.base.tasks import leaves
 from ccm.cloud import errors as cloud_errors
-from ccm.doctor import deployment, held, leases, nodes, outlook, provider, reach, rights, services
+from ccm.doctor import (
+    deployment,
+    held,
+    leases,
+    nodes,
+    outlook,
+    provider,
+    reach,
+    rights,
+    services,
+    storage,
+)
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Result, Verdict, fail, skip, warn
 from ccm.kube import errors
@@ -78,6 +89,7 @@ CHECKS = (
     Check("instances", "the nodes' instances", nodes.instances, needs=("identity", "cloud")),
     Check("taints", "nodes that wait", nodes.taints, needs=("identity",)),
     Check("pod-cidrs", "the nodes' Pod ranges", nodes.pod_cidrs, needs=("identity", "controllers")),
+    Check("persistence", "where copies are kept", storage.persistence, needs=("identity",)),
     Check("services", "unclaimed Services", services.unclaimed, needs=("identity", "cloud-config")),
 )
 """All of them, in order."""

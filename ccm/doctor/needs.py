@@ -75,6 +75,8 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
         yield from _leases(options, migrated)
     if options.use_service_account_credentials:
         yield from _accounts(options)
+    if options.persistence_config:
+        yield "--persistence-config", Need(verb="get", resource="namespaces", name=SYSTEM_NAMESPACE)
     if reviews:
         yield from _reviews(options)
 

@@ -145,6 +145,11 @@ class LeaderElector:
             f"{self._config.renew_deadline_s:g} s another daemon may lead"
         )
 
+    @property
+    def transitions(self) -> int:
+        """How often the lease changed hands."""
+        return self._lock.transitions
+
     def check(self, now_s: float | None = None) -> str | None:
         """What is wrong, for a health check; None while all is well.
 

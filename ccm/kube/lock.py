@@ -142,6 +142,11 @@ class LeaseLock:
         return (self._lease.spec.holder_identity or "") if self._lease is not None else ""
 
     @property
+    def transitions(self) -> int:
+        """How often it changed hands, as far as we know."""
+        return (self._lease.spec.lease_transitions or 0) if self._lease is not None else 0
+
+    @property
     def is_ours(self) -> bool:
         """Whether we held the Lease when it was last seen."""
         return self.holder == self._identity

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from tests.contract import broken
+from tests.contract.verdicts import verdicts_of
 
 pytestmark = pytest.mark.xdist_group("defects")  # their one run is not worth repeating
 
@@ -25,23 +22,7 @@ PLACES = {
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
     """(class, case) -> `failed` or `passed`; one run of pytest for all of them."""
-    report = tmp_path_factory.mktemp("suite") / "report.xml"
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--junitxml={report}"]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *PLACES.values()],
-        cwd=FILE.parents[2],
-        env=environment,
-        timeout=180,
-        check=False,
-        capture_output=True,
-    )
-    return {
-        (str(case.get("classname")).rpartition(".")[2], str(case.get("name"))): (
-            "failed" if case.find("failure") is not None else "passed"
-        )
-        for case in ElementTree.parse(report).iter("testcase")
-    }
+    return verdicts_of(PLACES.values(), tmp_path_factory.mktemp("suite"))
 
 
 @pytest.mark.parametrize(("defect", "case"), PLACES)

@@ -141,7 +141,8 @@ def test_panels_do_not_overlap_and_have_numbers_of_their_own() -> None:
 
 @pytest.mark.envtest
 def test_the_chart_hands_the_dashboard_over_unchanged(tmp_path: Path) -> None:
-    objects = shipped.parsed(shipped.rendered(tmp_path, EVERYTHING))
+    values = {**EVERYTHING, "persistence": {}}  # which has a ConfigMap too
+    objects = shipped.parsed(shipped.rendered(tmp_path, values))
     (content,) = shipped.only(objects, "ConfigMap")["data"].values()
 
     assert json.loads(content) == json.loads(DASHBOARD.read_text())

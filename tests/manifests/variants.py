@@ -40,6 +40,14 @@ EVERYTHING: Values = {
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "dashboard": {"enabled": True},
+    "persistence": {
+        "config": {
+            "instances": [{"file": {"root": "/var/lib/kube-ccm/store"}}],
+            "secrets": {"kubernetes": None},
+        },
+        "existingClaim": "store",
+        "existingSecret": "store-keys",
+    },
 }
 
 VARIANTS: Mapping[str, Values] = {

@@ -21,6 +21,7 @@ DEBUGGING = Section("debugging")
 LEADER_MIGRATION = Section("leader-migration")
 PROVIDER_CALLS = Section("provider calls", ours=True)
 STOPPING = Section("stopping", ours=True)
+PERSISTENCE = Section("persistence", ours=True)
 FILE = Section("configuration file", ours=True)
 
 _NO_ALLOCATOR = "no controller of this daemon hands out addresses"
@@ -188,6 +189,11 @@ class GenericFlags:
         "How old a listing of all instances may be when controllers share it. Shorter than "
         "--node-monitor-period, so that each pass sees a new one. 0 means never to reuse one.",
         check=checks.not_negative,
+    )
+    persistence_config: str = PERSISTENCE.flag(
+        "",
+        "File that says where copies are kept that outlive the daemon (ccm/persistence/README.md). "
+        "Empty means nowhere; all works without.",
     )
     shutdown_grace_period: timedelta = STOPPING.flag(
         timedelta(seconds=20),

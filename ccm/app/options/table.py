@@ -38,6 +38,7 @@ SECTIONS = (
     ),
     generic.PROVIDER_CALLS,
     generic.STOPPING,
+    generic.PERSISTENCE,
     generic.FILE,
     serving.WEBHOOK,
     serving.WEBHOOK_SERVING,

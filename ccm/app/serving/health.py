@@ -84,7 +84,9 @@ class Checks:
 
     def readyz(self) -> Sequence[Check]:
         """Behind `/readyz`: whether we can do our work."""
-        return (*self._alive, *self._elections(), *self._able, *self._controllers())
+        persistence = self._vitals.persistence
+        stored = () if persistence is None else (Check(name="persistence", look=persistence),)
+        return (*self._alive, *self._elections(), *self._able, *stored, *self._controllers())
 
     async def close(self) -> None:
         """Ask nobody any more."""

@@ -6,7 +6,7 @@ Nothing here looks for anything, and nothing waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 from ccm.base import clock
@@ -38,6 +38,7 @@ class Vitals:
         deletions: what the brakes hold back, while we lead.
         controllers: those that were started, or left out, since we lead, and what is to be
             said of them.
+        persistence: how storage is; None: none is configured.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,7 @@ class Vitals:
         self.controllers: dict[str, Finding] = {}
         self.at_work: dict[str, Runnable] = {}
         self.deletions: DeletionRecord | None = None
+        self.persistence: Callable[[], Awaitable[Finding]] | None = None
 
     async def beat(self) -> None:
         """Measure how late the event loop is, until cancelled."""

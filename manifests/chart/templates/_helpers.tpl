@@ -58,6 +58,9 @@ host: {{ . | quote }}
 {{- if and (ne .Values.name "cloud-controller-manager") (not (hasKey .Values.extraArgs "leader-elect-resource-name")) }}
 - --leader-elect-resource-name={{ include "kube-ccm.lease" . }}
 {{- end }}
+{{- if .Values.persistence.config }}
+- --persistence-config=/etc/ccm-persistence/config.yaml
+{{- end }}
 {{- if ne (int .Values.securePort) 10258 }}
 - --secure-port={{ .Values.securePort }}
 {{- end }}
@@ -112,7 +115,7 @@ host: {{ . | quote }}
 {{- fail "webhook.port: must differ from securePort" -}}
 {{- end -}}
 {{- end -}}
-{{- range list "cloud-provider" "cloud-config" "secure-port" "use-service-account-credentials" -}}
+{{- range list "cloud-provider" "cloud-config" "persistence-config" "secure-port" "use-service-account-credentials" -}}
 {{- if hasKey $.Values.extraArgs . -}}
 {{- fail (printf "extraArgs.%s: this flag has a value of its own" .) -}}
 {{- end -}}

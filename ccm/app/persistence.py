@@ -1,0 +1,244 @@
+"""Storage that outlives the daemon: read at the start, open while we lead.
+
+Imported only where `--persistence-config` is given, and with it only the backends that the file
+names. What the file says is checked at once; whether storage answers is seen after the Lease is
+won, because a folder has room for one process and a stale leader must not write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+import msgspec
+
+from ccm.app.provider import Misconfigured
+from ccm.base import files, log
+from ccm.cloud.config import Context as Document
+from ccm.cloud.fields import ConfigError, Fields
+from ccm.persistence import registry
+from ccm.persistence.envelope import Writer
+from ccm.persistence.errors import BackendDead, Unreachable
+from ccm.persistence.interface import MachineId, new_machine_id, require
+from ccm.persistence.manager import Manager
+from ccm.persistence.member import Backend
+from ccm.persistence.secrets import SECRET_METHODS
+from ccm.serving.health import WELL, Finding, wrong
+
+FLAG = "--persistence-config"
+CLIENT = "persistence"
+"""Name of the client that reads the cluster's identity, and that keeps Secrets."""
+
+CLUSTER = "/api/v1/namespaces/kube-system"
+"""What has a UID as long as the cluster lives."""
+
+
+class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file says."""
+
+    instances: Annotated[
+        tuple[dict[str, Any], ...],
+        msgspec.Meta(description="Storage, each as the name of its backend with its settings."),
+    ]
+    write_policy: Annotated[
+        Literal["any", "majority", "all"],
+        msgspec.Meta(description="How many instances have to acknowledge a write."),
+    ] = "any"
+    when_unavailable: Annotated[
+        Literal["degrade", "block"],
+        msgspec.Meta(description="With none up: go on without, or refuse to create."),
+    ] = "degrade"
+    repair_queue: Annotated[
+        int, msgspec.Meta(description="Copies remembered for an instance that missed them.", ge=1)
+    ] = 10_000
+    secrets: Annotated[
+        dict[str, Any] | None,
+        msgspec.Meta(description="Where secrets are kept: `kubernetes` or `encrypted`."),
+    ] = None
+
+
+class Client(Protocol):
+    """A client of the API server."""
+
+    async def raw(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        """Send a request and return the body of the answer."""
+        ...
+
+
+class Stores:
+    """All storage of one file.
+
+    Args:
+        file: of `--persistence-config`.
+        client: of the API server.
+        namespace: of the daemon's Lease; Secrets are kept there unless the file names another.
+
+    Raises:
+        Misconfigured: a person has to correct the file.
+    """
+
+    def __init__(self, file: str, client: Client, *, namespace: str) -> None:
+        self._file = file
+        self._client = client
+        self._writer = Writer()
+        self._is_open = False
+        self._context = registry.Context(
+            writer=lambda: self._writer,
+            requests=_Requests(client),
+            namespace=namespace,
+            read=_settings,
+        )
+        with _named(file):
+            config = _read(file)
+            self.manager = Manager(
+                list(self._backends(config)),
+                policy=config.write_policy,
+                when_down=config.when_unavailable,
+                writer=lambda: self._writer,
+                limit=config.repair_queue,
+            )
+            self.secrets = self._secrets(config)
+
+    @asynccontextmanager
+    async def opened(self, name: str, identity: str, epoch: int) -> AsyncIterator[None]:
+        """Open inside; everything is written and let go of at its end.
+
+        Args:
+            name: of the cluster.
+            identity: of the leader.
+            epoch: how often the Lease changed hands.
+
+        Raises:
+            Misconfigured: storage belongs to another cluster, or can be read by others.
+        """
+        self._writer = Writer(identity=identity, epoch=epoch)
+        machine = await self._machine(name)
+        try:
+            with _named(self._file):
+                await self.manager.initialize(machine)
+                await self._open_secrets(machine)
+            self._is_open = True
+            log.logger("persistence").info("persistence is open", count=len(self.manager.members))
+            yield
+        finally:
+            self._is_open = False
+            await self.manager.close()
+            if self.secrets is not None:
+                await self.secrets.close()
+            log.logger("persistence").info("persistence is closed")
+
+    async def health(self) -> Finding:
+        """How it is; ill only where nothing may be created without it."""
+        if not self._is_open:
+            return Finding(detail="closed, standing by")
+        down = [one.name for one in self.manager.members if not await one.is_up()]
+        if not await self.manager.may_create():
+            return wrong("no instance is up, and nothing is created without one")
+        return Finding(detail=f"down: {', '.join(down)}") if down else WELL
+
+    async def _machine(self, name: str) -> MachineId:
+        found = msgspec.json.decode(await self._client.raw("GET", CLUSTER))
+        return new_machine_id(found["metadata"]["uid"], name)
+
+    async def _open_secrets(self, machine: MachineId) -> None:
+        if self.secrets is None:
+            return
+        try:
+            await self.secrets.initialize(machine)
+        except Unreachable as error:
+            log.logger("persistence").warning("secrets cannot be stored", error=str(error))
+
+    def _backends(self, config: PersistenceConfig) -> Iterator[Backend]:
+        """One for each name; instances of one backend share a provider."""
+        given: dict[str, list[dict[str, Any]]] = {}
+        for at, instance in enumerate(config.instances):
+            name, settings = _only(instance, f"instances[{at}]")
+            given.setdefault(name, []).append(settings)
+        if not given:
+            raise BackendDead("instances is empty; name storage, or leave the flag out")
+        for name, several in given.items():
+            declared, make = registry.load(name)
+            read = [_settings(declared, one, name) for one in several]
+            backend = Backend(name, partial(make, read, self._context))
+            if len(backend.instances) < len(read):
+                raise BackendDead(f"{name}: two instances are the same storage; leave one out")
+            yield backend
+
+    def _secrets(self, config: PersistenceConfig) -> Any:
+        if config.secrets is None:
+            return None
+        name, settings = _only(config.secrets, "secrets")
+        declared, make = registry.load(name, registry.SECRETS)
+        provider = make([_settings(declared, settings, f"secrets.{name}")], self._context)
+        require(name, provider, SECRET_METHODS)
+        return provider
+
+
+class _Requests:
+    """The client as backends know it."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        return await self._client.raw(
+            method, path, query=query, body=body, content_type=content_type
+        )
+
+
+class _named:  # noqa: N801 - used as a function
+    """Faults inside are those of the file."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, BackendDead | ConfigError):
+            raise Misconfigured(f"{FLAG}={self._file}: {error}") from error
+
+
+def _read(file: str) -> PersistenceConfig:
+    try:
+        body = Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot be read: {files.reason(error)}") from error
+    return Document(config=body, source="the file").settings(PersistenceConfig)
+
+
+def _only(given: Mapping[str, Any], place: str) -> tuple[str, dict[str, Any]]:
+    """The one name there, and what stands behind it."""
+    if len(given) != 1:
+        raise ConfigError(
+            f"{place} must name one backend with its settings, such as "
+            "`file: {root: /var/lib/kube-ccm/store}`"
+        )
+    ((name, settings),) = given.items()
+    if not isinstance(settings, dict | None):
+        raise ConfigError(f"{place}.{name} must be a mapping of settings to values")
+    return name, settings or {}
+
+
+def _settings(declared: type[msgspec.Struct], given: dict[str, Any], where: str) -> Any:
+    return Fields(given, where=where).read(declared)

@@ -1,0 +1,161 @@
+"""Keys that secrets are sealed with; the only door to `cryptography` here.
+
+Each write has a fresh data key (AES-256-GCM), which a key of the ring seals in turn: no nonce of
+a data key is ever used twice. What is authenticated beside it says where the secret belongs, so
+that moved to another name, kind or cluster it does not open. That an *older* sealed value was put
+back in the same place cannot be seen.
+
+Python cannot wipe memory; nothing here promises that.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from ccm.base.files import reason
+from ccm.persistence.errors import BackendDead, CorruptObject
+
+KEY_BYTES = 32
+NONCE_BYTES = 12
+SALT_BYTES = 16
+SHORTEST_PASSPHRASE = 20
+"""Characters of a passphrase: shorter ones are guessed."""
+
+ITERATIONS, LANES, MEMORY_KIB = 3, 4, 1 << 16
+"""Of Argon2id: the second recommendation of RFC 9106, for when memory is short: 64 MiB."""
+
+
+class Keyring:
+    """Keys of which the first seals and all open.
+
+    Args:
+        ring: 32 bytes each.
+
+    Raises:
+        BackendDead: there is none, or one has another length.
+    """
+
+    def __init__(self, ring: Sequence[bytes]) -> None:
+        if not ring or any(len(key) != KEY_BYTES for key in ring):
+            raise BackendDead(f"a keyring needs at least one key, each of {KEY_BYTES} bytes")
+        self._keys = {_id(key): key for key in ring}
+        self.active = _id(ring[0])
+
+    def __repr__(self) -> str:
+        return f"Keyring({', '.join(self._keys)})"
+
+    def seal(self, value: bytes, where: bytes) -> dict[str, str]:
+        """The value as nobody else can read it.
+
+        Args:
+            value: in the clear.
+            where: what it is bound to.
+        """
+        key = AESGCM.generate_key(bit_length=8 * KEY_BYTES)
+        return {
+            "keyId": self.active,
+            "sealedKey": _sealed(self._keys[self.active], key, _bound(where, self.active)),
+            "sealed": _sealed(key, value, _bound(where, self.active)),
+        }
+
+    def open(self, sealed: Mapping[str, object], where: bytes) -> bytes:
+        """The value in the clear.
+
+        Raises:
+            CorruptObject: it was changed or moved, or its key is not in the ring.
+        """
+        name = str(sealed.get("keyId"))
+        if name not in self._keys:
+            raise CorruptObject(f"the secret is sealed with key {name}, which the ring lacks")
+        bound = _bound(where, name)
+        key = _opened(self._keys[name], sealed.get("sealedKey"), bound)
+        return _opened(key, sealed.get("sealed"), bound)
+
+
+def from_files(paths: Sequence[Path]) -> list[bytes]:
+    """Keys from files: 32 bytes, or their base64.
+
+    Raises:
+        BackendDead: a file cannot be read, can be read by others, or holds no key.
+    """
+    return [_key_of(path, _private(path)) for path in paths]
+
+
+def _key_of(path: Path, raw: bytes) -> bytes:
+    if len(raw) == KEY_BYTES:
+        return raw
+    try:
+        key = base64.b64decode(raw.strip(), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise BackendDead(
+            f"{path} holds no key of {KEY_BYTES} bytes; make one: "
+            f"`head -c {KEY_BYTES} /dev/urandom | base64 > {path}; chmod 0400 {path}`"
+        )
+    return key
+
+
+def passphrase(path: Path) -> bytes:
+    """What keys are derived from.
+
+    Raises:
+        BackendDead: the file cannot be read, can be read by others, or holds too little.
+    """
+    text = _private(path).strip()
+    if len(text) < SHORTEST_PASSPHRASE:
+        raise BackendDead(f"{path}: a passphrase needs {SHORTEST_PASSPHRASE} characters at least")
+    return text
+
+
+def derived(phrase: bytes, salt: bytes) -> bytes:
+    """A key from a passphrase; takes a tenth of a second and 64 MiB."""
+    return Argon2id(
+        salt=salt, length=KEY_BYTES, iterations=ITERATIONS, lanes=LANES, memory_cost=MEMORY_KIB
+    ).derive(phrase)
+
+
+def _private(path: Path) -> bytes:
+    try:
+        found = os.stat(path)
+        # The kubelet lets a Pod's own group read what it mounts, whatever mode was asked for.
+        theirs = 0o077 if found.st_uid == os.getuid() else 0o037
+        if found.st_mode & theirs:
+            mode = stat.S_IMODE(found.st_mode)
+            raise BackendDead(f"{path} can be read by others (mode {mode:o}); chmod 0400 it")
+        return path.read_bytes()
+    except OSError as error:
+        raise BackendDead(f"{path} cannot be read: {reason(error)}") from error
+
+
+def _id(key: bytes) -> str:
+    """A name for a key that tells nothing of it."""
+    return HKDF(algorithm=SHA256(), length=8, salt=None, info=b"ccm key id").derive(key).hex()
+
+
+def _bound(where: bytes, key_id: str) -> bytes:
+    return where + b"\0" + key_id.encode()
+
+
+def _sealed(key: bytes, value: bytes, bound: bytes) -> str:
+    nonce = os.urandom(NONCE_BYTES)
+    return base64.b64encode(nonce + AESGCM(key).encrypt(nonce, value, bound)).decode()
+
+
+def _opened(key: bytes, sealed: object, bound: bytes) -> bytes:
+    try:
+        raw = base64.b64decode(str(sealed), validate=True)
+        return AESGCM(key).decrypt(raw[:NONCE_BYTES], raw[NONCE_BYTES:], bound)
+    except (InvalidTag, ValueError):
+        raise CorruptObject("the secret was changed, moved, or sealed with another key") from None

@@ -1,0 +1,229 @@
+"""Secrets in the cluster's own Secrets, in the namespace of the daemon: the default.
+
+A Secret of ours has a label and a name made of a digest; another one under that name is never
+touched. Rotation writes each anew, which has the API server encrypt it with its present key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+
+from ccm.persistence import envelope, keys
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import Entry
+from ccm.persistence.errors import (
+    BackendDead,
+    BackendUnavailable,
+    CorruptObject,
+    ObjectTooLarge,
+    VersionConflict,
+)
+from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, Expected, ObjectKey, Version
+from ccm.persistence.keys import Place
+from ccm.persistence.registry import Context, Requests, backend
+from ccm.persistence.secrets import SecretStore
+from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
+
+STORED = GVK("secrets.ccm", "v1", "StoredSecret")
+LABEL = "kube-ccm.io/persistence"
+ANNOTATION = "kube-ccm.io/persistence-key"
+FIELD = "stored"
+PAGE = 100
+LARGEST = 1_000_000
+"""Bytes of an envelope: the API server takes 1 MiB of a Secret, all its fields together."""
+
+ATTEMPTS = 4
+
+
+class KubernetesConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Secrets of the cluster itself."""
+
+    namespace: Annotated[
+        str, msgspec.Meta(description="Where they are; empty: that of the Lease.")
+    ] = ""
+
+
+class KubeStore:
+    """A store in Secrets.
+
+    Args:
+        requests: the API server.
+        namespace: of the Secrets.
+    """
+
+    def __init__(self, requests: Requests, namespace: str) -> None:
+        self.capabilities = frozenset({CAS, FENCING, SHARED})
+        self._requests = requests
+        self._path = f"/api/v1/namespaces/{namespace}/secrets"
+
+    async def open(self, claim: Claim) -> None:  # noqa: ARG002 - the cluster holds its own
+        """As `Store.open`."""
+        await self.probe()
+
+    async def probe(self) -> None:
+        """As `Store.probe`."""
+        await self._ask("GET", self._path, {"limit": "1", "labelSelector": LABEL})
+
+    async def read(self, place: Place) -> Record | None:
+        """As `Store.read`."""
+        found = await self._ask("GET", self._at(place))
+        return None if found is None else _record(found)
+
+    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+        """As `Store.write`."""
+        if len(entry.body) > LARGEST:
+            raise ObjectTooLarge(f"a Secret holds at most {LARGEST} bytes")
+        for _ in range(ATTEMPTS):
+            found = await self.read(place)
+            check_expected(expect, found and found.version)
+            check_epoch(envelope.head(found.body).epoch if found else 0, entry.epoch)
+            secret = _secret(place, entry, found and found.version)
+            method, path = ("PUT", self._at(place)) if found else ("POST", self._path)
+            try:
+                done = await self._ask(method, path, body=secret)
+            except VersionConflict:
+                continue
+            if done is not None:
+                return Version(done["metadata"]["resourceVersion"])
+        raise VersionConflict("somebody else goes on writing the Secret")
+
+    async def remove(self, place: Place, epoch: int) -> None:
+        """As `Store.remove`."""
+        for _ in range(ATTEMPTS):
+            found = await self.read(place)
+            if found is None:
+                return
+            check_epoch(envelope.head(found.body).epoch, epoch)
+            body = {"preconditions": {"resourceVersion": found.version}}
+            try:
+                await self._ask("DELETE", self._at(place), body=body)
+            except VersionConflict:
+                continue
+            return
+        raise VersionConflict("somebody else goes on writing the Secret")
+
+    async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
+        """As `Store.scan`."""
+        query = {"limit": str(PAGE), "labelSelector": LABEL}
+        while True:
+            found = await self._ask("GET", self._path, query) or {}
+            yield [
+                (Place(kind, _key(item)), _record(item))
+                for item in found.get("items", ())
+                if _key(item)
+            ]
+            after = found.get("metadata", {}).get("continue")
+            if not after:
+                return
+            query["continue"] = after
+
+    async def close(self) -> None:
+        """As `Store.close`."""
+
+    def _at(self, place: Place) -> str:
+        return f"{self._path}/{_name(place)}"
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        *,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any] | None:
+        """The answer; None: there is no such thing."""
+        sent = None if body is None else json.dumps(body).encode()
+        try:
+            answer = await self._requests.request(method, path, query=query, body=sent)
+        except Exception as error:  # noqa: BLE001 - what an API client raises is its own
+            status = getattr(error, "status", None)
+            if status == 404:
+                return None
+            if status == 409:
+                raise VersionConflict("somebody else wrote the Secret meanwhile") from None
+            raise BackendUnavailable(
+                f"the API server did not {method} Secrets: {status or type(error).__name__}"
+            ) from None
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+
+def _name(place: Place) -> str:
+    digest = hashlib.sha256(f"{'/'.join(place.kind)}/{place.key}".encode()).hexdigest()
+    return f"ccm-stored-{digest[:32]}"
+
+
+def _secret(place: Place, entry: Entry, version: Version | None) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
+        "name": _name(place),
+        "labels": {LABEL: "secret"},
+        "annotations": {ANNOTATION: place.key},
+    }
+    if version is not None:
+        metadata["resourceVersion"] = version
+    data = {FIELD: base64.b64encode(entry.body).decode()}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": metadata,
+        "data": data,
+    }
+
+
+def _key(item: Mapping[str, Any]) -> ObjectKey:
+    return ObjectKey(item["metadata"].get("annotations", {}).get(ANNOTATION, ""))
+
+
+def _record(item: Mapping[str, Any]) -> Record:
+    metadata = item["metadata"]
+    if LABEL not in metadata.get("labels", {}):
+        raise CorruptObject(f"Secret {metadata['name']} is somebody else's; it is left alone")
+    try:
+        body = base64.b64decode(item.get("data", {}).get(FIELD, ""), validate=True)
+    except binascii.Error:
+        body = b""
+    return Record(body, Version(metadata["resourceVersion"]))
+
+
+class KubernetesSecretStore(SecretStore):
+    """Secrets as the cluster keeps them.
+
+    Args:
+        requests: the API server.
+        namespace: of the Secrets.
+        context: who writes.
+    """
+
+    def __init__(self, requests: Requests, namespace: str, context: Context) -> None:
+        name = keys.instance_name("kubernetes", {"namespace": namespace})
+        stores = {name: KubeStore(requests, namespace)}
+        inner = StoreProvider("kubernetes", stores, writer=context.writer, sensitive=True)
+        super().__init__(inner, STORED)
+
+    async def _sealed(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:  # noqa: ARG002
+        return {"data": value.decode()}
+
+    async def _value(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:  # noqa: ARG002
+        found = obj.get("spec", {}).get("data")
+        if not isinstance(found, str):
+            raise CorruptObject("what is stored is no secret")
+        return found.encode()
+
+    async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        return False
+
+
+@backend(config=KubernetesConfig)
+def storage(given: Sequence[KubernetesConfig], context: Context) -> KubernetesSecretStore:
+    """The backend."""
+    if len(given) != 1 or context.requests is None:
+        raise BackendDead("secrets in the cluster need one namespace, and an API server")
+    return KubernetesSecretStore(context.requests, given[0].namespace or context.namespace, context)

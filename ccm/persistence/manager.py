@@ -1,0 +1,372 @@
+"""Several instances kept as one: who is written, who is asked, who is repaired.
+
+Copies in different stores are compared by a stamp that is made here: the leader's epoch, then a
+counter. A deletion leaves a mark with its stamp until every instance has it, or an instance that
+was down would bring the object back. What an instance missed is remembered and made up for in
+the background; after a restart, when nobody remembers, all of it is compared once. Until then it
+is read only beside others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from ccm.base.log import logger
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.persistence import keys, metrics
+from ccm.persistence.engine import nobody
+from ccm.persistence.envelope import Stamps, Writer
+from ccm.persistence.errors import (
+    BackendUnavailable,
+    Fenced,
+    InvalidObject,
+    NotInitialized,
+    ObjectTooLarge,
+    PersistenceError,
+    SensitiveObjectRefused,
+)
+from ccm.persistence.interface import GVK, MachineId, ObjectKey, Stamped
+from ccm.persistence.keys import Place
+from ccm.persistence.member import Backend, Member
+from ccm.persistence.repairs import LIMIT
+
+Policy = Literal["any", "majority", "all"]
+WhenDown = Literal["degrade", "block"]
+
+REPAIR_S = 30.0
+"""Seconds between two rounds of repair, as between two looks at an instance."""
+
+_REFUSED = (Fenced, InvalidObject, ObjectTooLarge, SensitiveObjectRefused)
+"""What every instance would say alike."""
+
+
+class Manager:
+    """All instances of all backends.
+
+    Args:
+        backends: of one or more instances each; a name occurs once.
+        policy: how many must acknowledge a write: one, most, or all that are configured.
+        when_down: with nothing up, whether to go on without, or to refuse to create.
+        writer: asked at each write who leads.
+        limit: copies that are remembered for an instance that missed them.
+        repair_s: seconds between two rounds of repair.
+    """
+
+    def __init__(
+        self,
+        backends: Sequence[Backend],
+        *,
+        policy: Policy = "any",
+        when_down: WhenDown = "degrade",
+        writer: Callable[[], Writer] = nobody,
+        limit: int = LIMIT,
+        repair_s: float = REPAIR_S,
+    ) -> None:
+        self._backends = tuple(backends)
+        count = sum(len(backend.instances) for backend in backends)
+        self.members = [
+            Member(backend, name, limit, is_alone=count == 1)
+            for backend in backends
+            for name in backend.instances
+        ]
+        self._needed = {"any": 1, "majority": count // 2 + 1, "all": count}[policy]
+        self._when_down = when_down
+        self._writer = writer
+        self._repair_s = repair_s
+        self._stamps = Stamps()
+        self._newest: dict[Place, Stamped] = {}
+        self._kinds: set[GVK] = set()
+        self._finishing: set[asyncio.Task[None]] = set()
+        self._repairing: asyncio.Task[None] | None = None
+        self._machine: MachineId | None = None
+        self._mended: set[Place] = set()
+        self._log = logger("persistence")
+        for backend in backends:
+            backend.check(is_alone=count == 1)
+
+    # Life cycle
+
+    async def initialize(self, machine_id: MachineId) -> None:
+        """Open all; what cannot be reached now is tried again later.
+
+        Raises:
+            BackendDead: a person has to act, whatever else is up.
+        """
+        self._machine = machine_id
+        await self._look()
+        self._repairing = spawn(self._repair_for_ever(), name="persistence-repair")
+
+    async def close(self) -> None:
+        """Wait for the writes under way and close all."""
+        await cancel_and_join(self._repairing)
+        await self.settled()
+        for backend in self._backends:
+            await backend.close()
+
+    async def settled(self) -> None:
+        """Every write has come to its end in every instance."""
+        if self._finishing:
+            await asyncio.wait(self._finishing)
+
+    async def _look(self) -> None:
+        assert self._machine is not None
+        for backend in self._backends:
+            await backend.open(self._machine)
+        is_up = any([await member.is_up() for member in self.members])
+        metrics.DEGRADED.set(not is_up)
+        if not is_up:
+            self._log.warning("no persistence instance is up", detail=self._when_down)
+
+    async def may_create(self) -> bool:
+        """Whether something may be made that cannot be made twice: with nothing up and the
+        policy `block` it may not."""
+        return self._when_down == "degrade" or bool(await self._up())
+
+    # Objects
+
+    async def put_object(self, obj: Mapping[str, Any]) -> ObjectKey:
+        """Store it wherever that works; durable in as many instances as the policy wants.
+
+        Raises:
+            BackendUnavailable: too few acknowledged it; some may have it.
+        """
+        place = keys.place_of(obj)
+        stamp = self._stamps.next(self._writer().epoch)
+        await self._write(place, Stamped(dict(obj), stamp))
+        return place.key
+
+    async def delete_object(self, kind: GVK, key: ObjectKey) -> None:
+        """Remove it everywhere; it does not come back from an instance that is down now.
+
+        Raises:
+            BackendUnavailable: too few acknowledged it.
+        """
+        place = Place(kind, keys.checked(key))
+        stamp = self._stamps.next(self._writer().epoch)
+        await self._write(place, Stamped(None, stamp))
+
+    async def get_object(self, kind: GVK, key: ObjectKey) -> dict[str, Any] | None:
+        """The newest copy: of the fastest instance, if nothing says that it missed anything.
+
+        Raises:
+            BackendUnavailable: none could be asked.
+        """
+        place = Place(kind, keys.checked(key))
+        self._kinds.add(kind)
+        up = await self._up()
+        if all(member.repairs.knows(kind) for member in up):
+            for member in up:
+                if place in member.repairs:
+                    continue
+                try:
+                    found = await member.read(place)
+                except PersistenceError:
+                    member.missed(place)
+                    continue
+                return found.obj if found else None
+        newest, _ = await self._compared(place, up)
+        return newest.obj if newest else None
+
+    async def get_all_objects(self, kind: GVK) -> list[dict[str, Any]]:
+        """The newest copy of each.
+
+        Raises:
+            BackendUnavailable: none could be asked.
+        """
+        self._kinds.add(kind)
+        found, missed, _ = await self._all(kind, await self._up())
+        for place, member in missed:
+            member.missed(place)
+        return [copy.obj for copy in found.values() if copy.obj is not None]
+
+    # Writing
+
+    async def _write(self, place: Place, copy: Stamped) -> None:
+        if self._machine is None:
+            raise NotInitialized("initialize comes first")
+        self._kinds.add(place.kind)
+        up = await self._up()
+        for member in self.members:
+            if member not in up:
+                member.missed(place)
+        self._newest[place] = copy
+        self._mended.discard(place)
+        writes = {
+            spawn(member.write(place, copy), name="persistence-write"): member for member in up
+        }
+        enough = asyncio.Event()
+        refused: list[PersistenceError] = []
+        finish = spawn(self._finish(place, copy, writes, enough, refused), name="persistence-ends")
+        self._finishing.add(finish)
+        finish.add_done_callback(self._finishing.discard)
+        # Whoever asked may be cancelled; the copies are still written, and seen to.
+        await _either(finish, enough)
+        if enough.is_set():
+            return
+        finish.result()
+        if refused:
+            raise refused[0]
+        raise BackendUnavailable(
+            f"fewer than {self._needed} of {len(self.members)} instances acknowledged it"
+        )
+
+    async def _finish(
+        self,
+        place: Place,
+        copy: Stamped,
+        writes: Mapping[asyncio.Task[None], Member],
+        enough: asyncio.Event,
+        refused: list[PersistenceError],
+    ) -> None:
+        """See each write to its end; a deletion that all have leaves nothing behind."""
+        done = 0
+        pending = set(writes)
+        while pending:
+            ended, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                error = task.exception()
+                if error is None:
+                    done += 1
+                elif isinstance(error, _REFUSED):
+                    refused.append(error)
+                elif isinstance(error, PersistenceError):
+                    writes[task].missed(place)
+                else:
+                    raise error
+            if done >= self._needed and not refused:
+                enough.set()
+        if self._newest.get(place) is copy:
+            del self._newest[place]
+            if copy.obj is None and done == len(self.members):
+                await self._purge(place, self.members)
+
+    async def _purge(self, place: Place, members: Sequence[Member]) -> None:
+        for member in members:
+            if place in self._newest:  # it is written again
+                return
+            try:
+                await member.remove(place)
+            except PersistenceError:
+                member.missed(place)
+
+    # Reading
+
+    async def _up(self) -> list[Member]:
+        """The fastest first."""
+        found = [(await member.latency(), at) for at, member in enumerate(self.members)]
+        ready = sorted((latency, at) for latency, at in found if latency is not None)
+        return [self.members[at] for _, at in ready]
+
+    async def _compared(self, place: Place, up: Sequence[Member]) -> tuple[Stamped | None, bool]:
+        """The newest of all copies that can be read, and whether all could; who has an older
+        one is repaired."""
+        found: dict[Member, Stamped | None] = {}
+        fault: PersistenceError = BackendUnavailable("no instance is up")
+        for member in up:
+            try:
+                found[member] = await member.read(place)
+            except PersistenceError as error:
+                fault = error
+                member.missed(place)
+        if not found:
+            raise fault
+        newest = max(filter(None, found.values()), key=_stamp, default=None)
+        for member, copy in found.items():
+            if copy != newest:
+                member.missed(place)
+        return newest, len(found) == len(self.members)
+
+    async def _all(
+        self, kind: GVK, up: Sequence[Member]
+    ) -> tuple[dict[Place, Stamped], list[tuple[Place, Member]], Sequence[Member]]:
+        """The newest of each, who does not have it, and who answered."""
+        newest: dict[Place, Stamped] = {}
+        read: dict[Member, dict[Place, Stamped]] = {}
+        fault: PersistenceError = BackendUnavailable("no instance is up")
+        for member in up:
+            try:
+                read[member] = await member.read_all(kind)
+            except PersistenceError as error:
+                fault = error
+                member.repairs.forget()
+        if not read:
+            raise fault
+        for copies in read.values():
+            for place, copy in copies.items():
+                if place not in newest or copy.stamp > newest[place].stamp:
+                    newest[place] = copy
+        missed = [
+            (place, member)
+            for member, copies in read.items()
+            for place, copy in newest.items()
+            if copies.get(place) != copy
+        ]
+        return newest, missed, tuple(read)
+
+    # Repair
+
+    async def _repair_for_ever(self) -> None:
+        while True:
+            try:
+                await self.repair()
+            except PersistenceError as error:
+                self._log.warning("persistence cannot be repaired now", error=str(error))
+            await asyncio.sleep(self._repair_s)
+            await self._look()
+
+    async def repair(self) -> None:
+        """Give each instance that is up what it missed.
+
+        Raises:
+            PersistenceError: somebody did not answer; what is left is remembered.
+        """
+        up = await self._up()
+        for kind in tuple(self._kinds):
+            if not all(member.repairs.knows(kind) for member in up):
+                await self._compare(kind, up)
+        for member in up:
+            for place in member.repairs.pending():
+                await self._mend(place, member, up)
+        for member in self.members:
+            metrics.REPAIRS.labels(member.name).set(len(member.repairs))
+
+    async def _compare(self, kind: GVK, up: Sequence[Member]) -> None:
+        newest, missed, answered = await self._all(kind, up)
+        for place, member in missed:  # at once: they may be more than are remembered
+            await self._mend(place, member, up)
+        for member in answered:
+            member.repairs.compared(kind)
+        for place, copy in newest.items():
+            if copy.obj is None:
+                up[0].missed(place)  # the mark is seen to, and goes when all have it
+
+    async def _mend(self, place: Place, member: Member, up: Sequence[Member]) -> None:
+        if place in self._newest:
+            return  # it is being written; that will tell
+        self._mended.add(place)
+        newest, all_answered = await self._compared(place, up)
+        if place not in self._mended:
+            return  # it was written meanwhile
+        self._mended.discard(place)
+        if newest is not None:
+            await member.write(place, newest)
+        if not all_answered:
+            return  # whoever is down may have a newer one
+        member.repairs.done(place)
+        is_everywhere = not any(place in other.repairs for other in self.members)
+        if newest is not None and newest.obj is None and is_everywhere:
+            await self._purge(place, self.members)
+
+
+def _stamp(copy: Stamped) -> Any:
+    return copy.stamp
+
+
+async def _either(finish: asyncio.Task[None], enough: asyncio.Event) -> None:
+    waiting = spawn(enough.wait(), name="persistence-enough")
+    try:
+        await asyncio.wait({finish, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel_and_join(waiting)

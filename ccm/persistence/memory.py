@@ -1,0 +1,84 @@
+"""In-process storage: gone with the process. For tests, and to try things out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated
+
+import msgspec
+
+from ccm.persistence import envelope, keys
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import Entry
+from ccm.persistence.interface import CAS, FENCING, GVK, Expected, Version
+from ccm.persistence.keys import Place
+from ccm.persistence.registry import Context, backend
+from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
+
+PAGE = 500
+
+
+class MemoryConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing that outlives the process."""
+
+    name: Annotated[str, msgspec.Meta(description="Tells one from another.")] = "memory"
+
+
+class MemoryStore:
+    """A store in this process.
+
+    Attributes:
+        held: cluster and place -> envelope; survives a `close`, as a disk would.
+    """
+
+    def __init__(self) -> None:
+        self.capabilities = frozenset({CAS, FENCING})
+        self.held: dict[tuple[str, Place], bytes] = {}
+        self._cluster = ""
+        self._epoch = 0
+
+    async def open(self, claim: Claim) -> None:
+        """As `Store.open`."""
+        self._cluster = claim.cluster_uid
+        self._epoch = max(self._epoch, claim.epoch)
+
+    async def probe(self) -> None:
+        """As `Store.probe`: it always works."""
+
+    async def read(self, place: Place) -> Record | None:
+        """As `Store.read`."""
+        body = self.held.get((self._cluster, place))
+        return None if body is None else Record(body, envelope.head(body).version)
+
+    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+        """As `Store.write`."""
+        check_epoch(self._epoch, entry.epoch)
+        found = await self.read(place)
+        check_expected(expect, found and found.version)
+        self.held[self._cluster, place] = entry.body
+        self._epoch = entry.epoch
+        return entry.version
+
+    async def remove(self, place: Place, epoch: int) -> None:
+        """As `Store.remove`."""
+        check_epoch(self._epoch, epoch)
+        self.held.pop((self._cluster, place), None)
+
+    async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
+        """As `Store.scan`."""
+        places = [at for cluster, at in self.held if cluster == self._cluster and at.kind == kind]
+        for start in range(0, len(places), PAGE):
+            found = [(place, await self.read(place)) for place in places[start : start + PAGE]]
+            yield [(place, record) for place, record in found if record is not None]
+
+    async def close(self) -> None:
+        """As `Store.close`."""
+
+
+@backend(config=MemoryConfig)
+def storage(given: Sequence[MemoryConfig], context: Context) -> StoreProvider:
+    """The backend."""
+    stores = {
+        keys.instance_name("memory", {"name": config.name}): MemoryStore() for config in given
+    }
+    return StoreProvider("memory", stores, writer=context.writer)

@@ -1,0 +1,268 @@
+"""A table of a PostgreSQL database; clusters share it, each sees its own rows.
+
+Each write is a transaction that also holds the cluster's row with the epoch: whoever led before
+changes nothing once a newer leader has opened it. What does not flush to disk is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import asyncpg
+import msgspec
+
+from ccm.base import log
+from ccm.persistence import envelope, keys
+from ccm.persistence.credentials import text_of
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import Entry
+from ccm.persistence.errors import BackendDead, BackendUnavailable, VersionConflict
+from ccm.persistence.interface import (
+    ABSENT,
+    CAS,
+    FENCING,
+    GVK,
+    SHARED,
+    Expected,
+    ObjectKey,
+    Version,
+)
+from ccm.persistence.keys import Place
+from ccm.persistence.registry import Context, backend
+from ccm.persistence.store import Claim, Page, Record, check_epoch
+
+PAGE = 200
+POOL = 4
+CONNECT_S = 5.0
+COMMAND_S = 10.0
+LOCK = 0x63636D31
+"""Of the schema's creation: `ccm1`."""
+
+_TABLE = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS {table}_instance(
+    cluster_uid text PRIMARY KEY, marker bytea NOT NULL, epoch bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS {table}(
+    cluster_uid text, grp text, version text, kind text, key text COLLATE "C",
+    write_id text NOT NULL, epoch bigint NOT NULL, body bytea NOT NULL,
+    PRIMARY KEY(cluster_uid, grp, version, kind, key));
+"""
+_AT = "cluster_uid = $1 AND grp = $2 AND version = $3 AND kind = $4 AND key"
+_COLUMNS = "(cluster_uid, grp, version, kind, key, write_id, epoch, body)"
+_INSERT = f"INSERT INTO {{table}}{_COLUMNS} VALUES($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT"
+_COLUMNS_OF_KEY = "(cluster_uid, grp, version, kind, key)"
+_SET = "write_id = $6, epoch = $7, body = $8"
+_LIST = f"SELECT key, body, write_id FROM {{table}} WHERE {_AT} > $5 ORDER BY key LIMIT {PAGE}"  # noqa: S608 - ours
+_UPDATE = f"UPDATE {{table}} SET {_SET} WHERE {_AT} = $5 AND write_id = $9"  # noqa: S608 - ours
+
+
+class PostgresConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A database; TLS with a checked certificate, or a Unix socket."""
+
+    host: Annotated[str, msgspec.Meta(description="Its host, or the folder of its socket.")]
+    port: Annotated[int, msgspec.Meta(description="Its port.", ge=1)] = 5432
+    database: Annotated[str, msgspec.Meta(description="Its name.")] = "ccm"
+    user: Annotated[str, msgspec.Meta(description="Who connects.")] = "ccm"
+    password_file: Annotated[Path | None, msgspec.Meta(description="A file with the password.")] = (
+        None
+    )
+    table: Annotated[str, msgspec.Meta(description="Table, made if absent.")] = "ccm_objects"
+    ca_file: Annotated[
+        Path | None, msgspec.Meta(description="Certificates of who signed the server's, in PEM.")
+    ] = None
+    allow_insecure: Annotated[
+        bool, msgspec.Meta(description="Speak without TLS. For a test only.")
+    ] = False
+
+    def identity(self) -> dict[str, str | int]:
+        """What makes it this storage."""
+        fields = ("host", "port", "database", "table")
+        return {field: getattr(self, field) for field in fields}
+
+
+class PostgresStore:
+    """A store in a table.
+
+    Args:
+        config: where it is.
+
+    Raises:
+        BackendDead: the table's name is none.
+    """
+
+    def __init__(self, config: PostgresConfig) -> None:
+        self.capabilities = frozenset({CAS, FENCING, SHARED})
+        if not _TABLE.fullmatch(config.table):
+            raise BackendDead(
+                f"table {config.table!r} must be lower-case letters, digits and _, at most 41"
+            )
+        self._config = config
+        self._name = f"database {config.database} at {config.host}"
+        self._pool: Any = None
+        self._cluster = ""
+        if config.allow_insecure:
+            log.logger("persistence").warning("database is used without TLS", source=self._name)
+
+    async def open(self, claim: Claim) -> None:
+        """As `Store.open`."""
+        self._cluster = claim.cluster_uid
+        await self.close()
+        with self._errors():
+            self._pool = await asyncpg.create_pool(**self._options(), init=self._durable)
+        async with self._transaction() as db:
+            await db.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
+            await db.execute(_SCHEMA.format(table=self._config.table))
+            await self._claim(db, claim)
+
+    async def probe(self) -> None:
+        """As `Store.probe`."""
+        async with self._transaction() as db:
+            query = self._sql("UPDATE {table}_instance SET epoch = epoch WHERE cluster_uid = $1")
+            await db.execute(query, self._cluster)
+
+    async def read(self, place: Place) -> Record | None:
+        """As `Store.read`."""
+        query = self._sql(f"SELECT body, write_id FROM {{table}} WHERE {_AT} = $5")  # noqa: S608 - ours
+        async with self._transaction() as db:
+            row = await db.fetchrow(query, *self._at(place))
+        return None if row is None else Record(bytes(row["body"]), Version(row["write_id"]))
+
+    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+        """As `Store.write`."""
+        values: tuple[Any, ...] = (*self._at(place), entry.version, entry.epoch, entry.body)
+        if expect is None:
+            statement = f"{_INSERT}{_COLUMNS_OF_KEY} DO UPDATE SET {_SET}"
+        elif expect is ABSENT:
+            statement = f"{_INSERT} DO NOTHING"
+        else:
+            statement = _UPDATE
+            values = (*values, expect)
+        async with self._transaction() as db:
+            await self._lead(db, entry.epoch)
+            done = await db.fetchval(self._sql(f"{statement} RETURNING 1"), *values)
+        if done is None:
+            raise VersionConflict("somebody else wrote the object meanwhile")
+        return entry.version
+
+    async def remove(self, place: Place, epoch: int) -> None:
+        """As `Store.remove`."""
+        async with self._transaction() as db:
+            await self._lead(db, epoch)
+            query = self._sql(f"DELETE FROM {{table}} WHERE {_AT} = $5")  # noqa: S608 - ours
+            await db.execute(query, *self._at(place))
+
+    async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
+        """As `Store.scan`."""
+        query = self._sql(_LIST)
+        last = ""
+        while True:
+            async with self._transaction() as db:
+                rows = await db.fetch(query, self._cluster, *kind, last)
+            if not rows:
+                return
+            yield [
+                (Place(kind, ObjectKey(key)), Record(bytes(body), Version(version)))
+                for key, body, version in rows
+            ]
+            last = rows[-1]["key"]
+
+    async def close(self) -> None:
+        """As `Store.close`."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            with self._errors():
+                await pool.close()
+
+    def _at(self, place: Place) -> tuple[str, ...]:
+        return (self._cluster, *place.kind, place.key)
+
+    def _sql(self, text: str) -> str:
+        return text.format(table=self._config.table)
+
+    def _options(self) -> dict[str, Any]:
+        config = self._config
+        options: dict[str, Any] = {
+            "host": config.host,
+            "port": config.port,
+            "database": config.database,
+            "user": config.user,
+            "min_size": 1,
+            "max_size": POOL,
+            "timeout": CONNECT_S,
+            "command_timeout": COMMAND_S,
+            "ssl": False,
+        }
+        if config.password_file:
+            options["password"] = text_of(config.password_file)
+        if not (config.allow_insecure or config.host.startswith("/")):
+            # It checks the certificate and its name: what libpq calls verify-full.
+            options["ssl"] = ssl.create_default_context(cafile=config.ca_file)
+        return options
+
+    async def _durable(self, db: Any) -> None:
+        """See that what is acknowledged is on disk."""
+        if await db.fetchval("SHOW fsync") != "on":
+            raise BackendDead(f"{self._name}: fsync is off there, so that nothing is durable")
+        if await db.fetchval("SHOW synchronous_commit") != "remote_apply":
+            await db.execute("SET synchronous_commit = on")
+
+    async def _claim(self, db: Any, claim: Claim) -> None:
+        insert = "INSERT INTO {table}_instance VALUES($1, $2, $3) ON CONFLICT DO NOTHING"
+        marker = envelope.marker(claim.cluster_uid)
+        await db.execute(self._sql(insert), claim.cluster_uid, marker, claim.epoch)
+        query = "SELECT marker, epoch FROM {table}_instance WHERE cluster_uid = $1 FOR UPDATE"
+        row = await db.fetchrow(self._sql(query), claim.cluster_uid)
+        envelope.check_marker(bytes(row["marker"]), claim.cluster_uid, self._name)
+        check_epoch(row["epoch"], claim.epoch)
+        update = "UPDATE {table}_instance SET epoch = $2 WHERE cluster_uid = $1"
+        await db.execute(self._sql(update), claim.cluster_uid, claim.epoch)
+
+    async def _lead(self, db: Any, epoch: int) -> None:
+        """Nobody newer may begin before this transaction has ended."""
+        query = "SELECT epoch FROM {table}_instance WHERE cluster_uid = $1 FOR SHARE"
+        held = await db.fetchval(self._sql(query), self._cluster)
+        check_epoch(held, epoch)
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Any]:
+        if self._pool is None:
+            raise BackendUnavailable(f"{self._name} is not open")
+        with self._errors():
+            async with self._pool.acquire(timeout=CONNECT_S) as db, db.transaction():
+                yield db
+
+    def _errors(self) -> _Words:
+        return _Words(self._name)
+
+
+class _Words:
+    """Whatever the library raises, in our words and without what was sent."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, asyncpg.PostgresError):
+            why = f"{type(error).__name__} ({error.sqlstate})"
+        elif isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError):
+            why = getattr(error, "strerror", None) or type(error).__name__
+        else:
+            return
+        raise BackendUnavailable(f"{self._name}: {why}") from None
+
+
+@backend(config=PostgresConfig)
+def storage(given: Sequence[PostgresConfig], context: Context) -> StoreProvider:
+    """The backend."""
+    stores = {
+        keys.instance_name("postgres", config.identity()): PostgresStore(config) for config in given
+    }
+    return StoreProvider("postgres", stores, writer=context.writer)

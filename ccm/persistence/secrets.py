@@ -1,0 +1,345 @@
+"""Secrets: the same life as objects, other values; and a store that seals them.
+
+The default is the cluster's own Secrets (`kubesecrets`). `EncryptedSecretStore` is for copies
+elsewhere: it seals values before any other store sees them. Names are not secret.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+
+import msgspec
+
+from ccm.persistence import keyring, keys, registry
+from ccm.persistence.errors import (
+    BackendDead,
+    CorruptObject,
+    InvalidObject,
+    ObjectTooLarge,
+    VersionConflict,
+)
+from ccm.persistence.interface import (
+    ABSENT,
+    CAS,
+    GVK,
+    MachineId,
+    ObjectKey,
+    PersistenceProviderStatus,
+    require,
+)
+from ccm.persistence.keyring import Keyring
+from ccm.persistence.objects import canonical
+from ccm.persistence.registry import Context, backend
+
+SEALED = GVK("secrets.ccm", "v1", "SealedSecret")
+SALT = GVK("secrets.ccm", "v1", "Salt")
+FORMAT = 1
+LARGEST = 1 << 20
+"""Bytes of a secret's values, as the API server takes them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotationReport:
+    """What a rotation did.
+
+    Attributes:
+        rewritten: sealed anew.
+        current: sealed with the active key before.
+        left: damaged, or changed meanwhile; while it is not 0 the old key is still needed.
+    """
+
+    rewritten: int = 0
+    current: int = 0
+    left: int = 0
+
+
+class SecretPersistenceProvider(Protocol):
+    """What every secret store offers; errors and life are those of `PersistenceProvider`."""
+
+    async def initialize(self, machine_id: MachineId) -> None:
+        """As `PersistenceProvider.initialize`."""
+        ...
+
+    def instances(self) -> Sequence[str]:
+        """As `PersistenceProvider.instances`."""
+        ...
+
+    async def instance_status(self, instance: str) -> PersistenceProviderStatus:
+        """As `PersistenceProvider.instance_status`."""
+        ...
+
+    async def put_secret(self, instance: str, name: str, data: Mapping[str, bytes]) -> ObjectKey:
+        """Store it in the place of what was there."""
+        ...
+
+    async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
+        """Its values; None: it is absent."""
+        ...
+
+    async def delete_secret(self, instance: str, key: ObjectKey) -> None:
+        """Remove it; silent if it is not there."""
+        ...
+
+    async def list_secrets(self, instance: str) -> list[ObjectKey]:
+        """Of all; never a value."""
+        ...
+
+    async def rotate(self, instance: str) -> RotationReport:
+        """Seal with the active key what is sealed with another; may be cut and called again."""
+        ...
+
+    async def close(self) -> None:
+        """As `PersistenceProvider.close`."""
+        ...
+
+
+SECRET_METHODS = (
+    "initialize",
+    "instances",
+    "instance_status",
+    "put_secret",
+    "get_secret",
+    "delete_secret",
+    "list_secrets",
+    "rotate",
+    "close",
+)
+"""Of `SecretPersistenceProvider`."""
+
+
+class SecretStore:
+    """What every secret store does alike, over a provider of objects.
+
+    Args:
+        inner: where objects are kept.
+        kind: of the objects.
+    """
+
+    def __init__(self, inner: Any, kind: GVK) -> None:
+        require("of secrets", inner)
+        self._inner = inner
+        self._kind = kind
+        self._machine: MachineId | None = None
+
+    async def initialize(self, machine_id: MachineId) -> None:
+        """As `PersistenceProvider.initialize`."""
+        await self._inner.initialize(machine_id)
+        self._machine = machine_id
+
+    def instances(self) -> Sequence[str]:
+        """As `PersistenceProvider.instances`."""
+        found: Sequence[str] = self._inner.instances()
+        return found
+
+    async def instance_status(self, instance: str) -> PersistenceProviderStatus:
+        """As `PersistenceProvider.instance_status`."""
+        found: PersistenceProviderStatus = await self._inner.instance_status(instance)
+        return found
+
+    async def put_secret(self, instance: str, name: str, data: Mapping[str, bytes]) -> ObjectKey:
+        """As `SecretPersistenceProvider.put_secret`."""
+        obj = await self._object(instance, name, _packed(data))
+        key: ObjectKey = await self._inner.put_object(instance, obj)
+        return key
+
+    async def get_secret(self, instance: str, key: ObjectKey) -> Mapping[str, bytes] | None:
+        """As `SecretPersistenceProvider.get_secret`."""
+        obj = await self._inner.get_object(instance, self._kind, key)
+        return None if obj is None else _unpacked(await self._value(instance, key, obj))
+
+    async def delete_secret(self, instance: str, key: ObjectKey) -> None:
+        """As `SecretPersistenceProvider.delete_secret`."""
+        await self._inner.delete_object(instance, self._kind, key)
+
+    async def list_secrets(self, instance: str) -> list[ObjectKey]:
+        """As `SecretPersistenceProvider.list_secrets`."""
+        found = await self._inner.get_all_objects(instance, self._kind)
+        return [keys.key_of("", obj["metadata"]["name"]) for obj in found]
+
+    async def rotate(self, instance: str) -> RotationReport:
+        """As `SecretPersistenceProvider.rotate`."""
+        rewritten = current = left = 0
+        for key in await self.list_secrets(instance):
+            try:
+                done = await self._rotate(instance, key)
+            except (CorruptObject, VersionConflict):
+                left += 1
+                continue
+            rewritten += done
+            current += not done
+        return RotationReport(rewritten=rewritten, current=current, left=left)
+
+    async def close(self) -> None:
+        """As `PersistenceProvider.close`."""
+        await self._inner.close()
+
+    async def _rotate(self, instance: str, key: ObjectKey) -> bool:
+        """Write one anew; False: it needs none, or is gone."""
+        has_versions = CAS in getattr(self._inner, "capabilities", lambda _: frozenset())(instance)
+        if has_versions:
+            found = await self._inner.get_versioned(instance, self._kind, key)
+            obj, expect = found or (None, None)
+        else:
+            obj, expect = await self._inner.get_object(instance, self._kind, key), None
+        if obj is None or await self._is_current(instance, obj):
+            return False
+        value = await self._value(instance, key, obj)
+        anew = await self._object(instance, obj["metadata"]["name"], value)
+        if has_versions:
+            await self._inner.put_versioned(instance, anew, expect=expect)
+        else:
+            await self._inner.put_object(instance, anew)
+        return True
+
+    async def _object(self, instance: str, name: str, value: bytes) -> dict[str, Any]:
+        return {
+            "apiVersion": self._kind.api_version,
+            "kind": self._kind.kind,
+            "metadata": {"name": name},
+            "spec": await self._sealed(instance, keys.key_of("", name), value),
+        }
+
+    async def _sealed(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
+        raise NotImplementedError
+
+    async def _value(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
+        raise NotImplementedError
+
+    async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:
+        raise NotImplementedError
+
+
+class EncryptedSecretStore(SecretStore):
+    """Seals values before the other provider sees them.
+
+    Args:
+        inner: where sealed objects are kept.
+        ring: its keys.
+        phrases: passphrases that further keys are derived from, after those of the ring; their
+            salt is kept in each instance.
+    """
+
+    def __init__(self, inner: Any, ring: Sequence[bytes], phrases: Sequence[bytes] = ()) -> None:
+        super().__init__(inner, SEALED)
+        self._ring = tuple(ring)
+        self._phrases = tuple(phrases)
+        self._rings: dict[str, Keyring] = {}
+        if not phrases:
+            Keyring(ring)  # see now that it is one
+
+    def __repr__(self) -> str:
+        return f"EncryptedSecretStore({self._inner!r})"
+
+    async def _sealed(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
+        ring = await self._keyring(instance)
+        return await asyncio.to_thread(ring.seal, value, self._where(key))
+
+    async def _value(self, instance: str, key: ObjectKey, obj: Mapping[str, Any]) -> bytes:
+        ring, sealed = await self._keyring(instance), obj.get("spec")
+        if not isinstance(sealed, Mapping):
+            raise CorruptObject("what is stored is no sealed secret")
+        return await asyncio.to_thread(ring.open, sealed, self._where(key))
+
+    async def _is_current(self, instance: str, obj: Mapping[str, Any]) -> bool:
+        ring = await self._keyring(instance)
+        return bool(obj.get("spec", {}).get("keyId") == ring.active)
+
+    def _where(self, key: ObjectKey) -> bytes:
+        assert self._machine is not None
+        where = {"format": FORMAT, "clusterUID": self._machine.cluster_uid, "key": key}
+        return canonical(where | SEALED._asdict())
+
+    async def _keyring(self, instance: str) -> Keyring:
+        if instance not in self._rings:
+            derived = []
+            if self._phrases:
+                salt = await self._salt(instance)
+                derived = [
+                    await asyncio.to_thread(keyring.derived, phrase, salt)
+                    for phrase in self._phrases
+                ]
+            self._rings[instance] = Keyring([*self._ring, *derived])
+        return self._rings[instance]
+
+    async def _salt(self, instance: str) -> bytes:
+        """Made once; whoever comes second takes that of the first."""
+        made = {
+            "apiVersion": SALT.api_version,
+            "kind": SALT.kind,
+            "metadata": {"name": "salt"},
+            "spec": {"salt": os.urandom(keyring.SALT_BYTES).hex()},
+        }
+        key = keys.key_of("", "salt")
+        found = await self._inner.get_object(instance, SALT, key)
+        if found is None:
+            try:
+                await self._inner.put_versioned(instance, made, expect=ABSENT)
+            except (AttributeError, VersionConflict) as error:
+                found = await self._inner.get_object(instance, SALT, key)
+                if found is None:
+                    raise BackendDead(
+                        "a passphrase needs storage that keeps conditions; give it a key file"
+                    ) from error
+            found = found or made
+        return bytes.fromhex(found["spec"]["salt"])
+
+
+def _packed(data: Any) -> bytes:
+    if not isinstance(data, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, bytes) for name, value in data.items()
+    ):
+        raise InvalidObject("a secret is a mapping of names to bytes")
+    if sum(map(len, data.values())) > LARGEST:
+        raise ObjectTooLarge(f"a secret may have {LARGEST} bytes")
+    return canonical({name: base64.b64encode(value).decode() for name, value in data.items()})
+
+
+def _unpacked(raw: bytes) -> dict[str, bytes]:
+    try:
+        found = json.loads(raw)
+        return {str(name): base64.b64decode(value) for name, value in found.items()}
+    except (ValueError, AttributeError, TypeError):
+        raise CorruptObject("what is stored is no secret") from None
+
+
+class EncryptedConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Sealed copies in storage of any kind."""
+
+    storage: Annotated[
+        dict[str, Any],
+        msgspec.Meta(description="Where, as one entry of `instances`: a backend and its settings."),
+    ]
+    key_files: Annotated[
+        tuple[Path, ...],
+        msgspec.Meta(description="Files of mode 0400 with 32 bytes each; the first one seals."),
+    ] = ()
+    passphrase_files: Annotated[
+        tuple[Path, ...],
+        msgspec.Meta(description="Files of mode 0400 with passphrases, after the keys."),
+    ] = ()
+
+
+def _inner(config: EncryptedConfig, context: Context) -> Any:
+    if len(config.storage) != 1:
+        raise BackendDead("storage must name one backend, such as `file: {root: /var/lib/ccm}`")
+    ((name, settings),) = config.storage.items()
+    declared, make = registry.load(name)
+    return make([context.read(declared, settings or {}, f"storage.{name}")], context)
+
+
+@backend(config=EncryptedConfig)
+def storage(given: Sequence[EncryptedConfig], context: Context) -> EncryptedSecretStore:
+    """The backend."""
+    if len(given) != 1:
+        raise BackendDead("one encrypted store, with one storage, is what secrets take")
+    config = given[0]
+    ring = keyring.from_files(config.key_files)
+    phrases = [keyring.passphrase(path) for path in config.passphrase_files]
+    return EncryptedSecretStore(_inner(config, context), ring, phrases)

@@ -1,0 +1,233 @@
+"""One SQLite file; one connection, in a thread of its own.
+
+Every write is a transaction that also compares the epoch: whoever led before changes nothing once
+a newer leader has opened the file. `synchronous=FULL` is set and read back: with less, what was
+acknowledged may be lost with the power.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from ccm.persistence import envelope, keys, places
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import Entry
+from ccm.persistence.errors import BackendDead, BackendUnavailable
+from ccm.persistence.interface import CAS, FENCING, GVK, Expected, ObjectKey, Version
+from ccm.persistence.keys import Place
+from ccm.persistence.registry import Context, backend
+from ccm.persistence.store import Claim, Page, Record, check_epoch, check_expected
+from ccm.persistence.threads import Worker
+
+APPLICATION_ID = 0x63636D31
+"""Of our files: `ccm1`."""
+
+SCHEMA = 1
+PAGE = 200
+BUSY_MS = 5000
+
+_TABLES = """
+CREATE TABLE instance(marker BLOB NOT NULL, epoch INTEGER NOT NULL);
+CREATE TABLE objects(
+    grp TEXT, version TEXT, kind TEXT, key TEXT,
+    write_id TEXT NOT NULL, epoch INTEGER NOT NULL, body BLOB NOT NULL,
+    PRIMARY KEY(grp, version, kind, key)) WITHOUT ROWID;
+"""
+_WHERE = "WHERE grp = ? AND version = ? AND kind = ? AND key"
+_UPSERT = """
+INSERT INTO objects(grp, version, kind, key, write_id, epoch, body) VALUES(?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO UPDATE SET write_id = excluded.write_id, epoch = excluded.epoch,
+    body = excluded.body
+"""
+_BROKEN = frozenset({"SQLITE_CORRUPT", "SQLITE_NOTADB"})
+
+
+class SqliteConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of this machine; never on a network file system."""
+
+    path: Annotated[Path, msgspec.Meta(description="The file, an absolute path; made if absent.")]
+
+
+class SqliteStore:
+    """A store in a SQLite file.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.capabilities = frozenset({CAS, FENCING})
+        self._path = path
+        self._worker = Worker("persistence-sqlite", (sqlite3.Error, OSError), _words)
+        self._held: sqlite3.Connection | None = None
+
+    async def open(self, claim: Claim) -> None:
+        """As `Store.open`."""
+        await self._worker.run(self._open, claim)
+
+    async def probe(self) -> None:
+        """As `Store.probe`."""
+        await self._worker.run(self._probe)
+
+    async def read(self, place: Place) -> Record | None:
+        """As `Store.read`."""
+        return await self._worker.run(self._read, place)
+
+    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+        """As `Store.write`."""
+        return await self._worker.run(self._write, place, entry, expect)
+
+    async def remove(self, place: Place, epoch: int) -> None:
+        """As `Store.remove`."""
+        await self._worker.run(self._remove, place, epoch)
+
+    async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
+        """As `Store.scan`."""
+        last = ""
+        while page := await self._worker.run(self._page, kind, last):
+            yield page
+            last = page[-1][0].key
+
+    async def close(self) -> None:
+        """As `Store.close`."""
+        await self._worker.run(self._close)
+        await self._worker.end()
+
+    # In the thread
+
+    @property
+    def _db(self) -> sqlite3.Connection:
+        if self._held is None:
+            raise BackendUnavailable("the file is not open")
+        return self._held
+
+    def _open(self, claim: Claim) -> None:
+        self._close()
+        places.private_folder(self._path.parent)
+        # SQLite gives its further files the mode that this one has.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        os.close(os.open(self._path, flags, places.FILE_MODE))
+        places.check_private(self._path, is_folder=False)
+        self._held = sqlite3.connect(self._path, isolation_level=None, timeout=BUSY_MS / 1000)
+        try:
+            self._set_up(claim)
+        except sqlite3.DatabaseError as error:
+            if getattr(error, "sqlite_errorname", "") in _BROKEN:
+                raise BackendDead(f"{self._path} is damaged; see the recovery guide") from error
+            raise
+
+    def _set_up(self, claim: Claim) -> None:
+        self._durable_mode()
+        if self._pragma("quick_check") != "ok":
+            raise BackendDead(f"{self._path} is damaged; see the recovery guide")
+        with self._transaction():
+            if not self._pragma("application_id") and not self._pragma("schema_version"):
+                self._make_tables(claim)
+            if self._pragma("application_id") != APPLICATION_ID:
+                raise BackendDead(f"{self._path} is a database of another program")
+            if (found := self._pragma("user_version")) > SCHEMA:
+                raise BackendDead(
+                    f"{self._path}: written with schema {found}, this version knows {SCHEMA}; "
+                    "upgrade, or give it another file"
+                )
+            marker, epoch = self._db.execute("SELECT marker, epoch FROM instance").fetchone()
+            envelope.check_marker(marker, claim.cluster_uid, str(self._path))
+            check_epoch(epoch, claim.epoch)
+            self._db.execute("UPDATE instance SET epoch = ?", (claim.epoch,))
+
+    def _durable_mode(self) -> None:
+        """A log beside the file, or where that cannot be, a journal."""
+        mode = self._db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+        wanted = 2 if mode == "wal" else 3  # FULL, EXTRA
+        if mode != "wal":
+            self._db.execute("PRAGMA journal_mode=DELETE")
+        self._db.execute(f"PRAGMA synchronous={wanted}")
+        if self._pragma("synchronous") != wanted:
+            raise BackendDead(f"{self._path}: SQLite does not promise durability here")
+
+    def _make_tables(self, claim: Claim) -> None:
+        for statement in filter(str.strip, _TABLES.split(";")):
+            self._db.execute(statement)
+        made = (envelope.marker(claim.cluster_uid), claim.epoch)
+        self._db.execute("INSERT INTO instance(marker, epoch) VALUES(?, ?)", made)
+        self._db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        self._db.execute(f"PRAGMA user_version={SCHEMA}")
+
+    def _pragma(self, name: str) -> Any:
+        return self._db.execute(f"PRAGMA {name}").fetchone()[0]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    def _probe(self) -> None:
+        with self._transaction():
+            self._db.execute("UPDATE instance SET epoch = epoch")
+
+    def _read(self, place: Place) -> Record | None:
+        query = f"SELECT body, write_id FROM objects {_WHERE} = ?"  # noqa: S608 - all of it is ours
+        found = self._db.execute(query, (*place.kind, place.key)).fetchone()
+        return None if found is None else Record(bytes(found[0]), Version(found[1]))
+
+    def _write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+        with self._transaction():
+            self._lead(entry.epoch)
+            if expect is not None:
+                found = self._read(place)
+                check_expected(expect, found and found.version)
+            row = (*place.kind, place.key, entry.version, entry.epoch, entry.body)
+            self._db.execute(_UPSERT, row)
+        return entry.version
+
+    def _remove(self, place: Place, epoch: int) -> None:
+        with self._transaction():
+            self._lead(epoch)
+            self._db.execute(f"DELETE FROM objects {_WHERE} = ?", (*place.kind, place.key))  # noqa: S608
+
+    def _lead(self, epoch: int) -> None:
+        held = self._db.execute("SELECT epoch FROM instance").fetchone()[0]
+        check_epoch(held, epoch)
+        if held < epoch:
+            self._db.execute("UPDATE instance SET epoch = ?", (epoch,))
+
+    def _page(self, kind: GVK, after: str) -> Page:
+        query = f"SELECT key, body, write_id FROM objects {_WHERE} > ? ORDER BY key LIMIT {PAGE}"  # noqa: S608
+        return [
+            (Place(kind, ObjectKey(key)), Record(bytes(body), Version(version)))
+            for key, body, version in self._db.execute(query, (*kind, after))
+        ]
+
+    def _close(self) -> None:
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+
+def _words(error: Exception) -> str:
+    """Why, without what was being written."""
+    name = getattr(error, "sqlite_errorname", None) or getattr(error, "strerror", None)
+    return f"SQLite could not do it: {name or type(error).__name__}"
+
+
+@backend(config=SqliteConfig)
+def storage(given: Sequence[SqliteConfig], context: Context) -> StoreProvider:
+    """The backend."""
+    stores = {
+        keys.instance_name("sqlite", {"path": str(config.path)}): SqliteStore(config.path)
+        for config in given
+    }
+    return StoreProvider("sqlite", stores, writer=context.writer)

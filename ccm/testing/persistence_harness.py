@@ -1,0 +1,193 @@
+"""What the persistence contract needs of a backend beyond its interface: hands behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, ClassVar
+
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import Entry, Writer
+from ccm.persistence.errors import BackendUnavailable
+from ccm.persistence.interface import CAS, GVK, Expected, MachineId, ObjectKey, Version
+from ccm.persistence.keys import Place
+from ccm.persistence.store import Claim, Page, Record, Store
+
+HERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000001", name="one")
+LOOK_S = 0.005
+
+ELSEWHERE = MachineId(cluster_uid="3f2c9a56-0000-4000-8000-000000000002", name="two")
+
+
+class PersistenceHarness(ABC):
+    """One kind of storage with two instances, and ways to harm it.
+
+    Attributes:
+        exempt: number of a statement -> why it cannot hold here; the report shows it.
+        capabilities: that the storage has to have.
+        shares: data of several clusters lie beside each other; False: storage belongs to one.
+        several: two providers may have the same storage open.
+        many: objects beyond what one page of a listing holds.
+    """
+
+    exempt: ClassVar[Mapping[str, str]] = {}
+    capabilities: ClassVar[frozenset[str]] = frozenset({CAS})
+    shares: ClassVar[bool] = False
+    several: ClassVar[bool] = False
+    many: ClassVar[int] = 1050
+
+    @abstractmethod
+    def make(self, *, epoch: int = 0) -> Any:
+        """A new provider over the same storage, as another process would make it."""
+
+    @abstractmethod
+    async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
+        """Change a byte of what is stored, behind the back of the provider."""
+
+    @abstractmethod
+    async def fail(self, instance: str) -> None:
+        """From now on nothing works there."""
+
+    @abstractmethod
+    async def hang(self, instance: str) -> None:
+        """From now on nothing there comes to an end."""
+
+    @abstractmethod
+    async def heal(self, instance: str) -> None:
+        """All works again."""
+
+
+class Ill:
+    """What is wrong with an instance."""
+
+    def __init__(self) -> None:
+        self.fails = False
+        self.well = asyncio.Event()
+        self.well.set()
+
+
+class Troubled:
+    """A store that fails and hangs on demand, around a real one."""
+
+    def __init__(self, store: Store, ill: Ill) -> None:
+        self._store = store
+        self._ill = ill
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """Of the real one."""
+        return self._store.capabilities
+
+    async def _trouble(self) -> None:
+        await self._ill.well.wait()
+        if self._ill.fails:
+            raise BackendUnavailable("it was told to fail")
+
+    async def open(self, claim: Claim) -> None:
+        """As `Store.open`."""
+        await self._trouble()
+        await self._store.open(claim)
+
+    async def probe(self) -> None:
+        """As `Store.probe`."""
+        await self._trouble()
+        await self._store.probe()
+
+    async def read(self, place: Place) -> Record | None:
+        """As `Store.read`."""
+        await self._trouble()
+        return await self._store.read(place)
+
+    async def write(self, place: Place, entry: Entry, expect: Expected) -> Version:
+        """As `Store.write`."""
+        await self._trouble()
+        return await self._store.write(place, entry, expect)
+
+    async def remove(self, place: Place, epoch: int) -> None:
+        """As `Store.remove`."""
+        await self._trouble()
+        await self._store.remove(place, epoch)
+
+    async def scan(self, kind: GVK) -> AsyncGenerator[Page, None]:
+        """As `Store.scan`."""
+        await self._trouble()
+        async for page in self._store.scan(kind):
+            yield page
+
+    async def close(self) -> None:
+        """As `Store.close`."""
+        await self._store.close()
+
+
+class StoreHarness(PersistenceHarness):
+    """For storage that is a `Store`: trouble is made around it.
+
+    `stores` makes new stores over the same storage, by their instances' names.
+    """
+
+    backend: ClassVar[str]
+    provider: type[StoreProvider] = StoreProvider
+
+    def __init__(self) -> None:
+        self._ill: dict[str, Ill] = {}
+
+    @abstractmethod
+    def stores(self) -> Mapping[str, Store]:
+        """Two."""
+
+    def make(self, *, epoch: int = 0) -> StoreProvider:
+        """As `PersistenceHarness.make`."""
+        stores = {
+            name: Troubled(store, self._ill.setdefault(name, Ill()))
+            for name, store in self.stores().items()
+        }
+        writer = Writer(identity="test", epoch=epoch)
+        return self.provider(self.backend, stores, writer=lambda: writer, probe_s=0.05)
+
+    async def fail(self, instance: str) -> None:
+        """As `PersistenceHarness.fail`."""
+        self._ill.setdefault(instance, Ill()).fails = True
+
+    async def hang(self, instance: str) -> None:
+        """As `PersistenceHarness.hang`."""
+        self._ill.setdefault(instance, Ill()).well.clear()
+
+    async def heal(self, instance: str) -> None:
+        """As `PersistenceHarness.heal`."""
+        self._ill[instance].fails = False
+        self._ill[instance].well.set()
+
+
+@asynccontextmanager
+async def stalls() -> AsyncIterator[Callable[[], float]]:
+    """How long the event loop of this block stood still at most, in seconds.
+
+    A thread counts its own looks between two signs of life of the loop. On a busy machine the
+    whole process waits, and that thread with it, which is not held against the loop.
+    """
+    seen = {"looks": 0, "most": 0}
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_S):
+            seen["looks"] += 1
+            seen["most"] = max(seen["most"], seen["looks"])
+
+    async def live() -> None:
+        while True:
+            seen["looks"] = 0
+            await asyncio.sleep(LOOK_S / 2)
+
+    watching = threading.Thread(target=look)
+    watching.start()
+    living = spawn(live(), name="stalls")
+    try:
+        yield lambda: seen["most"] * LOOK_S
+    finally:
+        over.set()
+        await cancel_and_join(living)
+        watching.join()

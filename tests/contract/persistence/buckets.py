@@ -1,0 +1,81 @@
+"""Buckets of moto's server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from moto.server import ThreadedMotoServer
+
+from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
+from ccm.persistence.keys import Place, encode, instance_name
+from ccm.persistence.s3 import S3Config, S3Store
+from ccm.persistence.store import Store
+from ccm.testing.persistence_harness import HERE, StoreHarness
+from tests.contract.persistence.stores import flipped
+
+NUMBERS = itertools.count()
+
+
+class S3Harness(StoreHarness):
+    """Two buckets."""
+
+    backend = "s3"
+    shares = several = True
+    capabilities = frozenset({CAS, FENCING, SHARED})
+    many: ClassVar[int] = 250
+
+    def __init__(self, url: str, folder: Path) -> None:
+        super().__init__()
+        self.url = url
+        (folder / "id").write_text("some-access-key")
+        (folder / "secret").write_text("some-secret-key")
+        configs = [
+            S3Config(
+                bucket=f"bucket-{next(NUMBERS)}",
+                endpoint=url,
+                access_key_id_file=folder / "id",
+                secret_access_key_file=folder / "secret",
+                allow_insecure=True,
+            )
+            for _ in "ab"
+        ]
+        self.configs = {instance_name("s3", config.identity()): config for config in configs}
+        for config in configs:
+            request(f"{url}/{config.bucket}", "PUT")
+
+    def stores(self) -> Mapping[str, Store]:
+        return {name: S3Store(config) for name, config in self.configs.items()}
+
+    async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
+        config = self.configs[instance]
+        path = f"{config.prefix}/{encode(HERE.cluster_uid)}/{Place(kind, key).path}"
+        url = f"{self.url}/{config.bucket}/{path.replace('%', '%25')}"
+        body = await asyncio.to_thread(request, url)
+        await asyncio.to_thread(request, url, "PUT", flipped(body))
+
+
+def request(url: str, method: str = "GET", body: bytes | None = None) -> bytes:
+    signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-east-1/s3/aws4_request"}
+    asked = urllib.request.Request(url, data=body, method=method, headers=signed)
+    with urllib.request.urlopen(asked, timeout=5) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+@contextmanager
+def running() -> Iterator[str]:
+    """Its address. A page of a listing holds 100 objects: a thousand take long to write."""
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "100")
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()

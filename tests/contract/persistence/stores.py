@@ -1,0 +1,86 @@
+"""A harness for each kind of storage of ours."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ccm.persistence.file import FileStore
+from ccm.persistence.interface import CAS, FENCING, GVK, ObjectKey
+from ccm.persistence.keys import Place, encode, instance_name
+from ccm.persistence.memory import MemoryStore
+from ccm.persistence.sqlite import SqliteStore
+from ccm.persistence.store import Store
+from ccm.testing.persistence_harness import HERE, StoreHarness
+
+
+def flipped(body: bytes) -> bytes:
+    """With one bit of its middle changed."""
+    at = body.index(b'"size"') + 8 if b'"size"' in body else len(body) // 2
+    return body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+
+
+class MemoryHarness(StoreHarness):
+    """Two dictionaries."""
+
+    backend = "memory"
+    shares = several = True
+    capabilities = frozenset({CAS, FENCING})
+    exempt: ClassVar[Mapping[str, str]] = {
+        "PS-23": "it is gone with the process; here only the object of the test lives on"
+    }
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = {instance_name("memory", {"n": n}): MemoryStore() for n in "ab"}
+
+    def stores(self) -> Mapping[str, Store]:
+        return self.held
+
+    async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
+        held = self.held[instance].held
+        at = (HERE.cluster_uid, Place(kind, key))
+        held[at] = flipped(held[at])
+
+
+class FileHarness(StoreHarness):
+    """Two folders."""
+
+    backend = "file"
+    exempt: ClassVar[Mapping[str, str]] = {
+        "PS-32": "its lock keeps out every second process, stale or not"
+    }
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.roots = {instance_name("file", {"n": n}): folder / n for n in "ab"}
+
+    def stores(self) -> Mapping[str, Store]:
+        return {name: FileStore(root) for name, root in self.roots.items()}
+
+    async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
+        file = self.roots[instance] / encode(HERE.cluster_uid) / Place(kind, key).path
+        file.write_bytes(flipped(file.read_bytes()))
+
+
+class SqliteHarness(StoreHarness):
+    """Two databases."""
+
+    backend = "sqlite"
+    several = True
+    capabilities = frozenset({CAS, FENCING})
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.files = {instance_name("sqlite", {"n": n}): folder / n / "x.db" for n in "ab"}
+
+    def stores(self) -> Mapping[str, Store]:
+        return {name: SqliteStore(file) for name, file in self.files.items()}
+
+    async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
+        with closing(sqlite3.connect(self.files[instance])) as db, db:
+            (body,) = db.execute("SELECT body FROM objects WHERE key = ?", (key,)).fetchone()
+            db.execute("UPDATE objects SET body = ? WHERE key = ?", (flipped(body), key))

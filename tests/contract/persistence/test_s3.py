@@ -1,0 +1,29 @@
+"""A bucket keeps the persistence contract, against moto's server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ccm.testing.persistence_contract import PersistenceContract
+from ccm.testing.persistence_harness import PersistenceHarness
+from tests.contract.persistence import buckets, secrets
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with buckets.running() as url:
+        yield url
+
+
+class TestS3(PersistenceContract):
+    @pytest.fixture
+    def harness(self, url: str, tmp_path: Path) -> PersistenceHarness:
+        return buckets.S3Harness(url, tmp_path)
+
+
+async def test_sealed_secrets(url: str, tmp_path: Path) -> None:
+    """What is sealed comes back, and is nowhere to be read."""
+    await secrets.live(buckets.S3Harness(url, tmp_path).make())

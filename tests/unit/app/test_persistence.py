@@ -1,0 +1,126 @@
+"""What `--persistence-config` says, and when storage is open."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.app.persistence import Stores
+from ccm.app.provider import Misconfigured
+from ccm.testing.persistence_objects import KIND, thing
+
+UID = "3f2c9a56-0000-4000-8000-000000000001"
+
+
+class Api:
+    """Knows the cluster."""
+
+    def __init__(self, uid: str = UID) -> None:
+        self.uid = uid
+
+    async def raw(self, method: str, path: str, **_: Any) -> bytes:
+        assert (method, path) == ("GET", "/api/v1/namespaces/kube-system")
+        return json.dumps({"metadata": {"uid": self.uid}}).encode()
+
+
+def stores(folder: Path, text: str, uid: str = UID) -> Stores:
+    file = folder / "persistence.yaml"
+    file.write_text(text.replace("HERE", str(folder)))
+    return Stores(str(file), Api(uid), namespace="kube-system")
+
+
+TWO = "instances:\n- file: {root: HERE/a}\n- sqlite: {path: HERE/b/x.db}\nwrite_policy: all\n"
+
+
+async def test_open_while_we_lead(tmp_path: Path) -> None:
+    """Closed before and after; what was written is there for the next leader."""
+    first = stores(tmp_path, TWO)
+    assert "standing by" in (await first.health()).detail
+    async with first.opened("kubernetes", "me", 1):
+        assert (await first.health()).detail == ""
+        key = await first.manager.put_object(thing())
+    assert "standing by" in (await first.health()).detail
+
+    second = stores(tmp_path, TWO)
+    async with second.opened("kubernetes", "you", 2):
+        assert await second.manager.get_object(KIND, key) == thing()
+
+
+async def test_storage_of_another_cluster_is_refused(tmp_path: Path) -> None:
+    async with stores(tmp_path, TWO).opened("kubernetes", "me", 1):
+        pass
+    with pytest.raises(Misconfigured, match=r"--persistence-config=.*belongs to the cluster"):
+        async with stores(tmp_path, TWO, uid="another").opened("kubernetes", "me", 1):
+            pass
+
+
+async def test_secrets_in_files(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"k" * 32)
+    (tmp_path / "key").chmod(0o400)
+    text = TWO + (
+        "secrets:\n  encrypted:\n    key_files: [HERE/key]\n"
+        "    storage: {file: {root: HERE/secrets}}\n"
+    )
+    made = stores(tmp_path, text)
+    async with made.opened("kubernetes", "me", 1):
+        (instance,) = made.secrets.instances()
+        key = await made.secrets.put_secret(instance, "one", {"token": b"needle-1234"})
+        assert await made.secrets.get_secret(instance, key) == {"token": b"needle-1234"}
+    assert not any(
+        b"needle-1234" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "instances is missing"),
+        ("instances: []", "instances is empty"),
+        ("instances: [{fil: {}}]", "did you mean file"),
+        ("instances: [{file: {}}]", "file.root is missing"),
+        ("instances: [{file: {root: HERE, rot: 1}}]", "file.rot is unknown"),
+        ("instances: [{file: 1}]", "must be a mapping"),
+        ("instances: [{file: {root: /a}, sqlite: {path: /b}}]", "must name one backend"),
+        ("instances: [{file: {root: HERE}}, {file: {root: HERE}}]", "the same storage"),
+        (TWO.replace("all", "some"), "write_policy is 'some'; it must be one of all"),
+        ("instances: [{s3: {bucket: b-1, endpoint: 'http://x'}}]", "is not encrypted"),
+        ("instances: [{memory: {}}]\nsecrets: {encrypted: {storage: {memory: {}}}}", "keyring"),
+    ],
+)
+def test_wrong_file(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(Misconfigured) as refused:
+        stores(tmp_path, text)
+    assert said in str(refused.value)
+    assert "--persistence-config=" in str(refused.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(Misconfigured, match="cannot be read: No such file"):
+        Stores(str(tmp_path / "absent"), Api(), namespace="kube-system")
+
+
+async def test_nothing_up_blocks_or_not(tmp_path: Path) -> None:
+    """A folder that cannot be made: no instance is up."""
+    (tmp_path / "a").write_text("a file is in the way")
+    for policy, is_ill in (("block", True), ("degrade", False)):
+        text = f"instances: [{{file: {{root: HERE/a/b}}}}]\nwhen_unavailable: {policy}\n"
+        made = stores(tmp_path, text)
+        async with made.opened("kubernetes", "me", 1):
+            assert (await made.health()).ok is not is_ill
+            assert await made.manager.may_create() is not is_ill
+
+
+def test_nothing_is_imported_without_it() -> None:
+    code = (
+        "import sys, ccm.app.main, ccm.app.daemon, ccm.app.controllers;"
+        "print([n for n in sys.modules if n.startswith('ccm.persistence')"
+        " or n in ('obstore', 'asyncpg', 'sqlite3', 'ccm.app.persistence')])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert said.stdout.strip() == "[]"

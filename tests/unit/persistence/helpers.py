@@ -1,0 +1,42 @@
+"""Stores as the tests of one module need them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.file import FileStore
+from ccm.persistence.keys import instance_name
+from ccm.persistence.sqlite import SqliteStore
+from ccm.persistence.store import Store
+from ccm.testing.persistence_harness import HERE
+from ccm.testing.persistence_objects import KIND, thing
+
+__all__ = ["HERE", "KIND", "LOCAL", "NAME", "opened", "provider", "thing"]
+
+NAME = instance_name("test", {})
+
+LOCAL: dict[str, Callable[[Path], Store]] = {
+    "file": lambda folder: FileStore(folder / "store"),
+    "sqlite": lambda folder: SqliteStore(folder / "store" / "x.db"),
+}
+"""Storage of this machine."""
+
+
+def provider(store: Store, **settings: Any) -> StoreProvider:
+    """A provider of one instance, whose name is `NAME`."""
+    return StoreProvider("test", {NAME: store}, **settings)
+
+
+@asynccontextmanager
+async def opened(store: Store, **settings: Any) -> AsyncIterator[StoreProvider]:
+    """The same, initialized, and closed afterwards."""
+    made = provider(store, **settings)
+    try:
+        await made.initialize(HERE)
+        yield made
+    finally:
+        await made.close()

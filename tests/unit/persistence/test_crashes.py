@@ -1,0 +1,146 @@
+"""Storage of this machine survives the end of the process at any moment, and a torn file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ccm.persistence import errors
+from ccm.persistence.keys import key_of
+from tests.unit.persistence.helpers import HERE, KIND, LOCAL, NAME, opened, thing
+
+OBJECTS = 20
+
+ROOT = Path(__file__).parents[3]
+
+
+async def write_for_ever(kind: str, folder: Path) -> None:
+    """Say each write once it was acknowledged."""
+    async with opened(LOCAL[kind](folder)) as store:
+        number = 0
+        while True:
+            number += 1
+            await store.put_object(
+                NAME, thing(f"n{number % OBJECTS}", number=number, fill="x" * 5000)
+            )
+            os.write(1, f"{number}\n".encode())
+
+
+def acknowledged(kind: str, folder: Path, after_s: float) -> list[int]:
+    """What a process acknowledged before it was killed."""
+    code = (
+        "import sys, asyncio, pathlib; sys.path.insert(0, sys.argv[3]);"
+        "from tests.unit.persistence.test_crashes import write_for_ever;"
+        "asyncio.run(write_for_ever(sys.argv[1], pathlib.Path(sys.argv[2])))"
+    )
+    command = [sys.executable, "-c", code, kind, str(folder), str(ROOT)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        time.sleep(after_s)
+        process.send_signal(signal.SIGKILL)
+        lines = [first, *process.stdout.read().splitlines(keepends=True)]
+    return [int(line) for line in lines if line.endswith(b"\n")]
+
+
+async def kill(kind: str, folder: Path, times: int) -> None:
+    """Kill a writer again and again; nothing that was acknowledged is lost."""
+    chance = random.Random(1)
+    for _ in range(times):
+        numbers = await asyncio.to_thread(acknowledged, kind, folder, chance.random() * 0.05)
+        assert numbers
+        newest = {number % OBJECTS: number for number in numbers}
+        async with opened(LOCAL[kind](folder)) as store:
+            for at, number in newest.items():
+                key = key_of("default", f"n{at}")
+                found = await store.get_object(NAME, KIND, key)
+                # The one after it may have been written and not yet acknowledged.
+                assert found is not None
+                assert found["spec"]["number"] in (number, max(numbers) + 1)
+            assert len(await store.get_all_objects(NAME, KIND)) <= OBJECTS
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+@pytest.mark.parametrize("times", [1, pytest.param(300, marks=pytest.mark.soak)])
+@pytest.mark.timeout(1200)
+async def test_killed_writer(tmp_path: Path, kind: str, times: int) -> None:
+    await kill(kind, tmp_path, times)
+
+
+def torn(body: bytes) -> Iterator[bytes]:
+    """What half a write, or a bad disk, leaves behind."""
+    yield b""
+    yield body[: len(body) // 2]
+    yield body[:-1]
+    yield b"\0" * len(body)
+    yield body + body
+    yield json.dumps([1]).encode()
+    yield b"[" * 100_000
+    for at in range(0, len(body), max(1, len(body) // 40)):
+        yield body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]
+
+
+async def test_torn_file(tmp_path: Path) -> None:
+    """It is told apart from every healthy object, kept, and replaced by the next put."""
+    async with opened(LOCAL["file"](tmp_path)) as store:
+        key = await store.put_object(NAME, thing(size=1))
+        await store.put_object(NAME, thing("healthy"))
+        (file,) = tmp_path.rglob("one.json")
+        whole = file.read_bytes()
+        for body in torn(whole):
+            file.write_bytes(body)
+            try:
+                found = await store.get_object(NAME, KIND, key)
+            except errors.CorruptObject:
+                found = None
+                assert await store.get_all_objects(NAME, KIND) == [thing("healthy")]
+            # What is no part of the object or its place may change: who wrote it, and when.
+            assert found in (None, thing(size=1))
+            assert file.read_bytes() == body
+        await store.put_object(NAME, thing(size=2))
+        assert await store.get_object(NAME, KIND, key) == thing(size=2)
+
+
+async def test_object_in_the_wrong_place(tmp_path: Path) -> None:
+    """A healthy object under the name of another is none."""
+    async with opened(LOCAL["file"](tmp_path)) as store:
+        await store.put_object(NAME, thing("one"))
+        key = await store.put_object(NAME, thing("two"))
+        (one,), (two,) = tmp_path.rglob("one.json"), tmp_path.rglob("two.json")
+        two.write_bytes(one.read_bytes())
+        with pytest.raises(errors.CorruptObject, match="key"):
+            await store.get_object(NAME, KIND, key)
+
+
+async def test_damaged_database_is_dead(tmp_path: Path) -> None:
+    path = tmp_path / "store" / "x.db"
+    async with opened(LOCAL["sqlite"](tmp_path)) as store:
+        for at in range(50):
+            await store.put_object(NAME, thing(f"n{at}"))
+    body = path.read_bytes()
+    path.write_bytes(body[:100] + b"\xff" * 9000 + body[9100:])
+
+    with pytest.raises(errors.BackendDead, match="damaged"):
+        async with opened(LOCAL["sqlite"](tmp_path)):
+            pass
+
+
+async def test_newer_format_is_refused(tmp_path: Path) -> None:
+    async with opened(LOCAL["file"](tmp_path)):
+        pass
+    marker = tmp_path / "store" / ".ccm-instance.json"
+    marker.write_text(json.dumps({"format": 2, "clusterUID": HERE.cluster_uid}))
+
+    with pytest.raises(errors.BackendDead, match=r"format 2.*upgrade"):
+        async with opened(LOCAL["file"](tmp_path)):
+            pass

@@ -1,0 +1,64 @@
+"""How fast an instance is, to the last digit, in time that the test moves."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from ccm.persistence import errors
+from ccm.persistence.instance import WINDOW, Instance
+from ccm.persistence.interface import GVK, ObjectKey
+from ccm.persistence.keys import Place
+from ccm.persistence.memory import MemoryStore
+
+pytestmark = pytest.mark.virtual_time
+
+PLACE = Place(GVK("", "v1", "Kind"), ObjectKey("_/a"))
+
+
+def instance() -> Instance:
+    return Instance("memory", "memory-0123456789abcdef", MemoryStore(), deadline_s=60)
+
+
+async def fail(one: Instance) -> None:
+    async with one.operation("put", PLACE):
+        await asyncio.sleep(7)
+        raise errors.BackendUnavailable("no")
+
+
+async def test_mean_of_the_last_writes_and_deletes() -> None:
+    one, chance, took = instance(), random.Random(3), []
+    for at in range(WINDOW + 50):
+        took.append(chance.random())
+        async with one.operation("delete" if at % 3 else "put", PLACE):
+            await asyncio.sleep(took[-1])
+        async with one.operation("get"):
+            await asyncio.sleep(5)
+        with pytest.raises(errors.BackendUnavailable):
+            await fail(one)
+
+    last = took[-WINDOW:]
+    assert one.status.mean_persist_latency == pytest.approx(sum(last) / len(last), abs=1e-9)
+
+
+async def test_waiting_for_its_turn_counts() -> None:
+    one = instance()
+
+    async def put() -> None:
+        async with one.operation("put", PLACE):
+            await asyncio.sleep(1)
+
+    await asyncio.wait({asyncio.get_running_loop().create_task(put()) for _ in range(3)})
+
+    assert one.status.mean_persist_latency == pytest.approx(2.0)
+    assert one._turns == {}
+
+
+async def test_what_never_ends_is_ended() -> None:
+    one = instance()
+    with pytest.raises(errors.BackendUnavailable, match="in time"):
+        async with one.operation("get"):
+            await asyncio.sleep(3600)
+    assert not one.is_up

@@ -1,0 +1,321 @@
+"""Several instances kept as one, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ccm.base import clock
+from ccm.base.tasks import Group
+from ccm.persistence import errors
+from ccm.persistence.engine import StoreProvider
+from ccm.persistence.envelope import Writer
+from ccm.persistence.interface import ObjectKey
+from ccm.persistence.keys import instance_name
+from ccm.persistence.manager import Manager
+from ccm.persistence.member import Backend
+from ccm.persistence.memory import MemoryStore
+from ccm.persistence.store import check_epoch
+from ccm.testing.persistence_harness import HERE, Ill, Troubled
+from ccm.testing.persistence_objects import KIND, thing
+
+pytestmark = pytest.mark.virtual_time
+
+
+@dataclasses.dataclass
+class World:
+    """Three instances of three backends, and what is wrong with them."""
+
+    stores: list[MemoryStore] = dataclasses.field(
+        default_factory=lambda: [MemoryStore() for _ in "abc"]
+    )
+    ills: list[Ill] = dataclasses.field(default_factory=lambda: [Ill() for _ in "abc"])
+    epoch: int = 1
+
+    def manager(self, count: int = 3, **settings: Any) -> Manager:
+        writer = Writer(epoch=self.epoch)
+
+        def backend(at: int) -> Backend:
+            name = instance_name("memory", {"n": at})
+
+            def make() -> StoreProvider:
+                stores = {name: Troubled(self.stores[at], self.ills[at])}
+                return StoreProvider("memory", stores, writer=lambda: writer, deadline_s=5)
+
+            return Backend(f"memory-{at}", make)
+
+        return Manager([backend(at) for at in range(count)], writer=lambda: writer, **settings)
+
+    @asynccontextmanager
+    async def opened(self, count: int = 3, **settings: Any) -> AsyncIterator[Manager]:
+        manager = self.manager(count, **settings)
+        await manager.initialize(HERE)
+        try:
+            yield manager
+        finally:
+            for ill in self.ills:
+                ill.fails = False
+                ill.well.set()
+            await manager.close()
+
+    def fail(self, *which: int) -> None:
+        for at, ill in enumerate(self.ills):
+            ill.fails = at in which
+
+    def counts(self) -> list[int]:
+        return [len(store.held) for store in self.stores]
+
+
+async def rounds(number: int = 2) -> None:
+    """Of looking and repairing."""
+    await asyncio.sleep(31 * number)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_life(count: int) -> None:
+    world = World()
+    async with world.opened(count) as manager:
+        key = await manager.put_object(thing(size=1))
+        await manager.put_object(thing(size=2))
+        await manager.put_object(thing("two"))
+        assert await manager.get_object(KIND, key) == thing(size=2)
+        assert len(await manager.get_all_objects(KIND)) == 2
+        await rounds()
+        assert await manager.get_object(KIND, key) == thing(size=2)
+
+        await manager.delete_object(KIND, key)
+        assert await manager.get_object(KIND, key) is None
+        assert await manager.get_all_objects(KIND) == [thing("two")]
+        await rounds()
+        assert world.counts()[:count] == [1] * count
+
+
+@pytest.mark.parametrize(
+    ("policy", "down", "works"),
+    [
+        ("any", 2, True),
+        ("any", 3, False),
+        ("majority", 1, True),
+        ("majority", 2, False),
+        ("all", 0, True),
+        ("all", 1, False),
+    ],
+)
+async def test_policies(policy: Any, down: int, works: bool) -> None:
+    world = World()
+    async with world.opened(policy=policy) as manager:
+        world.fail(*range(down))
+        if works:
+            await manager.put_object(thing())
+        else:
+            with pytest.raises(errors.BackendUnavailable, match="fewer than"):
+                await manager.put_object(thing())
+
+
+async def test_hanging_instance_does_not_hold_up_the_others() -> None:
+    world = World()
+    async with world.opened() as manager:
+        world.ills[0].well.clear()
+        began = clock.monotonic()
+        await manager.put_object(thing())
+        assert clock.monotonic() - began < 1
+
+
+async def test_what_was_missed_is_made_up_for() -> None:
+    world = World()
+    async with world.opened() as manager:
+        key = await manager.put_object(thing(size=1))
+        world.fail(0)
+        await manager.put_object(thing(size=2))
+        await manager.put_object(thing("new"))
+        assert await manager.get_object(KIND, key) == thing(size=2)
+        world.fail()
+        await rounds(3)
+    for at in range(3):
+        async with World(stores=[world.stores[at]]).opened(1) as alone:
+            assert len(await alone.get_all_objects(KIND)) == 2
+            assert await alone.get_object(KIND, key) == thing(size=2)
+
+
+async def test_deleted_object_does_not_come_back() -> None:
+    """Neither from an instance that was down, nor after a restart that forgot about it."""
+    world = World()
+    async with world.opened() as manager:
+        key = await manager.put_object(thing())
+        world.fail(0)
+        await manager.delete_object(KIND, key)
+    world.epoch = 2
+    async with world.opened() as manager:
+        assert await manager.get_object(KIND, key) is None
+        assert await manager.get_all_objects(KIND) == []
+        await rounds(4)
+        assert world.counts() == [0, 0, 0]
+        assert await manager.get_object(KIND, key) is None
+
+
+async def test_newest_wins_after_a_restart() -> None:
+    """Though the instance with the old copy is the faster one."""
+    world = World()
+    async with world.opened() as manager:
+        key = await manager.put_object(thing(size=1))
+        world.fail(0, 1)
+        await manager.put_object(thing(size=2))
+    async with world.opened() as manager:
+        assert await manager.get_object(KIND, key) == thing(size=2)
+        await rounds()
+        world.fail(2)
+        assert await manager.get_object(KIND, key) == thing(size=2)
+
+
+async def test_copy_of_one_that_is_down_is_not_lost() -> None:
+    """The only one that has the newest goes down, and comes back: nobody wrote over it."""
+    world = World()
+    async with world.opened() as manager:
+        key = await manager.put_object(thing(size=1))
+        await rounds()
+        world.fail(0, 1)
+        await manager.put_object(thing(size=2))
+        world.fail(0, 1, 2)
+        await rounds(2)
+        world.fail(2)
+        await rounds(3)
+        world.fail()
+        await rounds(3)
+        assert await manager.get_object(KIND, key) == thing(size=2)
+
+
+async def test_damaged_copy_is_replaced() -> None:
+    world = World()
+    async with world.opened() as manager:
+        key = await manager.put_object(thing())
+        await rounds()
+        held = world.stores[0].held
+        (at,) = held
+        held[at] = b"damaged"
+        for _ in range(3):
+            assert await manager.get_object(KIND, key) == thing()
+        await rounds(2)
+        assert held[at] != b"damaged" or await manager.get_all_objects(KIND) == [thing()]
+        await rounds(2)
+        assert held[at] != b"damaged"
+
+
+async def test_more_was_missed_than_is_remembered() -> None:
+    world = World()
+    async with world.opened(limit=10) as manager:
+        world.fail(0)
+        for at in range(25):
+            await manager.put_object(thing(f"n{at}"))
+        world.fail()
+        await rounds(4)
+        assert world.counts() == [25, 25, 25]
+
+
+async def test_nothing_is_up() -> None:
+    world = World()
+    world.fail(0, 1, 2)
+    async with world.opened(when_down="block") as manager:
+        assert not await manager.may_create()
+        with pytest.raises(errors.BackendUnavailable):
+            await manager.put_object(thing())
+        with pytest.raises(errors.BackendUnavailable):
+            await manager.get_object(KIND, ObjectKey("default/one"))
+        world.fail()
+        await rounds()
+        assert await manager.may_create()
+        await manager.put_object(thing())
+    world.fail(0, 1, 2)
+    async with world.opened(when_down="degrade") as manager:
+        assert await manager.may_create()
+
+
+async def test_stale_leader_learns_it() -> None:
+    world = World()
+    async with world.opened() as old:
+        await old.put_object(thing())
+        world.epoch = 2
+        async with world.opened() as new:
+            await new.put_object(thing(by="new"))
+            with pytest.raises(errors.Fenced):
+                await old.put_object(thing(by="old"))
+
+
+async def test_lease_that_was_made_anew_does_not_end_the_daemon() -> None:
+    """Its count began at 0 again: storage refuses, and the daemon goes on without."""
+    world = World(epoch=5)
+    async with world.opened(1) as manager:
+        await manager.put_object(thing())
+    world.stores[0].open = _refuses(world.stores[0])  # type: ignore[method-assign]
+    world.epoch = 0
+    async with world.opened(1) as manager:
+        assert await manager.may_create()
+        with pytest.raises(errors.BackendUnavailable):
+            await manager.put_object(thing())
+
+
+def _refuses(store: MemoryStore) -> Any:
+    async def open_(claim: Any) -> None:
+        check_epoch(store._epoch, claim.epoch)
+
+    return open_
+
+
+async def test_writes_to_one_object_end_alike_everywhere() -> None:
+    world = World()
+    async with world.opened() as manager:
+        async with Group() as group:
+            for at in range(50):
+                group.start(manager.put_object(thing(size=at)), name=f"put-{at}")
+        await rounds()
+        key = ObjectKey("default/one")
+        found = [await member.read((KIND, key)) for member in places(manager)]
+        assert {one.obj["spec"]["size"] for one in found} == {49}
+
+
+def places(manager: Manager) -> Sequence[Any]:
+    from ccm.persistence.keys import Place
+
+    class Reader:
+        def __init__(self, member: Any) -> None:
+            self.member = member
+
+        async def read(self, at: Any) -> Any:
+            return await self.member.read(Place(*at))
+
+    return [Reader(member) for member in manager.members]
+
+
+class Half:
+    """A backend that somebody did not finish."""
+
+    def instances(self) -> list[str]:
+        return [instance_name("half", {})]
+
+    async def initialize(self, machine_id: Any) -> None:
+        raise NotImplementedError
+
+
+def test_backend_that_lacks_methods_is_refused_by_name() -> None:
+    with pytest.raises(errors.BackendDead, match=r"'half' lacks the method instance_status, put_"):
+        Backend("half", Half)
+
+
+class Plain(StoreProvider):
+    """One without stamps."""
+
+    write_stamped = None  # type: ignore[assignment]
+
+
+def test_backend_without_stamps_may_only_be_alone() -> None:
+    def backend(at: int) -> Backend:
+        name = instance_name("plain", {"n": at})
+        return Backend("plain", lambda: Plain("plain", {name: MemoryStore()}))
+
+    Manager([backend(1)])
+    with pytest.raises(errors.BackendDead, match="'plain' lacks the method write_stamped"):
+        Manager([backend(1), backend(2)])

@@ -1,0 +1,304 @@
+"""Secrets come back as they were, and nobody else can read, move or change them."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.base import redact
+from ccm.persistence import errors, keyring
+from ccm.persistence.keyring import Keyring
+from ccm.persistence.kubesecrets import KubernetesSecretStore
+from ccm.persistence.memory import MemoryStore
+from ccm.persistence.registry import Context
+from ccm.persistence.secrets import SEALED, EncryptedSecretStore, RotationReport
+from ccm.persistence.store import Store
+from ccm.testing.persistence_harness import ELSEWHERE
+from tests.unit.persistence.helpers import HERE, LOCAL, NAME, provider
+
+OLD, NEW = b"o" * 32, b"n" * 32
+NEEDLE = b"needle-in-the-hay-9371"
+DATA = {"token": NEEDLE, "binary": bytes(range(256)), "empty": b""}
+
+
+class Status(Exception):
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+class Cluster:
+    """Secrets as the API server keeps them, versions included."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, dict[str, Any]] = {}
+        self.version = 0
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+    ) -> bytes:
+        given = json.loads(body) if body else {}
+        name = path.partition("/secrets")[2].removeprefix("/")
+        if not name and method == "GET":
+            return json.dumps(self.listed(query or {})).encode()
+        name = name or given["metadata"]["name"]
+        found = self.held.get(name)
+        if method == "POST" and found:
+            raise Status(409)
+        if method != "POST" and not found:
+            raise Status(404)
+        wanted = given.get("metadata", given.get("preconditions", {})).get("resourceVersion")
+        if found and wanted not in (None, found["metadata"]["resourceVersion"]):
+            raise Status(409)
+        if method in ("POST", "PUT"):
+            self.version += 1
+            given["metadata"]["resourceVersion"] = str(self.version)
+            self.held[name] = given
+        elif method == "DELETE":
+            del self.held[name]
+        return json.dumps(self.held.get(name, {})).encode()
+
+    def listed(self, query: Mapping[str, str]) -> dict[str, Any]:
+        start, most = int(query.get("continue", 0)), int(query["limit"])
+        items = [
+            item
+            for item in self.held.values()
+            if query["labelSelector"] in item["metadata"].get("labels", {})
+        ]
+        more = {"continue": str(start + most)} if len(items) > start + most else {}
+        return {"metadata": more, "items": items[start : start + most]}
+
+
+@asynccontextmanager
+async def sealed(store: Store, *ring: bytes) -> AsyncIterator[EncryptedSecretStore]:
+    made = EncryptedSecretStore(provider(store), ring or (NEW,))
+    await made.initialize(HERE)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def in_cluster(cluster: Cluster) -> AsyncIterator[KubernetesSecretStore]:
+    made = KubernetesSecretStore(cluster, "kube-system", Context())
+    await made.initialize(HERE)
+    try:
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def any_store(kind: str, folder: Path) -> AsyncIterator[Any]:
+    if kind == "kubernetes":
+        async with in_cluster(Cluster()) as store:
+            yield store
+    else:
+        async with sealed(LOCAL[kind](folder) if kind in LOCAL else MemoryStore()) as store:
+            yield store
+
+
+@pytest.mark.parametrize("kind", ["kubernetes", "memory", *LOCAL])
+async def test_life(tmp_path: Path, kind: str) -> None:
+    async with any_store(kind, tmp_path) as store:
+        (instance,) = store.instances()
+        assert (await store.instance_status(instance)).status
+        key = await store.put_secret(instance, "Of:one", DATA)
+        assert await store.put_secret(instance, "two", {"a": b"b"}) != key
+        assert await store.put_secret(instance, "Of:one", DATA) == key
+
+        assert await store.get_secret(instance, key) == DATA
+        assert len(await store.list_secrets(instance)) == 2
+        await store.delete_secret(instance, key)
+        await store.delete_secret(instance, key)
+        assert await store.get_secret(instance, key) is None
+        for bad in ({"a": "text"}, {1: b""}, "text"):
+            with pytest.raises(errors.InvalidObject):
+                await store.put_secret(instance, "n", bad)
+        with pytest.raises(errors.ObjectTooLarge):
+            await store.put_secret(instance, "n", {"a": b"x" * (1 << 21)})
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+async def test_no_needle_in_any_byte(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor its spellings; nor in the log, nor in what is shown of the store."""
+    caplog.set_level(logging.DEBUG)
+    spellings = {NEEDLE, base64.b64encode(NEEDLE)[:-4], NEEDLE.hex().encode()}
+    async with sealed(LOCAL[kind](tmp_path)) as store:
+        await store.put_secret(NAME, "one", DATA)
+        stored = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
+        said = (caplog.text + repr(store) + repr(Keyring([NEW]))).encode()
+
+    assert stored
+    for needle in (*spellings, NEW, base64.b64encode(NEW)):
+        assert needle not in stored + said
+
+
+async def test_wrong_key() -> None:
+    store = MemoryStore()
+    async with sealed(store, OLD) as before:
+        key = await before.put_secret(NAME, "one", DATA)
+    async with sealed(store, NEW) as after:
+        with pytest.raises(errors.CorruptObject, match="which the ring lacks"):
+            await after.get_secret(NAME, key)
+
+
+async def test_swapped_secrets_do_not_open() -> None:
+    """A sealed value under another name is none, though all around it is healthy."""
+    inner = provider(MemoryStore())
+    store = EncryptedSecretStore(inner, [NEW])
+    await store.initialize(HERE)
+    one, two = [await store.put_secret(NAME, name, DATA) for name in ("one", "two")]
+    obj = await inner.get_object(NAME, SEALED, one)
+    assert obj is not None
+    obj["metadata"]["name"] = "two"
+    await inner.put_object(NAME, obj)
+
+    with pytest.raises(errors.CorruptObject, match="moved"):
+        await store.get_secret(NAME, two)
+    assert await store.get_secret(NAME, one) == DATA
+    await store.close()
+
+
+async def test_other_cluster_does_not_open_it() -> None:
+    ring, other = (EncryptedSecretStore(provider(MemoryStore()), [NEW]) for _ in "ab")
+    await ring.initialize(HERE)
+    await other.initialize(ELSEWHERE)
+    key = await ring.put_secret(NAME, "one", DATA)
+    obj = await ring._inner.get_object(NAME, SEALED, key)
+    await other._inner.put_object(NAME, obj)
+
+    with pytest.raises(errors.CorruptObject):
+        await other.get_secret(NAME, key)
+    await ring.close()
+    await other.close()
+
+
+@pytest.mark.parametrize("field", ["sealed", "sealedKey"])
+@pytest.mark.parametrize("at", [0, 5, 12, 20, -1])
+def test_flipped_bit(field: str, at: int) -> None:
+    ring = Keyring([NEW])
+    made = ring.seal(NEEDLE, b"here")
+    raw = bytearray(base64.b64decode(made[field]))
+    raw[at] ^= 1
+    for changed in (bytes(raw), bytes(raw[:at]), b""):
+        with pytest.raises(errors.CorruptObject):
+            ring.open(made | {field: base64.b64encode(changed).decode()}, b"here")
+    assert ring.open(made, b"here") == NEEDLE
+
+
+async def test_rotation_may_be_cut_and_goes_on() -> None:
+    store = MemoryStore()
+    async with sealed(store, OLD) as before:
+        wanted = [await before.put_secret(NAME, f"n{at}", DATA) for at in range(6)]
+    async with sealed(store, NEW, OLD) as between:
+        for key in wanted[:2]:
+            await between._rotate(NAME, key)
+    async with sealed(store, NEW, OLD) as after:
+        assert await after.rotate(NAME) == RotationReport(rewritten=4, current=2)
+        assert await after.rotate(NAME) == RotationReport(current=6)
+    async with sealed(store, NEW) as alone:
+        assert [await alone.get_secret(NAME, key) for key in wanted] == [DATA] * 6
+    async with sealed(store, OLD) as gone:
+        assert await gone.rotate(NAME) == RotationReport(left=6)
+
+
+async def test_rotation_in_the_cluster_writes_each_anew() -> None:
+    cluster = Cluster()
+    async with in_cluster(cluster) as store:
+        (instance,) = store.instances()
+        for at in range(120):
+            await store.put_secret(instance, f"n{at}", {"a": b"b"})
+        before = cluster.version
+        assert await store.rotate(instance) == RotationReport(rewritten=120)
+        assert cluster.version == before + 120
+
+
+async def test_foreign_secret_is_left_alone() -> None:
+    """One of ours whose label somebody took off counts as theirs."""
+    cluster = Cluster()
+    async with in_cluster(cluster) as store:
+        (instance,) = store.instances()
+        key = await store.put_secret(instance, "one", DATA)
+        (held,) = cluster.held.values()
+        held["metadata"]["labels"] = {}
+        for call in (
+            store.put_secret(instance, "one", {}),
+            store.get_secret(instance, key),
+            store.delete_secret(instance, key),
+        ):
+            with pytest.raises(errors.CorruptObject, match="somebody else's"):
+                await call
+        assert list(cluster.held.values()) == [held]
+
+
+async def test_passphrase_and_its_salt(tmp_path: Path) -> None:
+    phrase = b"correct horse battery staple"
+
+    async def ask(*phrases: bytes) -> Any:
+        store = EncryptedSecretStore(provider(LOCAL["sqlite"](tmp_path)), [], phrases)
+        await store.initialize(HERE)
+        try:
+            if await store.list_secrets(NAME):
+                return await store.get_secret(NAME, (await store.list_secrets(NAME))[0])
+            return await store.put_secret(NAME, "one", DATA)
+        finally:
+            await store.close()
+
+    await ask(phrase)
+    assert await ask(phrase) == DATA
+    assert await ask(b"another passphrase entirely", phrase) == DATA
+    with pytest.raises(errors.CorruptObject):
+        await ask(b"another passphrase entirely")
+    with closing(sqlite3.connect(tmp_path / "store" / "x.db")) as db:
+        bodies = b"".join(row[0] for row in db.execute("SELECT body FROM objects"))
+    assert phrase not in bodies
+
+
+def test_key_files(tmp_path: Path) -> None:
+    raw, text = tmp_path / "raw", tmp_path / "text"
+    raw.write_bytes(NEW)
+    text.write_bytes(base64.b64encode(OLD) + b"\n")
+    for path in (raw, text):
+        path.chmod(0o400)
+    assert keyring.from_files([raw, text]) == [NEW, OLD]
+
+    raw.chmod(0o440)
+    with pytest.raises(errors.BackendDead, match="chmod 0400"):
+        keyring.from_files([raw])
+    short = tmp_path / "short"
+    short.write_text("short")
+    short.chmod(0o600)
+    with pytest.raises(errors.BackendDead, match="/dev/urandom"):
+        keyring.from_files([short])
+    with pytest.raises(errors.BackendDead, match="20 characters"):
+        keyring.passphrase(short)
+    with pytest.raises(errors.BackendDead, match="cannot be read"):
+        keyring.from_files([tmp_path / "absent"])
+    with pytest.raises(errors.BackendDead, match="at least one key"):
+        EncryptedSecretStore(provider(MemoryStore()), [])
+
+
+def test_sealed_values_do_not_look_secret() -> None:
+    """Or a plain store would refuse one of them now and then."""
+    for _ in range(2000):
+        text = base64.b64encode(os.urandom(60)).decode()
+        assert redact.words(text) == text
