@@ -1,0 +1,79 @@
+"""The private network of the cluster and the servers of the project, which several parts need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from typing import Any
+
+from ccm import cloud
+from ccm.base.clock import monotonic
+
+from . import client
+
+MAX_AGE_S = 60.0
+"""Age at which names of servers are asked for anew, as in the vendor's manager."""
+
+
+class Network:
+    """The network that the settings name, if they do."""
+
+    def __init__(self, api: client.Client, word: str) -> None:
+        self._api = api
+        self._word = word
+        self._id: int | None = None
+        self._ip_range: Any = None
+        self._servers: Sequence[client.Server] = ()
+        self._listed_at = 0.0
+
+    async def id(self) -> int | None:
+        """Its ID; one request, once. None where the settings name none.
+
+        Raises:
+            FailedPrecondition: there is no such network.
+        """
+        if self._word and self._id is None:
+            try:
+                found = await self._api.resolved("networks", "network", client.Network, self._word)
+            except cloud.InvalidArgument as error:
+                raise cloud.FailedPrecondition(f"HCLOUD_NETWORK: {error}") from error
+            self._id, self._ip_range = found.id, cloud.parse_cidr(found.ip_range)
+        return self._id
+
+    @property
+    def known_id(self) -> int | None:
+        """Its ID, once it was asked for."""
+        return self._id
+
+    def first_inside(self, addresses: Sequence[str]) -> str:
+        """The first that is in the range of the network, once that is known; else the first."""
+        inside = [one for one in addresses if self._ip_range and ip_address(one) in self._ip_range]
+        return next(iter([*inside, *addresses]), "")
+
+    async def now(self) -> client.Network:
+        """What is in it; one request, and once one for its ID."""
+        number = await self.id()
+        if number is None:
+            raise cloud.FailedPrecondition("routes need HCLOUD_NETWORK")
+        return await self._api.one(f"/networks/{number}", "network", client.Network)
+
+    async def servers(self) -> tuple[Sequence[client.Server], int]:
+        """All servers of the project and how many requests that took; one for each 50."""
+        began = monotonic()
+        found, requests = await self._api.all("servers", client.Server)
+        self._servers, self._listed_at = found, began
+        return found, requests
+
+    async def gateways(self, network: client.Network) -> Mapping[str, client.Server]:
+        """Private address -> server; the servers are listed anew where they may have changed."""
+        known = {one.id for one in self._servers}
+        is_old = monotonic() - self._listed_at > MAX_AGE_S
+        if is_old or not set(network.servers) <= known:
+            await self.servers()
+        return {
+            net.ip: server
+            for server in self._servers
+            if server.id in network.servers
+            for net in server.private_net
+            if net.network == network.id and net.ip
+        }
