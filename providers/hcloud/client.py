@@ -257,6 +257,7 @@ class _ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 N = TypeVar("N", bound=Named)
+L = TypeVar("L", bound=Labelled)
 
 
 def _refusal(body: bytes) -> rest.Refusal:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict
 from typing import Any
 
 import pytest_asyncio
 
 from ccm import cloud
-from ccm.testing.contract import Harness, HeldBalancer, Made, ProviderContract
+from ccm.testing.contract import (
+    Harness,
+    HeldBalancer,
+    HeldVM,
+    MachineContract,
+    Made,
+    ProviderContract,
+)
 from providers import hcloud
 from providers.hcloud.testing import networks, server, servers
 from providers.hcloud.testing.answers import Call
@@ -165,6 +173,48 @@ class HcloudHarness(Harness):
     async def rotate(self) -> None:
         self.service.token = "renewed"
 
+    # --- machines
+
+    def open_machines(self) -> AbstractAsyncContextManager[cloud.Cloud]:
+        return hcloud.open_machines(cloud.Context(environ={"HCLOUD_ENDPOINT": self._url}))
+
+    def machine_credentials(self) -> Mapping[str, bytes]:
+        return {"token": f"{self.service.token}\n".encode()}
+
+    def machine_spec(self) -> Mapping[str, Any]:
+        return {"serverType": "cx23", "location": "fsn1", "networks": ["k8s"], "volumes": [10, 20]}
+
+    def bad_machine_spec(self) -> Mapping[str, Any]:
+        return {"serverType": "", "location": "fsn1", "datacenter": "fsn1-dc14"}
+
+    async def vms(self) -> Sequence[HeldVM]:
+        return [
+            HeldVM(name=one["name"], provider_id=f"hcloud://{one['id']}")
+            for one in self.service.cloud.servers.values()
+        ]
+
+    async def beside_vms(self) -> Sequence[str]:
+        world = self.service.cloud
+        tables = (world.volumes, world.ssh_keys, world.placement_groups)
+        return [one["name"] for table in tables for one in table.values()]
+
+    async def foreign_vm(self, name: str, identity: cloud.Identity | None) -> HeldVM:
+        labels = (
+            {f"kube-ccm/{mark}": text for mark, text in asdict(identity).items()}
+            if identity
+            else {}
+        )
+        order = {"server_type": "cx23", "image": "ubuntu-24.04", "labels": labels}
+        made = servers.make(self.service.cloud, name, order)
+        self.service.cloud.servers[made["id"]] = made
+        return HeldVM(name=name, provider_id=f"hcloud://{made['id']}")
+
+    async def slow_vms(self, *, slow: bool) -> None:
+        settings = self.service.settings
+        settings.boot_s = settings.removal_s = 300.0 if slow else 0.0
+        if not slow:
+            self.service.cloud.settle(all_of_them=True)
+
 
 def _id(made: Made) -> int:
     return int(cloud.parse_provider_id(made.provider_id, "hcloud"))
@@ -172,6 +222,16 @@ def _id(made: Made) -> int:
 
 class TestHcloud(ProviderContract):
     """All but machines."""
+
+    @pytest_asyncio.fixture
+    async def harness(self) -> AsyncIterator[Harness]:
+        service = server.Service()
+        async with server.serve(service) as url:
+            yield HcloudHarness(service, url)
+
+
+class TestHcloudMachines(MachineContract):
+    """Servers by request."""
 
     @pytest_asyncio.fixture
     async def harness(self) -> AsyncIterator[Harness]:
