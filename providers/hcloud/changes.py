@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from . import client, recipes
 
 
@@ -32,9 +34,18 @@ def steps(
     held: client.Balancer, recipe: recipes.Recipe, servers: Sequence[int], *, keep_ips: bool
 ) -> list[Step]:
     """All actions that it takes; the API has none for several things at once."""
+    moves = list(_networks(held, recipe))
+    leaving: list[Step] = []
+    if any(one.action == "detach_from_network" for one in moves):
+        # No network is left while targets are reached through it.
+        stay = tuple(one for one in held.targets if not one.use_private_ip)
+        through = [number for number, private in recipes.held_servers(held).items() if private]
+        leaving = [Step("remove_target", recipes.target(each)) for each in sorted(through)]
+        held = msgspec.structs.replace(held, targets=stay)
     return [
         *_properties(held, recipe),
-        *_networks(held, recipe),
+        *leaving,
+        *moves,
         *_ports(held, recipe),
         *targets(held, recipe, servers, keep_ips=keep_ips),
     ]
