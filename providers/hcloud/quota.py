@@ -48,4 +48,7 @@ class HeaderQuota:
             return
         if limit > 0:
             self._limit = limit
-            self._remaining = 0 if status == 429 else remaining
+            self._remaining = remaining
+        if status == 429 and self._limit:
+            self._remaining = 0
+            self._next_at = max(self._next_at, monotonic() + HOUR_S / self._limit)

@@ -8,6 +8,7 @@ import pytest
 
 from ccm import cloud
 from ccm.testing import machine_probes
+from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
 from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
 from ccm.testing.contract_routes import created
@@ -16,8 +17,9 @@ from ccm.testing.network_probes import nodes as make_nodes
 from providers.hcloud import quota
 from providers.hcloud.testing import server
 from tests.hcloud import document
+from tests.hcloud.balancing import EFFECTS, balancer_of, service
 from tests.hcloud.harness import HcloudHarness
-from tests.hcloud.test_balancers import EFFECTS, balancer_of, certificate, service
+from tests.hcloud.test_balancer_parts import certificate
 
 
 @pytest.mark.row("hcloud-call-05")
@@ -85,7 +87,7 @@ async def test_calls_of_ninety_nodes(harness: HcloudHarness, project: cloud.Clou
         )
         await project.routes.create_route(CLUSTER, "", route)
     routes = await project.routes.list_routes(CLUSTER)
-    nodes = [_node(each.name, each.provider_id) for each in made]
+    nodes = [node(each.name, provider_id=each.provider_id) for each in made]
     for number in range(5):
         await ensured(balancer_of(project), service(f"uid-{number}", type="lb31"), nodes)
     nothing_left = calls.total()
@@ -99,12 +101,6 @@ async def test_calls_of_ninety_nodes(harness: HcloudHarness, project: cloud.Clou
     # 3 for the servers, 90 for routes, 2 for these, and 2 for each load balancer.
     assert nothing_left <= 110, calls
     assert calls.total() - nothing_left == 4
-
-
-def _node(name: str, provider_id: str) -> cloud.Node:
-    from ccm.testing.builders import node
-
-    return node(name, provider_id=provider_id)
 
 
 @pytest.mark.row("hcloud-call-04")

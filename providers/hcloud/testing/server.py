@@ -73,6 +73,7 @@ class Service:
         self._released = asyncio.Event()
         self._left = float(self.settings.requests)
         self._counted_at = clock.monotonic()
+        self._is_over = False
 
     @property
     def writes(self) -> int:
@@ -112,7 +113,7 @@ class Service:
 
     async def _handle(self, row: api.Operation, request: web.Request, body: bytes) -> web.Response:
         self._check_token(request)
-        if self._left < 0:
+        if self._is_over:
             raise ApiError("rate_limit_exceeded", "limit of requests per hour reached")
         fault = self.script.judge(row.name)
         if self.settings.latency_s > 0:
@@ -160,11 +161,11 @@ class Service:
     def _limited(self) -> dict[str, str]:
         """Count a call; the headers that tell what is left."""
         most, now = self.settings.requests, clock.monotonic()
-        self._left = min(most, self._left + (now - self._counted_at) * most / HOUR_S) - 1
+        self._left = min(most, self._left + (now - self._counted_at) * most / HOUR_S)
         self._counted_at = now
+        self._is_over = self._left < 1
+        self._left -= not self._is_over
         full_s = (most - self._left) * HOUR_S / most
-        if self._left < -1:
-            self._left = -1.0
         return {
             "RateLimit-Limit": str(most),
             "RateLimit-Remaining": str(max(0, math.floor(self._left))),
