@@ -74,4 +74,5 @@ async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
             service_annotations=ANNOTATIONS,
             service_annotation_schema=service_annotations.SCHEMA,
             always_ensure_deleted=True,
+            has_cluster_id=True,  # labels of load balancers; a network is of one cluster
         )
