@@ -241,3 +241,28 @@ async def test_digests_make_a_start_cheap(
     assert listed.digest == wanted
     other = balancer_of(project).load_balancer_digest(CLUSTER, service(type="lb31"), nodes)
     assert listed.digest != other
+
+
+@pytest.mark.row("hcloud-balancer-02")
+async def test_a_protected_one_is_not_even_asked_for(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    settled(harness, labels={UID: "uid-1"})["protection"] = {"delete": True}
+
+    with pytest.raises(cloud.FailedPrecondition, match="take the protection away"):
+        await deleted(balancer_of(project), service("uid-1"))
+    assert harness.service.writes == 0
+
+
+@pytest.mark.row("hcloud-balancer-17")
+async def test_the_private_address_changes_under_private_targets(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    nodes = await make_nodes(project, harness, 2)
+    await ensured(balancer_of(project), service(use_private_ip="true"), nodes)
+
+    moved = service(use_private_ip="true", private_ipv4="10.0.0.99")
+    await ensured(balancer_of(project), moved, nodes)
+
+    assert only(harness)["private_net"][0]["ip"] == "10.0.0.99"
+    assert [one["use_private_ip"] for one in only(harness)["targets"]] == [True, True]

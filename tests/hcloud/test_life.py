@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
 from providers.hcloud import quota
 from providers.hcloud.testing import server
+from providers.hcloud.testing.faults import Fault
 from tests.hcloud import document
 from tests.hcloud.balancing import EFFECTS, balancer_of, service
 from tests.hcloud.harness import HcloudHarness
@@ -140,3 +143,39 @@ async def test_the_fake_limits_as_the_real_thing(
     for _ in range(3):  # from here on it is known how many are left
         await project.inventory.list_instances()
     assert service.calls.total() == refused + 4
+
+
+async def test_nothing_tells_the_token(
+    harness: HcloudHarness,
+    project: cloud.Cloud,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A cloud that quotes the credentials in whatever it says."""
+    caplog.set_level("DEBUG")
+    token = harness.service.token
+    (one,) = await make_nodes(project, harness, 1)
+    told = [repr(project), repr(harness.open)]
+    message = f"Bearer {token} may not do that"
+    instances, routes = project.instances, project.routes
+    assert instances is not None
+    assert routes is not None
+    machines = machine_probes.machines_of(project, harness)
+    asks: list[Any] = [
+        lambda: instances.instance_exists(one),
+        lambda: created(routes, one, "10.244.0.0/24"),
+        lambda: ensured(balancer_of(project), service(), [one]),
+        lambda: machines.create_once(machines.identity()),
+    ]
+    for code in ("forbidden", "invalid_input", "server_error", "no_such_word"):
+        harness.service.script.add(Fault(code=code, message=message))
+        for ask in asks:
+            with pytest.raises(cloud.CloudError) as caught:
+                await ask()
+            told.append("".join(traceback.format_exception(caught.value)))
+        harness.service.heal()
+
+    printed = capsys.readouterr()
+    everything = "\n".join([*told, printed.out, printed.err, caplog.text])
+    assert "may not do that" in everything
+    assert token not in everything
