@@ -14,6 +14,9 @@ from . import client
 MAX_AGE_S = 60.0
 """Age at which names of servers are asked for anew, as in the vendor's manager."""
 
+FRESH_S = 2.0
+"""Age up to which a listing serves all nodes of a wave that have no address yet."""
+
 
 class Network:
     """The network that the settings name, if they do."""
@@ -77,3 +80,25 @@ class Network:
             for net in server.private_net
             if net.network == network.id and net.ip
         }
+
+    async def private_ip(self, name: str) -> str:
+        """The address of a server in the network, by the server's name; one listing at most.
+
+        Raises:
+            Unavailable: there is no such server yet.
+            FailedPrecondition: it is not in the network.
+        """
+        if not self._has(name) and monotonic() - self._listed_at > FRESH_S:
+            await self.servers()
+        if not self._has(name):
+            raise cloud.Unavailable(f"no server is named {name}")
+        for server in self._servers:
+            for net in server.private_net:
+                if server.name == name and net.network == self._id and net.ip:
+                    return net.ip
+        raise cloud.FailedPrecondition(
+            f"server {name} has no address in the network, and nothing can be routed to it"
+        )
+
+    def _has(self, name: str) -> bool:
+        return any(one.name == name for one in self._servers)

@@ -43,11 +43,12 @@ class HcloudRoutes:
         ]
 
     async def create_route(self, cluster_name: str, name_hint: str, route: cloud.Route) -> None:  # noqa: ARG002
-        """One request, and two more where the range has a route already.
+        """One request; two more where the range has a route already, and a listing of servers where
+        the node has no address yet.
 
         Raises:
             InvalidArgument: the range is not of IPv4.
-            FailedPrecondition: the node has no private address of the network.
+            FailedPrecondition: the node's server is not in the network.
             AlreadyExists: the range has a route to another node.
             ResourceExhausted: the network has as many routes as it may have.
         """
@@ -57,7 +58,7 @@ class HcloudRoutes:
                 f"{route.destination_cidr!r} is no range of IPv4, and others cannot be routed"
             )
         number = await self._network.id()
-        wanted = client.Route(destination=str(found), gateway=self._gateway(route))
+        wanted = client.Route(destination=str(found), gateway=await self._gateway(route))
         try:
             await self._change(f"/networks/{number}/actions/add_route", wanted)
         except (cloud.InvalidArgument, cloud.AlreadyExists) as error:
@@ -102,15 +103,11 @@ class HcloudRoutes:
         await self._change(f"/networks/{network.id}/actions/delete_route", there)
         await self._change(f"/networks/{network.id}/actions/add_route", wanted)
 
-    def _gateway(self, route: cloud.Route) -> str:
+    async def _gateway(self, route: cloud.Route) -> str:
         found = [one.address for one in route.target_addresses if one.type == "InternalIP"]
         v4 = self._network.first_inside([one for one in found if ":" not in one])
-        if not v4:
-            raise cloud.FailedPrecondition(
-                f"node {route.target_node} has no private address to route to; is its server in "
-                "the network?"
-            )
-        return v4
+        # A node may have a range before it is initialised, and no address until then.
+        return v4 or await self._network.private_ip(route.target_node)
 
     async def _change(self, path: str, route: client.Route) -> None:
         async with self._one_at_a_time:

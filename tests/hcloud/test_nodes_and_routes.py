@@ -107,8 +107,13 @@ async def test_what_cannot_be_routed(harness: HcloudHarness, project: cloud.Clou
 
     with pytest.raises(cloud.ResourceExhausted):
         await created(project.routes, one, CIDR)
-    with pytest.raises(cloud.FailedPrecondition, match="bare"):
+    with pytest.raises(cloud.Unavailable, match="bare"):
         await created(project.routes, node("bare"), CIDR)
+    harness.service.cloud.servers[int(one.provider_id[9:])]["private_net"] = []
+    async with harness.open() as again:
+        assert again.routes is not None
+        with pytest.raises(cloud.FailedPrecondition, match=one.name):
+            await created(again.routes, node(one.name), CIDR)
     with pytest.raises(cloud.InvalidArgument, match="IPv4"):
         await created(project.routes, one, "fd00::/64")
 
@@ -136,3 +141,17 @@ async def test_a_failed_action_is_told(harness: HcloudHarness, project: cloud.Cl
 
     with pytest.raises(cloud.Aborted, match="no way"):
         await created(project.routes, one, CIDR)
+
+
+@pytest.mark.row("hcloud-route-05")
+async def test_a_node_without_address_has_the_one_of_its_server(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    """A wave of nodes that are not initialised yet costs one listing, and nobody waits."""
+    assert project.routes is not None
+    made = [await harness.create() for _ in range(5)]
+    for number, each in enumerate(made):
+        await created(project.routes, node(each.name), f"10.120.{number}.0/24")
+
+    assert len(harness.network["routes"]) == 5
+    assert harness.service.calls["GET /servers"] == 1
