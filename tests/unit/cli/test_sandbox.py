@@ -74,7 +74,7 @@ def test_another_provider_brings_its_own_names_and_configuration(
         (["--node-names", "a,a"], "argument --node-names: a comes twice"),
         (["--node-names", "a", "--nodes", "1"], "--nodes and --node-names exclude each other"),
         (["--timeout", "5s"], "--timeout needs --once"),
-        (["--provider", "acme"], "there is no provider 'acme'; installed: sim"),
+        (["--provider", "acme"], "there is no provider 'acme'; installed: hcloud, sim"),
         (["--provider-config", "x"], "--provider-config needs --provider"),
         (["--provider", "sim", "--latency", "1s"], "with --provider there is none"),
         (
