@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from typing import Any
@@ -25,6 +26,7 @@ class Network:
         self._api = api
         self._word = word
         self._id: int | None = None
+        self._asking = asyncio.Lock()
         self._ip_range: Any = None
         self._servers: Sequence[client.Server] = ()
         self._listed_at = 0.0
@@ -35,13 +37,17 @@ class Network:
         Raises:
             FailedPrecondition: there is no such network.
         """
-        if self._word and self._id is None:
-            try:
-                found = await self._api.resolved("networks", "network", client.Network, self._word)
-            except cloud.InvalidArgument as error:
-                raise cloud.FailedPrecondition(f"HCLOUD_NETWORK: {error}") from error
-            self._id, self._ip_range = found.id, cloud.parse_cidr(found.ip_range)
+        async with self._asking:
+            if self._word and self._id is None:
+                await self._resolve()
         return self._id
+
+    async def _resolve(self) -> None:
+        try:
+            found = await self._api.resolved("networks", "network", client.Network, self._word)
+        except cloud.InvalidArgument as error:
+            raise cloud.FailedPrecondition(f"HCLOUD_NETWORK: {error}") from error
+        self._id, self._ip_range = found.id, cloud.parse_cidr(found.ip_range)
 
     @property
     def known_id(self) -> int | None:
