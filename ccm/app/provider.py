@@ -12,6 +12,7 @@ first call before the old one is let go; the old one is closed when its last cal
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -107,6 +108,7 @@ def context(
         source=file or NO_FILE,
         cluster_name=cluster_name,
         clients=clients,
+        environ=os.environ,
         followed={} if followed is None else followed,
     )
 

@@ -17,7 +17,7 @@ import msgspec
 
 from ccm.base import files, redact
 from ccm.cloud import errors
-from ccm.cloud.fields import ConfigError, Fields
+from ccm.cloud.fields import ConfigError, Fields, from_environment
 from ccm.model import Node, Service
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -63,6 +63,8 @@ class Context:
         source: where they came from, for messages.
         cluster_name: `--cluster-name`.
         clients: makes API clients; None where there is no cluster, as in contract tests.
+        environ: the environment of the process, for a provider whose reference reads that; empty in
+            contract tests, unless they say otherwise.
         followed: the files that the provider named to `follow`, and what they looked like then.
     """
 
@@ -70,6 +72,7 @@ class Context:
     source: str = "cloud config"
     cluster_name: str = "kubernetes"
     clients: ClientBuilder | None = None
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     followed: dict[Path, files.Signature] = field(default_factory=dict, repr=False, compare=False)
     _readers: dict[str, ApiClient] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -129,15 +132,24 @@ class Context:
         redact.know(text)
         return text
 
-    def settings(self, declared: type[S], *, form: Form = "YAML") -> S:
+    def settings(self, declared: type[S], *, form: Form = "YAML", environment: bool = False) -> S:
         """The configuration as the Struct that declares it, see `ccm.cloud.settings`.
 
         JSON is YAML too; the sections of INI are Structs within it.
 
+        Args:
+            declared: the Struct.
+            form: of the file.
+            environment: whether variables of the environment with the settings' names count too;
+                what the file says goes before, and an empty variable is none.
+
         Raises:
             ConfigError: it cannot be read, or settings are wrong; every fault is named.
         """
-        return self._fields(self._parsed(form)).read(declared)
+        given: Mapping[str, Any] = {}
+        if environment:
+            given = from_environment(declared, self.environ)
+        return self._fields({**given, **self._parsed(form)}).read(declared)
 
     def yaml(self) -> Fields:
         """The configuration as a YAML mapping. Raises ConfigError."""

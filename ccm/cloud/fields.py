@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from ccm.base import redact
+from ccm.base.booleans import parse_bool
 from ccm.base.durations import parse_duration
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -111,6 +112,7 @@ class Fields:
             one.name: self._field(one.encode_name, one.type, absent, required=one.required)
             for one in fields_of(declared)
         }
+        self.faults += getattr(declared, "contradictions", _none)(values)
         self.done()
         try:
             return declared(
@@ -186,11 +188,34 @@ class Fields:
             return None
 
 
+def _none(_: object) -> Sequence[str]:
+    return ()
+
+
 def fields_of(declared: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
     """The settings that a Struct declares."""
     kind = inspect.type_info(declared)
     assert isinstance(kind, inspect.StructType)
     return kind.fields
+
+
+def from_environment(
+    declared: type[msgspec.Struct], environ: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """The variables that have names of settings; an empty one is none.
+
+    Whether something is true they may say in all words of Go (`1`, `T`), as Go programs read them.
+    """
+    found: dict[str, Any] = {}
+    for one in fields_of(declared):
+        kind, more = unwrapped(one.type)
+        for name in (one.encode_name, more.get("file", "")):
+            if text := environ.get(name):
+                found[name] = text
+        truth = parse_bool(str(found.get(one.encode_name)))
+        if isinstance(kind, inspect.BoolType) and truth is not None:
+            found[one.encode_name] = truth
+    return found
 
 
 def unwrapped(kind: inspect.Type) -> tuple[inspect.Type, Mapping[str, Any]]:

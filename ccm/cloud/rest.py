@@ -14,11 +14,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -49,10 +49,15 @@ STATUSES: Mapping[int, type[errors.CloudError]] = MappingProxyType(
 )
 """HTTP status -> what it means; other 5xx are `Unavailable` and the rest is `Unknown`."""
 
-SUCCESS: Mapping[str, int] = MappingProxyType(
+Statuses = int | Collection[int]
+
+SUCCESS: Mapping[str, Statuses] = MappingProxyType(
     {"GET": 200, "POST": 201, "PUT": 200, "PATCH": 200, "DELETE": 204}
 )
-"""Method -> the one status that means success, unless the cloud has others."""
+"""Method -> the status that means success, unless the cloud has others.
+
+Where there are several, an answer has a body unless its status is 204.
+"""
 
 
 class Refusal(NamedTuple):
@@ -60,6 +65,18 @@ class Refusal(NamedTuple):
 
     code: str = ""
     message: str = ""
+
+
+class Quota(Protocol):
+    """What keeps requests to a cloud's quota."""
+
+    async def acquire(self) -> None:
+        """Wait until a request may be made."""
+        ...
+
+    def hear(self, status: int, headers: Mapping[str, str]) -> None:
+        """Take note of what an answer says about the quota."""
+        ...
 
 
 class QuotaLimiter:
@@ -81,6 +98,9 @@ class QuotaLimiter:
         async with self._line, self._throttler:
             return
 
+    def hear(self, status: int, headers: Mapping[str, str]) -> None:
+        """Nothing: this quota is known from the start."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RestClient:
@@ -96,8 +116,8 @@ class RestClient:
     secret: str
     refusal: Callable[[bytes], Refusal]
     codes: Mapping[str, type[errors.CloudError]]
-    success: Mapping[str, int]
-    quota: QuotaLimiter | None
+    success: Mapping[str, Statuses]
+    quota: Quota | None
 
     async def get(self, path: str, answer: type[T], query: Mapping[str, str] | None = None) -> T:
         """Ask, and read the answer as that type."""
@@ -160,8 +180,14 @@ class RestClient:
         except aiohttp.ClientError as error:
             said = f"{what}: no answer from {self.url}: {reason(error)}"
             raise errors.Unavailable(self._masked(said)) from error
-        if response.status != self.success[method]:
+        if self.quota is not None:
+            self.quota.hear(response.status, response.headers)
+        wanted = self.success[method]
+        allowed = (wanted,) if isinstance(wanted, int) else wanted
+        if response.status not in allowed:
             raise self._failure(what, response, body)
+        if len(allowed) > 1 and not body and response.status != 204:
+            raise errors.Unknown(f"{what}: HTTP {response.status} without a body")
         return body
 
     def _decoded(self, what: str, body: bytes, answer: type[T]) -> T:
@@ -207,8 +233,8 @@ async def open_client(
     timeout_s: float = 30.0,
     connect_timeout_s: float = 5.0,
     connections: int = 100,
-    quota: QuotaLimiter | None = None,
-    success: Mapping[str, int] = SUCCESS,
+    quota: Quota | None = None,
+    success: Mapping[str, Statuses] = SUCCESS,
 ) -> AsyncIterator[RestClient]:
     """A client with its own pool of connections, closed with the context.
 
@@ -222,9 +248,9 @@ async def open_client(
             deadline of the calls.
         connect_timeout_s: limit for getting a connection.
         connections: how many there are at most.
-        quota: waited for before each request.
-        success: method -> the status that means success; any other is a fault, 200 with a body
-            that nobody expects too.
+        quota: waited for before each request, and told of each answer.
+        success: method -> the status that means success, or several; any other is a fault, 200
+            with a body that nobody expects too.
 
     Raises:
         ConfigError: the URL holds credentials too.

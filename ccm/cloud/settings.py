@@ -16,7 +16,7 @@ tuples, sets and mappings of these, and further Structs; each of them or None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -32,6 +32,15 @@ from ccm.cloud import fields
 
 class Settings(msgspec.Struct, frozen=True):
     """A base for such Structs whose `repr` shows no secret."""
+
+    @classmethod
+    def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:  # noqa: ARG003
+        """What is wrong with several settings together, one sentence each; override it.
+
+        Args:
+            values: field -> value; None where there is none, and for one that cannot be read.
+        """
+        return ()
 
     def __repr__(self) -> str:
         shown = (

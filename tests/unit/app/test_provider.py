@@ -267,3 +267,12 @@ async def test_a_provider_that_opens_as_we_are_cancelled_is_closed() -> None:
 
     assert late.open == []
     assert asyncio.all_tasks() == before
+
+
+def test_a_provider_is_shown_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_CLOUD_ZONE", "z1")
+
+    given = provider.context(file="", cluster_name="c", clients=None)
+
+    assert given.environ["SOME_CLOUD_ZONE"] == "z1"
+    assert "z1" not in repr(given)

@@ -84,7 +84,10 @@ def test_another_provider_brings_its_own_names_and_configuration(
         (["--node-names", "a,a"], "argument --node-names: a comes twice"),
         (["--node-names", "a", "--nodes", "1"], "--nodes and --node-names exclude each other"),
         (["--timeout", "5s"], "--timeout needs --once"),
-        (["--cloud-provider", "acme"], "unknown cloud provider 'acme'. Installed providers: sim"),
+        (
+            ["--cloud-provider", "acme"],
+            "unknown cloud provider 'acme'. Installed providers: hcloud, sim",
+        ),
         (["--cloud-config", "x"], "--cloud-config needs --cloud-provider"),
         (["--routes"], "--routes needs --cloud-provider"),
         (["--cloud-provider", "sim", "--latency", "1s"], "with --cloud-provider there is none"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -264,3 +264,46 @@ async def test_requests_wait_for_the_quota(server: proxy.Server) -> None:
 def test_a_quota_without_room_is_refused(calls: int, period_s: float) -> None:
     with pytest.raises(ValueError, match="quota"):
         QuotaLimiter(calls=calls, period_s=period_s)
+
+
+class Listener:
+    """A quota that lets all through, and keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, str]] = []
+
+    async def acquire(self) -> None:
+        return
+
+    def hear(self, status: int, headers: Mapping[str, str]) -> None:
+        self.heard.append((status, headers.get("RateLimit-Remaining", "")))
+
+
+async def test_a_quota_hears_every_answer(server: proxy.Server) -> None:
+    server.will(
+        proxy.says({}, RateLimit_Remaining="7"),
+        proxy.says({}, status=429, RateLimit_Remaining="0"),
+    )
+    quota = Listener()
+    async with opened(server.url, quota=quota) as client:
+        await client.request("GET", "/items")
+        with pytest.raises(errors.RetryAfter):
+            await client.request("GET", "/items")
+
+    assert quota.heard == [(200, "7"), (429, "0")]
+
+
+async def test_success_may_have_several_statuses(server: proxy.Server) -> None:
+    server.will(
+        proxy.sends(b"{}"),
+        proxy.sends(b"", status=204),
+        proxy.sends(b""),
+        proxy.says({}, status=202),
+    )
+    async with opened(server.url, success={"DELETE": (200, 204)}) as client:
+        assert await client.request("DELETE", "/items") == b"{}"
+        assert await client.request("DELETE", "/items") == b""
+        with pytest.raises(errors.Unknown, match="without a body"):
+            await client.request("DELETE", "/items")
+        with pytest.raises(errors.Unknown, match="HTTP 202"):
+            await client.request("DELETE", "/items")

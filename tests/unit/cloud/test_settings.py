@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from ipaddress import IPv4Network
@@ -301,3 +301,41 @@ def test_collections_are_told_in_words(
     made = msgspec.defstruct("Made", [("one", declared, value)])
 
     assert settings.table(made) == [Setting(name="one", kind=kind, default=default)]
+
+
+class Named(cloud.Settings, frozen=True, kw_only=True, rename="upper"):
+    """Settings by the names of variables."""
+
+    key: Annotated[str, cloud.setting("It opens.", secret=True, file="KEY_FILE")]
+    fast: bool = False
+    count: int = 1
+    zone: str = ""
+
+    @classmethod
+    def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
+        return ["FAST has no ZONE"] if values["fast"] and values["zone"] else []
+
+
+def test_settings_may_come_from_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("k\n")
+    environ = {"KEY_FILE": str(file), "FAST": "T", "COUNT": "7", "ZONE": "", "PATH": "/bin"}
+    given = cloud.Context(environ=environ)
+
+    assert given.settings(Named, environment=True) == Named(key="k", fast=True, count=7)
+    over = cloud.Context(environ=environ, config=b"COUNT: 8\nFAST: false")
+    assert over.settings(Named, environment=True) == Named(key="k", fast=False, count=8)
+    with pytest.raises(cloud.ConfigError, match="KEY is missing"):
+        given.settings(Named)
+
+
+def test_contradictions_are_told_with_all_other_faults() -> None:
+    given = cloud.Context(environ={"FAST": "1", "COUNT": "x", "ZONE": "z"})
+
+    with pytest.raises(cloud.ConfigError) as caught:
+        given.settings(Named, environment=True)
+
+    first, count, last = caught.value.faults
+    assert first.startswith("KEY is missing")
+    assert count.startswith("COUNT is 'x'")
+    assert last == "FAST has no ZONE"

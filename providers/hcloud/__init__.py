@@ -1,0 +1,78 @@
+"""The Hetzner Cloud: nodes, load balancers, routes and machines.
+
+Provider ID   hcloud://<server ID>; hcloud://bm-<number> is recognised and left alone
+Settings      environment, or cloud config in YAML, see `config`
+Annotations   of Services, see `service_annotations`
+Machines      see `machines`
+
+`client` speaks to the API, at the pace of `quota`; `instances`, `networks`, `routes`, `balancers`
+with `recipes`, `changes` and `certificates`, and `machines` with `machine_specs` are what the
+daemon calls. `testing` is a fake of the cloud, which the provider does not import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from ccm import cloud
+
+from . import balancers, client, config, instances, machines, networks, routes, service_annotations
+
+ANNOTATIONS = (service_annotations.PREFIX,)
+
+
+@cloud.provider(sdk="2.0", offers=("machines",))
+async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
+    """Open the machine driver alone; `HCLOUD_ENDPOINT` counts, and the token comes with requests.
+
+    Raises:
+        ConfigError: the endpoint is no address.
+    """
+    endpoint = context.environ.get("HCLOUD_ENDPOINT", "") or config.ENDPOINT
+    try:
+        clients = machines.open_clients(config.parse_url(endpoint))
+    except ValueError as error:
+        text = f"HCLOUD_ENDPOINT is {endpoint!r}; it must look like https://host/v1"
+        raise cloud.ConfigError(text) from error
+    async with clients:
+        driver = machines.HcloudMachines(clients)
+        yield cloud.Cloud(name=instances.SCHEME, machines=driver, has_cluster_id=True)
+
+
+@cloud.provider(
+    sdk="2.0",
+    config=config.Config,
+    offers=("instances", "inventory", "load_balancer", "routes", "machines"),
+    service_annotations=ANNOTATIONS,
+    service_annotation_schema=service_annotations.SCHEMA,
+    machines=open_machines,
+)
+async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
+    """Open the provider; no request is made before the first question.
+
+    Raises:
+        ConfigError: the settings are wrong; the message names every fault.
+    """
+    settings = context.settings(config.Config, environment=True)
+    async with (
+        client.open_client(settings.endpoint, settings.token) as api,
+        machines.open_clients(settings.endpoint) as clients,
+    ):
+        network = networks.Network(api, settings.network)
+        servers = instances.HcloudInstances(api, settings, network)
+        offers_balancers, offers_routes = settings.balancers_enabled, settings.has_routes
+        yield cloud.Cloud(
+            name=instances.SCHEME,
+            instances=servers,
+            inventory=servers,
+            load_balancer=balancers.HcloudBalancers(api, settings, network)
+            if offers_balancers
+            else None,
+            routes=routes.HcloudRoutes(api, network) if offers_routes else None,
+            machines=machines.HcloudMachines(clients),
+            limits=cloud.Limits(concurrent_routes=1),  # a network takes one change at a time
+            service_annotations=ANNOTATIONS,
+            service_annotation_schema=service_annotations.SCHEMA,
+            always_ensure_deleted=True,
+            has_cluster_id=True,  # labels of load balancers; a network is of one cluster
+        )

@@ -1,0 +1,359 @@
+"""Load balancers of the Hetzner Cloud, over its client.
+
+One is found by the label with its Service's UID. One without that label is adopted if it has the
+name that the Service asks for, as one made by Terraform; one with another UID never. Every step
+first looks at what is there, so whatever a call that was cut short left behind is adopted by the
+next. While the cloud works on a load balancer, `RetryAfter` says so, and the next call first asks
+how that went.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ccm import cloud
+from ccm.base import log
+
+from . import certificates, changes, client, config, networks, recipes
+from . import service_annotations as ann
+from .marks import CLUSTER, SERVICE_UID, label_value
+
+AGAIN_S = 1.0
+"""After so long it is asked whether the cloud has done it."""
+
+_log = log.logger("hcloud")
+
+
+class HcloudBalancers:
+    """`LoadBalancer`, `LoadBalancerDigests` and `LoadBalancerRemoval` in one."""
+
+    def __init__(
+        self, api: client.Client, settings: config.Config, network: networks.Network
+    ) -> None:
+        self._api = api
+        self._settings = settings
+        self._network = network
+        self._pending: dict[str, list[int]] = {}
+        """UID of a Service -> actions of ours that ran when we last heard of them."""
+
+    def get_load_balancer_name(self, cluster_name: str, service: cloud.Service) -> str:  # noqa: ARG002 - the UID says enough
+        """The one that is asked for, or else `a` and the UID of the Service."""
+        return ann.NAME.read(service) or cloud.default_load_balancer_name(service)
+
+    async def get_load_balancer(
+        self,
+        cluster_name: str,  # noqa: ARG002 - the UID says enough
+        service: cloud.Service,
+    ) -> cloud.Status | None:
+        """Its status, without addresses while it is new; one request."""
+        found = await self._find(service)
+        return None if found is None else recipes.status(found, service, self._settings)
+
+    async def ensure_load_balancer(
+        self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
+    ) -> cloud.Status:
+        """One request to find it, one to make it whole, or one for each step that it needs.
+
+        Raises:
+            InvalidArgument: the Service asks for something the cloud does not have.
+            FailedPrecondition: one of another Service has the name.
+            RetryAfter: the cloud works on it.
+            Aborted: the cloud failed to do something; the message has the cloud's reason.
+        """
+        await self._check_settled(service)
+        recipe = await self._recipe(service)
+        held = await self._find(service) or await self._by_name(service)
+        if held is None:
+            held = await self._create(cluster_name, service, recipe, nodes)
+        held = await self._marked(cluster_name, service, held)
+        servers = self._members(service, nodes, recipe, held)
+        keep_ips = self._settings.robot_enabled or recipes.has_dedicated(nodes)
+        held = await self._carry_out(
+            service, held, changes.steps(held, recipe, servers, keep_ips=keep_ips)
+        )
+        self._check_address(service, held)
+        return recipes.status(held, service, self._settings)
+
+    async def update_load_balancer(
+        self,
+        cluster_name: str,  # noqa: ARG002 - the UID says enough
+        service: cloud.Service,
+        nodes: Sequence[cloud.Node],
+    ) -> None:
+        """One request to find it, another for each member that differs.
+
+        Raises:
+            NotFound: there is none.
+            RetryAfter: the cloud works on it.
+        """
+        await self._check_settled(service)
+        held = await self._find(service)
+        if held is None:
+            raise cloud.NotFound(f"no load balancer for {service.key}")
+        recipe = await self._recipe(service)
+        servers = self._members(service, nodes, recipe, held)
+        keep_ips = self._settings.robot_enabled or recipes.has_dedicated(nodes)
+        steps = list(changes.targets(held, recipe, servers, keep_ips=keep_ips))
+        await self._carry_out(service, held, steps)
+
+    async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:  # noqa: ARG002
+        """One request to find it, another to delete it; so for a certificate made for it.
+
+        Raises:
+            FailedPrecondition: it is protected from deletion.
+        """
+        for held in await self._all_of(service):
+            await self._delete(held)
+        await certificates.remove(self._api, service)
+        self._pending.pop(service.uid, None)
+
+    async def delete_load_balancer(self, cluster_name: str, name: str) -> None:
+        """One request to find it, another to delete it; only with the mark of this cluster.
+
+        Raises:
+            FailedPrecondition: it is protected from deletion.
+        """
+        found = await self._api.named("load_balancers", client.Balancer, name)
+        if found and found.labels.get(CLUSTER) == label_value(cluster_name):
+            await self._delete(found)
+
+    async def list_load_balancers(self, cluster_name: str) -> Sequence[cloud.LoadBalancerRecord]:
+        """All of Services, but for those marked as another cluster's; one request for each 50."""
+        query = {"label_selector": SERVICE_UID}
+        found, _ = await self._api.all("load_balancers", client.Balancer, query)
+        network = await self._network.id()
+        ours = label_value(cluster_name)
+        return [
+            cloud.LoadBalancerRecord(
+                name=one.name,
+                digest=recipes.held_digest(one, network) if recipes.has_address(one) else "",
+                status=recipes.status(one, None, self._settings),
+            )
+            for one in found
+            if one.labels.get(CLUSTER, ours) == ours
+        ]
+
+    def load_balancer_digest(
+        self, cluster_name: str, service: cloud.Service, nodes: Sequence[cloud.Node]
+    ) -> str:
+        """The digest of what `ensure_load_balancer` would make."""
+        words = certificates.words(service)
+        numbers = [int(one) for one in words if one.isdigit()]
+        recipe = recipes.wanted(
+            service, self._settings, network=self._network.known_id, certificates=numbers
+        )
+        servers = recipes.members(service, nodes, recipes.most_targets(recipe, None))
+        unknown = [one for one in words if not one.isdigit()]
+        name = self.get_load_balancer_name(cluster_name, service)
+        return recipes.wanted_digest(name, recipe, servers, unknown, recipes.shape(service))
+
+    # --- finding --------------------------------------------------------------------------------
+
+    async def _all_of(self, service: cloud.Service) -> list[client.Balancer]:
+        labels = {SERVICE_UID: service.uid}
+        return await self._api.labelled("load_balancers", client.Balancer, labels)
+
+    async def _find(self, service: cloud.Service) -> client.Balancer | None:
+        found = await self._all_of(service)
+        if len(found) > 1:
+            names = ", ".join(sorted(one.name for one in found))
+            raise cloud.FailedPrecondition(
+                f"load balancers {names} have the same label {SERVICE_UID}={service.uid}; take it "
+                "from all but one, or delete them"
+            )
+        return found[0] if found else None
+
+    async def _by_name(self, service: cloud.Service) -> client.Balancer | None:
+        """The one that has the name, where somebody gave one, or where none could be made."""
+        if ann.NAME.read(service) or not self._place(service):
+            return await self._adoptable(service)
+        return None
+
+    async def _adoptable(self, service: cloud.Service) -> client.Balancer | None:
+        name = self.get_load_balancer_name("", service)
+        found = await self._api.named("load_balancers", client.Balancer, name)
+        if found and found.labels.get(SERVICE_UID, service.uid) != service.uid:
+            raise cloud.FailedPrecondition(
+                f"load balancer {name} belongs to the Service with the UID "
+                f"{found.labels[SERVICE_UID]}; give this one another name"
+            )
+        return found
+
+    # --- making and changing --------------------------------------------------------------------
+
+    async def _recipe(self, service: cloud.Service) -> recipes.Recipe:
+        network = await self._network.id()
+        recipe = recipes.wanted(service, self._settings, network=network)
+        if any(one.protocol == "https" for one in recipe.ports):
+            found = await certificates.resolved(self._api, service)
+            recipe = recipes.wanted(service, self._settings, network=network, certificates=found)
+        return recipe
+
+    def _place(self, service: cloud.Service) -> Mapping[str, str]:
+        """Where to make one; the location goes before, and an empty one takes it back."""
+        location = recipes.first(ann.LOCATION.read(service), self._settings.balancers_location)
+        zone = recipes.first(ann.NETWORK_ZONE.read(service), self._settings.balancers_network_zone)
+        return {"location": location} if location else {"network_zone": zone} if zone else {}
+
+    async def _create(
+        self,
+        cluster_name: str,
+        service: cloud.Service,
+        recipe: recipes.Recipe,
+        nodes: Sequence[cloud.Node],
+    ) -> client.Balancer:
+        name = self.get_load_balancer_name(cluster_name, service)
+        place = self._place(service)
+        if not place:
+            raise cloud.InvalidArgument(
+                f"nothing says where to make a load balancer; set {ann.LOCATION.name}, or "
+                "HCLOUD_LOAD_BALANCERS_LOCATION for all"
+            )
+        if not recipe.type:
+            _log.info("No load balancer type is configured", type=recipes.DEFAULT_TYPE)
+        order = {
+            "name": name,
+            "labels": self._labels(cluster_name, service),
+            **place,
+            **_whole_order(recipe, self._members(service, nodes, recipe, None)),
+        }
+        try:
+            made, action = await self._api.create(
+                "load_balancers", "load_balancer", client.Balancer, order
+            )
+        except cloud.AlreadyExists:
+            # Made meanwhile by a call whose answer was lost, or by somebody else.
+            found = await self._adoptable(service)
+            if found is None:
+                raise
+            return found
+        self._note(service, action)
+        self._check_noted(service)
+        return made
+
+    def _labels(self, cluster_name: str, service: cloud.Service) -> Mapping[str, str]:
+        return {SERVICE_UID: service.uid, CLUSTER: label_value(cluster_name)}
+
+    async def _marked(
+        self, cluster_name: str, service: cloud.Service, held: client.Balancer
+    ) -> client.Balancer:
+        """With name and label, as others will look for it."""
+        name = self.get_load_balancer_name(cluster_name, service)
+        if held.name == name and held.labels.get(SERVICE_UID) == service.uid:
+            return held
+        labels = {**held.labels, **self._labels(cluster_name, service)}
+        return await self._api.rename(held.id, name=name, labels=labels)
+
+    def _members(
+        self,
+        service: cloud.Service,
+        nodes: Sequence[cloud.Node],
+        recipe: recipes.Recipe,
+        held: client.Balancer | None,
+    ) -> Sequence[int]:
+        found = recipes.members(service, nodes, 0)
+        most = recipes.most_targets(recipe, held)
+        if most and len(found) > most:
+            _log.warning(
+                "More nodes than the load balancer may have targets",
+                service=service.key,
+                nodes=len(found),
+                targets=most,
+            )
+        return found[:most] if most else found
+
+    async def _carry_out(
+        self, service: cloud.Service, held: client.Balancer, steps: Sequence[changes.Step]
+    ) -> client.Balancer:
+        """Every step; the load balancer as it is afterwards."""
+        for action, order in steps:
+            try:
+                done = await self._api.act(f"/load_balancers/{held.id}/actions/{action}", order)
+            except cloud.ResourceExhausted:
+                if action != "add_target":
+                    raise
+                _log.warning("The load balancer has no room for a target", service=service.key)
+                continue
+            except cloud.NotFound:
+                if action not in ("remove_target", "delete_service", "detach_from_network"):
+                    raise
+                continue  # done already, by a call whose answer was lost
+            self._note(service, done)
+        self._check_noted(service)
+        if any(action in changes.READ_AGAIN for action, _ in steps):
+            path = f"/load_balancers/{held.id}"
+            return await self._api.one(path, "load_balancer", client.Balancer)
+        return held
+
+    async def _delete(self, held: client.Balancer) -> None:
+        if held.protection.delete:
+            raise cloud.FailedPrecondition(
+                f"load balancer {held.name} is protected from deletion; take the protection away"
+            )
+        with contextlib.suppress(cloud.NotFound):
+            action = await self._api.delete(f"/load_balancers/{held.id}")
+            if action is not None and action.status == "running":
+                raise cloud.RetryAfter(f"{held.name} is being deleted", seconds=AGAIN_S)
+            if action is not None:
+                _check(action)
+
+    # --- actions --------------------------------------------------------------------------------
+
+    def _note(self, service: cloud.Service, action: client.Action) -> None:
+        _check(action)
+        if action.status == "running":
+            self._pending.setdefault(service.uid, []).append(action.id)
+
+    def _check_noted(self, service: cloud.Service) -> None:
+        if number := len(self._pending.get(service.uid, ())):
+            text = f"the cloud works on the load balancer of {service.key} ({number} actions)"
+            raise cloud.RetryAfter(text, seconds=AGAIN_S)
+
+    async def _check_settled(self, service: cloud.Service) -> None:
+        """Ask how our last actions went; one request, if there were any."""
+        ids = self._pending.get(service.uid)
+        if not ids:
+            return
+        found = await self._api.actions(ids)
+        running = [one.id for one in found if one.status == "running"]
+        self._pending[service.uid] = running
+        if not running:
+            del self._pending[service.uid]
+        for one in found:
+            _check(one)
+        self._check_noted(service)
+
+    def _check_address(self, service: cloud.Service, held: client.Balancer) -> None:
+        if not recipes.has_address(held):
+            text = f"the load balancer of {service.key} has no address yet"
+            raise cloud.RetryAfter(text, seconds=AGAIN_S)
+
+
+def _check(action: client.Action) -> None:
+    """Raise what follows from an action that failed."""
+    if action.status == "error":
+        reason = action.error.message if action.error else "no reason"
+        raise cloud.Aborted(f"{action.command} failed: {reason}")
+
+
+def _whole_order(recipe: recipes.Recipe, servers: Sequence[int]) -> Mapping[str, Any]:
+    """A new load balancer in one request, as far as that goes."""
+    order: dict[str, Any] = {
+        "load_balancer_type": recipe.type or recipes.DEFAULT_TYPE,
+        "services": [recipes.listener(one) for one in recipe.ports],
+    }
+    if recipe.algorithm:
+        order["algorithm"] = {"type": recipe.algorithm}
+    if recipe.public is not None:
+        order["public_interface"] = recipe.public
+    # A place of its own in the network is given by an action, and has to be there before targets
+    # that are reached through the network.
+    is_plain = not (recipe.private_ip or recipe.subnet)
+    if recipe.network is not None and is_plain:
+        order["network"] = recipe.network
+    if is_plain or not recipe.private_targets:
+        private = recipe.private_targets
+        order["targets"] = [recipes.target(one, private=private) for one in servers]
+    return order

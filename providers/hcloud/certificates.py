@@ -1,0 +1,73 @@
+"""Certificates that load balancers show: those that are there, and those that are made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from ccm import cloud
+
+from . import client
+from . import service_annotations as ann
+from .marks import SERVICE_UID
+
+STAGING = "HC-Use-Staging-CA"
+"""Label by which the API has the issuer's staging environment make a certificate."""
+
+
+def words(service: cloud.Service) -> Sequence[str]:
+    """Names and IDs of the certificates that a Service shows."""
+    if ann.PROTOCOL.read(service) != "https":
+        return ()
+    if ann.CERTIFICATE_TYPE.read(service) == "managed":
+        return (_managed_name(service),)
+    return ann.CERTIFICATES.read(service) or ()
+
+
+def _managed_name(service: cloud.Service) -> str:
+    return ann.MANAGED_NAME.read(service) or f"ccm-managed-certificate-{service.uid}"
+
+
+async def resolved(api: client.Client, service: cloud.Service) -> Sequence[int]:
+    """Their IDs; one request for each name. What is to be made is made.
+
+    Raises:
+        InvalidArgument: there is no such certificate, or it is not said what one is for.
+    """
+    if ann.CERTIFICATE_TYPE.read(service) == "managed":
+        return (await _managed(api, service),)
+    return [
+        int(word)
+        if word.isdigit()
+        else (await api.resolved("certificates", "certificate", client.Labelled, word)).id
+        for word in words(service)
+    ]
+
+
+async def _managed(api: client.Client, service: cloud.Service) -> int:
+    name, domains = _managed_name(service), ann.MANAGED_DOMAINS.read(service)
+    if not domains:
+        raise cloud.InvalidArgument(
+            f"{ann.MANAGED_DOMAINS.name} is missing; a managed certificate needs it"
+        )
+    found = await api.named("certificates", client.Labelled, name)
+    if found is None:
+        labels = {SERVICE_UID: service.uid}
+        if ann.MANAGED_STAGING.read(service):
+            labels[STAGING] = "true"
+        order = {"name": name, "type": "managed", "domain_names": domains, "labels": labels}
+        with contextlib.suppress(cloud.AlreadyExists):  # by a call whose answer was lost
+            made, _ = await api.create("certificates", "certificate", client.Labelled, order)
+            return made.id
+        found = await api.resolved("certificates", "certificate", client.Labelled, name)
+    return found.id
+
+
+async def remove(api: client.Client, service: cloud.Service) -> None:
+    """Take away what was made for a Service; no request where it asks for nothing of the kind."""
+    if ann.CERTIFICATE_TYPE.name not in service.annotations:
+        return
+    labels = {SERVICE_UID: service.uid}
+    for one in await api.labelled("certificates", client.Labelled, labels):
+        with contextlib.suppress(cloud.NotFound):
+            await api.delete(f"/certificates/{one.id}")

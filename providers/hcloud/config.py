@@ -1,0 +1,183 @@
+"""Settings of the Hetzner Cloud, by the names of the vendor's manager.
+
+They come from the environment, as there, or from the cloud config, a YAML mapping of the same
+names, which goes before. What only concerns the vendor's process is taken and has no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from ccm import cloud
+from ccm.base import durations
+
+ENDPOINT = "https://api.hetzner.cloud/v1"
+
+Family = Literal["ipv4", "ipv6", "dualstack"]
+Algorithm = Literal["round_robin", "least_connections"]
+
+
+def parse_url(text: str) -> str:
+    """The text without a slash at the end; ValueError if it is no address of an HTTP server."""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        raise ValueError(text)
+    return text.rstrip("/")
+
+
+def parse_cidr(text: str) -> str:
+    """The text; ValueError if it is no range of addresses."""
+    if cloud.parse_cidr(text) is None:
+        raise ValueError(text)
+    return text
+
+
+def parse_duration(text: str) -> timedelta:
+    """A Go duration, zero included."""
+    found = durations.parse_duration(text)
+    if found < timedelta(0):
+        raise ValueError(text)
+    return found
+
+
+def _variable(name: str) -> str:
+    """`balancer_type` -> `HCLOUD_LOAD_BALANCERS_TYPE`."""
+    if name.startswith("robot_"):
+        return name.upper()
+    return f"HCLOUD_{name.replace('balancers_', 'load_balancers_', 1).upper()}"
+
+
+class Config(cloud.Settings, frozen=True, kw_only=True, rename=_variable):
+    """A valid configuration. None leaves the choice to the API."""
+
+    token: Annotated[
+        str, cloud.setting("API token with rights to write.", secret=True, file="HCLOUD_TOKEN_FILE")
+    ]
+    endpoint: Annotated[
+        str,
+        cloud.setting("Where the API is.", parse=parse_url, expects="look like https://host/v1"),
+    ] = ENDPOINT
+    network: Annotated[str, cloud.setting("Private network, its name or its ID.")] = ""
+    network_routes_enabled: Annotated[
+        bool, cloud.setting("Routes to Pods, where there is a network.")
+    ] = True
+    network_disable_attached_check: Annotated[
+        bool, cloud.setting("No effect: nothing is asked of the metadata service.")
+    ] = False
+    instances_address_family: Annotated[
+        Family, cloud.setting("Which public addresses nodes have.")
+    ] = "ipv4"
+    instances_zone_label_enabled: Annotated[bool, cloud.setting("Whether nodes have a zone.")] = (
+        True
+    )
+    balancers_enabled: Annotated[bool, cloud.setting("Load balancers for Services.")] = True
+    balancers_location: Annotated[
+        str, cloud.setting("Where load balancers are made; or give a network zone.")
+    ] = ""
+    balancers_network_zone: Annotated[
+        str, cloud.setting("Zone in which load balancers are made; or give a location.")
+    ] = ""
+    balancers_type: Annotated[str, cloud.setting("Type of load balancers; lb11 without.")] = ""
+    balancers_algorithm_type: Annotated[
+        Algorithm | None, cloud.setting("How load balancers choose a target.")
+    ] = None
+    balancers_disable_private_ingress: Annotated[
+        bool, cloud.setting("Leave private addresses out of the status of Services.")
+    ] = False
+    balancers_use_private_ip: Annotated[
+        bool, cloud.setting("Reach targets by their private addresses; needs a network.")
+    ] = False
+    balancers_disable_ipv6: Annotated[
+        bool, cloud.setting("Leave IPv6 out of the status of Services.")
+    ] = False
+    balancers_disable_public_network: Annotated[
+        bool | None, cloud.setting("Load balancers without public interface.")
+    ] = None
+    balancers_uses_proxyprotocol: Annotated[
+        bool | None, cloud.setting("Tell targets the client's address by the PROXY protocol.")
+    ] = None
+    balancers_health_check_interval: Annotated[
+        timedelta | None,
+        cloud.setting(
+            "Time between checks; 0 = the API decides.",
+            parse=parse_duration,
+            expects="be a duration such as 15s",
+        ),
+    ] = None
+    balancers_health_check_timeout: Annotated[
+        timedelta | None,
+        cloud.setting(
+            "After it a check has failed; 0 = the API decides.",
+            parse=parse_duration,
+            expects="be a duration such as 10s",
+        ),
+    ] = None
+    balancers_health_check_retries: (
+        Annotated[
+            int,
+            cloud.setting("Failed checks that take a target out; 0 = the API decides.", least=0),
+        ]
+        | None
+    ) = None
+    balancers_private_subnet_ip_range: Annotated[
+        str,
+        cloud.setting(
+            "Subnet in which load balancers get their private address.",
+            parse=parse_cidr,
+            expects="be a range such as 10.0.0.0/24",
+        ),
+    ] = ""
+    debug: Annotated[bool, cloud.setting("No effect: see --v.")] = False
+    server_cache_mode: Annotated[
+        Literal["all", "one", "off"], cloud.setting("No effect: listings are shared anyway.")
+    ] = "all"
+    server_cache_max_age: Annotated[
+        timedelta, cloud.setting("No effect: see --inventory-max-age.")
+    ] = timedelta(seconds=10)
+    metrics_enabled: Annotated[bool, cloud.setting("No effect: see --secure-port.")] = True
+    metrics_address: Annotated[str, cloud.setting("No effect: see --secure-port.")] = ":8233"
+    robot_enabled: Annotated[
+        bool, cloud.setting("There are Robot servers; they are recognised and left alone.")
+    ] = False
+    robot_user: Annotated[str, cloud.setting("No effect.", secret=True, file="ROBOT_USER_FILE")] = (
+        ""
+    )
+    robot_password: Annotated[
+        str, cloud.setting("No effect.", secret=True, file="ROBOT_PASSWORD_FILE")
+    ] = ""
+    robot_cache_timeout: Annotated[
+        timedelta, cloud.setting("No effect.", parse=parse_duration, expects="be a duration")
+    ] = timedelta(minutes=5)
+    robot_rate_limit_wait_time: Annotated[
+        timedelta, cloud.setting("No effect.", parse=parse_duration, expects="be a duration")
+    ] = timedelta(0)
+    robot_forward_internal_ips: Annotated[bool, cloud.setting("No effect.")] = True
+
+    @classmethod
+    def contradictions(cls, values: Mapping[str, Any]) -> Sequence[str]:
+        """Places that exclude each other, half of Robot's credentials, Robot beside routes."""
+        found = []
+        if values["balancers_location"] and values["balancers_network_zone"]:
+            found.append(
+                "HCLOUD_LOAD_BALANCERS_LOCATION is given beside "
+                "HCLOUD_LOAD_BALANCERS_NETWORK_ZONE; leave one of the two out"
+            )
+        if bool(values["robot_user"]) != bool(values["robot_password"]):
+            found.append(
+                "ROBOT_USER and ROBOT_PASSWORD belong together; give both, or none of them"
+            )
+        has_routes = values["network"] and values["network_routes_enabled"] is not False
+        if values["robot_enabled"] and has_routes:
+            found.append(
+                "ROBOT_ENABLED is true beside routes, which Robot servers cannot have; set "
+                "HCLOUD_NETWORK_ROUTES_ENABLED to false"
+            )
+        return found
+
+    @property
+    def has_routes(self) -> bool:
+        """Whether routes are to be had."""
+        return bool(self.network) and self.network_routes_enabled

@@ -1,0 +1,165 @@
+"""What a MachineClass says of a server: its fields, and what may be wrong with them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ccm import cloud
+from ccm.model.selectors import BadSelectorError, parse_labels
+
+from .marks import CLUSTER, is_label_value
+
+MARKS = CLUSTER.partition("/")[0] + "/"
+
+SMALLEST_VOLUME, LARGEST_VOLUME = 10, 10240
+"""GB, as the API has them."""
+
+_NAMES = {"assign_public_ipv4": "assignPublicIPv4", "assign_public_ipv6": "assignPublicIPv6"}
+
+
+def _name(field: str) -> str:
+    first, *more = field.split("_")
+    return _NAMES.get(field) or first + "".join(map(str.capitalize, more))
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, rename=_name):
+    """The `providerSpec` of a MachineClass; null is the same as nothing.
+
+    `sshKeys`, `networks` and `firewalls` are names or IDs. Without `sshKeys` the server gets a key
+    that nobody has, or else a password would be mailed. `placementGroupPrefix` spreads the servers
+    of a pool over groups of that name that are made for it. `volumes` are sizes in GB of volumes
+    that are made with the server and go with it. Of `datacenter` only the location counts.
+    """
+
+    server_type: str
+    image: str = "ubuntu-24.04"
+    location: str = ""
+    datacenter: str = ""
+    placement_group_prefix: str = ""
+    ssh_keys: tuple[str | int, ...] = ()
+    networks: tuple[str | int, ...] = ()
+    firewalls: tuple[str | int, ...] = ()
+    volumes: tuple[int, ...] = ()
+    labels: dict[str, str] = {}
+    assign_public_ipv4: bool = True
+    assign_public_ipv6: bool = True
+
+    @property
+    def place(self) -> str:
+        """The location; empty = the cloud chooses."""
+        return self.location or self.datacenter.partition("-")[0]
+
+
+def read(given: Mapping[str, Any]) -> Spec:
+    """A spec that holds.
+
+    Raises:
+        InvalidArgument: it does not; the message names every fault.
+    """
+    if problems := _problems(given):
+        raise cloud.InvalidArgument("; ".join(map(str, problems)))
+    return msgspec.convert(_without_nulls(given), Spec)
+
+
+def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
+    """Everything that is wrong with a spec and its credentials."""
+    found = _problems(given)
+    try:
+        token(credentials)
+    except cloud.InvalidArgument as error:
+        found.append(cloud.Problem(field="secret", message=str(error)))
+    return found
+
+
+def token(credentials: Mapping[str, bytes]) -> str:
+    """The API token.
+
+    Raises:
+        InvalidArgument: there is none; its value is not told.
+    """
+    try:
+        # A Secret is often made of a file, and a file ends with a line.
+        found = credentials.get("token", b"").decode().strip()
+    except ValueError:
+        raise cloud.InvalidArgument("token of the credentials must be text") from None
+    if not found:
+        raise cloud.InvalidArgument("the credentials lack token, an API token of the project")
+    return found
+
+
+def user_data(content: bytes) -> str:
+    """User data as the API takes it. Raises InvalidArgument."""
+    try:
+        return content.decode()
+    except ValueError:
+        raise cloud.InvalidArgument("user data must be text in UTF-8") from None
+
+
+def _without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
+    known = {field.encode_name: field for field in msgspec.structs.fields(Spec)}
+    stated = _without_nulls(given)
+    found = [
+        cloud.Problem(field=name, message=f"no such field; there are {', '.join(known)}")
+        for name in stated
+        if name not in known
+    ]
+    values: dict[str, Any] = {}
+    for name in known.keys() & stated.keys():
+        try:
+            values[name] = msgspec.convert(stated[name], known[name].type)
+        except msgspec.ValidationError as error:
+            found.append(cloud.Problem(field=name, message=str(error)))
+        else:
+            found += _wrong(name, values[name])
+    if "serverType" not in stated:
+        found.append(cloud.Problem(field="serverType", message="is missing; such as cx23"))
+    return sorted([*found, *_contradictions(values)], key=lambda one: one.field)
+
+
+def _contradictions(values: Mapping[str, Any]) -> list[cloud.Problem]:
+    found = []
+    if values.get("location") and values.get("datacenter"):
+        text = "is given beside location; leave it out"
+        found.append(cloud.Problem(field="datacenter", message=text))
+    if values.get("volumes") and not (values.get("location") or values.get("datacenter")):
+        text = "is missing; volumes have to be made where the server will be"
+        found.append(cloud.Problem(field="location", message=text))
+    ways = ("assignPublicIPv4", "assignPublicIPv6")
+    if not values.get("networks") and not any(values.get(one, True) for one in ways):
+        text = f"is missing; without {' and '.join(ways)} a server needs one"
+        found.append(cloud.Problem(field="networks", message=text))
+    return found
+
+
+def _wrong(name: str, value: Any) -> list[cloud.Problem]:
+    """What is wrong with a value of the right type."""
+    match name:
+        case "labels":
+            said = f"must be labels, with no key below {MARKS}, which are the cluster's marks"
+            bad = not all(_is_label(*one) for one in value.items())
+        case "volumes":
+            said = f"each must be a size from {SMALLEST_VOLUME} to {LARGEST_VOLUME} (GB)"
+            bad = not all(SMALLEST_VOLUME <= one <= LARGEST_VOLUME for one in value)
+        case "datacenter":
+            said = "must be a name such as fsn1-dc14; better use location"
+            bad = value.isdigit() or (value != "" and not value.partition("-")[0])
+        case "serverType":
+            said, bad = "must not be empty", not value
+        case _:
+            return []
+    return [cloud.Problem(field=name, message=f"{value!r}: {said}")] if bad else []
+
+
+def _is_label(key: str, value: str) -> bool:
+    try:
+        parse_labels(f"{key}={value}")
+    except BadSelectorError:
+        return False
+    return is_label_value(value) and not key.startswith(MARKS)

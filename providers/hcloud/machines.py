@@ -1,0 +1,368 @@
+"""Servers by request: the driver for MachineClasses.
+
+Provider spec  see `machine_specs.Spec`
+Credentials    `token`, an API token with rights to write
+
+A server bears its identity as labels, and so does what is made beside it and before it: the key
+that nobody has, and volumes. Placement groups are shared by the machines of a pool and bear cluster
+and pool. Names of servers are unique in a project, so an order whose answer was lost is refused
+when it comes again, and what has the name is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import datetime
+from hashlib import sha256
+from secrets import token_hex
+from typing import Any
+
+from ccm import cloud
+
+from . import client, instances, machine_specs, marks
+from .machine_specs import Spec
+
+CSI_DRIVER = "csi.hetzner.cloud"
+"""Volumes of this driver are the cloud's; nodes know them by their handles."""
+
+AGAIN_S = 2.0
+"""Seconds after which to ask whether the cloud has done it."""
+
+GROUP_SERVERS = 10
+"""Most servers of a spread group."""
+
+PHASES: Mapping[str, cloud.Phase] = {
+    "initializing": cloud.Phase.CREATING,
+    "starting": cloud.Phase.CREATING,
+    "running": cloud.Phase.RUNNING,
+    "stopping": cloud.Phase.STOPPED,
+    "off": cloud.Phase.STOPPED,
+    "deleting": cloud.Phase.DELETING,
+}
+
+Clients = cloud.Sessions[client.Client]
+
+
+def open_clients(endpoint: str) -> Clients:
+    """Clients of the cloud by credentials."""
+    return cloud.Sessions(
+        lambda _, credentials: client.open_client(endpoint, machine_specs.token(credentials))
+    )
+
+
+class HcloudMachines(cloud.Driver[Clients]):
+    """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
+
+    def __init__(self, spi: Clients) -> None:
+        super().__init__(spi)
+        self._groups: dict[tuple[str, str], asyncio.Lock] = {}
+
+    async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
+        """Two requests, one with keys in the spec; one for each volume, name of a network or
+        firewall, and two for a placement group.
+        """
+        spec, who = machine_specs.read(req.provider_spec), req.identity
+        _check_marks(who)
+        async with self._client(req.credentials, who.pool) as api:
+            order = await _order(api, req, spec)
+            if not spec.placement_group_prefix:
+                return await _make(api, who, order)
+            # Nobody may take an empty group away between its making and its first server.
+            async with self._group_lock(who):
+                group = await _group(api, who, spec.placement_group_prefix)
+                return await _make(api, who, {**order, "placement_group": group})
+
+    async def get_machine_status(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
+        """One request."""
+        async with self._client(req.credentials, req.identity.pool) as api:
+            if req.provider_id:
+                number = instances.parse_id(req.provider_id)
+                return _info(await api.one(f"/servers/{number}", "server", client.Server))
+            for server in await _marked(api, "servers", client.Server, req.identity):
+                return _info(server)
+        raise cloud.NotFound(f"no server of machine {req.identity.name}")
+
+    async def delete_machine(self, req: cloud.MachineRequest) -> cloud.DeleteMachineResponse:
+        """Four requests, more for what was made beside it; not over before all is gone."""
+        async with self._client(req.credentials, req.identity.pool) as api:
+            numbers = await _to_delete(api, req)
+            # First, for with the server whoever asks by provider ID alone loses the trace of it.
+            for key in await _marked(api, "ssh_keys", client.Labelled, req.identity):
+                await _gone(api, f"/ssh_keys/{key.id}")
+            for number in numbers:
+                await _gone(api, f"/servers/{number}")
+            for volume in await _marked(api, "volumes", client.Volume, req.identity):
+                if volume.server in (None, *map(int, numbers)):
+                    await _gone(api, f"/volumes/{volume.id}")
+            async with self._group_lock(req.identity):
+                await _remove_empty_groups(api, req.identity)
+        return cloud.DeleteMachineResponse()
+
+    async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
+        """One request for each page of 50."""
+        if not marks.is_label_value(req.pool):
+            return []
+        async with self._client(req.credentials, req.pool) as api:
+            found = await api.labelled("servers", client.Server, {marks.POOL: req.pool})
+        return [_record(server) for server in found]
+
+    async def get_volume_ids(self, req: cloud.GetVolumeIDsRequest) -> Sequence[str]:
+        """The handles of this cloud's volumes; no request."""
+        found = [spec.get("csi") or {} for spec in req.pv_specs]
+        return [str(one["volumeHandle"]) for one in found if one.get("driver") == CSI_DRIVER]
+
+    async def validate_spec(
+        self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool
+    ) -> Sequence[cloud.Problem]:
+        """One request for each thing that the spec names, if it is to be live."""
+        found = list(machine_specs.problems(spec, credentials))
+        if live and not found:
+            try:
+                async with self._client(credentials, "") as api:
+                    found += await _absent(api, machine_specs.read(spec))
+            except (cloud.Unauthenticated, cloud.PermissionDenied) as error:
+                found.append(cloud.Problem(field="secret", message=str(error)))
+        return found
+
+    def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
+        """Type and place."""
+        try:
+            read = machine_specs.read(spec)
+        except cloud.InvalidArgument:
+            return {"size": "", "location": ""}
+        return {"size": read.server_type, "location": read.place}
+
+    def _client(
+        self, credentials: cloud.Credentials, pool: str
+    ) -> AbstractAsyncContextManager[client.Client]:
+        return self.spi.of(credentials, pool=pool)
+
+    def _group_lock(self, who: cloud.Identity) -> asyncio.Lock:
+        return self._groups.setdefault((who.cluster, who.pool), asyncio.Lock())
+
+
+# --- making -------------------------------------------------------------------------------------
+
+
+async def _order(api: client.Client, req: cloud.MachineRequest, spec: Spec) -> dict[str, Any]:
+    """The order of a server; what it needs beside it is made."""
+    user_data = machine_specs.user_data(req.user_data)
+    numbers = {
+        "networks": await _numbers(api, "networks", spec.networks),
+        "firewalls": await _numbers(api, "firewalls", spec.firewalls),
+    }
+    volumes = await _make_volumes(api, req.identity, spec)
+    keys = [str(one) for one in spec.ssh_keys] or [await _make_key(api, req.identity)]
+    order: dict[str, Any] = {
+        "name": req.identity.name,
+        "server_type": spec.server_type,
+        "image": spec.image,
+        "ssh_keys": keys,
+        "user_data": user_data,
+        "labels": {**spec.labels, **_labels(req.identity)},
+        "networks": numbers["networks"],
+        "firewalls": [{"firewall": one} for one in numbers["firewalls"]],
+        "volumes": volumes,
+        "public_net": {
+            "enable_ipv4": spec.assign_public_ipv4,
+            "enable_ipv6": spec.assign_public_ipv6,
+        },
+    }
+    return order | ({"location": spec.place} if spec.place else {})
+
+
+async def _make(
+    api: client.Client, who: cloud.Identity, order: Mapping[str, Any]
+) -> cloud.MachineInfo:
+    try:
+        made, _ = await api.create("servers", "server", client.Server, order)
+    except cloud.AlreadyExists:
+        found = await api.named("servers", client.Server, who.name)
+        if found is None:
+            raise
+        if not _is(found, who):
+            # Nothing of ours stays beside a server that is not ours.
+            for table in ("ssh_keys", "volumes"):
+                for one in await _marked(api, table, client.Labelled, who):
+                    await _gone(api, f"/{table}/{one.id}")
+            raise cloud.AlreadyExists(
+                f"server {found.id} has the name {who.name} and is not this machine's; delete the "
+                "machine, or the server if nobody needs it"
+            ) from None
+        if found.status == "deleting":
+            raise cloud.RetryAfter(f"{found.id} is being deleted", seconds=AGAIN_S) from None
+        made = found
+    return _info(made)
+
+
+async def _numbers(api: client.Client, table: str, words: Sequence[str | int]) -> list[int]:
+    """IDs of things that are named by name or ID."""
+    key = table.removesuffix("s")
+    return [
+        int(word)
+        if str(word).isdigit()
+        else (await api.resolved(table, key, client.Named, str(word))).id
+        for word in words
+    ]
+
+
+async def _make_key(api: client.Client, who: cloud.Identity) -> str:
+    """The name of a key that nobody has: with none the API mails a password to the account."""
+    seed = sha256(f"{who.cluster}/{who.uid}".encode()).digest()
+    name = f"kube-ccm-{seed.hex()[:32]}"
+    kind = b"ssh-ed25519"
+    blob = b"".join(len(one).to_bytes(4, "big") + one for one in (kind, seed))
+    public = f"{kind.decode()} {base64.b64encode(blob).decode()} {name}"
+    order = {"name": name, "public_key": public, "labels": _labels(who)}
+    with suppress(cloud.AlreadyExists):  # by an earlier call
+        await api.create("ssh_keys", "ssh_key", client.Labelled, order)
+    return name
+
+
+async def _make_volumes(api: client.Client, who: cloud.Identity, spec: Spec) -> list[int]:
+    """IDs of the volumes, of which an earlier call may have made some."""
+    if not spec.volumes:
+        return []
+    there = {
+        one.labels.get(marks.NUMBER): one.id
+        for one in await _marked(api, "volumes", client.Volume, who)
+    }
+    found = []
+    for number, size in enumerate(spec.volumes):
+        made = there.get(str(number))
+        if made is None:
+            labels = {**_labels(who), marks.NUMBER: str(number)}
+            name = f"{who.name}-{number}"
+            order = {"name": name, "size": size, "location": spec.place, "labels": labels}
+            made = (await api.create("volumes", "volume", client.Volume, order))[0].id
+        found.append(made)
+    return found
+
+
+async def _group(api: client.Client, who: cloud.Identity, prefix: str) -> int:
+    """The ID of a group of this pool that has room; else one is made."""
+    labels = _group_labels(who)
+    for one in await api.labelled("placement_groups", client.Group, labels):
+        if one.name.startswith(f"{prefix}-") and len(one.servers) < GROUP_SERVERS:
+            return one.id
+    order = {"name": f"{prefix}-{token_hex(3)}", "type": "spread", "labels": labels}
+    made, _ = await api.create("placement_groups", "placement_group", client.Group, order)
+    return made.id
+
+
+async def _remove_empty_groups(api: client.Client, who: cloud.Identity) -> None:
+    if not who.cluster or not who.pool:
+        return
+    for one in await api.labelled("placement_groups", client.Group, _group_labels(who)):
+        if not one.servers:
+            await _gone(api, f"/placement_groups/{one.id}")
+
+
+async def _gone(api: client.Client, path: str) -> None:
+    """Delete a thing. Raises RetryAfter: the cloud still works on it."""
+    with suppress(cloud.NotFound):
+        action = await api.delete(path)
+        if action is not None and action.status == "running":
+            raise cloud.RetryAfter(f"{path} is being deleted", seconds=AGAIN_S)
+
+
+async def _absent(api: client.Client, spec: Spec) -> list[cloud.Problem]:
+    """What a spec names and the project does not have."""
+    named = [
+        ("serverType", "server_types", spec.server_type),
+        ("image", "images", spec.image),
+        *([("location", "locations", spec.place)] if spec.place else []),
+        *(("networks", "networks", str(one)) for one in spec.networks),
+        *(("firewalls", "firewalls", str(one)) for one in spec.firewalls),
+        *(("sshKeys", "ssh_keys", str(one)) for one in spec.ssh_keys),
+    ]
+    return [
+        cloud.Problem(field=field, message=f"{word!r} does not exist in this project")
+        for field, table, word in named
+        if not word.isdigit() and await api.named(table, client.Named, word) is None
+    ]
+
+
+# --- whose it is --------------------------------------------------------------------------------
+
+
+def _check_marks(who: cloud.Identity) -> None:
+    for word, text in (("cluster", who.cluster), ("pool", who.pool), ("name", who.name)):
+        if not marks.is_label_value(text):
+            raise cloud.InvalidArgument(
+                f"the {word} of the machine, {text!r}, cannot be a label of a server; it may have "
+                "at most 63 characters"
+            )
+
+
+def _labels(who: cloud.Identity) -> dict[str, str]:
+    return {
+        marks.CLUSTER: who.cluster,
+        marks.POOL: who.pool,
+        marks.NAME: who.name,
+        marks.UID: who.uid,
+    }
+
+
+def _group_labels(who: cloud.Identity) -> dict[str, str]:
+    return {marks.CLUSTER: who.cluster, marks.POOL: who.pool}
+
+
+async def _marked(
+    api: client.Client, table: str, kind: type[client.L], who: cloud.Identity
+) -> Sequence[client.L]:
+    """What bears an identity; nothing for none."""
+    if not who.uid or not marks.is_label_value(who.cluster):
+        return []
+    found = await api.labelled(table, kind, {marks.CLUSTER: who.cluster, marks.UID: who.uid})
+    return [one for one in found if _is(one, who)]
+
+
+def _is(thing: client.Labelled, who: cloud.Identity) -> bool:
+    """Whether it bears an identity; what has no marks bears none."""
+    found = (thing.labels.get(marks.CLUSTER), thing.labels.get(marks.UID))
+    return bool(who.uid) and found == (who.cluster, who.uid)
+
+
+async def _to_delete(api: client.Client, req: cloud.MachineRequest) -> Sequence[str]:
+    if req.provider_id:
+        return [instances.parse_id(req.provider_id)]
+    found = await _marked(api, "servers", client.Server, req.identity)
+    return [str(one.id) for one in found]
+
+
+def _record(server: client.Server) -> cloud.MachineRecord:
+    identity = cloud.Identity(
+        cluster=server.labels.get(marks.CLUSTER, ""),
+        pool=server.labels.get(marks.POOL, ""),
+        name=server.labels.get(marks.NAME, server.name),
+        uid=server.labels.get(marks.UID, ""),
+    )
+    return cloud.MachineRecord(
+        identity=identity, info=_info(server), created=_moment(server.created)
+    )
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _info(server: client.Server) -> cloud.MachineInfo:
+    return cloud.MachineInfo(
+        provider_id=cloud.format_provider_id(instances.SCHEME, str(server.id)),
+        node_name=server.name,
+        addresses=_addresses(server),
+        phase=PHASES.get(server.status, cloud.Phase.UNKNOWN),
+    )
+
+
+def _addresses(server: client.Server) -> Sequence[cloud.NodeAddress]:
+    """Name, public addresses, and those in every network: a class does not say which counts."""
+    private = [cloud.address("InternalIP", one.ip) for one in server.private_net if one.ip]
+    return (*instances.addresses(server, "dualstack", None), *private)

@@ -1,0 +1,110 @@
+"""The private network of the cluster and the servers of the project, which several parts need."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
+from typing import Any
+
+from ccm import cloud
+from ccm.base.clock import monotonic
+
+from . import client
+
+MAX_AGE_S = 60.0
+"""Age at which names of servers are asked for anew, as in the vendor's manager."""
+
+FRESH_S = 2.0
+"""Age up to which a listing serves all nodes of a wave that have no address yet."""
+
+
+class Network:
+    """The network that the settings name, if they do."""
+
+    def __init__(self, api: client.Client, word: str) -> None:
+        self._api = api
+        self._word = word
+        self._id: int | None = None
+        self._asking = asyncio.Lock()
+        self._ip_range: Any = None
+        self._servers: Sequence[client.Server] = ()
+        self._listed_at = 0.0
+
+    async def id(self) -> int | None:
+        """Its ID; one request, once. None where the settings name none.
+
+        Raises:
+            FailedPrecondition: there is no such network.
+        """
+        async with self._asking:
+            if self._word and self._id is None:
+                await self._resolve()
+        return self._id
+
+    async def _resolve(self) -> None:
+        try:
+            found = await self._api.resolved("networks", "network", client.Network, self._word)
+        except cloud.InvalidArgument as error:
+            raise cloud.FailedPrecondition(f"HCLOUD_NETWORK: {error}") from error
+        self._id, self._ip_range = found.id, cloud.parse_cidr(found.ip_range)
+
+    @property
+    def known_id(self) -> int | None:
+        """Its ID, once it was asked for."""
+        return self._id
+
+    def first_inside(self, addresses: Sequence[str]) -> str:
+        """The first that is in the range of the network, once that is known; else the first."""
+        inside = [one for one in addresses if self._ip_range and ip_address(one) in self._ip_range]
+        return next(iter([*inside, *addresses]), "")
+
+    async def now(self) -> client.Network:
+        """What is in it; one request, and once one for its ID."""
+        number = await self.id()
+        if number is None:
+            raise cloud.FailedPrecondition("routes need HCLOUD_NETWORK")
+        return await self._api.one(f"/networks/{number}", "network", client.Network)
+
+    async def servers(self) -> tuple[Sequence[client.Server], int]:
+        """All servers of the project and how many requests that took; one for each 50."""
+        began = monotonic()
+        found, requests = await self._api.all("servers", client.Server)
+        self._servers, self._listed_at = found, began
+        return found, requests
+
+    async def gateways(self, network: client.Network) -> Mapping[str, client.Server]:
+        """Private address -> server; the servers are listed anew where they may have changed."""
+        known = {one.id for one in self._servers}
+        is_old = monotonic() - self._listed_at > MAX_AGE_S
+        if is_old or not set(network.servers) <= known:
+            await self.servers()
+        return {
+            net.ip: server
+            for server in self._servers
+            if server.id in network.servers
+            for net in server.private_net
+            if net.network == network.id and net.ip
+        }
+
+    async def private_ip(self, name: str) -> str:
+        """The address of a server in the network, by the server's name; one listing at most.
+
+        Raises:
+            Unavailable: there is no such server yet.
+            FailedPrecondition: it is not in the network.
+        """
+        if not self._has(name) and monotonic() - self._listed_at > FRESH_S:
+            await self.servers()
+        if not self._has(name):
+            raise cloud.Unavailable(f"no server is named {name}")
+        for server in self._servers:
+            for net in server.private_net:
+                if server.name == name and net.network == self._id and net.ip:
+                    return net.ip
+        raise cloud.FailedPrecondition(
+            f"server {name} has no address in the network, and nothing can be routed to it"
+        )
+
+    def _has(self, name: str) -> bool:
+        return any(one.name == name for one in self._servers)

@@ -1,0 +1,258 @@
+"""The Service annotations of the Hetzner Cloud, as one schema; names are the vendor's.
+
+Reading, the text of every fault and the table for people all follow from `SCHEMA`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from ccm import cloud
+from ccm.base import durations
+from ccm.model.selectors import BadSelectorError, parse_labels
+
+from . import config
+
+T = TypeVar("T")
+
+PREFIX = "load-balancer.hetzner.cloud/"
+"""What the names of all of them begin with. A promise to old clusters."""
+
+
+def _bool(text: str) -> bool:
+    found = cloud.parse_bool(text)
+    if found is None:
+        raise ValueError(text)
+    return found
+
+
+def _one_of(*known: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in known:
+            raise ValueError(text)
+        return text.lower()
+
+    return parse
+
+
+def _seconds(text: str) -> timedelta:
+    """A Go duration, or a number of seconds, as the vendor's documentation has it."""
+    return timedelta(seconds=int(text)) if text.isdigit() else durations.parse_duration(text)
+
+
+def _between(shortest: timedelta, longest: timedelta) -> Callable[[str], timedelta]:
+    def parse(text: str) -> timedelta:
+        found = _seconds(text)
+        if not shortest <= found <= longest:
+            raise ValueError(text)
+        return found
+
+    return parse
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise ValueError(text)
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError(text)
+    return int(text)
+
+
+def _ip(text: str) -> str:
+    return str(ipaddress.IPv4Address(text))
+
+
+def _selector(text: str) -> str:
+    try:
+        parse_labels(text)
+    except BadSelectorError as error:
+        raise ValueError(text) from error
+    return text
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _annotation(
+    name: str, expects: str, help_: str, parse: Callable[[str], T], default: Any = None
+) -> cloud.ServiceAnnotation[Any]:
+    shown = "" if default is None else str(default).lower()
+    return cloud.ServiceAnnotation(
+        name=PREFIX + name, expects=expects, default=default, shown=shown, help=help_, parse=parse
+    )
+
+
+_BOOL = "true or false"
+_DURATION = "a duration such as 15s, or a number of seconds"
+
+NAME = _annotation("name", "text", "Name of the load balancer; it is renamed.", str)
+LOCATION = _annotation(
+    "location",
+    "a location such as fsn1",
+    "Where it is made; empty takes back the one that is configured.",
+    str,
+)
+NETWORK_ZONE = _annotation(
+    "network-zone", "a zone such as eu-central", "Zone in which it is made.", str
+)
+TYPE = _annotation("type", "a type such as lb11", "Its type; it is changed.", str)
+ALGORITHM = _annotation(
+    "algorithm-type",
+    "round_robin or least_connections",
+    "How it chooses a target.",
+    _one_of("round_robin", "least_connections"),
+)
+DISABLE_PUBLIC_NETWORK = _annotation(
+    "disable-public-network", _BOOL, "Take its public interface away.", _bool
+)
+IPV6_DISABLED = _annotation(
+    "ipv6-disabled", _BOOL, "Leave IPv6 out of the Service's status.", _bool
+)
+DISABLE_PRIVATE_INGRESS = _annotation(
+    "disable-private-ingress", _BOOL, "Leave private addresses out of the Service's status.", _bool
+)
+USE_PRIVATE_IP = _annotation(
+    "use-private-ip", _BOOL, "Reach targets by their private addresses; needs a network.", _bool
+)
+PRIVATE_IPV4 = _annotation(
+    "private-ipv4", "an IPv4 address", "Its private address; with another it is attached anew.", _ip
+)
+PRIVATE_SUBNET = _annotation(
+    "private-subnet-ip-range",
+    "a range such as 10.0.0.0/24",
+    "Subnet in which it gets its private address.",
+    config.parse_cidr,
+)
+HOSTNAME = _annotation(
+    "hostname", "a host name", "Shown in the Service's status in place of addresses.", str
+)
+IPV4_RDNS = _annotation("ipv4-rdns", "a host name", "Reverse DNS of its IPv4 address.", str)
+IPV6_RDNS = _annotation("ipv6-rdns", "a host name", "Reverse DNS of its IPv6 address.", str)
+ID = _annotation("id", "text", "No effect; the vendor documents it as an output.", str)
+IPV4 = _annotation("ipv4", "text", "No effect; the vendor documents it as an output.", str)
+IPV6 = _annotation("ipv6", "text", "No effect; the vendor documents it as an output.", str)
+NODE_SELECTOR = _annotation(
+    "node-selector", "a label selector", "Only nodes with these labels are targets.", _selector
+)
+PROTOCOL = _annotation(
+    "protocol", "tcp, http or https", "Of all ports.", _one_of("tcp", "http", "https"), "tcp"
+)
+PROXYPROTOCOL = _annotation(
+    "uses-proxyprotocol", _BOOL, "Tell targets the client's address by the PROXY protocol.", _bool
+)
+COOKIE_NAME = _annotation("http-cookie-name", "text", "Cookie for sticky sessions.", str)
+COOKIE_LIFETIME = _annotation("http-cookie-lifetime", _DURATION, "Of that cookie.", _seconds)
+TIMEOUT_IDLE = _annotation(
+    "http-timeout-idle",
+    "a duration from 30s to 300s",
+    "After it an idle connection is closed.",
+    _between(timedelta(seconds=30), timedelta(seconds=300)),
+)
+STICKY = _annotation("http-sticky-sessions", _BOOL, "Keep a client at its target.", _bool)
+REDIRECT = _annotation("http-redirect-http", _BOOL, "Send HTTP on port 80 to HTTPS.", _bool)
+CERTIFICATE_TYPE = _annotation(
+    "certificate-type",
+    "uploaded or managed",
+    "Whether certificates are there already, or one is made.",
+    _one_of("uploaded", "managed"),
+    "uploaded",
+)
+CERTIFICATES = _annotation(
+    "http-certificates", "names or IDs, with commas", "Certificates that are there.", _words
+)
+MANAGED_NAME = _annotation(
+    "http-managed-certificate-name",
+    "text",
+    "Name of the certificate that is made; ccm-managed-certificate-<UID> without.",
+    str,
+)
+MANAGED_DOMAINS = _annotation(
+    "http-managed-certificate-domains", "names, with commas", "What it is for; required.", _words
+)
+MANAGED_STAGING = _annotation(
+    "http-managed-certificate-acme-staging",
+    _BOOL,
+    "Have it made by the issuer's staging environment.",
+    lambda text: bool(cloud.parse_bool(text)),  # as the vendor's manager: no text is wrong
+)
+CHECK_PROTOCOL = _annotation(
+    "health-check-protocol",
+    "tcp, http or https",
+    "How targets are looked at; the Service's protocol without.",
+    _one_of("tcp", "http", "https"),
+)
+CHECK_PORT = _annotation(
+    "health-check-port", "a port", "Where they are looked at; the node port without.", _port
+)
+CHECK_INTERVAL = _annotation("health-check-interval", _DURATION, "Between two looks.", _seconds)
+CHECK_TIMEOUT = _annotation("health-check-timeout", _DURATION, "After it one has failed.", _seconds)
+CHECK_RETRIES = _annotation(
+    "health-check-retries", "a number", "Failed looks that take a target out.", _count
+)
+CHECK_DOMAIN = _annotation("health-check-http-domain", "a host name", "Asked for by HTTP.", str)
+CHECK_PATH = _annotation("health-check-http-path", "a path", "Asked for by HTTP.", str)
+CHECK_TLS = _annotation(
+    "health-check-http-validate-certificate",
+    _BOOL,
+    "Look by HTTPS, and at the target's certificate.",
+    _bool,
+)
+
+SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
+    NAME,
+    LOCATION,
+    NETWORK_ZONE,
+    TYPE,
+    ALGORITHM,
+    DISABLE_PUBLIC_NETWORK,
+    IPV6_DISABLED,
+    DISABLE_PRIVATE_INGRESS,
+    USE_PRIVATE_IP,
+    PRIVATE_IPV4,
+    PRIVATE_SUBNET,
+    HOSTNAME,
+    IPV4_RDNS,
+    IPV6_RDNS,
+    ID,
+    IPV4,
+    IPV6,
+    NODE_SELECTOR,
+    PROTOCOL,
+    PROXYPROTOCOL,
+    COOKIE_NAME,
+    COOKIE_LIFETIME,
+    TIMEOUT_IDLE,
+    STICKY,
+    REDIRECT,
+    CERTIFICATE_TYPE,
+    CERTIFICATES,
+    MANAGED_NAME,
+    MANAGED_DOMAINS,
+    MANAGED_STAGING,
+    CHECK_PROTOCOL,
+    CHECK_PORT,
+    CHECK_INTERVAL,
+    CHECK_TIMEOUT,
+    CHECK_RETRIES,
+    CHECK_DOMAIN,
+    CHECK_PATH,
+    CHECK_TLS,
+)
+"""All of them."""
+
+
+def table() -> str:
+    """The annotations as a Markdown table."""
+    rows = ["| annotation | values | default | effect |", "| --- | --- | --- | --- |"]
+    for one in SCHEMA:
+        default = f"`{one.shown}`" if one.shown else "as configured, or the API's"
+        rows.append(f"| `{one.name}` | {one.expects} | {default} | {one.help} |")
+    return "\n".join(rows)

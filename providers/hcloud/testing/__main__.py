@@ -1,0 +1,80 @@
+"""`python -m providers.hcloud.testing`: the fake as a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import networks, server, servers
+from .answers import Call
+from .settings import Settings
+
+NETWORK = "k8s"
+ORDER = {"server_type": "cx23", "image": "ubuntu-24.04", "location": "fsn1"}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m providers.hcloud.testing",
+        description="A fake of the Hetzner Cloud on loopback, with a network and some servers.",
+        epilog="When it is ready it prints one line of JSON with endpoint and token, and serves "
+        "until SIGTERM or SIGINT.",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a server that is there already")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
+    parser.add_argument("--action-seconds", type=float, default=0.0, help="of each action")
+    parser.add_argument("--boot-seconds", type=float, default=0.0, help="until a new server runs")
+    parser.add_argument(
+        "--config", type=Path, help="write a cloud config there, for kube-ccm sandbox"
+    )
+    return parser
+
+
+def populate(service: server.Service, names: Sequence[str]) -> None:
+    """A network, and servers in it that run."""
+    subnet = {"type": "cloud", "ip_range": "10.0.0.0/16", "network_zone": "eu-central"}
+    body = {"name": NETWORK, "ip_range": "10.0.0.0/16", "subnets": [subnet]}
+    networks.create(service.cloud, Call(body=body))
+    (network,) = service.cloud.networks.values()
+    for name in names:
+        made = servers.make(service.cloud, name, ORDER)
+        made["status"] = "running"
+        service.cloud.servers[made["id"]] = made
+        networks.join(service.cloud, network, made, "servers")
+
+
+def config(endpoint: str, token: str) -> str:
+    """A cloud config for the fake, with everything that the provider offers."""
+    settings = {
+        "HCLOUD_ENDPOINT": endpoint,
+        "HCLOUD_TOKEN": token,
+        "HCLOUD_NETWORK": NETWORK,
+        "HCLOUD_LOAD_BALANCERS_LOCATION": "fsn1",
+    }
+    return "".join(f"{name}: {text}\n" for name, text in settings.items())
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Serve until a signal comes."""
+    service = server.Service(Settings(action_s=options.action_seconds, boot_s=options.boot_seconds))
+    populate(service, options.names)
+    stop = asyncio.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+    async with server.serve(service, port=options.port) as endpoint:
+        if options.config:
+            options.config.touch(mode=0o600)
+            options.config.write_text(config(endpoint, service.token))
+        print(json.dumps({"endpoint": endpoint, "token": service.token}), flush=True)
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(run(build_parser().parse_args()))

@@ -1,0 +1,132 @@
+"""What the calls about networks do, and how a server or load balancer gets its address in one."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, ip_address, ip_network
+
+from . import answers, state
+from .answers import Answer, Call
+from .state import ApiError, Cloud, Thing
+
+
+def create(cloud: Cloud, call: Call) -> Answer:
+    """Make a network."""
+    name = answers.text(call.body, "name")
+    state.unique(cloud.networks, name, "network")
+    made: Thing = {
+        "id": cloud.new_id(),
+        "name": name,
+        "ip_range": answers.text(call.body, "ip_range"),
+        "subnets": [
+            {
+                "type": one.get("type", "cloud"),
+                "ip_range": one.get("ip_range") or call.body["ip_range"],
+                "network_zone": one.get("network_zone", "eu-central"),
+                "gateway": str(ip_network(call.body["ip_range"])[1]),
+                "vswitch_id": None,
+            }
+            for one in call.body.get("subnets") or []
+        ],
+        "routes": [],
+        "servers": [],
+        "load_balancers": [],
+        "protection": {"delete": False},
+        "labels": answers.labels(call.body),
+        "created": cloud.now(),
+        "expose_routes_to_vswitch": False,
+    }
+    cloud.networks[made["id"]] = made
+    return 201, {"network": made}
+
+
+def show(cloud: Cloud, call: Call) -> Answer:
+    """One."""
+    return 200, {"network": state.get(cloud.networks, call.id, "network")}
+
+
+def index(cloud: Cloud, call: Call) -> Answer:
+    """All."""
+    return answers.listing(cloud, call, "networks", cloud.networks.values())
+
+
+def join(
+    cloud: Cloud, network: Thing, thing: Thing, kind: str, *, ip: str = "", ip_range: str = ""
+) -> None:
+    """Give a server or a load balancer an address in a network."""
+    if any(one["network"] == network["id"] for one in thing["private_net"]):
+        raise ApiError("conflict", "already attached to this network")
+    if kind == "servers" and len(network["servers"]) >= cloud.settings.network_servers:
+        raise ApiError("resource_limit_exceeded", "too many servers in this network")
+    if not network["subnets"]:
+        raise ApiError("invalid_input", "the network has no subnet")
+    address = _address(cloud, network, ip, ip_range)
+    net: Thing = {"network": network["id"], "ip": address}
+    if kind == "servers":
+        number = thing["id"] % 0xFFFFFF
+        net |= {
+            "alias_ips": [],
+            "mac_address": "86:00:ff:" + number.to_bytes(3, "big").hex(":"),
+        }
+    thing["private_net"].append(net)
+    network[kind].append(thing["id"])
+
+
+def _address(cloud: Cloud, network: Thing, ip: str, ip_range: str) -> str:
+    ranges = [one["ip_range"] for one in network["subnets"]]
+    if ip_range and ip_range not in ranges:
+        raise state.invalid("ip_range", "is no subnet of the network")
+    taken = _taken(cloud, network["id"]) | {one["gateway"] for one in network["subnets"]}
+    if ip:
+        if ip in taken:
+            raise ApiError("conflict", f"{ip} is not available")
+        if not any(ip_address(ip) in ip_network(each) for each in ranges):
+            raise state.invalid("ip", "is in no subnet of the network")
+        return ip
+    subnet = ip_network(ip_range or ranges[0])
+    first = int(subnet[2])
+    free = (str(IPv4Address(each)) for each in range(first, int(subnet[-1])))
+    found = next((each for each in free if each not in taken), "")
+    if not found:
+        raise ApiError("resource_limit_exceeded", "the subnet is full")
+    return found
+
+
+def _taken(cloud: Cloud, number: int) -> set[str]:
+    things = [*cloud.servers.values(), *cloud.load_balancers.values()]
+    return {net["ip"] for one in things for net in one["private_net"] if net["network"] == number}
+
+
+def add_route(cloud: Cloud, call: Call) -> Answer:
+    """Begin to send a range to a gateway."""
+    network = state.get(cloud.networks, call.id, "network")
+    route = {
+        "destination": answers.text(call.body, "destination"),
+        "gateway": answers.text(call.body, "gateway"),
+    }
+    cloud.check_free("network", call.id)
+    try:
+        destination, gateway = ip_network(route["destination"]), ip_address(route["gateway"])
+    except ValueError as error:
+        raise state.invalid("destination", "must be a range of IPv4") from error
+    if destination.version != 4 or gateway not in ip_network(network["ip_range"]):
+        raise state.invalid("gateway", "must be inside of the network")
+    if any(one["destination"] == route["destination"] for one in network["routes"]):
+        raise state.invalid("destination", "a route with this destination exists")
+    if len(network["routes"]) >= cloud.settings.network_routes:
+        raise ApiError("resource_limit_exceeded", "too many routes in this network")
+    about = [("network", call.id)]
+    action = cloud.act("add_route", about, lambda: network["routes"].append(route))
+    return 201, {"action": action}
+
+
+def delete_route(cloud: Cloud, call: Call) -> Answer:
+    """Begin to take a route away."""
+    network = state.get(cloud.networks, call.id, "network")
+    route = {name: call.body.get(name) for name in ("destination", "gateway")}
+    cloud.check_free("network", call.id)
+    if route not in network["routes"]:
+        raise ApiError("not_found", "route not found")
+    action = cloud.act(
+        "delete_route", [("network", call.id)], lambda: network["routes"].remove(route)
+    )
+    return 201, {"action": action}

@@ -1,0 +1,214 @@
+"""What the calls about servers do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import answers, catalog, networks, state
+from .answers import Answer, Call
+from .state import ApiError, Cloud, Thing
+
+MOST_USER_DATA = 32 * 1024
+"""Bytes."""
+
+
+def create(cloud: Cloud, call: Call) -> Answer:
+    """Order a server; it runs when its action has ended."""
+    order = call.body
+    name = answers.text(order, "name")
+    state.unique(cloud.servers, name, "server")
+    if len(cloud.servers) >= cloud.settings.servers:
+        raise ApiError("resource_limit_exceeded", "server limit exceeded")
+    if len(str(order.get("user_data") or "").encode()) > MOST_USER_DATA:
+        raise state.invalid("user_data", "is too long")
+    made = make(cloud, name, order)
+    cloud.servers[made["id"]] = made
+    _place(cloud, made, order)
+
+    def run() -> None:
+        made["status"] = "running" if order.get("start_after_create", True) else "off"
+
+    action = cloud.act(
+        "create_server", [("server", made["id"])], run, takes_s=cloud.settings.boot_s
+    )
+    password = None if order.get("ssh_keys") else "YItygq1v3GYjjMomLaKc"
+    answer: Thing = {
+        "server": made,
+        "action": action,
+        "next_actions": [],
+        "root_password": password,
+    }
+    return 201, answer
+
+
+def make(cloud: Cloud, name: str, order: Thing) -> Thing:
+    """A server in the form of the wire, in no network yet."""
+    kind = catalog.find(catalog.SERVER_TYPES, str(order.get("server_type")))
+    if kind is None:
+        raise state.invalid("server_type", "server type not found")
+    image = _image(str(order.get("image")), kind["architecture"])
+    place = str(order.get("location") or str(order.get("datacenter") or "fsn1").split("-")[0])
+    location = catalog.find(catalog.LOCATIONS, place)
+    if location is None:
+        raise state.invalid("location", "location not found")
+    for word in order.get("ssh_keys") or []:
+        if not any(str(word) in (str(k["id"]), k["name"]) for k in cloud.ssh_keys.values()):
+            raise state.invalid("ssh_keys", f"SSH key {word} not found")
+    public = order.get("public_net") or {}
+    number = cloud.new_id()
+    return {
+        "id": number,
+        "name": name,
+        "status": "initializing",
+        "created": cloud.now(),
+        "public_net": _public_net(cloud, number, public),
+        "private_net": [],
+        "server_type": kind,
+        "datacenter": {
+            "id": location["id"],
+            "name": f"{location['name']}-dc{location['id']}",
+            "description": location["description"],
+            "location": location,
+            "server_types": {"available": [], "available_for_migration": [], "supported": []},
+        },
+        "location": location,
+        "image": image,
+        "iso": None,
+        "rescue_enabled": False,
+        "locked": False,
+        "backup_window": None,
+        "outgoing_traffic": 0,
+        "ingoing_traffic": 0,
+        "included_traffic": 21990232555520,
+        "protection": {"delete": False, "rebuild": False},
+        "labels": answers.labels(order),
+        "volumes": [],
+        "load_balancers": [],
+        "primary_disk_size": kind["disk"],
+        "placement_group": None,
+    }
+
+
+def _image(word: str, architecture: str) -> Thing:
+    fits = [one for one in catalog.IMAGES if one["architecture"] == architecture]
+    found = catalog.find(fits, word)
+    if found is None:
+        raise state.invalid("image", f"image {word} not found")
+    return found
+
+
+def _public_net(cloud: Cloud, number: int, public: Thing) -> Thing:
+    v4, v6 = cloud.new_address()
+    found: Thing = {"ipv4": None, "ipv6": None, "floating_ips": [], "firewalls": []}
+    if public.get("enable_ipv4", True):
+        static = f"static.{number}.clients.your-server.de"
+        found["ipv4"] = {"id": cloud.new_id(), "ip": v4, "blocked": False, "dns_ptr": static}
+    if public.get("enable_ipv6", True):
+        found["ipv6"] = {"id": cloud.new_id(), "ip": v6, "blocked": False, "dns_ptr": []}
+    return found
+
+
+def _place(cloud: Cloud, made: Thing, order: Thing) -> None:
+    """Everything else that an order names; nothing is left of an order that is refused."""
+    try:
+        for number in order.get("networks") or []:
+            networks.join(cloud, state.get(cloud.networks, number, "network"), made, "servers")
+        for each in order.get("firewalls") or []:
+            found = state.get(cloud.firewalls, each["firewall"], "firewall")
+            made["public_net"]["firewalls"].append({"id": found["id"], "status": "applied"})
+        for number in order.get("volumes") or []:
+            volume = state.get(cloud.volumes, number, "volume")
+            if volume["server"] is not None:
+                raise ApiError("conflict", f"volume {number} is attached already")
+            volume["server"] = made["id"]
+            made["volumes"].append(number)
+        if order.get("placement_group"):
+            _join_group(cloud, made, order["placement_group"])
+    except ApiError:
+        remove(cloud, made["id"])
+        raise
+
+
+def _join_group(cloud: Cloud, made: Thing, number: int) -> None:
+    group = state.get(cloud.placement_groups, number, "placement_group")
+    if len(group["servers"]) >= cloud.settings.group_servers:
+        raise ApiError("placement_error", "the placement group is full")
+    group["servers"].append(made["id"])
+    made["placement_group"] = group
+
+
+def remove(cloud: Cloud, number: int) -> None:
+    """Take a server away with everything that names it."""
+    cloud.servers.pop(number, None)
+    for network in cloud.networks.values():
+        network["servers"] = [each for each in network["servers"] if each != number]
+    for group in cloud.placement_groups.values():
+        group["servers"] = [each for each in group["servers"] if each != number]
+    for volume in cloud.volumes.values():
+        if volume["server"] == number:
+            volume["server"] = None
+    for balancer in cloud.load_balancers.values():
+        balancer["targets"] = [
+            one for one in balancer["targets"] if (one.get("server") or {}).get("id") != number
+        ]
+
+
+def show(cloud: Cloud, call: Call) -> Answer:
+    """One."""
+    return 200, {"server": state.get(cloud.servers, call.id, "server")}
+
+
+def index(cloud: Cloud, call: Call) -> Answer:
+    """All, or those of one status."""
+    wanted: Any = call.query.get("status")
+    found = [one for one in cloud.servers.values() if not wanted or one["status"] in wanted]
+    return answers.listing(cloud, call, "servers", found)
+
+
+def delete(cloud: Cloud, call: Call) -> Answer:
+    """Begin to take one away."""
+    found = state.get(cloud.servers, call.id, "server")
+    if found["protection"]["delete"]:
+        raise ApiError("protected", "server deletion is protected")
+    cloud.check_free("server", call.id)
+    found["status"] = "deleting"
+    action = cloud.act(
+        "delete_server",
+        [("server", call.id)],
+        lambda: remove(cloud, call.id),
+        takes_s=cloud.settings.removal_s,
+    )
+    return 200, {"action": action}
+
+
+def power(cloud: Cloud, number: int, *, on: bool) -> Thing:
+    """Switch a server."""
+    found = state.get(cloud.servers, number, "server")
+    cloud.check_free("server", number)
+    found["status"] = "starting" if on else "stopping"
+
+    def switched() -> None:
+        found["status"] = "running" if on else "off"
+
+    command = "start_server" if on else "stop_server"
+    return cloud.act(command, [("server", number)], switched)
+
+
+def power_on(cloud: Cloud, call: Call) -> Answer:
+    """Switch one on."""
+    return 201, {"action": power(cloud, call.id, on=True)}
+
+
+def power_off(cloud: Cloud, call: Call) -> Answer:
+    """Switch one off."""
+    return 201, {"action": power(cloud, call.id, on=False)}
+
+
+def attach(cloud: Cloud, call: Call) -> Answer:
+    """Bring one into a network."""
+    found = state.get(cloud.servers, call.id, "server")
+    network = state.get(cloud.networks, call.body.get("network", 0), "network")
+    cloud.check_free("server", call.id)
+    networks.join(cloud, network, found, "servers", ip=str(call.body.get("ip") or ""))
+    about = [("server", call.id), ("network", network["id"])]
+    return 201, {"action": cloud.act("attach_to_network", about, lambda: None)}

@@ -1,0 +1,165 @@
+"""What the fake holds: things by kind and ID, and actions that change them when they end.
+
+Everything is a dictionary in the form of the wire, so that a test reads and writes what the API
+would show. Time passes when somebody looks: `Cloud.settle` ends what is due.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from ccm.base import clock
+
+from .settings import Settings
+
+Thing = dict[str, Any]
+
+STATUSES: Mapping[str, int] = {
+    "unauthorized": 401,
+    "forbidden": 403,
+    "resource_limit_exceeded": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "conflict": 409,
+    "uniqueness_error": 409,
+    "resource_unavailable": 412,
+    "placement_error": 412,
+    "invalid_input": 422,
+    "json_error": 400,
+    "service_error": 422,
+    "protected": 423,
+    "locked": 423,
+    "rate_limit_exceeded": 429,
+    "server_error": 500,
+    "maintenance": 503,
+}
+"""The API's words for errors and their statuses."""
+
+
+class ApiError(Exception):
+    """A call answered with an error of the one shape."""
+
+    def __init__(
+        self, code: str, message: str, *, status: int = 0, details: Thing | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.status = status or STATUSES.get(code, 500)
+        self.details = details
+
+
+class Cloud:
+    """One project."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.servers: dict[int, Thing] = {}
+        self.load_balancers: dict[int, Thing] = {}
+        self.networks: dict[int, Thing] = {}
+        self.ssh_keys: dict[int, Thing] = {}
+        self.placement_groups: dict[int, Thing] = {}
+        self.volumes: dict[int, Thing] = {}
+        self.firewalls: dict[int, Thing] = {}
+        self.certificates: dict[int, Thing] = {}
+        self.actions: dict[int, Thing] = {}
+        self.doomed: dict[tuple[str, int], str] = {}
+        """(kind, ID) -> what the actions about it end with."""
+        self._ids = itertools.count(1001)
+        self._addresses = itertools.count(1)
+        self._running: dict[int, tuple[float, Callable[[], None]]] = {}
+
+    def new_id(self) -> int:
+        """An ID that was never given out."""
+        return next(self._ids)
+
+    def new_address(self) -> tuple[str, str]:
+        """A public IPv4 address, and the /64 of IPv6 beside it."""
+        number = next(self._addresses)
+        return f"203.0.{113 + number // 250}.{number % 250 + 1}", f"2001:db8:{number:x}::/64"
+
+    def now(self) -> str:
+        """The time, as the API writes it."""
+        return clock.now().isoformat(timespec="seconds")
+
+    # --- actions --------------------------------------------------------------------------------
+
+    def act(
+        self,
+        command: str,
+        resources: Iterable[tuple[str, int]],
+        effect: Callable[[], None],
+        *,
+        takes_s: float | None = None,
+    ) -> Thing:
+        """Begin an action; its effect comes when it ends, at once where it takes no time."""
+        about = list(resources)
+        action: Thing = {
+            "id": self.new_id(),
+            "command": command,
+            "status": "running",
+            "progress": 0,
+            "started": self.now(),
+            "finished": None,
+            "resources": [{"id": each, "type": kind} for kind, each in about],
+            "error": None,
+        }
+        self.actions[action["id"]] = action
+        takes = self.settings.action_s if takes_s is None else takes_s
+        reason = next((self.doomed[one] for one in about if one in self.doomed), "")
+
+        def end() -> None:
+            if reason:
+                action["error"] = {"code": "action_failed", "message": reason}
+            else:
+                effect()
+            action["status"] = "error" if reason else "success"
+            action["progress"] = 100
+            action["finished"] = self.now()
+
+        if takes <= 0:
+            end()
+        else:
+            self._running[action["id"]] = (clock.monotonic() + takes, end)
+        return dict(action)
+
+    def settle(self, *, all_of_them: bool = False) -> None:
+        """End what is due, in the order in which it is due."""
+        due = sorted(
+            (at, number)
+            for number, (at, _) in self._running.items()
+            if all_of_them or at <= clock.monotonic()
+        )
+        for _, number in due:
+            self._running.pop(number)[1]()
+
+    def check_free(self, kind: str, number: int) -> None:
+        """Refuse while an action about a thing runs."""
+        for each in self._running:
+            if {"id": number, "type": kind} in self.actions[each]["resources"]:
+                raise ApiError("locked", f"{kind} {number} is locked by action {each}")
+
+    def moment(self, seconds: float) -> str:
+        """The time in so many seconds."""
+        return (clock.now() + timedelta(seconds=seconds)).isoformat(timespec="seconds")
+
+
+def get(things: Mapping[int, Thing], number: int, kind: str) -> Thing:
+    """One by its ID."""
+    if number not in things:
+        raise ApiError("not_found", f"{kind} with ID '{number}' not found")
+    return things[number]
+
+
+def unique(things: Mapping[int, Thing], name: str, kind: str, *, but: int = 0) -> None:
+    """Refuse a name that is taken."""
+    if any(one["name"] == name and one["id"] != but for one in things.values()):
+        raise ApiError("uniqueness_error", f"{kind} name is already used")
+
+
+def invalid(field: str, message: str) -> ApiError:
+    """The error for a field that makes no sense."""
+    details = {"fields": [{"name": field, "messages": [message]}]}
+    return ApiError("invalid_input", f"invalid input in field '{field}'", details=details)

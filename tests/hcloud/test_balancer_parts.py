@@ -1,0 +1,268 @@
+"""Load balancers beyond the contract: targets, certificates, what others settled, digests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm import cloud
+from ccm.testing.builders import DEFAULT_PORT, node
+from ccm.testing.builders import service as build_service
+from ccm.testing.contract_balancers import deleted, ensured
+from ccm.testing.network_probes import CLUSTER
+from ccm.testing.network_probes import nodes as make_nodes
+from providers.hcloud.testing import extras
+from providers.hcloud.testing.answers import Call
+from tests.hcloud.balancing import (
+    CHECK,
+    UID,
+    balancer_of,
+    in_vain,
+    only,
+    service,
+    settled,
+)
+from tests.hcloud.conftest import opened
+from tests.hcloud.harness import HcloudHarness
+
+
+@pytest.mark.row("hcloud-balancer-11")
+async def test_the_way_to_targets_changes(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    nodes = await make_nodes(project, harness, 2)
+    await ensured(balancer_of(project), service(), nodes)
+    harness.service.log.clear()
+
+    await ensured(balancer_of(project), service(use_private_ip="true"), nodes)
+
+    words = [line.rpartition("/")[2] for line in harness.service.log if line.startswith("POST")]
+    assert words == ["remove_target", "remove_target", "add_target", "add_target"]
+    assert all(one["use_private_ip"] for one in only(harness)["targets"])
+
+
+@pytest.mark.row("hcloud-balancer-11")
+async def test_private_targets_need_a_network(harness: HcloudHarness) -> None:
+    async with opened(harness, HCLOUD_NETWORK="") as project:
+        with pytest.raises(cloud.InvalidArgument, match="HCLOUD_NETWORK"):
+            await ensured(balancer_of(project), service(use_private_ip="true"), [])
+        assert project.routes is None
+
+
+@pytest.mark.row("hcloud-balancer-12")
+async def test_more_nodes_than_targets(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    nodes = await make_nodes(project, harness, 28)
+    await ensured(balancer_of(project), service(), nodes[::-1])
+
+    kept = [one["server"]["id"] for one in only(harness)["targets"]]
+    await in_vain(harness, project, service(), nodes)
+    await balancer_of(project).update_load_balancer(CLUSTER, service(), nodes[1:])
+    await ensured(balancer_of(project), service(type="lb21"), nodes)
+
+    assert kept == sorted(int(one.provider_id[9:]) for one in nodes)[:25]
+    assert len(only(harness)["targets"]) == 28
+
+
+IP = {"type": "ip", "ip": {"ip": "192.0.2.7"}}
+
+
+@pytest.mark.row("hcloud-balancer-13", "hcloud-node-05")
+@pytest.mark.parametrize("kept", ["nobody", "robot_enabled", "robot_node"])
+async def test_ip_targets(harness: HcloudHarness, kept: str) -> None:
+    settled(harness, labels={UID: "uid-1"}, targets=[IP])
+    robot = node("bm", provider_id="hcloud://bm-42")
+    switches = {"ROBOT_ENABLED": "true", "HCLOUD_NETWORK_ROUTES_ENABLED": "false"}
+    async with opened(harness, **(switches if kept == "robot_enabled" else {})) as project:
+        members = [robot] if kept == "robot_node" else []
+        await ensured(balancer_of(project), service("uid-1"), members)
+
+    assert len(only(harness)["targets"]) == int(kept != "nobody")
+
+
+@pytest.mark.row("hcloud-balancer-14")
+async def test_health_checks_from_the_environment(harness: HcloudHarness) -> None:
+    checks = {"INTERVAL": "6s", "TIMEOUT": "0s", "RETRIES": "2"}
+    given = {f"HCLOUD_LOAD_BALANCERS_HEALTH_CHECK_{key}": text for key, text in checks.items()}
+    async with opened(harness, **given) as project:
+        await ensured(balancer_of(project), service(), [])
+        check = only(harness)["services"][0]["health_check"]
+        assert check == {**CHECK, "interval": 6, "retries": 2}
+        await ensured(balancer_of(project), service(protocol="http"), [])
+        assert only(harness)["services"][0]["health_check"]["protocol"] == "http"
+
+
+def certificate(harness: HcloudHarness, name: str) -> int:
+    body = {"name": name, "type": "uploaded", "certificate": "x", "private_key": "y"}
+    _, made = extras.create_certificate(harness.service.cloud, Call(body=body))
+    assert made is not None
+    return int(made["certificate"]["id"])
+
+
+@pytest.mark.row("hcloud-balancer-15", "hcloud-balancer-17")
+async def test_certificates_that_are_there(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    one, two = certificate(harness, "one"), certificate(harness, "two")
+    asked = service(protocol="https", http_certificates=f"one, {two}", http_redirect_http="true")
+
+    await ensured(balancer_of(project), asked, [])
+
+    http = only(harness)["services"][0]["http"]
+    assert (sorted(http["certificates"]), http["redirect_http"]) == ([one, two], True)
+    await in_vain(harness, project, asked, [])
+    with pytest.raises(cloud.InvalidArgument, match="three"):
+        await ensured(
+            balancer_of(project), service(protocol="https", http_certificates="three"), []
+        )
+    await deleted(balancer_of(project), asked)
+    assert len(harness.service.cloud.certificates) == 2
+
+
+@pytest.mark.row("hcloud-balancer-15", "hcloud-balancer-17")
+async def test_managed_certificates(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    asked = {
+        "protocol": "https",
+        "certificate_type": "managed",
+        "http_managed_certificate_acme_staging": "true",
+    }
+    with pytest.raises(cloud.InvalidArgument, match="domains"):
+        await ensured(balancer_of(project), service("uid-1", **asked), [])
+    asked["http_managed_certificate_domains"] = "example.com, www.example.com"
+    await harness.lose_answer(1)
+    with pytest.raises(cloud.CloudError):
+        await ensured(balancer_of(project), service("uid-1", **asked), [])
+
+    await ensured(balancer_of(project), service("uid-1", **asked), [])
+
+    (made,) = harness.service.cloud.certificates.values()
+    assert made["name"] == "ccm-managed-certificate-uid-1"
+    assert made["domain_names"] == ["example.com", "www.example.com"]
+    assert made["labels"] == {UID: "uid-1", "HC-Use-Staging-CA": "true"}
+    assert only(harness)["services"][0]["http"]["certificates"] == [made["id"]]
+    named = {**asked, "http_managed_certificate_name": "mine"}
+    await ensured(balancer_of(project), service("uid-1", **named), [])
+    assert len(harness.service.cloud.certificates) == 2
+    await deleted(balancer_of(project), service("uid-1", **asked))
+    assert harness.service.cloud.certificates == {}
+
+
+@pytest.mark.row("hcloud-balancer-18")
+@pytest.mark.parametrize("asked", [{}, {"use_private_ip": "true", "protocol": "http"}])
+async def test_what_the_vendors_manager_settled_is_taken_over(
+    harness: HcloudHarness, project: cloud.Cloud, asked: dict[str, str]
+) -> None:
+    """Its name, its label, its health check without times, and a type that nobody asked for."""
+    nodes = await make_nodes(project, harness, 2)
+    wanted = service("0b6dbe96-bb3c-4d4c-b1e0-4c0ed8a21f0d", **asked)
+    protocol = asked.get("protocol", "tcp")
+    private = "use_private_ip" in asked
+    settled(
+        harness,
+        name="a0b6dbe96bb3c4d4cb1e04c0ed8a21f0",
+        labels={UID: wanted.uid},
+        load_balancer_type="lb21",
+        algorithm={"type": "least_connections"},
+        network=harness.network["id"],
+        services=[
+            {
+                "protocol": protocol,
+                "listen_port": 80,
+                "destination_port": 30080,
+                "health_check": {**CHECK, "interval": 30, "retries": 5},
+            }
+        ],
+        targets=[
+            {
+                "type": "server",
+                "server": {"id": int(one.provider_id[9:])},
+                "use_private_ip": private,
+            }
+            for one in nodes
+        ],
+    )
+    robot = node("bm", provider_id="hcloud://bm-42")
+
+    status = await ensured(balancer_of(project), wanted, [*nodes, robot])
+    await balancer_of(project).update_load_balancer(CLUSTER, wanted, [*nodes, robot])
+
+    assert harness.service.writes == 0
+    assert len(status.ingress) == 3
+
+
+@pytest.mark.row("hcloud-balancer-19")
+@pytest.mark.parametrize(("field", "value"), [("protocol", "UDP"), ("node_port", 0)])
+async def test_what_cannot_be_had_is_refused(
+    harness: HcloudHarness, project: cloud.Cloud, field: str, value: Any
+) -> None:
+    port = msgspec.structs.replace(DEFAULT_PORT, **{field: value})
+    with pytest.raises(cloud.InvalidArgument, match="port 80"):
+        await ensured(balancer_of(project), build_service(ports=[port]), [])
+    assert harness.service.writes == 0
+
+
+@pytest.mark.row("hcloud-balancer-02")
+async def test_a_deletion_with_an_action(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    """As the vendor's client of today wants it: over when the action is over."""
+    settings = harness.service.settings
+    await ensured(balancer_of(project), service(), [])
+    settings.told_deletions, settings.action_s = True, 0.05
+
+    with pytest.raises(cloud.RetryAfter):
+        await balancer_of(project).ensure_load_balancer_deleted(CLUSTER, service())
+    await deleted(balancer_of(project), service())
+
+    assert harness.service.cloud.load_balancers == {}
+
+
+@pytest.mark.row("hcloud-balancer-20")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {},
+        {"name": "mine"},
+        {"type": "lb21", "algorithm_type": "least_connections"},
+        {"use_private_ip": "true", "disable_public_network": "true"},
+        {"protocol": "http", "health_check_http_path": "/healthz"},
+        {"protocol": "http", "http_cookie_lifetime": "60"},
+        {"uses_proxyprotocol": "true", "health_check_interval": "7s"},
+        {"node_selector": "pool=none"},
+    ],
+    ids=str,
+)
+async def test_digests_make_a_start_cheap(
+    harness: HcloudHarness, project: cloud.Cloud, asked: dict[str, str]
+) -> None:
+    nodes: Sequence[cloud.Node] = await make_nodes(project, harness, 2)
+    await ensured(balancer_of(project), service(**asked), nodes)
+    async with harness.open() as again:
+        (listed,) = await balancer_of(again).list_load_balancers(CLUSTER)
+
+        wanted = balancer_of(again).load_balancer_digest(CLUSTER, service(**asked), nodes)
+
+    assert listed.digest == wanted
+    other = balancer_of(project).load_balancer_digest(CLUSTER, service(type="lb31"), nodes)
+    assert listed.digest != other
+
+
+@pytest.mark.row("hcloud-balancer-02")
+async def test_a_protected_one_is_not_even_asked_for(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    settled(harness, labels={UID: "uid-1"})["protection"] = {"delete": True}
+
+    with pytest.raises(cloud.FailedPrecondition, match="take the protection away"):
+        await deleted(balancer_of(project), service("uid-1"))
+    assert harness.service.writes == 0
+
+
+@pytest.mark.row("hcloud-balancer-17")
+async def test_the_private_address_changes_under_private_targets(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    nodes = await make_nodes(project, harness, 2)
+    await ensured(balancer_of(project), service(use_private_ip="true"), nodes)
+
+    moved = service(use_private_ip="true", private_ipv4="10.0.0.99")
+    await ensured(balancer_of(project), moved, nodes)
+
+    assert only(harness)["private_net"][0]["ip"] == "10.0.0.99"
+    assert [one["use_private_ip"] for one in only(harness)["targets"]] == [True, True]

@@ -1,0 +1,237 @@
+"""Load balancers beyond the contract: every annotation, whose they are, what the API refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccm import cloud
+from ccm.testing.builders import service as build_service
+from ccm.testing.contract_balancers import deleted, ensured
+from ccm.testing.network_probes import CLUSTER
+from ccm.testing.network_probes import nodes as make_nodes
+from providers.hcloud import service_annotations as ann
+from providers.hcloud.testing.faults import Fault
+from tests.hcloud.balancing import (
+    EFFECTS,
+    UID,
+    balancer_of,
+    in_vain,
+    only,
+    service,
+    settled,
+)
+from tests.hcloud.conftest import opened
+from tests.hcloud.harness import HcloudHarness
+
+
+def at(thing: Any, path: str) -> Any:
+    for word in path.split("."):
+        thing = thing[int(word)] if word.isdigit() else thing[word]
+    return thing
+
+
+@pytest.mark.row("hcloud-balancer-17")
+@pytest.mark.parametrize(("asked", "path", "value"), EFFECTS, ids=lambda one: str(one)[:60])
+@pytest.mark.parametrize("when", ["new", "changed"])
+async def test_an_annotation_has_its_effect(
+    harness: HcloudHarness,
+    project: cloud.Cloud,
+    asked: dict[str, str],
+    path: str,
+    value: Any,
+    when: str,
+) -> None:
+    nodes = await make_nodes(project, harness, 1)
+    if when == "changed" and "location" in asked:
+        pytest.skip("a location is for ever")
+    if when == "changed":
+        await ensured(balancer_of(project), service(), nodes)
+
+    await ensured(balancer_of(project), service(**asked), nodes)
+
+    assert at(only(harness), path) == value
+    await in_vain(harness, project, service(**asked), nodes)
+
+
+@pytest.mark.row("hcloud-balancer-17")
+def test_the_schema_refuses_what_is_no_value() -> None:
+    wrong = {
+        "algorithm-type": "best",
+        "use-private-ip": "perhaps",
+        "private-ipv4": "::1",
+        "private-subnet-ip-range": "10.0.0.0/x",
+        "node-selector": "a in b",
+        "protocol": "udp",
+        "http-timeout-idle": "5s",
+        "http-cookie-lifetime": "long",
+        "certificate-type": "own",
+        "health-check-port": "70000",
+        "health-check-retries": "-1",
+    }
+    by_name = {one.name: one for one in ann.SCHEMA}
+
+    told = [name for name, text in wrong.items() if not by_name[ann.PREFIX + name].fault(text)]
+
+    assert told == []
+    assert len(by_name) == 38
+    assert all(f"| `{name}` |" in ann.table() for name in by_name)
+
+
+@pytest.mark.row("hcloud-balancer-16")
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, ["v4", "v6", "10.0.0.3"]),
+        ({"ipv6_disabled": "true"}, ["v4", "10.0.0.3"]),
+        ({"disable_private_ingress": "true"}, ["v4", "v6"]),
+        ({"disable_public_network": "true"}, ["10.0.0.3"]),
+        ({"hostname": "web.example.com"}, ["web.example.com"]),
+    ],
+)
+async def test_the_status(
+    harness: HcloudHarness, project: cloud.Cloud, asked: dict[str, str], expected: list[str]
+) -> None:
+    nodes = await make_nodes(project, harness, 1)
+    status = await ensured(balancer_of(project), service(**asked), nodes)
+
+    public = only(harness)["public_net"]
+    named = {"v4": public["ipv4"]["ip"], "v6": public["ipv6"]["ip"]}
+    assert [one.ip or one.hostname for one in status.ingress] == [named.get(e, e) for e in expected]
+    modes = {one.ip_mode for one in status.ingress}
+    assert modes == ({None} if "hostname" in asked else {"VIP"})
+    proxied = await ensured(
+        balancer_of(project), service(uses_proxyprotocol="true", **asked), nodes
+    )
+    assert {one.ip_mode for one in proxied.ingress} == (
+        {None} if "hostname" in asked else {"Proxy"}
+    )
+
+
+@pytest.mark.row("hcloud-balancer-05")
+async def test_two_clusters_in_one_project(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    balancer = balancer_of(project)
+    ours, theirs = service("uid-1"), service("uid-2")
+    await ensured(balancer, ours, [])
+    await ensured(balancer, theirs, [], cluster="other")
+
+    listed = [one.name for one in await balancer.list_load_balancers(CLUSTER)]
+    await balancer.delete_load_balancer(CLUSTER, balancer.get_load_balancer_name("other", theirs))
+    await deleted(balancer, ours)
+
+    assert listed == [balancer.get_load_balancer_name(CLUSTER, ours)]
+    assert only(harness)["labels"][UID] == "uid-2"
+
+
+@pytest.mark.row("hcloud-balancer-06")
+async def test_one_without_label_is_adopted_by_name(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    made = settled(harness, labels={"env": "prod"}, load_balancer_type="lb31")
+
+    await ensured(balancer_of(project), service("uid-1"), [])
+    assert len(harness.service.cloud.load_balancers) == 2  # it was not asked for by its name
+    await deleted(balancer_of(project), service("uid-1"))
+    wanted = build_service(uid="uid-1", annotations={ann.NAME.name: "theirs"})
+    await ensured(balancer_of(project), wanted, [])
+
+    assert only(harness)["id"] == made["id"]
+    assert made["labels"] == {"env": "prod", UID: "uid-1", "kube-ccm/cluster": CLUSTER}
+    assert made["load_balancer_type"]["name"] == "lb31"
+
+
+@pytest.mark.row("hcloud-balancer-06")
+@pytest.mark.parametrize("place", ["fsn1", ""])
+async def test_one_of_another_service_is_never_adopted(harness: HcloudHarness, place: str) -> None:
+    made = settled(harness, name="taken", labels={UID: "uid-of-another"})
+    wanted = build_service(uid="uid-1", annotations={ann.NAME.name: "taken"})
+    async with opened(harness, HCLOUD_LOAD_BALANCERS_LOCATION=place) as project:
+        before = harness.service.writes
+        with pytest.raises(cloud.FailedPrecondition, match="uid-of-another"):
+            await ensured(balancer_of(project), wanted, [])
+        with pytest.raises(cloud.NotFound):
+            await balancer_of(project).update_load_balancer(CLUSTER, wanted, [])
+        await deleted(balancer_of(project), wanted)
+
+    assert harness.service.writes == before
+    assert only(harness) is made
+
+
+@pytest.mark.row("hcloud-balancer-07")
+async def test_two_with_one_label(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    settled(harness, name="one", labels={UID: "uid-1"})
+    settled(harness, name="two", labels={UID: "uid-1"})
+
+    with pytest.raises(cloud.FailedPrecondition, match="one, two"):
+        await ensured(balancer_of(project), service("uid-1"), [])
+    await deleted(balancer_of(project), service("uid-1"))
+    assert harness.service.cloud.load_balancers == {}
+
+
+@pytest.mark.row("hcloud-balancer-08")
+async def test_the_type(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    async def type_of(**asked: str) -> str:
+        await ensured(balancer_of(project), service(**asked), [])
+        return str(only(harness)["load_balancer_type"]["name"])
+
+    assert await type_of() == "lb11"
+    assert await type_of(type="lb31") == "lb31"
+    assert await type_of() == "lb31"  # nobody asked for less
+    with pytest.raises(cloud.InvalidArgument, match="load balancer type not found"):
+        await type_of(type="lb99")
+    harness.service.script.add(
+        Fault(operation="*change_type", code="unsupported_error", status=422, message="deprecated")
+    )
+    with pytest.raises(cloud.CloudError, match="deprecated"):
+        await type_of(type="lb21")
+
+
+@pytest.mark.row("hcloud-balancer-09")
+async def test_where_it_is_made(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    with pytest.raises(cloud.InvalidArgument, match="HCLOUD_LOAD_BALANCERS_LOCATION"):
+        await ensured(balancer_of(project), service(location=""), [])
+
+    await ensured(balancer_of(project), service(location="", network_zone="us-east"), [])
+
+    assert only(harness)["location"]["name"] == "ash"
+
+
+@pytest.mark.row("hcloud-balancer-10")
+@pytest.mark.parametrize("code", ["conflict", "locked"])
+async def test_a_locked_one_is_tried_again(
+    harness: HcloudHarness, project: cloud.Cloud, code: str
+) -> None:
+    settled(harness, labels={UID: "uid-1"})
+    harness.service.script.add(Fault(operation="*attach_to_network", code=code, count=2))
+    with pytest.raises(cloud.RetryAfter):
+        await balancer_of(project).ensure_load_balancer(CLUSTER, service("uid-1"), [])
+
+    await ensured(balancer_of(project), service("uid-1"), [])
+
+    assert only(harness)["private_net"][0]["network"] == harness.network["id"]
+
+
+@pytest.mark.row("hcloud-balancer-03")
+async def test_actions_that_take_time_are_asked_about(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    balancer, nodes = balancer_of(project), await make_nodes(project, harness, 1)
+    await ensured(balancer, service(), [])
+    world = harness.service.cloud
+    harness.service.settings.action_s = 60.0
+    world.doomed["load_balancer", only(harness)["id"]] = "unreachable"
+
+    with pytest.raises(cloud.RetryAfter):
+        await balancer.update_load_balancer(CLUSTER, service(), nodes)
+    before = harness.service.calls.total()
+    with pytest.raises(cloud.RetryAfter):
+        await balancer.ensure_load_balancer(CLUSTER, service(), nodes)
+    assert harness.service.calls.total() == before + 1
+    world.settle(all_of_them=True)
+    with pytest.raises(cloud.Aborted, match="unreachable"):
+        await balancer.ensure_load_balancer(CLUSTER, service(), nodes)
+    world.doomed.clear()
+    harness.service.settings.action_s = 0.05
+    await ensured(balancer, service(), nodes)
+    assert len(only(harness)["targets"]) == 1

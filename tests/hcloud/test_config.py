@@ -1,0 +1,110 @@
+"""Settings are read as the vendor's manager reads them, and all that is wrong is said at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm import cloud
+from providers.hcloud import config
+
+TOKEN = "t" * 64
+
+
+def read(**environ: str) -> config.Config:
+    return cloud.Context(environ=environ).settings(config.Config, environment=True)
+
+
+@pytest.mark.row("hcloud-config-01")
+def test_defaults() -> None:
+    found = read(HCLOUD_TOKEN=TOKEN)
+
+    assert found == config.Config(token=TOKEN)
+    assert (found.endpoint, found.network) == ("https://api.hetzner.cloud/v1", "")
+    assert (found.instances_address_family, found.instances_zone_label_enabled) == ("ipv4", True)
+    assert (found.balancers_enabled, found.balancers_type) == (True, "")
+    assert found.balancers_disable_public_network is None
+    assert found.balancers_uses_proxyprotocol is None
+    assert found.server_cache_max_age == timedelta(seconds=10)
+    assert found.robot_cache_timeout == timedelta(minutes=5)
+    assert not found.has_routes
+    assert TOKEN not in repr(found)
+
+
+@pytest.mark.row("hcloud-config-01")
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("NETWORK", "k8s", "has_routes", True),
+        ("LB_ENABLED", "0", "balancers_enabled", False),
+        ("LB_USE_PRIVATE_IP", "T", "balancers_use_private_ip", True),
+        ("LB_DISABLE_PUBLIC_NETWORK", "f", "balancers_disable_public_network", False),
+        ("LB_HEALTH_CHECK_INTERVAL", "0s", "balancers_health_check_interval", timedelta(0)),
+        ("LB_HEALTH_CHECK_RETRIES", "5", "balancers_health_check_retries", 5),
+        ("LB_ALGORITHM_TYPE", "least_connections", "balancers_algorithm_type", "least_connections"),
+        ("LB_LOCATION", "", "balancers_location", ""),
+        ("ROBOT_ENABLED", "TRUE", "robot_enabled", True),
+        ("SOMETHING_NEW", "x", "network", ""),
+    ],
+)
+def test_values(name: str, text: str, field: str, value: Any) -> None:
+    name = f"HCLOUD_{name.replace('LB_', 'LOAD_BALANCERS_')}" if "ROBOT" not in name else name
+
+    assert getattr(read(HCLOUD_TOKEN=TOKEN, **{name: text}), field) == value
+
+
+@pytest.mark.row("hcloud-config-02")
+def test_every_fault_is_in_one_message() -> None:
+    with pytest.raises(cloud.ConfigError) as caught:
+        read(
+            HCLOUD_INSTANCES_ADDRESS_FAMILY="ipv5",
+            HCLOUD_SERVER_CACHE_MODE="some",
+            HCLOUD_LOAD_BALANCERS_LOCATION="fsn1",
+            HCLOUD_LOAD_BALANCERS_NETWORK_ZONE="eu-central",
+            HCLOUD_LOAD_BALANCERS_PRIVATE_SUBNET_IP_RANGE="10.0.0.1/x",
+            HCLOUD_LOAD_BALANCERS_ALGORITHM_TYPE="best",
+            HCLOUD_METRICS_ENABLED="perhaps",
+            HCLOUD_NETWORK="k8s",
+            ROBOT_ENABLED="true",
+            ROBOT_USER="me",
+        )
+
+    told = sorted(each.split()[0] for each in caught.value.faults)
+    assert told == [
+        "HCLOUD_INSTANCES_ADDRESS_FAMILY",
+        "HCLOUD_LOAD_BALANCERS_ALGORITHM_TYPE",
+        "HCLOUD_LOAD_BALANCERS_LOCATION",
+        "HCLOUD_LOAD_BALANCERS_PRIVATE_SUBNET_IP_RANGE",
+        "HCLOUD_METRICS_ENABLED",
+        "HCLOUD_SERVER_CACHE_MODE",
+        "HCLOUD_TOKEN",
+        "ROBOT_ENABLED",
+        "ROBOT_USER",
+    ]
+
+
+@pytest.mark.row("hcloud-config-03")
+def test_secrets_in_files_are_followed(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    context = cloud.Context(environ={"HCLOUD_TOKEN_FILE": str(file)})
+
+    assert context.settings(config.Config, environment=True).token == TOKEN
+    assert file in context.followed
+
+
+@pytest.mark.row("hcloud-config-03")
+def test_the_cloud_config_goes_before_the_environment() -> None:
+    context = cloud.Context(
+        config=b"HCLOUD_NETWORK: other\nHCLOUD_LOAD_BALANCERS_ENABLED: false",
+        environ={"HCLOUD_TOKEN": TOKEN, "HCLOUD_NETWORK": "k8s"},
+    )
+
+    found = context.settings(config.Config, environment=True)
+
+    assert (found.network, found.balancers_enabled, found.token) == ("other", False, TOKEN)
+    with pytest.raises(cloud.ConfigError):
+        context.settings(config.Config)  # whoever does not ask for the environment has none

@@ -1,0 +1,138 @@
+"""Servers for machines beyond the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccm import cloud
+from ccm.testing import machine_probes
+from providers import hcloud
+from providers.hcloud.testing import extras
+from providers.hcloud.testing.answers import Call
+from tests.hcloud.harness import HcloudHarness
+
+
+def machines_of(project: cloud.Cloud, harness: HcloudHarness, **spec: Any) -> Any:
+    found = machine_probes.machines_of(project, harness)
+    found.spec = {"serverType": "cx23", **spec}
+    return found
+
+
+@pytest.mark.row("hcloud-machine-02")
+async def test_placement_groups(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    machines = machines_of(project, harness, placementGroupPrefix="workers")
+    groups = harness.service.cloud.placement_groups
+    made = {}
+    for _ in range(12):
+        who = machines.identity()
+        made[who] = (await machines.create(who)).provider_id
+
+    sizes = sorted(len(one["servers"]) for one in groups.values())
+    assert sizes == [2, 10]
+    assert all(one["name"].startswith("workers-") for one in groups.values())
+    assert all(
+        one["labels"]
+        == {"kube-ccm/cluster": machine_probes.CLUSTER, "kube-ccm/pool": machine_probes.POOL}
+        for one in groups.values()
+    )
+    for who, provider_id in made.items():
+        await machines.delete(who, provider_id)
+    assert groups == {}
+    assert await harness.beside_vms() == []
+
+
+@pytest.mark.row("hcloud-machine-03")
+async def test_a_whole_spec(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    world = harness.service.cloud
+    _, wall = extras.create_firewall(world, Call(body={"name": "wall"}))
+    key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA=="
+    extras.create_ssh_key(world, Call(body={"name": "ops", "public_key": key}))
+    assert wall is not None
+    machines = machines_of(
+        project,
+        harness,
+        serverType="cax11",
+        image="ubuntu-24.04",
+        location="nbg1",
+        datacenter=None,
+        networks=["k8s"],
+        firewalls=[wall["firewall"]["id"]],
+        sshKeys=["ops"],
+        volumes=[10],
+        labels={"env": "prod"},
+        assignPublicIPv4=False,
+    )
+    assert machines.driver.machine_metrics_labels(machines.spec) == {
+        "size": "cax11",
+        "location": "nbg1",
+    }
+    who = machines.identity()
+
+    made = await machines.create(who)
+
+    (server,) = world.servers.values()
+    assert server["image"]["architecture"] == "arm"
+    assert server["location"]["name"] == "nbg1"
+    assert server["public_net"]["ipv4"] is None
+    assert [one["id"] for one in server["public_net"]["firewalls"]] == [wall["firewall"]["id"]]
+    assert server["labels"]["env"] == "prod"
+    assert [one["name"] for one in world.ssh_keys.values()] == ["ops"]
+    assert len(server["volumes"]) == 1
+    assert [one.type for one in made.addresses] == ["Hostname", "ExternalIP", "InternalIP"]
+    await machines.delete(who, made.provider_id)
+    assert (len(world.ssh_keys), world.volumes) == (1, {})
+
+
+@pytest.mark.row("hcloud-machine-03")
+async def test_every_fault_of_a_spec_is_told(project: cloud.Cloud) -> None:
+    wrong = {
+        "image": 7,
+        "location": "fsn1",
+        "datacenter": "fsn1-dc14",
+        "volumes": [5],
+        "labels": {"kube-ccm/uid": "mine"},
+        "assignPublicIPv4": False,
+        "assignPublicIPv6": False,
+        "flavour": "large",
+    }
+    driver: Any = project.machines
+
+    found = await driver.validate_spec(wrong, cloud.Credentials({}), live=True)
+
+    told = sorted(one.field for one in found)
+    assert told == sorted(
+        ["secret", "serverType", "image", "datacenter", "volumes", "labels", "networks", "flavour"]
+    )
+
+
+@pytest.mark.row("hcloud-machine-03")
+async def test_a_live_look_at_a_spec(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    driver: Any = project.machines
+    spec = {"serverType": "cx99", "location": "mars", "networks": ["k8s", "none"]}
+    good = cloud.Credentials(harness.machine_credentials())
+
+    absent = await driver.validate_spec(spec, good, live=True)
+    refused = await driver.validate_spec(
+        {"serverType": "cx23"}, cloud.Credentials({"token": b"wrong"}), live=True
+    )
+
+    assert [one.field for one in absent] == ["serverType", "location", "networks"]
+    assert [one.field for one in refused] == ["secret"]
+
+
+async def test_an_endpoint_that_is_none_is_refused() -> None:
+    given = cloud.Context(environ={"HCLOUD_ENDPOINT": "ftp://x"})
+    with pytest.raises(cloud.ConfigError, match="HCLOUD_ENDPOINT"):
+        async with hcloud.open_machines(given):
+            pass
+
+
+async def test_an_identity_that_is_no_label_is_refused(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    machines = machines_of(project, harness)
+    with pytest.raises(cloud.InvalidArgument, match="63"):
+        await machines.create(machines.identity(pool="p" * 64))
+    assert harness.service.writes == 0

@@ -1,0 +1,55 @@
+"""Tables, levels and the fake as a program: what people read and start."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from ccm import cloud
+from ccm.testing.builders import node
+from providers import hcloud
+from providers.hcloud import machine_specs, reference
+from providers.hcloud.testing import __main__ as program
+from providers.hcloud.testing import server
+
+
+@pytest.mark.parametrize("name", reference.FILES)
+def test_the_tables_are_as_the_declarations(name: str) -> None:
+    held = (reference.FOLDER / name).read_text()
+
+    assert held == reference.FILES[name](), "run `python -m providers.hcloud.reference`"
+
+
+def test_the_guide_knows_every_field_of_a_machine() -> None:
+    guide = (reference.FOLDER / "README.md").read_text()
+    fields = {one for one in machine_specs.Spec.__struct_encode_fields__ if one != "datacenter"}
+
+    assert fields <= set(re.findall(r"`(\w+)`", guide))
+
+
+def test_levels_are_done_or_say_why_not() -> None:
+    levels = tomllib.loads((reference.FOLDER / "quality.toml").read_text())
+
+    assert list(levels) == ["bronze", "silver", "gold", "platinum"]
+    rules = [text for level in levels.values() for text in level.values()]
+    assert all(re.fullmatch(r"done|todo|exempt: .+", text) for text in rules)
+    assert [text for name in ("bronze", "silver", "gold") for text in levels[name].values()].count(
+        "todo"
+    ) == 0
+
+
+async def test_the_fake_as_a_program_is_a_cloud() -> None:
+    service = server.Service()
+    program.populate(service, ["node-1", "node-2"])
+    async with server.serve(service) as endpoint:
+        given = cloud.Context(config=program.config(endpoint, service.token).encode())
+        async with hcloud.open_cloud(given) as project:
+            assert project.instances is not None
+            found = await project.instances.instance_metadata(node("node-2"))
+
+    assert found is not None
+    assert [one.type for one in found.addresses] == ["Hostname", "ExternalIP", "InternalIP"]
+    assert project.has_cluster_id
+    assert project.routes is not None
