@@ -65,7 +65,10 @@ async def test_nothing_is_written(env: Environment) -> None:
             "--cloud-provider=sin",
             "fail  provider: unknown cloud provider 'sin'; did you mean 'sim'? Installed",
         ),
-        ("--cloud-provider=", "fail  provider: --cloud-provider is not given; installed: hcloud, sim"),
+        (
+            "--cloud-provider=",
+            "fail  provider: --cloud-provider is not given; installed: hcloud, sim",
+        ),
         (
             "--cloud-config=/none",
             "fail  cloud-config: --cloud-config=/none cannot be read: No such file or directory",
