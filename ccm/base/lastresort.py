@@ -16,7 +16,8 @@ class LastResort:
 
     The interpreter's own watchdog does it, a thread without Python code: a blocked event loop, a
     task that does not let itself be cancelled, a hanging thread or an extension that never lets
-    go of the interpreter cannot hold it up. It says where each thread was. Nothing is cleaned up.
+    go of the interpreter cannot hold it up. It says where each thread was, and may fall over a
+    thread that runs on meanwhile: SIGSEGV ends the process then. Nothing is cleaned up.
     A process has only one watchdog, so of several ends the earliest counts, and there is one
     object of this class.
     """
