@@ -10,7 +10,9 @@ is read only beside others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ccm.base.log import logger
@@ -40,6 +42,15 @@ REPAIR_S = 30.0
 
 _REFUSED = (Fenced, InvalidObject, ObjectTooLarge, SensitiveObjectRefused)
 """What every instance would say alike."""
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """The newest write of an object while it is under way, and who does not have it yet."""
+
+    copy: Stamped
+    behind: set[Member]
+    is_acknowledged: bool = False
 
 
 class Manager:
@@ -76,7 +87,8 @@ class Manager:
         self._writer = writer
         self._repair_s = repair_s
         self._stamps = Stamps()
-        self._newest: dict[Place, Stamped] = {}
+        self._newest: dict[Place, _Write] = {}
+        self._readers: list[dict[Place, Stamped]] = []
         self._kinds: set[GVK] = set()
         self._finishing: set[asyncio.Task[None]] = set()
         self._repairing: asyncio.Task[None] | None = None
@@ -158,7 +170,7 @@ class Manager:
         up = await self._up()
         if all(member.repairs.knows(kind) for member in up):
             for member in up:
-                if place in member.repairs:
+                if self._lacks(member, place):
                     continue
                 try:
                     found = await member.read(place)
@@ -191,14 +203,14 @@ class Manager:
         for member in self.members:
             if member not in up:
                 member.missed(place)
-        self._newest[place] = copy
+        self._newest[place] = write = _Write(copy, set(self.members))
         self._mended.discard(place)
         writes = {
             spawn(member.write(place, copy), name="persistence-write"): member for member in up
         }
         enough = asyncio.Event()
         refused: list[PersistenceError] = []
-        finish = spawn(self._finish(place, copy, writes, enough, refused), name="persistence-ends")
+        finish = spawn(self._finish(place, write, writes, enough, refused), name="persistence-ends")
         self._finishing.add(finish)
         finish.add_done_callback(self._finishing.discard)
         # Whoever asked may be cancelled; the copies are still written, and seen to.
@@ -215,7 +227,7 @@ class Manager:
     async def _finish(
         self,
         place: Place,
-        copy: Stamped,
+        write: _Write,
         writes: Mapping[asyncio.Task[None], Member],
         enough: asyncio.Event,
         refused: list[PersistenceError],
@@ -229,6 +241,7 @@ class Manager:
                 error = task.exception()
                 if error is None:
                     done += 1
+                    write.behind.discard(writes[task])
                 elif isinstance(error, _REFUSED):
                     refused.append(error)
                 elif isinstance(error, PersistenceError):
@@ -236,10 +249,13 @@ class Manager:
                 else:
                     raise error
             if done >= self._needed and not refused:
+                write.is_acknowledged = True
+                for acknowledged in self._readers:
+                    acknowledged[place] = write.copy
                 enough.set()
-        if self._newest.get(place) is copy:
+        if self._newest.get(place) is write:
             del self._newest[place]
-            if copy.obj is None and done == len(self.members):
+            if write.copy.obj is None and done == len(self.members):
                 await self._purge(place, self.members)
 
     async def _purge(self, place: Place, members: Sequence[Member]) -> None:
@@ -253,26 +269,44 @@ class Manager:
 
     # Reading
 
+    def _lacks(self, member: Member, place: Place) -> bool:
+        # A write that enough have acknowledged may be on its way to the fastest.
+        write = self._newest.get(place)
+        return place in member.repairs or (write is not None and member in write.behind)
+
     async def _up(self) -> list[Member]:
         """The fastest first."""
         found = [(await member.latency(), at) for at, member in enumerate(self.members)]
         ready = sorted((latency, at) for latency, at in found if latency is not None)
         return [self.members[at] for _, at in ready]
 
+    @contextmanager
+    def _acknowledged(self) -> Iterator[Mapping[Place, Stamped]]:
+        """What is written while several instances are read one after the other: the first may
+        be read before it has a deletion, and the last when the mark of it is gone again."""
+        seen = {at: write.copy for at, write in self._newest.items() if write.is_acknowledged}
+        self._readers.append(seen)
+        try:
+            yield seen
+        finally:
+            self._readers = [one for one in self._readers if one is not seen]
+
     async def _compared(self, place: Place, up: Sequence[Member]) -> tuple[Stamped | None, bool]:
         """The newest of all copies that can be read, and whether all could; who has an older
         one is repaired."""
         found: dict[Member, Stamped | None] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
-        for member in up:
-            try:
-                found[member] = await member.read(place)
-            except PersistenceError as error:
-                fault = error
-                member.missed(place)
+        with self._acknowledged() as written:
+            for member in up:
+                try:
+                    found[member] = await member.read(place)
+                except PersistenceError as error:
+                    fault = error
+                    member.missed(place)
         if not found:
             raise fault
-        newest = max(filter(None, found.values()), key=_stamp, default=None)
+        copies = [written.get(place), *found.values()]
+        newest = max(filter(None, copies), key=_stamp, default=None)
         for member, copy in found.items():
             if copy != newest:
                 member.missed(place)
@@ -285,15 +319,17 @@ class Manager:
         newest: dict[Place, Stamped] = {}
         read: dict[Member, dict[Place, Stamped]] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
-        for member in up:
-            try:
-                read[member] = await member.read_all(kind)
-            except PersistenceError as error:
-                fault = error
-                member.repairs.forget()
+        with self._acknowledged() as written:
+            for member in up:
+                try:
+                    read[member] = await member.read_all(kind)
+                except PersistenceError as error:
+                    fault = error
+                    member.repairs.forget()
         if not read:
             raise fault
-        for copies in read.values():
+        fresh = {place: copy for place, copy in written.items() if place.kind == kind}
+        for copies in (fresh, *read.values()):
             for place, copy in copies.items():
                 if place not in newest or copy.stamp > newest[place].stamp:
                     newest[place] = copy
