@@ -86,6 +86,10 @@ REASON_DELETING_NODE_FAILED = "DeletingNodeFailed"
 REASON_DELETION_HELD = "DeletionHeld"
 """Warning: an object, or what it has in the cloud, is not deleted for now. Ours."""
 
+REASON_PERSISTENCE_DOWN = "PersistenceUnavailable"
+REASON_PERSISTENCE_UP = "PersistenceAvailable"
+"""On the Lease: no storage of `--persistence-config` works, or one does again. Ours."""
+
 REASON_ENSURING_BALANCER = "EnsuringLoadBalancer"
 REASON_ENSURED_BALANCER = "EnsuredLoadBalancer"
 REASON_DELETING_BALANCER = "DeletingLoadBalancer"

@@ -63,6 +63,7 @@ class Manager:
         writer: asked at each write who leads.
         limit: copies that are remembered for an instance that missed them.
         repair_s: seconds between two rounds of repair.
+        tell: called with whether any instance is up, when that changes; at the start all are.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Manager:
         writer: Callable[[], Writer] = nobody,
         limit: int = LIMIT,
         repair_s: float = REPAIR_S,
+        tell: Callable[[bool], None] = lambda _is_up: None,
     ) -> None:
         self._backends = tuple(backends)
         count = sum(len(backend.instances) for backend in backends)
@@ -86,6 +88,8 @@ class Manager:
         self._when_down = when_down
         self._writer = writer
         self._repair_s = repair_s
+        self._tell = tell
+        self._was_up = True
         self._stamps = Stamps()
         self._newest: dict[Place, _Write] = {}
         self._readers: list[dict[Place, Stamped]] = []
@@ -128,6 +132,10 @@ class Manager:
             await backend.open(self._machine)
         is_up = any([await member.is_up() for member in self.members])
         metrics.DEGRADED.set(not is_up)
+        if is_up is self._was_up:
+            return
+        self._was_up = is_up
+        self._tell(is_up)
         if not is_up:
             self._log.warning("no persistence instance is up", detail=self._when_down)
 

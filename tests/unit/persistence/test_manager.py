@@ -127,6 +127,21 @@ async def test_hanging_instance_does_not_hold_up_the_others() -> None:
         assert clock.monotonic() - began < 1
 
 
+async def test_who_listens_hears_when_none_works_and_when_one_does() -> None:
+    world, heard = World(), list[bool]()
+    async with world.opened(tell=heard.append) as manager:
+        world.fail(0, 1)
+        await rounds(3)
+        assert heard == []
+        world.fail(0, 1, 2)
+        await rounds(3)
+        assert heard == [False]
+        world.fail(0)
+        await rounds(3)
+        assert heard == [False, True]
+        assert await manager.may_create()
+
+
 async def test_own_write_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is still on its way to the instance that is asked first."""
     world, arrives = World(), asyncio.Event()
