@@ -48,7 +48,8 @@ class DrainProgress:
 
     Attributes:
         state: whether it goes on.
-        said: one line for people; of a drain that failed, why.
+        said: one line for people; of a drain that failed, what follows the words `Drain failed
+            due to ` (`- <error>`, or `failure in update of node conditions - <error>`).
         forced: whether it used force, be it that its deadline had passed. Volumes may still be
             attached to the node then.
     """
