@@ -216,11 +216,28 @@ async def test_a_misconfigured_budget(status: dict[str, Any], misconfigured: boo
         await advance(1)
         world.server.patch(f"{BUDGETS}/web/status", {"status": counted | status})
         world.start()
-        await advance(2)
+        await advance(2.5)
         said = "PodDisruptionBudget default/web is misconfigured"
         assert (world.state() is DrainState.FAILED) is misconfigured
         assert (said in world.progress().said) is misconfigured
         assert world.progress().said.startswith("- ") is misconfigured
+
+
+@pytest.mark.row("machine-drain-12")
+async def test_a_budget_that_looks_misconfigured_for_a_moment() -> None:
+    """A Pod is gone, and the one that replaces it is yet to be made."""
+    world = Drains()
+    plain(world, 2, grace_s=1)
+    world.budget(minAvailable=1)
+    world.node("m1")
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(2.5)
+        assert (world.state(), world.pods()) == (DrainState.RUNNING, ["p1"])
+        world.pod("replacement", node="m1")
+        await advance(3)
+        assert (world.state(), world.pods()) == (DrainState.DONE, ["replacement"])
 
 
 @pytest.mark.row("machine-drain-13")
@@ -327,7 +344,7 @@ async def test_several_budgets_over_one_pod() -> None:
     async with world.draining():
         await advance(1)
         world.start()
-        await advance(2)
+        await advance(2.5)
 
         assert world.state() is DrainState.FAILED
         assert "2 PodDisruptionBudgets (default/one, default/two)" in world.progress().said
@@ -493,7 +510,7 @@ async def test_the_most_important_goes_first() -> None:
     world.pod("none", claims=("b",))
     world.pod("high", claims=("c",), priority=1000)
     world.moves = 0.5
-    gone = []
+    gone: list[str] = []
     async with world.draining():
         await advance(1)
         world.start()
