@@ -59,6 +59,10 @@ class Server(MemoryServer):
         finally:
             self.watches.discard(mark)
 
+    def kill(self, path: str) -> None:
+        """Delete a Pod with no grace, behind everybody's back."""
+        self._told("DELETE", path, {"gracePeriodSeconds": 0})
+
     def _answer(self, method: str, path: str, *rest: Any) -> bytes:
         found = super()._answer(method, path, *rest)
         if path == "/api/v1" and not self.evicts:
