@@ -48,6 +48,8 @@ class Server(MemoryServer):
         super().__init__()
         self.watches: set[object] = set()
         """Those that are open."""
+        self.newer: dict[str, dict[str, Any]] = {}
+        """Path -> an object as it is, of which no watch has told yet."""
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, **rest: Any) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -64,6 +66,8 @@ class Server(MemoryServer):
         self._told("DELETE", path, {"gracePeriodSeconds": 0})
 
     def _answer(self, method: str, path: str, *rest: Any) -> bytes:
+        if method == "GET" and path in self.newer:
+            return msgspec.json.encode(self.newer[path])
         found = super()._answer(method, path, *rest)
         if path == "/api/v1" and not self.evicts:
             return found.replace(b"pods/eviction", b"pods/nothing")
