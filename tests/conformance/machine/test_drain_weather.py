@@ -48,6 +48,7 @@ async def test_a_node_that_is_sick(
 
         assert world.progress().forced is forced
         assert (world.pods() == []) is forced
+        assert world.evictions() == (not forced)
 
 
 @pytest.mark.row("machine-drain-18")
