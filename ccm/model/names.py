@@ -36,6 +36,9 @@ ANNOTATION_SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-rang
 CONDITION_NETWORK_UNAVAILABLE = "NetworkUnavailable"
 """On a node: True while the network has no route to its Pods."""
 
+ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
+"""On a Pod that stands for one which a kubelet runs by itself."""
+
 ANNOTATION_PROVIDED_NODE_IP = "alpha.kubernetes.io/provided-node-ip"
 """Written by a kubelet from its node IP setting: one IP, or an IPv4/IPv6 pair with a comma."""
 
