@@ -129,5 +129,11 @@ REASON_STRANGER = "UnmarkedVM"
 """Events on a MachineClass about VMs without Machine: one was deleted; too many would be; one
 has no marker, and is left alone. Ours."""
 
+REASON_DRAINED = "NodeDrained"
+REASON_DRAIN_BLOCKED = "NodeDrainBlocked"
+REASON_DRAIN_FAILED = "NodeDrainFailed"
+"""Events on a Machine whose node is drained: it is; something has to happen first, such as Pods
+becoming ready elsewhere; it gave up, and begins anew. Ours."""
+
 COMPONENT = "machine-controller"
 """Event source component."""

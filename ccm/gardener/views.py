@@ -77,6 +77,7 @@ def machine(obj: Machine) -> MachineView:
         taints=tuple(spec.node_template.spec.taints or ()),
         force_deletion=parse_bool(obj.labels.get(names.LABEL_FORCE_DELETION, "")) is True,
         drain_timeout_s=_seconds(spec.drain_timeout),
+        max_evict_retries=spec.max_evict_retries,
     )
 
 

@@ -19,26 +19,20 @@ import msgspec
 from ccm.cloud import codes, errors
 from ccm.cloud.machines import known
 from ccm.machines.creation import SHORT_S, passes, told_of
-from ccm.machines.draining import DrainProgress, DrainState
+from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.views import Kind, MachineView, Phase, Rules, State, Status
-from ccm.model import Node, NodeCondition
-from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
+from ccm.model import Node
 from ccm.model.times import format_time, parse_time
 
 LONG_S = 600.0
 """When a deletion is tried again that the cloud refuses for good (reference)."""
-
-SICK_S = 300.0
-"""A node that is sick for longer is drained by force: nobody on it answers (reference)."""
 
 QUICK_S = 5.0
 """A first rest that is no longer than this is not written: the next pass says more."""
 
 PROGRESS_S = 30.0
 """Least time between two texts about one drain."""
-
-_READ_ONLY = "ReadonlyFilesystem"
 
 
 class Stage(Enum):
@@ -301,74 +295,44 @@ def _is_young(machine: MachineView, wanted: Status) -> bool:
     return (wanted.updated - before).total_seconds() < PROGRESS_S
 
 
-# --- force ------------------------------------------------------------------------------------
+# --- the drain ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Force:
-    """Whether a node is drained by force.
-
-    Attributes:
-        now: whether it is already.
-        impatient: whether nobody waits for the drain to succeed either.
-        deadline: from when on it is at the latest.
-        sick_at: from when on it is if its node stays as sick as it is; None: it is well.
-    """
-
-    now: bool
-    impatient: bool
-    deadline: datetime
-    sick_at: datetime | None = None
-
-
-def force(machine: MachineView, node: Node | None, now: datetime, rules: Rules) -> Force:
-    """Whether force is used: a person asked for it, time is up, or the node is long sick."""
+def deadline(machine: MachineView, now: datetime, rules: Rules) -> datetime:
+    """From when on a machine's node is drained by force."""
     own = machine.drain_timeout_s
     limit = timedelta(seconds=rules.drain_timeout_s if own is None else own)
-    deadline = (_moment(machine.metadata.deletion_timestamp) or now) + limit
-    impatient = machine.force_deletion or now > deadline
-    since = _sick_since(machine, node)
-    sick_at = None if since is None else since + timedelta(seconds=SICK_S)
-    return Force(
-        now=impatient or (sick_at is not None and now > sick_at),
-        impatient=impatient,
-        deadline=deadline,
-        sick_at=sick_at,
+    return (_moment(machine.metadata.deletion_timestamp) or now) + limit
+
+
+def is_impatient(machine: MachineView, now: datetime, rules: Rules) -> bool:
+    """Whether nobody waits for a drain to succeed: a person asked for that, or time is up."""
+    return machine.force_deletion or now > deadline(machine, now, rules)
+
+
+def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) -> DrainTask:
+    """What is asked for."""
+    force = is_impatient(machine, now, rules)
+    return DrainTask(
+        machine=machine,
+        node_name=node.name,
+        force=force,
+        deadline=deadline(machine, now, rules),
+        max_evict_retries=1 if force else machine.max_evict_retries,
     )
 
 
-def _sick_since(machine: MachineView, node: Node | None) -> datetime | None:
-    """Since when; the node knows better than the machine, on which nobody writes it any more."""
-    every = {one.type: one for one in machine.status.conditions}
-    if node is not None:
-        every |= {one.type: one for one in node.status.conditions or ()}
-    found = [
-        since
-        for kind, well in ((CONDITION_READY, STATUS_TRUE), (_READ_ONLY, STATUS_FALSE))
-        if (since := _not_since(every.get(kind), well)) is not None
-    ]
-    return min(found, default=None)
-
-
-def _not_since(condition: NodeCondition | None, well: str) -> datetime | None:
-    if condition is None or condition.status == well:
-        return None
-    return _moment(condition.last_transition_time)
-
-
-def drained(progress: DrainProgress | None, force: Force, now: datetime) -> Event:
+def drained(progress: DrainProgress, task: DrainTask, now: datetime) -> Event:
     """What came of a drain, or when to look again."""
-    if progress is None or progress.state is DrainState.RUNNING:
-        said = progress.said if progress is not None else ""
-        until = force.deadline if force.sick_at is None else min(force.deadline, force.sick_at)
+    if progress.state is DrainState.RUNNING:
         # A moment later than that: a time on an object has no fractions of seconds.
-        left_s = (until - now).total_seconds() + 1
+        left_s = (task.deadline - now).total_seconds() + 1 if task.deadline is not None else 0
         after_s = left_s if left_s > 0 else None
-        return Event(cause=Cause.DRAINING, said=said, after_s=after_s, eager=True)
+        return Event(cause=Cause.DRAINING, said=progress.said, after_s=after_s, eager=True)
     if progress.state is DrainState.FAILED:
-        cause = Cause.UNDRAINED_BY_FORCE if force.impatient else Cause.UNDRAINED
+        cause = Cause.UNDRAINED_BY_FORCE if task.force else Cause.UNDRAINED
         return Event(cause=cause, said=progress.said, after_s=SHORT_S)
-    return Event(cause=Cause.FORCED if force.now or progress.forced else Cause.DRAINED)
+    return Event(cause=Cause.FORCED if progress.forced else Cause.DRAINED)
 
 
 # --- the VM -----------------------------------------------------------------------------------

@@ -102,6 +102,7 @@ class MachineView:
         taints: that are kept on its node.
         force_deletion: a person wants it gone, whatever stands against it.
         drain_timeout_s: after how long its drain turns to force; None = as the rules say.
+        max_evict_retries: how often a refused eviction is repeated; None = as settings say.
     """
 
     metadata: ObjectMeta
@@ -117,6 +118,7 @@ class MachineView:
     taints: Sequence[Taint] = ()
     force_deletion: bool = False
     drain_timeout_s: float | None = None
+    max_evict_retries: int | None = None
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from ccm.base import clock, log
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.create import Creator
 from ccm.controllers.machine.freeze import Freezer, Looks
-from ccm.controllers.machine.remove import Attachments, Drains, NodesVolumes, Remover, Target
+from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolumes, Remover, Target
 from ccm.controllers.machine.terminate import Terminations
 from ccm.controllers.machine.tokens import Secrets, Tokens
 from ccm.gardener import views
@@ -74,7 +74,7 @@ class MachineController:
         secrets: Secrets,
         drains: Drains,
         volumes: NodesVolumes,
-        attachments: Attachments,
+        attachments: ListsAttachments,
         turns: int,
         looks: Looks,
         rng: random.Random | None = None,
@@ -123,6 +123,7 @@ class MachineController:
                 Watch(informer=world.machines, changed=self._machine_changed),
             ],
             tasks={
+                "drains": drains.tend,
                 "listings": world.tend,
                 "reachability": self._freezer.run,
                 "terminations": self._terminations.controller.run,

@@ -27,7 +27,7 @@ from ccm.kube.errors import Forbidden, NotFound
 from ccm.machines import deletion
 from ccm.machines.creation import SHORT_S
 from ccm.machines.deletion import Cause, Event, Move, Progress, Stage
-from ccm.machines.draining import DrainProgress, DrainTask
+from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.nodesync import release_patch
 from ccm.machines.views import ClassView, MachineView, Phase
 from ccm.model import Node, NodeVolumes, VolumeAttachment
@@ -39,11 +39,15 @@ from ccm.runtime.writer import Deletes, Step, Writer
 _log = log.logger("machine")
 
 
+STARTED = DrainProgress(state=DrainState.RUNNING, said="")
+"""A drain that has said nothing yet."""
+
+
 class Drains(Protocol):
     """Empties nodes; keyed by the UID of the machine."""
 
     def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
-        """Begin, and tell whenever there is something new to say."""
+        """See to it that it runs, unless it is done; tell whenever there is something to say."""
         ...
 
     def progress(self, uid: str) -> DrainProgress | None:
@@ -52,6 +56,10 @@ class Drains(Protocol):
 
     async def stop(self, uid: str) -> None:
         """End it, done or not."""
+        ...
+
+    async def tend(self) -> None:
+        """Until cancelled; then none is left under way."""
         ...
 
 
@@ -63,7 +71,7 @@ class NodesVolumes(Protocol):
         ...
 
 
-class Attachments(Protocol):
+class ListsAttachments(Protocol):
     """Reads and deletes attachments of volumes."""
 
     def pages(self) -> AsyncIterator[Page[VolumeAttachment]]:
@@ -91,7 +99,7 @@ class Target:
     nodes: Writer[Node]
     delete_nodes: Deletes[Node]
     volumes: NodesVolumes
-    attachments: Attachments
+    attachments: ListsAttachments
     tokens: Tokens
     drains: Drains
 
@@ -104,14 +112,14 @@ class Known:
         progress: how far it is; what stands in the annotation may be older.
         move: what a status would say.
         rests: how often it rested at each stage.
-        forced: whether the drain that runs was told to use force.
-        drain_began: when that was.
+        failed: whether the drain failed and is to begin anew.
+        drain_began: when it began first; 0 = not here.
     """
 
     progress: Progress
     move: Move
     rests: dict[Stage, int] = field(default_factory=dict)
-    forced: bool = False
+    failed: bool = False
     drain_began: float = 0.0
 
 
@@ -241,40 +249,27 @@ class _Pass:
         return Event(cause=Cause.KNOWN)
 
     async def _drain(self) -> Event:
-        machine, drains = self._machine, self._target.drains
+        machine, known, drains = self._machine, self._known, self._target.drains
         node = self._node()
         if node is None:
             await drains.stop(machine.uid)
             return Event(cause=Cause.NO_NODE)
         await self._announce()
         now = clock.now()
-        force = deletion.force(machine, node, now, self._rules)
+        task = deletion.drain_task(self._machine, node, now, self._rules)
         progress = drains.progress(machine.uid)
-        if progress is not None and force.now and not self._known.forced:
+        if progress is None or progress.state is DrainState.RUNNING or known.failed:
+            # One that runs goes on, by force if that is wanted by now.
+            drains.start(task, self._wake)
+            known.drain_began = known.drain_began or clock.monotonic()
+            progress = drains.progress(machine.uid) or STARTED
+        event = deletion.drained(progress, task, now)
+        known.failed = event.cause is Cause.UNDRAINED
+        if event.cause in (Cause.DRAINED, Cause.FORCED, Cause.UNDRAINED_BY_FORCE):
             await drains.stop(machine.uid)
-            progress = None
-        if progress is None:
-            self._begin(machine, node, force)
-            progress = drains.progress(machine.uid)
-        event = deletion.drained(progress, force, now)
-        if event.cause is not Cause.DRAINING:
-            await drains.stop(machine.uid)
-            took_s = clock.monotonic() - self._known.drain_began
-            metrics.drained(machine, took_s)
-            self._note(forced=self._known.forced or (progress is not None and progress.forced))
+            metrics.drained(machine, clock.monotonic() - known.drain_began)
+            self._note(forced=event.cause is not Cause.DRAINED)
         return event
-
-    def _begin(self, machine: MachineView, node: Node, force: deletion.Force) -> None:
-        self._known.forced = force.now
-        self._known.drain_began = clock.monotonic()
-        task = DrainTask(
-            machine=machine,
-            node_name=node.name,
-            force=force.now,
-            deadline=force.deadline,
-            max_evict_retries=1 if force.impatient else None,
-        )
-        self._target.drains.start(task, self._wake)
 
     async def _detach(self) -> Event:
         """Volumes that a drain by force left attached."""

@@ -159,6 +159,9 @@ class FakeDrains:
         if self._running.pop(uid, None) is not None:
             self.stopped.append(uid)
 
+    async def tend(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
     def _end(self, uid: str, going: DrainProgress, wake: Callable[[], None]) -> None:
         if self._running.get(uid) is not going:
             return
