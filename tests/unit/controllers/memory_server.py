@@ -151,6 +151,9 @@ class MemoryServer:
         if method == "DELETE":
             options = decode.delete_options(body, render.JSON, {})
             return renderer.one(self.api.delete(target, options).entry)
+        if target.subresource == "eviction":
+            self.api.evict(target, body, kind)
+            return b"{}"
         act = self.api.create if method == "POST" else self.api.patch
         written = act(target, body, kind, query.write_options({}))
         return renderer.one(written.entry)
