@@ -24,6 +24,7 @@ from ccm.cloud.machines import (
     MachineRequest,
 )
 from ccm.controllers.machine.controller import MachineController
+from ccm.controllers.machine.drain import Drainer
 from ccm.controllers.machine.freeze import Looks
 from ccm.controllers.machineclass.controller import MachineClassController
 from ccm.controllers.machinesafety.controller import MachineSafetyController
@@ -178,6 +179,7 @@ class World:
         self.server = MemoryServer()
         self.driver = FakeDriver()
         self.drains = FakeDrains()
+        self.drains_really = False
         self.events: list[tuple[str, str]] = []
         self.rules = {
             "sick_conditions": names.SICK_CONDITIONS,
@@ -232,7 +234,7 @@ class World:
             machines=client.resource(MACHINES),
             nodes=client.resource(NODES),
             secrets=client.resource(SECRETS),
-            drains=self.drains,
+            drains=Drainer(world=world, client=client) if self.drains_really else self.drains,
             volumes=client.resource(NODE_VOLUMES),
             attachments=client.resource(ATTACHMENTS),
             turns=self.turns,
