@@ -47,6 +47,7 @@ class _Entry:
     evictions: Evictions
     progress: DrainProgress
     told: str = ""
+    was_blocked: bool = False
     job: asyncio.Task[None] | None = None
     notice: asyncio.TimerHandle | None = field(default=None)
 
@@ -75,6 +76,7 @@ class Drainer:
         self._drains: dict[str, _Entry] = {}
         self._handler: Any = None
         self._knows_evictions: bool | None = None
+        self._asking = asyncio.Lock()
         self._tools = Tools(
             world=world,
             client=client,
@@ -185,8 +187,11 @@ class Drainer:
         entry.notice = None
         tally = entry.evictions.tally
         if tally.blocked:
-            text = f"drain waits: {tally.said()}"
-            self._tell(entry, WARNING, names.REASON_DRAIN_BLOCKED, text)
+            # Once for each drain: who waits for what is another thing every few seconds.
+            if not entry.was_blocked:
+                entry.was_blocked = True
+                text = f"drain waits: {tally.said()}"
+                self._tell(entry, WARNING, names.REASON_DRAIN_BLOCKED, text)
         entry.wake()
 
     def _tell(self, entry: _Entry, kind: str, reason: str, text: str) -> None:
@@ -202,10 +207,11 @@ class Drainer:
 
     async def _evicts(self) -> bool:
         """Whether there are evictions; asked once."""
-        if self._knows_evictions is None:
-            found = msgspec.json.decode(await self._client.raw("GET", "/api/v1"))
-            known = {one.get("name") for one in found.get("resources", ())}
-            self._knows_evictions = f"{PODS.plural}/eviction" in known
+        async with self._asking:
+            if self._knows_evictions is None:
+                found = msgspec.json.decode(await self._client.raw("GET", "/api/v1"))
+                known = {one.get("name") for one in found.get("resources", ())}
+                self._knows_evictions = f"{PODS.plural}/eviction" in known
         return self._knows_evictions
 
 

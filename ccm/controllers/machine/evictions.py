@@ -227,12 +227,12 @@ class Evictions:
             refused, answer = [], Answer.ACCEPTED
             for pod in left:
                 mounted = await self._tools.attachments.of(pod, claims[pod.uid])
-                if spent_s >= patience_s:
+                if (found := await self._evict(pod)) is not Answer.ACCEPTED:
+                    if spent_s < patience_s:
+                        refused.append(pod)
+                        answer = found
+                        continue
                     await self._delete(pod, 0)
-                elif (found := await self._evict(pod)) is not Answer.ACCEPTED:
-                    refused.append(pod)
-                    answer = found
-                    continue
                 await self._moved(pod, mounted)
             left = refused
             if left:
@@ -340,6 +340,7 @@ class Evictions:
 
         async def work(pod: Pod) -> None:
             await self._delete(pod, 0)
+            self.tally.ended.add(pod.key)
             self._goes(pod)
 
         try:
