@@ -26,7 +26,7 @@ PROBE = "kube-ccm-probe"
 class Reads(Protocol):
     """Reads objects of one kind."""
 
-    async def get(self, name: str, *, namespace: str = "") -> Any:
+    async def get(self, name: str, *, namespace: str) -> Any:
         """One, past the cache."""
         ...
 
@@ -108,10 +108,10 @@ class Freezer:
 
     async def _fault(self) -> str:
         """Why a server cannot be relied on; empty: both answer."""
-        namespace = self._world.namespace
-        for asked in (self._machines.get(PROBE, namespace=namespace), self._nodes.get(PROBE)):
+        for reads, namespace in ((self._machines, self._world.namespace), (self._nodes, "")):
+            look = reads.get(PROBE, namespace=namespace)
             try:
-                await waiting.within(self._looks.timeout_s, asked, name="a look at an API server")
+                await waiting.within(self._looks.timeout_s, look, name="a look at an API server")
             except NotFound:
                 continue
             except (KubeError, TimeoutError) as error:

@@ -2,55 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
-
 import pytest
 
-from ccm.base import clock
 from ccm.base.metrics import REGISTRY
 from ccm.cloud import errors
 from ccm.gardener import names
 from ccm.machines.deletion import MARKERS, Stage
-from ccm.model.times import format_time
 from ccm.testing.clock import advance
 from tests.conformance.machine.going import NONE, M, goes, left
-from tests.unit.controllers.machines import NODES_PATH, World
-from tests.unit.controllers.memory_server import STRATEGIC
+from tests.unit.controllers.drains import Drains
+from tests.unit.controllers.machines import BASE, NODES_PATH
 
 pytestmark = pytest.mark.virtual_time
 
-PODS = "/api/v1/namespaces/default/pods"
-BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 MANY, EACH, GRACE_S = 50, 2, 1
 
 
-def draining(**more: Any) -> World:
-    """A world with a class, whose nodes are really drained."""
-    world = World(**more)
+def draining() -> Drains:
+    """A world with a class, Pods that end, and disruption budgets that count."""
+    world = Drains()
     world.drains_really = True
     world.ready_class()
     return world
-
-
-def pod(world: World, name: str, node: str, **more: Any) -> None:
-    """A Pod runs there."""
-    spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}], **more}
-    body = {"metadata": {"name": name, "labels": {"app": "a"}}, "spec": spec}
-    world.server.put(PODS, {**body, "status": {"phase": "Running"}})
-
-
-def evicted(world: World) -> int:
-    """How many Pods were asked to go."""
-    return world.server.writes("eviction")
-
-
-def turns(world: World, kind: str, status: str, minutes: float) -> None:
-    """The node's condition is so for that long already."""
-    since = format_time(clock.now() - timedelta(minutes=minutes))
-    told = {"type": kind, "status": status, "lastTransitionTime": since}
-    path = f"{NODES_PATH}/{M}/status"
-    world.server.patch(path, {"status": {"conditions": [told]}}, STRATEGIC)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +43,8 @@ async def test_a_node_that_is_sick(kind: str, status: str, minutes: float, force
     world = draining()
     world.driver.faults["delete_machine"] = errors.RetryAfter("x", seconds=7)
     goes(world, MARKERS[Stage.DRAIN])
-    turns(world, kind, status, minutes)
-    pod(world, "p", M)
+    world.sick(M, since_s=60 * minutes, **{kind: status})
+    world.pod("p", node=M, grace_s=60)
     async with world.running():
         await advance(90)
         (text,) = [
@@ -81,8 +54,9 @@ async def test_a_node_that_is_sick(kind: str, status: str, minutes: float, force
         ]
 
     assert "being deleted" in text
-    assert (evicted(world) == 0) is forced
-    assert world.server.list(PODS) == []
+    note = world.get(M)["metadata"]["annotations"][names.ANNOTATION_DELETION]
+    assert ('"forced":true' in note) is forced
+    assert world.pods() == []
     assert MARKERS[Stage.VM] in world.operation(M)["description"]
 
 
@@ -90,25 +64,27 @@ async def test_a_node_that_is_sick(kind: str, status: str, minutes: float, force
 async def test_a_node_that_falls_sick_while_it_is_drained() -> None:
     world = draining()
     goes(world)
-    pod(world, "p", M)
-    budget = {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}
-    world.server.put(BUDGETS, {"metadata": {"name": "b"}, "spec": budget})
+    world.pod("p", node=M)
+    # Never healthy: the budget is not misconfigured then, and may be met some time.
+    world.pod("elsewhere", node="m0")
+    world.sick("m0", Ready="False")
+    world.budget(minAvailable=2)
     async with world.running():
         await advance(60)
-        assert len(world.server.list(PODS)) == 1
-        turns(world, "Ready", "Unknown", 0)
+        assert world.pods() == ["elsewhere", "p"]
+        world.sick(M, Ready="Unknown")
         await advance(240)
-        assert len(world.server.list(PODS)) == 1
+        assert world.pods() == ["elsewhere", "p"]
         await advance(120)
 
-    assert (left(world), world.server.list(PODS)) == (NONE, [])
+    assert (left(world), world.pods()) == (NONE, ["elsewhere"])
 
 
 async def test_fifty_machines_with_two_pods_each() -> None:
     """Most 6 writes to the API server and 2 calls of the cloud each; 5 s beside the Pods' grace."""
     world = draining()
     for number in range(MANY):
-        name = f"m{number}"
+        name = f"n{number}"
         metadata = {"labels": {"node": name, "name": "pool"}, "finalizers": [names.FINALIZER]}
         status = {"currentStatus": {"phase": "Running"}}
         world.machine(name, metadata=metadata, status=status, providerID=f"fake:///{name}")
@@ -121,28 +97,27 @@ async def test_fifty_machines_with_two_pods_each() -> None:
             },
         )
         for each in range(EACH):
-            pod(world, f"{name}-{each}", name, terminationGracePeriodSeconds=GRACE_S)
+            world.pod(f"{name}-{each}", node=name, grace_s=GRACE_S)
     world.driver.faults["delete_machine"] = [errors.RetryAfter("x", seconds=1)] * MANY
     async with world.running("machine", "machineclass"):
         await advance(1)
         world.server.requests.clear()
         world.driver.calls.clear()
         for number in range(MANY):
-            world.server.drop(
-                f"/apis/{names.GROUP}/{names.VERSION}/namespaces/default/machines/m{number}"
-            )
+            world.server.drop(f"{BASE}/machines/n{number}")
         await advance(GRACE_S + 5)
         writes = sum(
             count
             for (method, path), count in world.server.requests.items()
-            if method != "GET" and not path.endswith("/eviction")
+            if method != "GET" and "/pods/" not in path and "classes/" not in path
         )
-        calls, gone = world.driver.calls.total(), world.server.list(NODES_PATH)
+        calls = world.driver.calls.total()
         print(f"{writes / MANY} writes, {calls / MANY} calls a machine")
 
-    assert (gone, world.driver.vms, world.server.list(PODS)) == ([], {}, [])
-    assert [world.get(f"m{number}") for number in range(MANY)] == [{}] * MANY
+    gone = [one["metadata"]["name"] for one in world.server.list(NODES_PATH)]
+    assert (gone, world.driver.vms, world.pods()) == (["m0"], {}, [])
+    assert [world.get(f"n{number}") for number in range(MANY)] == [{}] * MANY
     assert (writes / MANY, calls / MANY) == (6, 2)
-    assert evicted(world) == EACH * MANY
+    assert world.evictions() == EACH * MANY
     took = {"namespace": "default", "machine_deployment": "pool"}
     assert REGISTRY.get_sample_value("mcm_machine_drain_duration_seconds", took) is not None

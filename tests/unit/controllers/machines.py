@@ -38,6 +38,7 @@ from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.model import ObjectReference
 from ccm.model.times import format_time
 from ccm.runtime.controller import Runnable
+from ccm.sandbox import podlife
 from ccm.testing.clock import settle
 from tests.unit.controllers.memory_server import STRATEGIC, MemoryServer
 
@@ -223,6 +224,9 @@ class World:
         )
         async with Group() as group:
             group.start(informers.run(), name="informers")
+            if self.drains_really:
+                group.start(podlife.PodLife(informers, client).run(), name="pods")
+                group.start(podlife.Disruption(informers, client).run(), name="disruption")
             await world.ready()
             for one in which:
                 made: Runnable = getattr(self, f"_{one}")(world, client)
