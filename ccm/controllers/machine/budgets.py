@@ -23,6 +23,11 @@ STALE_S = 1.0
 """When a Pod is tried again whose budget seems to allow it: what is seen may be of before."""
 
 
+CONFIRM_S = 2.0
+"""How long a budget has to look misconfigured: one may for a moment, when a Pod is gone and the
+one that replaces it is yet to be made."""
+
+
 class Refused(Exception):
     """The Pod will not be evicted, however long one waits; the text says why."""
 
@@ -54,17 +59,22 @@ class Budgets:
         async with self._cache.use() as budgets:
             with suppress(TimeoutError):
                 await budgets.wait_synced(SYNC_S)
-            own = drain.over(pod, budgets.store.list())
-            if why := drain.fault(pod, own):
-                raise Refused(why)
+            own = self._over(pod, budgets)
+            why = drain.fault(pod, own)
             if any(one.status.disruptions_allowed > 0 for one in own):
                 seconds = min(seconds, STALE_S)
             event = asyncio.Event()
             self._waiting[pod.uid] = pod, event
             try:
-                await waiting.wait_for(event, seconds)
+                is_freed = await waiting.wait_for(event, CONFIRM_S if why else seconds)
             finally:
                 del self._waiting[pod.uid]
+            if why and not is_freed and (why := drain.fault(pod, self._over(pod, budgets))):
+                raise Refused(why)
+
+    @staticmethod
+    def _over(pod: Pod, budgets: Informer[PodDisruptionBudget]) -> tuple[PodDisruptionBudget, ...]:
+        return drain.over(pod, budgets.store.list())
 
     def _made(self) -> Informer[PodDisruptionBudget]:
         budgets = self._make()

@@ -186,12 +186,11 @@ class Drainer:
     def _notice(self, entry: _Entry) -> None:
         entry.notice = None
         tally = entry.evictions.tally
-        if tally.blocked:
-            # Once for each drain: who waits for what is another thing every few seconds.
-            if not entry.was_blocked:
-                entry.was_blocked = True
-                text = f"drain waits: {tally.said()}"
-                self._tell(entry, WARNING, names.REASON_DRAIN_BLOCKED, text)
+        # Once for each drain: who waits for what is another thing every few seconds.
+        if tally.blocked and not entry.was_blocked:
+            entry.was_blocked = True
+            text = f"drain waits: {tally.said()}"
+            self._tell(entry, WARNING, names.REASON_DRAIN_BLOCKED, text)
         entry.wake()
 
     def _tell(self, entry: _Entry, kind: str, reason: str, text: str) -> None:

@@ -25,7 +25,7 @@ from ccm.machines import drain
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.model.times import format_time
 from ccm.sandbox import podlife
-from ccm.testing.clock import settle
+from ccm.testing.clock import advance, settle
 from tests.unit.controllers.machines import NODES_PATH, FakeDriver, World
 from tests.unit.controllers.memory_server import MemoryServer
 
@@ -35,6 +35,8 @@ CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 VOLUMES = "/api/v1/persistentvolumes"
 ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 GRACE_S = 5
+SLOP_S = 1.0
+"""Who waits for the end of Pods hears of it a little later."""
 
 
 class Server(MemoryServer):
@@ -56,6 +58,10 @@ class Server(MemoryServer):
                 yield lines
         finally:
             self.watches.discard(mark)
+
+    def kill(self, path: str) -> None:
+        """Delete a Pod with no grace, behind everybody's back."""
+        self._told("DELETE", path, {"gracePeriodSeconds": 0})
 
     def _answer(self, method: str, path: str, *rest: Any) -> bytes:
         found = super()._answer(method, path, *rest)
@@ -282,3 +288,38 @@ class Drains(World):
 
 def _json(body: dict[str, Any]) -> bytes:
     return msgspec.json.encode(body)
+
+
+async def drained(world: Drains, *, within_s: float) -> float:
+    """Let a drain begin and end; the seconds it took."""
+    began = clock.monotonic()
+    world.start()
+    for _ in range(int(within_s * 10)):
+        await advance(0.1)
+        if world.state() is not DrainState.RUNNING:
+            break
+    assert world.state() is DrainState.DONE, world.progress()
+    return clock.monotonic() - began
+
+
+def plain(world: Drains, count: int, **more: Any) -> None:
+    for number in range(count):
+        world.pod(f"p{number}", **more)
+
+
+def with_volumes(world: Drains, *claims: tuple[str, ...], **more: Any) -> None:
+    for name in sorted({one for each in claims for one in each}):
+        world.volume(name)
+    for number, each in enumerate(claims):
+        world.pod(f"v{number}", claims=each, owner="StatefulSet", **more)
+
+
+def both(world: Drains, **more: Any) -> None:
+    plain(world, 10, **more)
+    with_volumes(world, ("a",), ("b",), **more)
+
+
+def unhealthy(world: Drains) -> None:
+    """A Pod that is not ready: as long as there is one, no budget is misconfigured."""
+    world.node("m2", ready="False")
+    world.pod("unhealthy", node="m2")
