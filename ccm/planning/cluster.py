@@ -173,7 +173,15 @@ class _Resource(Resource[T]):
         del subresource
         return self._patch(name, namespace, patch, merging.merge)
 
-    async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
+    async def delete(
+        self,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str | None = None,
+        grace_period_s: int | None = None,
+    ) -> None:
+        del grace_period_s  # no Pods are copied
         current = self._find(name, namespace)
         if uid not in (None, current.uid):
             raise _answer(errors.Conflict, 409, "Conflict", current.key)
