@@ -43,6 +43,9 @@ LOOKS = 2
 TROUBLE_S = 5.0
 """Pause after an API server in trouble; that is nothing a Pod's patience is used up by."""
 
+RACED_S = 0.2
+"""Pause after a conflict."""
+
 FORCE_S = 60.0
 """Longest time that force takes (reference)."""
 
@@ -67,6 +70,11 @@ class Answer(Enum):
     REFUSED = "refused"
     """By a budget."""
     TROUBLE = "trouble"
+    RACED = "raced"
+    """By chance: others changed Pod or budget in that moment."""
+
+
+PAUSES_S = {Answer.TROUBLE: TROUBLE_S, Answer.RACED: RACED_S}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,8 +248,8 @@ class Evictions:
 
     async def _wait(self, pods: Sequence[Pod], answer: Answer, left_s: float) -> float:
         """Until one of them should be tried again; how much patience that took."""
-        trouble = answer is Answer.TROUBLE
-        pause_s = TROUBLE_S if trouble else min(self._interval_s, left_s)
+        trouble = answer is not Answer.REFUSED
+        pause_s = PAUSES_S[answer] if trouble else min(self._interval_s, left_s)
         began = clock.monotonic()
         budgets = self._tools.budgets
         try:
@@ -260,8 +268,12 @@ class Evictions:
                 await resource.evict(pod.name, namespace=pod.namespace, uid=pod.uid)
             else:
                 await resource.delete(pod.name, namespace=pod.namespace, uid=pod.uid)
-        except (NotFound, Conflict):
-            pass  # it is gone, or another has its name by now
+        except NotFound:
+            pass
+        except Conflict as error:
+            # Pod or budget changed in that moment; what another Pod has the name of is gone soon.
+            self._note(pod, f"could not be evicted: {error}")
+            return Answer.RACED
         except TooManyRequests as error:
             if not error.has_cause(BUDGET):
                 return self._hindered(pod, error)

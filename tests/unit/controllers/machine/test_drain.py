@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from ccm.base import fence
-from ccm.kube.errors import Unreachable
+from ccm.kube.errors import Conflict, Unreachable
 from ccm.machines.draining import DrainState
 from ccm.testing.clock import advance, settle
 from tests.unit.controllers.drains import PODS, Drains
@@ -124,3 +124,18 @@ async def test_force_meets_another_pod_of_that_name() -> None:
         assert world.state() is DrainState.DONE
 
     assert [one["spec"]["nodeName"] for one in world.server.list(PODS)] == ["m1"]
+
+
+async def test_an_eviction_that_others_got_in_the_way_of_is_asked_for_again() -> None:
+    """Real API servers answer so when budgets change in that moment."""
+    world = Drains()
+    world.pod("p0", grace_s=1)
+    conflicts = [Conflict(status=409, reason="Conflict", message="modified") for _ in range(2)]
+    world.server.refuse = lambda _method, path: (
+        conflicts.pop() if conflicts and path.endswith("/eviction") else None
+    )
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(3)
+        assert (world.state(), world.pods(), world.evictions()) == (DrainState.DONE, [], 3)
