@@ -62,6 +62,18 @@ class GardenerFlags:
         "When the creation of a VM is tried again that was out of quota or capacity. 0 means 10m.",
         check=checks.not_negative,
     )
+    machine_drain_timeout: timedelta = SECTION.flag(
+        timedelta(hours=2),
+        "Time from the deletion of a Machine, after which its node is drained by force: without "
+        "regard for disruption budgets, grace and volumes. A Machine may have its own.",
+        check=checks.not_negative,
+    )
+    machine_pv_detach_timeout: timedelta = SECTION.flag(
+        timedelta(minutes=2),
+        "Time for which a drain waits for the volumes of a Pod to leave the node, beyond the "
+        "Pod's grace, and a deletion for those that a drain by force left.",
+        check=checks.not_negative,
+    )
     node_conditions: tuple[str, ...] = SECTION.flag(
         SICK_CONDITIONS,
         "Conditions that make a node sick while they are not False. A Machine may have its own.",
@@ -116,6 +128,8 @@ def world(context: ControllerContext, flags: GardenerFlags) -> World:
     rules = {
         "creation_timeout_s": flags.machine_creation_timeout.total_seconds(),
         "exhausted_retry_s": flags.resource_exhausted_retry.total_seconds() or 600.0,
+        "drain_timeout_s": flags.machine_drain_timeout.total_seconds(),
+        "detach_timeout_s": flags.machine_pv_detach_timeout.total_seconds(),
         "sick_conditions": flags.node_conditions,
         "adopt_unmarked": flags.adopt_unmarked_machines,
         "token_groups": flags.bootstrap_token_auth_extra_groups,

@@ -91,6 +91,12 @@ ANNOTATION_UNFREEZE = "safety.machine.sapcloud.io/unfreeze"
 ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a name
 """On a Machine: the ID of its bootstrap token. Ours: the reference derives it from the name."""
 
+ANNOTATION_ORIGIN = "machine.sapcloud.io/created-with"
+"""On a Machine: a short mark of the credentials and the region that its VM was made with. Ours."""
+
+ANNOTATION_DELETION = "machine.sapcloud.io/deletion-state"
+"""On a Machine: JSON of how far its deletion is, beside the text in its status. Ours."""
+
 # --- taints and conditions of nodes ----------------------------------------------------------
 
 TAINT_CRITICAL = "node.gardener.cloud/critical-components-not-ready"

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ccm.base.booleans import parse_bool
 from ccm.base.durations import parse_duration
 from ccm.cloud.machines import Credentials
 from ccm.gardener import names
@@ -45,6 +46,8 @@ def rules(cluster: str, **settings: Any) -> Rules:
         machine_label=names.LABEL_MACHINE_NAME,
         priority=(names.ANNOTATION_PRIORITY, names.DEFAULT_PRIORITY),
         token_id=names.ANNOTATION_TOKEN_ID,
+        origin=names.ANNOTATION_ORIGIN,
+        deletion=names.ANNOTATION_DELETION,
         applied=names.ANNOTATION_APPLIED,
         applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
         unmanaged=names.ANNOTATION_NOT_MANAGED,
@@ -72,24 +75,28 @@ def machine(obj: Machine) -> MachineView:
         labels=_texts(template.get("labels")),
         annotations=_texts(template.get("annotations")),
         taints=tuple(spec.node_template.spec.taints or ()),
+        force_deletion=parse_bool(obj.labels.get(names.LABEL_FORCE_DELETION, "")) is True,
+        drain_timeout_s=_seconds(spec.drain_timeout),
+        max_evict_retries=spec.max_evict_retries,
     )
 
 
 def machine_class(obj: MachineClass, secret: Callable[[str, str], Secret | None]) -> ClassView:
     """A class in neutral terms; `secret` finds a Secret by namespace and name."""
     data: dict[str, bytes] = {}
-    faults = list(class_faults(obj))
+    lacking: list[str] = []
     for reference in obj.secrets:
         namespace = reference.namespace or obj.namespace
         who = f"Secret {namespace}/{reference.name}, to which MachineClass {obj.name} refers,"
         found = secret(namespace, reference.name)
         if namespace != obj.namespace:
-            faults.append(f"{who} has to be in the namespace of the class, {obj.namespace}")
+            lacking.append(f"{who} has to be in the namespace of the class, {obj.namespace}")
         elif found is None:
-            faults.append(f"{who} does not exist; create it")
+            lacking.append(f"{who} does not exist; create it")
         else:
             data |= found.data or {}
     template = obj.node_template or ClassNodeTemplate()
+    faults = (*class_faults(obj), *lacking)
     # User data are among them, as drivers of the origin know them.
     credentials = Credentials(data)
     spec = _ORDERED.encode(obj.spec).decode()
@@ -98,7 +105,9 @@ def machine_class(obj: MachineClass, secret: Callable[[str, str], Secret | None]
         provider_spec=obj.spec,
         credentials=credentials,
         user_data=data.get(USER_DATA, b""),
-        faults=tuple(faults),
+        faults=faults,
+        lacking=tuple(lacking),
+        origin=_origin(obj, data),
         is_held=names.FINALIZER in obj.finalizers,
         extra_capacity=_texts(template.virtual_capacity),
         place=(template.instance_type, template.zone),
@@ -112,7 +121,21 @@ def no_class(name: str, namespace: str) -> ClassView:
     fault = f"MachineClass {namespace}/{name} does not exist; create it, or correct spec.class.name"
     if not name:
         fault = f"spec.class needs the kind {names.CLASS_KIND} and a name"
-    return ClassView(name=name, provider_spec={}, credentials=Credentials({}), faults=(fault,))
+    return ClassView(
+        name=name,
+        provider_spec={},
+        credentials=Credentials({}),
+        faults=(fault,),
+        lacking=(fault,),
+    )
+
+
+def _origin(obj: MachineClass, data: Mapping[str, bytes]) -> str:
+    """See `ClassView.origin`. Four digits tell that something is another, and not what it is."""
+    template = obj.node_template or ClassNodeTemplate()
+    region = f"{template.region}/{obj.spec.get('region', '')}"
+    where = {key: value for key, value in data.items() if key != USER_DATA}
+    return Credentials({**where, "": region.encode()}).digest[:4]
 
 
 def class_faults(obj: MachineClass) -> Iterator[str]:
@@ -153,9 +176,11 @@ def status_patch(obj: Machine, status: Status) -> Patch:
     return {"metadata": same_object(obj) | same_version(obj), "status": found}
 
 
-def identity_patch(obj: Machine, provider_id: str, node_name: str) -> Patch:
-    """The patch that says which VM is the machine's."""
+def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) -> Patch:
+    """The patch that says which VM is the machine's, and with what it was made."""
     metadata = same_object(obj) | same_version(obj)
+    if origin and not obj.spec.provider_id:
+        metadata["annotations"] = {names.ANNOTATION_ORIGIN: origin}
     if node_name:
         metadata["labels"] = {names.LABEL_NODE: node_name}
     return {"metadata": metadata, "spec": {"providerID": provider_id}}

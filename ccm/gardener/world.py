@@ -88,6 +88,7 @@ class World:
         self._rules: Rules | None = None
         self._opening = asyncio.Lock()
         self._creations_ended: dict[str, float] = {}
+        self._usable: dict[str, ClassView] = {}
 
     @property
     def rules(self) -> Rules:
@@ -149,7 +150,16 @@ class World:
         found = self.classes.store.get(f"{namespace}/{name}") if name else None
         if found is None:
             return views.no_class(name, namespace)
-        return self.class_view(found)
+        view = self.class_view(found)
+        if not view.lacking:
+            self._usable[found.key] = view
+        return view
+
+    def class_to_delete_with(self, machine: MachineView) -> ClassView:
+        """The machine's class; where it or its Secret is gone, as it was while it was of use."""
+        found = self.class_of(machine)
+        key = f"{machine.metadata.namespace}/{machine.class_name}"
+        return self._usable.get(key, found) if found.lacking else found
 
     def class_view(self, found: MachineClass) -> ClassView:
         """A class in neutral terms, with what its Secrets hold now."""

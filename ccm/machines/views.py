@@ -100,6 +100,9 @@ class MachineView:
         labels: that are kept on its node.
         annotations: that are kept on its node.
         taints: that are kept on its node.
+        force_deletion: a person wants it gone, whatever stands against it.
+        drain_timeout_s: after how long its drain turns to force; None = as the rules say.
+        max_evict_retries: how often a refused eviction is repeated; None = as settings say.
     """
 
     metadata: ObjectMeta
@@ -113,6 +116,9 @@ class MachineView:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Taint] = ()
+    force_deletion: bool = False
+    drain_timeout_s: float | None = None
+    max_evict_retries: int | None = None
 
     @property
     def name(self) -> str:
@@ -159,6 +165,8 @@ class ClassView:
         credentials: for the driver.
         user_data: what VMs are booted with, with its placeholders.
         faults: why no VM can be made of it now; said in the status of its machines.
+        lacking: those of them for which the cloud cannot be asked about a VM either.
+        origin: differs when its VMs may be in another place: other credentials, other region.
         is_held: whether our finalizer keeps it.
         extra_capacity: resources that are added to the capacity of its nodes.
         place: type and zone of its VMs, as far as the class says; for metrics.
@@ -170,6 +178,8 @@ class ClassView:
     credentials: Credentials
     user_data: bytes = field(default=b"", repr=False)
     faults: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    origin: str = ""
     is_held: bool = True
     extra_capacity: Mapping[str, str] = field(default_factory=dict)
     place: tuple[str, str] = ("", "")
@@ -188,6 +198,8 @@ class Rules:
         machine_label: on the node: the name of its machine.
         priority: annotation of the object, and its first value.
         token_id: annotation of the object: the ID of its bootstrap token.
+        origin: annotation of the object: `ClassView.origin` when its VM was made.
+        deletion: annotation of the object: how far its deletion is.
         applied: annotation of the node: what was put on it for its machine.
         applied_capacity: annotation of the node: which resources were.
         unmanaged: annotation of the node: it has no machine.
@@ -196,6 +208,8 @@ class Rules:
         has_target: whether there is a cluster to join.
         creation_timeout_s: after how long a machine has failed to join.
         exhausted_retry_s: when a creation is tried again that was out of quota or capacity.
+        drain_timeout_s: after how long a drain turns to force.
+        detach_timeout_s: for how long volumes are waited for that a drain by force left.
         adopt_unmarked: whether a VM without any marker is ours if it has the name of a machine.
         token_groups: what a bootstrap token gives membership of, beside the standard group.
     """
@@ -207,6 +221,8 @@ class Rules:
     machine_label: str
     priority: tuple[str, str]
     token_id: str
+    origin: str
+    deletion: str
     applied: str
     applied_capacity: str
     unmanaged: str
@@ -215,6 +231,8 @@ class Rules:
     has_target: bool = True
     creation_timeout_s: float = 1200.0
     exhausted_retry_s: float = 600.0
+    drain_timeout_s: float = 7200.0
+    detach_timeout_s: float = 120.0
     adopt_unmarked: bool = False
     token_groups: str = ""
 

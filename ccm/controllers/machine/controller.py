@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ccm.base import clock, log
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.create import Creator
-from ccm.controllers.machine.remove import Remover
+from ccm.controllers.machine.freeze import Freezer, Looks
+from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolumes, Remover, Target
+from ccm.controllers.machine.terminate import Terminations
 from ccm.controllers.machine.tokens import Secrets, Tokens
 from ccm.gardener import views
-from ccm.gardener.types import Machine, MachineClass, MachineSpec
+from ccm.gardener.types import Machine, MachineClass
 from ccm.gardener.world import World
 from ccm.kube.errors import NotFound
 from ccm.machines import joining, nodesync
 from ccm.machines.creation import Outcome
+from ccm.machines.freezing import SETTLING_S
+from ccm.machines.pauses import Pauses
 from ccm.machines.views import MachineView, Phase
 from ccm.model import Node, Secret
 from ccm.model.patches import Patch, StaleObject
@@ -39,17 +42,11 @@ QUEUE_NAME = "machine"
 MOST_AT_ONCE = 256
 """Machines about which the cloud is asked at once; what else is done at once, a flag says."""
 
+CONFLICT_S = 0.2
+"""When a machine is looked at again that is in another hand (reference)."""
+
 BACK_OFF_CAP_S = 30.0
 """Longest back-off of a machine whose object could not be written."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Pause:
-    """A pass failed: it is not repeated before `until`, unless what it failed on is another."""
-
-    until: float
-    spec: MachineSpec
-    version: tuple[str, ...]
 
 
 class MachineController:
@@ -60,7 +57,11 @@ class MachineController:
         machines: requests about Machines.
         nodes: requests about Nodes.
         secrets: requests about Secrets of the cluster that machines join.
-        turns: machines in work at once, apart from waiting for the cloud.
+        drains: empties nodes.
+        volumes: reads the volumes of nodes.
+        attachments: reads and deletes attachments of volumes.
+        turns: machines in work at once, apart from waiting for the cloud, of each queue.
+        looks: how often it is looked whether API servers are there.
         rng: jitter.
     """
 
@@ -71,7 +72,11 @@ class MachineController:
         machines: Deletes[Machine],
         nodes: Deletes[Node],
         secrets: Secrets,
+        drains: Drains,
+        volumes: NodesVolumes,
+        attachments: ListsAttachments,
         turns: int,
+        looks: Looks,
         rng: random.Random | None = None,
     ) -> None:
         self._world = world
@@ -81,9 +86,28 @@ class MachineController:
         self._write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
         self._tokens = Tokens(secrets)
         self._creator = Creator(world, self._write, self._tokens)
-        self._remover = Remover(world, self._write, self._write_nodes, nodes, self._tokens)
+        target = Target(
+            nodes=self._write_nodes,
+            delete_nodes=nodes,
+            volumes=volumes,
+            attachments=attachments,
+            tokens=self._tokens,
+            drains=drains,
+        )
+        self._in_hand: set[str] = set()
+        self._terminations = Terminations(
+            world, Remover(world, self._write, target), self._in_hand, turns=turns, rng=rng
+        )
+        self._freezer = Freezer(
+            world,
+            self._write,
+            machines=machines,
+            nodes=nodes,
+            thawed=self._thawed,
+            looks=looks,
+        )
         self._by_node: dict[str, set[str]] = {}
-        self._pauses: dict[str, _Pause] = {}
+        self._pauses = Pauses()
         self._log = log.logger(NAME)
         self.controller = Controller(
             NAME,
@@ -98,7 +122,12 @@ class MachineController:
                 Watch(informer=world.nodes, changed=self._node_changed),
                 Watch(informer=world.machines, changed=self._machine_changed),
             ],
-            tasks={"listings": world.tend},
+            tasks={
+                "drains": drains.tend,
+                "listings": world.tend,
+                "reachability": self._freezer.run,
+                "terminations": self._terminations.controller.run,
+            },
             on_retry=self._retry,
             rng=rng,
         )
@@ -113,20 +142,30 @@ class MachineController:
         if cached is None:
             return DONE
         obj = self._write.newest(cached)
-        if (left_s := self._paused_s(obj)) > 0:
+        if obj.is_deleting:
+            self._terminations.add(key)
+            return IDLE
+        if self._terminations.has(key):
+            # The former machine of that name is gone, and its last pass not yet at its end.
+            return Result(after_s=CONFLICT_S, idle=True)
+        if self._freezer.is_frozen:
+            return IDLE
+        if (left_s := self._pauses.left_s(key, clock.monotonic(), self._about(obj))) > 0:
             return Result(after_s=left_s, idle=True)
-        async with Turn(self._free) as turn:
-            try:
+        self._in_hand.add(key)
+        try:
+            async with Turn(self._free) as turn:
                 outcome = await self._due(obj, turn)
-            except StaleObject:
-                # The change that made it stale comes, or came, as a key of its own.
-                return IDLE
+        except StaleObject:
+            # The change that made it stale comes, or came, as a key of its own.
+            return IDLE
+        finally:
+            self._in_hand.discard(key)
+            self._terminations.handed_over(key)
         return Result(after_s=outcome.after_s) if outcome.after_s is not None else DONE
 
     async def _due(self, obj: Machine, turn: Turn) -> Outcome:
         machine = views.machine(obj)
-        if machine.is_deleting:
-            return await self._settle(obj, await self._remover.run(obj, turn))
         if machine.in_creation:
             made = await self._creator.run(obj, turn)
             return await self._settle(made.obj, made.outcome)
@@ -221,35 +260,28 @@ class MachineController:
 
     # --- pauses -----------------------------------------------------------------------------
 
-    def _paused_s(self, obj: Machine) -> float:
-        """Seconds for which a machine is left alone; 0 when there is nothing to wait for."""
-        pause = self._pauses.get(obj.key)
-        if pause is None:
-            return 0.0
-        if (pause.spec, pause.version) != (obj.spec, self._version(obj)):
-            return 0.0
-        return max(0.0, pause.until - clock.monotonic())
-
     def _pause(self, obj: Machine, outcome: Outcome) -> None:
-        self._pauses.pop(obj.key, None)
-        machine = views.machine(obj)
-        if outcome.after_s is not None and (machine.in_creation or machine.is_deleting):
-            self._pauses[obj.key] = _Pause(
-                until=clock.monotonic() + outcome.after_s,
-                spec=obj.spec,
-                version=self._version(obj),
-            )
+        self._pauses.end(obj.key)
+        if outcome.after_s is not None and views.machine(obj).in_creation:
+            until = clock.monotonic() + outcome.after_s
+            self._pauses.begin(obj.key, until, self._about(obj))
 
-    def _version(self, obj: Machine) -> tuple[str, ...]:
+    def _about(self, obj: Machine) -> object:
+        """What ends a pause when it is another."""
         made_of = self._world.class_of(views.machine(obj))
-        return (*made_of.version, str(made_of.is_held), str(obj.is_deleting))
+        return (obj.spec, made_of.version, made_of.is_held)
 
     def _retry(self) -> None:
         """Another provider answers from now on."""
         self._world.listings.drop()
-        for key in self._pauses:
+        for key in self._pauses.end_all():
             self.controller.queue.add(key, background=True)
-        self._pauses.clear()
+        self._terminations.controller.retry_now()
+
+    def _thawed(self) -> None:
+        """An API server is back: all are looked at, when nodes had time to report."""
+        for one in self._world.machines.store.list():
+            self.controller.queue.add_after(one.key, SETTLING_S)
 
     # --- the caches ---------------------------------------------------------------------------
 
@@ -262,7 +294,9 @@ class MachineController:
         if new is None:
             self._forget(old)
             return False
-        return True
+        if new.is_deleting:
+            self._terminations.add(new.key)
+        return not new.is_deleting
 
     def _index(self, key: str, before: str, after: str) -> None:
         if before in self._by_node:
@@ -274,7 +308,8 @@ class MachineController:
 
     def _forget(self, gone: Machine | None) -> None:
         if gone is not None:
-            self._pauses.pop(gone.key, None)
+            self._pauses.end(gone.key)
+            self._terminations.add(gone.key)
             self._write.forget(gone.key)
             self._world.forget(gone.uid)
 
@@ -309,4 +344,6 @@ class MachineController:
 
     def _add(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self.controller.queue.add(key)
+            found = self._world.machines.store.get(key)
+            goes = found is not None and found.is_deleting
+            (self._terminations if goes else self.controller.queue).add(key)

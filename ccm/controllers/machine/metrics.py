@@ -33,6 +33,10 @@ CONDITION = metrics.gauge(
     "Conditions of a machine's node: True 1, False 0, Unknown 2.",
     ["name", "namespace", "condition"],
 )
+FROZEN = metrics.gauge(
+    "mcm_machine_controller_frozen",
+    "1 while machines are left alone because an API server does not answer.",
+)
 _WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
 FAILED_JOINS = metrics.counter(
     "mcm_machine_num_failed_join",
@@ -47,6 +51,11 @@ DURATIONS = {
     )
     for step in ("create", "initialize", "join", "delete")
 }
+DRAIN = metrics.gauge(
+    "mcm_machine_drain_duration_seconds",
+    "Time that the last drain of a machine's node took.",
+    _WHO[:2],
+)
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200)
 HISTOGRAMS = {
     "create": metrics.histogram(
@@ -77,6 +86,13 @@ def took(step: str, machine: MachineView, made_of: ClassView, seconds: float) ->
     DURATIONS[step].labels(*_who(machine, made_of)).set(seconds)
     if step in HISTOGRAMS:
         HISTOGRAMS[step].observe(seconds)
+
+
+def drained(machine: MachineView, seconds: float) -> None:
+    """How long a drain took."""
+    labels = machine.metadata.labels or {}
+    deployment = labels.get(names.LABEL_DEPLOYMENT, "")
+    DRAIN.labels(machine.metadata.namespace, deployment).set(seconds)
 
 
 def failed_join(machine: MachineView, made_of: ClassView) -> None:

@@ -24,6 +24,8 @@ from ccm.cloud.machines import (
     MachineRequest,
 )
 from ccm.controllers.machine.controller import MachineController
+from ccm.controllers.machine.drain import Drainer
+from ccm.controllers.machine.freeze import Looks
 from ccm.controllers.machineclass.controller import MachineClassController
 from ccm.controllers.machinesafety.controller import MachineSafetyController
 from ccm.gardener import crds, names
@@ -31,10 +33,12 @@ from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
 from ccm.gardener.world import Settings
 from ccm.gardener.world import World as Shared
 from ccm.kube.informer import Informers
-from ccm.kube.resources import NODES, SECRETS
+from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
+from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.model import ObjectReference
 from ccm.model.times import format_time
 from ccm.runtime.controller import Runnable
+from ccm.sandbox import podlife
 from ccm.testing.clock import settle
 from tests.unit.controllers.memory_server import STRATEGIC, MemoryServer
 
@@ -129,12 +133,54 @@ class FakeDriver(Driver[None]):
             raise fault.with_traceback(None)
 
 
+class FakeDrains:
+    """Empties nodes by doing nothing, `seconds` long; `fails` are what it says instead."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.fails: list[str] = []
+        self.tasks: list[DrainTask] = []
+        self.stopped: list[str] = []
+        self._running: dict[str, DrainProgress] = {}
+
+    def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
+        self.tasks.append(task)
+        uid = task.machine.uid
+        going = DrainProgress(state=DrainState.RUNNING, said="2 Pods are left", forced=task.force)
+        self._running[uid] = going
+        if self.seconds:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.seconds, lambda: self._end(uid, going, wake))
+        else:
+            self._end(uid, going, lambda: None)
+
+    def progress(self, uid: str) -> DrainProgress | None:
+        return self._running.get(uid)
+
+    async def stop(self, uid: str) -> None:
+        if self._running.pop(uid, None) is not None:
+            self.stopped.append(uid)
+
+    async def tend(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def _end(self, uid: str, going: DrainProgress, wake: Callable[[], None]) -> None:
+        if self._running.get(uid) is not going:
+            return
+        said = self.fails.pop(0) if self.fails else ""
+        state = DrainState.FAILED if said else DrainState.DONE
+        self._running[uid] = replace(going, state=state, said=said)
+        wake()
+
+
 class World:
     """An API server, a cloud, and the controllers between them."""
 
     def __init__(self, **rules: Any) -> None:
         self.server = MemoryServer()
         self.driver = FakeDriver()
+        self.drains = FakeDrains()
+        self.drains_really = False
         self.events: list[tuple[str, str]] = []
         self.rules = {
             "sick_conditions": names.SICK_CONDITIONS,
@@ -178,6 +224,9 @@ class World:
         )
         async with Group() as group:
             group.start(informers.run(), name="informers")
+            if self.drains_really:
+                group.start(podlife.PodLife(informers, client).run(), name="pods")
+                group.start(podlife.Disruption(informers, client).run(), name="disruption")
             await world.ready()
             for one in which:
                 made: Runnable = getattr(self, f"_{one}")(world, client)
@@ -189,7 +238,11 @@ class World:
             machines=client.resource(MACHINES),
             nodes=client.resource(NODES),
             secrets=client.resource(SECRETS),
+            drains=Drainer(world=world, client=client) if self.drains_really else self.drains,
+            volumes=client.resource(NODE_VOLUMES),
+            attachments=client.resource(ATTACHMENTS),
             turns=self.turns,
+            looks=Looks(),
             rng=random.Random(0),
         ).controller
 
