@@ -10,25 +10,25 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ccm.base import clock, log
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.create import Creator
+from ccm.controllers.machine.health import Health, sooner
+from ccm.controllers.machine.preserve import Drain, Preserver
 from ccm.controllers.machine.remove import Remover
 from ccm.controllers.machine.tokens import Secrets, Tokens
 from ccm.gardener import views
 from ccm.gardener.types import Machine, MachineClass, MachineSpec
 from ccm.gardener.world import World
-from ccm.kube.errors import NotFound
-from ccm.machines import joining, nodesync
 from ccm.machines.creation import Outcome
 from ccm.machines.views import MachineView, Phase
 from ccm.model import Node, Secret
 from ccm.model.patches import Patch, StaleObject
-from ccm.runtime import writer
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
+from ccm.runtime.recorder import Recorder
 from ccm.runtime.turns import Turn
 from ccm.runtime.writer import Deletes, Step, Writer
 
@@ -60,7 +60,9 @@ class MachineController:
         machines: requests about Machines.
         nodes: requests about Nodes.
         secrets: requests about Secrets of the cluster that machines join.
+        events: where events go.
         turns: machines in work at once, apart from waiting for the cloud.
+        drain: moves the Pods of failed machines that are preserved; None: they stay.
         rng: jitter.
     """
 
@@ -71,18 +73,35 @@ class MachineController:
         machines: Deletes[Machine],
         nodes: Deletes[Node],
         secrets: Secrets,
+        events: Recorder,
         turns: int,
+        drain: Drain | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._world = world
-        self._machines, self._nodes = machines, nodes
         self._free = asyncio.Semaphore(turns)
         self._write = Writer(machines, cache=world.machines.store, strategic=False, rng=rng)
         self._write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
         self._tokens = Tokens(secrets)
         self._creator = Creator(world, self._write, self._tokens)
         self._remover = Remover(world, self._write, self._write_nodes, nodes, self._tokens)
-        self._by_node: dict[str, set[str]] = {}
+        self._health = Health(
+            world,
+            machines=machines,
+            nodes=nodes,
+            write_nodes=self._write_nodes,
+            events=events,
+            settle=self._settle,
+            wake=self._add,
+        )
+        self._preserver = Preserver(
+            world,
+            health=self._health,
+            write=self._write,
+            write_nodes=self._write_nodes,
+            events=events,
+            drain=drain,
+        )
         self._pauses: dict[str, _Pause] = {}
         self._log = log.logger(NAME)
         self.controller = Controller(
@@ -121,7 +140,9 @@ class MachineController:
             except StaleObject:
                 # The change that made it stale comes, or came, as a key of its own.
                 return IDLE
-        return Result(after_s=outcome.after_s) if outcome.after_s is not None else DONE
+        if outcome.after_s is None:
+            return DONE
+        return Result(after_s=outcome.after_s, punctual=outcome.punctual)
 
     async def _due(self, obj: Machine, turn: Turn) -> Outcome:
         machine = views.machine(obj)
@@ -129,17 +150,11 @@ class MachineController:
             return await self._settle(obj, await self._remover.run(obj, turn))
         if machine.in_creation:
             made = await self._creator.run(obj, turn)
-            return await self._settle(made.obj, made.outcome)
-        if not self._world.rules.has_target:
-            return Outcome()
-        node = self._node_of(machine)
-        if node is not None and node.is_deleting:
-            await self._replace(obj, node)
-            return Outcome()
-        if node is not None:
-            node = await self._sync_node(machine, node)
-        outcome = joining.progress(machine, node, clock.now(), self._world.rules)
-        return await self._settle(obj, outcome)
+            outcome = await self._settle(made.obj, made.outcome)
+        else:
+            outcome = await self._health.run(obj)
+        again_s = sooner(outcome.after_s, await self._preserver.run(obj.key))
+        return replace(outcome, after_s=again_s, punctual=not machine.in_creation)
 
     async def _settle(self, obj: Machine, outcome: Outcome) -> Outcome:
         """Write what came of a pass, and see to it that it is not repeated too soon."""
@@ -155,13 +170,14 @@ class MachineController:
             written = await self._write.change(obj, Step(said, "status"))
             if written.obj is None:
                 raise StaleObject
-            self._told(views.machine(obj), views.machine(written.obj))
+            self._told(written.obj, views.machine(obj), views.machine(written.obj))
         self._pause(obj, outcome)
         return outcome
 
-    def _told(self, before: MachineView, after: MachineView) -> None:
+    def _told(self, obj: Machine, before: MachineView, after: MachineView) -> None:
         if after.phase is before.phase:
             return
+        self._health.tell(obj, before, after)
         if after.phase is Phase.FAILED and before.phase is Phase.PENDING:
             metrics.failed_join(before, self._world.class_of(before))
         level = self._log.info if after.status.state != "Failed" else self._log.warning
@@ -176,48 +192,6 @@ class MachineController:
         took_s = (clock.now() - machine.created).total_seconds()
         metrics.took("join", machine, self._world.class_of(machine), took_s)
         await self._tokens.delete(machine, self._world.rules)
-
-    # --- its node ---------------------------------------------------------------------------
-
-    def _node_of(self, machine: MachineView) -> Node | None:
-        """The machine's node; None while it has none, or while two machines claim it."""
-        if not machine.node_name:
-            return None
-        others = self._by_node.get(machine.node_name, set()) - {machine.key}
-        if others:
-            self._log.warning(
-                "node belongs to several machines", node=machine.node_name, machine=machine.key
-            )
-            return None
-        node = self._world.nodes.store.get(machine.node_name)
-        return None if node is None else self._write_nodes.newest(node)
-
-    async def _sync_node(self, machine: MachineView, node: Node) -> Node | None:
-        """Bring the node in step with the machine; the node as it is then."""
-        rules = self._world.rules
-        extra = self._world.class_of(machine).extra_capacity
-
-        def template(one: Node) -> Patch | None:
-            return nodesync.patch(machine, one, rules)
-
-        def capacity(one: Node) -> Patch | None:
-            return nodesync.capacity_patch(one, extra, rules)
-
-        def note(one: Node) -> Patch | None:
-            return nodesync.capacity_note(one, extra, rules)
-
-        steps = [Step(template), Step(capacity, "status"), Step(note)]
-        return (await self._write_nodes.change(node, *steps)).obj
-
-    async def _replace(self, obj: Machine, cached: Node) -> None:
-        """Somebody deleted the node: its machine goes with it. Asked once more, past the cache."""
-        try:
-            node = await self._nodes.get(cached.name)
-        except NotFound:
-            return
-        if node.uid == cached.uid and node.is_deleting:
-            self._log.info("node is being deleted, so is its machine", machine=obj.key)
-            await writer.delete(self._machines, obj)
 
     # --- pauses -----------------------------------------------------------------------------
 
@@ -254,23 +228,12 @@ class MachineController:
     # --- the caches ---------------------------------------------------------------------------
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
-        names = [views.machine(one).node_name if one else "" for one in (old, new)]
-        found = new or old
-        if found is not None and names[0] != names[1]:
-            self._index(found.key, names[0], names[1])
+        self._health.machine_changed(old, new)
         metrics.note(old, new, total=len(self._world.machines.store))
         if new is None:
             self._forget(old)
             return False
         return True
-
-    def _index(self, key: str, before: str, after: str) -> None:
-        if before in self._by_node:
-            self._by_node[before].discard(key)
-            if not self._by_node[before]:
-                del self._by_node[before]
-        if after:
-            self._by_node.setdefault(after, set()).add(key)
 
     def _forget(self, gone: Machine | None) -> None:
         if gone is not None:
@@ -281,7 +244,7 @@ class MachineController:
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
         found = new or old
         if found is not None and plan.node_matters(old, new):
-            self._add(self._by_node.get(found.name, ()))
+            self._add(self._health.on_node(found.name))
         if new is None and old is not None:
             self._write_nodes.forget(old.key)
         return False

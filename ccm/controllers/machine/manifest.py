@@ -31,6 +31,7 @@ class MachineFlags(gardener.GardenerFlags):
 def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     from ccm.controllers.machine.controller import MachineController
     from ccm.gardener.kinds import MACHINES
+    from ccm.gardener.names import COMPONENT
     from ccm.kube.resources import NODES, SECRETS
     from ccm.runtime.deferred import Deferred
 
@@ -42,6 +43,7 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
             machines=client.resource(MACHINES),
             nodes=client.resource(NODES),
             secrets=client.resource(SECRETS),
+            events=context.recorder(COMPONENT),
             turns=flags.machine_concurrent_syncs,
         ).controller
 

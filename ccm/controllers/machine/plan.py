@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from ccm.cloud.machines import MachineInfo
 from ccm.gardener import views
 from ccm.gardener.types import Machine
@@ -64,6 +66,19 @@ def status(obj: Machine, planned_for: Machine, wanted: Status) -> Patch | None:
     if phases[0] != phases[1] or obj.is_deleting != planned_for.is_deleting:
         raise StaleObject
     return views.status_patch(obj, wanted)
+
+
+def preserved(obj: Machine, planned_for: Machine, until: datetime | None) -> Patch | None:
+    """The moment until which a machine is kept, and nothing else; None where it stands.
+
+    Raises:
+        StaleObject: another phase was written meanwhile.
+    """
+    if obj.status.current_status.phase != planned_for.status.current_status.phase:
+        raise StaleObject
+    if views.machine(obj).status.preserve_until == until:
+        return None
+    return views.preserve_patch(obj, until)
 
 
 def node_matters(old: Node | None, new: Node | None) -> bool:

@@ -24,6 +24,7 @@ from ccm.cloud.machines import (
     MachineRequest,
 )
 from ccm.controllers.machine.controller import MachineController
+from ccm.controllers.machine.preserve import Drain
 from ccm.controllers.machineclass.controller import MachineClassController
 from ccm.controllers.machinesafety.controller import MachineSafetyController
 from ccm.gardener import crds, names
@@ -132,8 +133,8 @@ class FakeDriver(Driver[None]):
 class World:
     """An API server, a cloud, and the controllers between them."""
 
-    def __init__(self, **rules: Any) -> None:
-        self.server = MemoryServer()
+    def __init__(self, server: MemoryServer | None = None, **rules: Any) -> None:
+        self.server = server or MemoryServer()
         self.driver = FakeDriver()
         self.events: list[tuple[str, str]] = []
         self.rules = {
@@ -143,6 +144,7 @@ class World:
         }
         self.period_s = 900.0
         self.turns = 5
+        self.drain: Drain | None = None
         self.cluster = CLUSTER
         self.shared: Shared | None = None
         self.define()
@@ -189,7 +191,9 @@ class World:
             machines=client.resource(MACHINES),
             nodes=client.resource(NODES),
             secrets=client.resource(SECRETS),
+            events=self,
             turns=self.turns,
+            drain=self.drain,
             rng=random.Random(0),
         ).controller
 
@@ -242,6 +246,28 @@ class World:
         if status is not None:
             self.server.patch(f"{path}/status", {"status": status})
         return path
+
+    def lived(
+        self,
+        name: str = "m0",
+        *,
+        phase: str = "Running",
+        group: str = "",
+        operation: Any = None,
+        metadata: Any = None,
+        **spec: Any,
+    ) -> str:
+        """A Machine with a VM, and with a node if somebody makes it; its path."""
+        labels = {"node": name} | ({"name": group} if group else {})
+        status = {
+            "currentStatus": {"phase": phase, "lastUpdateTime": format_time(clock.now())},
+            "lastOperation": operation or {"type": "HealthCheck", "state": "Successful"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        held = {"labels": labels, "finalizers": [names.FINALIZER], **(metadata or {})}
+        return self.machine(
+            name, status=status, metadata=held, providerID=f"fake:///{name}", **spec
+        )
 
     def node(self, name: str = "m0", *, ready: str = "True", **more: Any) -> None:
         """A node registers."""
