@@ -273,6 +273,27 @@ async def test_while_the_api_server_is_away_nothing_is_concluded() -> None:
     assert "MachineFailed" not in [reason for reason, _ in world.events]
 
 
+async def test_what_a_cache_holds_that_nobody_feeds_counts_for_nothing() -> None:
+    """The API server answers that the node is well; the cache has it sick, and stays so."""
+    server = FragileServer()
+    world = World(server)
+    world.lived()
+    world.node()
+    async with world.running("machine"):
+        await advance(5)
+        world.heartbeat(Ready="Unknown")
+        await advance(590)
+        server.forgets(NODES_PATH)
+        world.heartbeat(Ready="True")
+        await advance(300)
+        assert world.phase() == "Unknown"
+        server.returns()
+        await advance(60)
+
+    assert world.phase() == "Running"
+    assert [reason for reason, _ in world.events] == ["NodeUnhealthy", "NodeHealthy"]
+
+
 @pytest.mark.row("machine-phase-17")
 async def test_a_node_that_flaps_writes_little_and_is_replaced_in_the_end() -> None:
     """Well for ten seconds of every minute."""

@@ -9,6 +9,7 @@ import pytest
 
 from ccm.base.metrics import REGISTRY
 from ccm.gardener import names
+from ccm.kube.errors import Unreachable
 from ccm.testing.clock import advance
 from tests.unit.controllers.machines import BASE, NODES_PATH, World
 
@@ -78,6 +79,22 @@ async def test_two_at_once_and_a_slow_api_server() -> None:
         await advance(660)
 
     assert sorted(world.phase(f"m{number}") for number in range(4)) == ["Failed", *["Unknown"] * 3]
+
+
+async def test_a_turn_of_no_use_is_given_to_the_next() -> None:
+    """The API server does not answer about one node."""
+    world = World()
+    crowd(world)
+    for number in range(2):
+        world.lived(f"m{number}", phase="Unknown", group="d")
+        world.node(f"m{number}", ready="Unknown")
+    world.server.refuse = lambda method, path: (
+        Unreachable("no", kind="timeout") if (method, path) == ("GET", f"{NODES_PATH}/m0") else None
+    )
+    async with world.running("machine"):
+        await advance(700)
+
+    assert [world.phase(f"m{number}") for number in range(2)] == ["Unknown", "Failed"]
 
 
 @pytest.mark.row("machine-meltdown-04")

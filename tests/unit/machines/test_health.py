@@ -139,6 +139,17 @@ def test_what_a_look_finds_is_in_the_table(phase: Phase, kind: str) -> None:
             assert outcome.status.phase is TABLE[phase, found.cause].after
 
 
+@pytest.mark.row("machine-phase-05")
+def test_a_machine_of_which_nobody_saw_a_node() -> None:
+    running = machine(Phase.RUNNING)
+    without = replace(running, status=replace(running.status, conditions=()))
+
+    def cause(one: MachineView) -> Cause | None:
+        return health.look(one, None, seen(Phase.RUNNING), at(0), RULES).cause
+
+    assert (cause(running), cause(without)) == (Cause.GONE, None)
+
+
 @pytest.mark.row("machine-phase-14")
 @pytest.mark.parametrize("kind", NODES)
 def test_a_phase_that_nobody_knows(kind: str) -> None:
