@@ -16,8 +16,6 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-import msgspec
-
 from ccm.machines.settings import effective
 from ccm.machines.views import MachineView, Phase, PreserveNames, Rules, Status
 from ccm.model import Node, NodeCondition, Taint
@@ -205,15 +203,16 @@ def condition_patch(
     moment = since = format_time(now)
     if before is not None and before.status == status and before.last_transition_time:
         since = before.last_transition_time
-    wanted = NodeCondition(
-        type=names.condition,
-        status=status,
-        reason=reason,
-        message=message,
-        last_heartbeat_time=moment,
-        last_transition_time=since,
-    )
-    return {"metadata": same_object(node), "status": {"conditions": [msgspec.to_builtins(wanted)]}}
+    # All of its fields, for those that a patch leaves out stay as they are.
+    wanted = {
+        "type": names.condition,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": moment,
+        "lastTransitionTime": since,
+    }
+    return {"metadata": same_object(node), "status": {"conditions": [wanted]}}
 
 
 def machine_patch(obj: KubeObject, decision: Decision, rules: Rules) -> Patch | None:

@@ -12,6 +12,7 @@ from ccm.base.metrics import REGISTRY
 from ccm.gardener import names
 from ccm.kube.errors import Unreachable
 from ccm.kube.informer import Informer
+from ccm.machines.views import Phase
 from ccm.testing.clock import VirtualTimeLoop, advance
 from tests.unit.controllers.machines import NODES_PATH, World
 from tests.unit.controllers.memory_server import FragileServer
@@ -204,6 +205,40 @@ async def test_conditions_of_the_node_are_told_by_the_machine() -> None:
     found = {one["type"]: one["status"] for one in world.status()["conditions"]}
     assert found == {"Ready": "True", "MemoryPressure": "Unknown"}
     assert 2 <= wrote <= 3
+
+
+@pytest.mark.row("machine-phase-18")
+async def test_another_leader_goes_on_where_the_last_one_ended() -> None:
+    world = World()
+    world.lived()
+    world.node(ready="Unknown")
+    for seconds in (200, 200):
+        async with world.running("machine"):
+            await advance(seconds)
+            assert world.phase() == "Unknown"
+    async with world.running("machine"):
+        await advance(198)
+        assert world.phase() == "Unknown"
+        await advance(5)
+
+    assert world.phase() == "Failed"
+    assert [reason for reason, _ in world.events] == ["NodeUnhealthy", "MachineFailed"]
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [one.value for one in Phase if one.value not in ("", "?", "CrashLoopBackOff")],
+)
+async def test_machines_of_the_reference_are_taken_over(phase: str) -> None:
+    """With a node that is well they run, and the cloud is not asked about them."""
+    world = World()
+    world.lived(phase=phase)
+    world.node()
+    async with world.running("machine"):
+        await advance(1800)
+
+    wanted = phase if phase in ("InPlaceUpdating", "InPlaceUpdateFailed") else "Running"
+    assert (world.phase(), world.driver.calls.total()) == (wanted, 0)
 
 
 # --- bad weather ----------------------------------------------------------------------------

@@ -64,6 +64,10 @@ async def test_a_preserved_node_until_its_time_is_over() -> None:
 
     assert not disabled()
     assert names.ANNOTATION_PRESERVE not in notes()
+    (told,) = [
+        one for one in world.node_object()["status"]["conditions"] if one["type"] == "Preserved"
+    ]
+    assert (told["status"], told.get("message", "")) == ("False", "")
     assert "preserveExpiryTime" not in world.status()["currentStatus"]
     assert world.server.writes("m0") == wrote
     assert [reason for reason, _ in world.events] == ["MachinePreserved", "PreservationEnded"]
