@@ -137,7 +137,7 @@ class Spell:
         age_s: how old the machine was by then.
         began_s: since when this process has seen it in this phase.
         carried_s: how long it was in it by then.
-        recovered_s: when its node had recovered last.
+        recovered_s: when its node had recovered last; not when somebody else said so.
         relapsed: whether it fell sick again soon after that.
         healthy_s: since when its node is healthy without a break; None: it is not.
         copied_s: when conditions that change nothing else were written last.
@@ -219,7 +219,7 @@ def spell(machine: MachineView, before: Spell | None, now: Moment) -> Spell:
     if (before.phase, before.since) == (status.phase, status.since):
         return before
     recovered_s, relapsed = before.recovered_s, before.relapsed
-    if before.phase in _SICK and status.phase is Phase.RUNNING:
+    if before.phase in _SICK and status.phase is Phase.RUNNING and before.healthy_s is not None:
         recovered_s = now.steady_s
     if status.phase is Phase.UNKNOWN:
         relapsed = recovered_s is not None and now.steady_s - recovered_s < RELAPSE_S

@@ -34,6 +34,10 @@ OUTAGE_S = 30.0
 """Nodes that could not be followed for so long could not report either: the time of their machines
 begins anew (reference, default of --machine-safety-apiserver-statuscheck-timeout)."""
 
+SETTLE_S = 30.0
+"""For so long after an outage nobody falls sick: nodes need a while to report (reference, the pause
+after its freeze)."""
+
 Settle = Callable[[Machine, Outcome], Awaitable[Outcome]]
 """Writes what came of a pass."""
 
@@ -120,6 +124,8 @@ class Health:
         found = health.look(machine, node, self._spell(machine, now), now, rules)
         if found.cause is Cause.LATE:
             return await self._give_up(obj, machine)
+        if found.cause in (Cause.SICK, Cause.GONE) and (left_s := self._settling_s(now)) > 0:
+            return Outcome(after_s=left_s)
         outcome, seen = health.copied(machine, node, found.spell, now)
         self._spells[machine.key] = seen
         if found.cause is not None:
@@ -174,11 +180,21 @@ class Health:
     def _spell(self, machine: MachineView, now: Moment) -> Spell:
         """The phase of the machine; a time in which nodes could not be followed is not part."""
         found = health.spell(machine, self._spells.get(machine.key), now)
-        began, ended = self._world.nodes.last_trouble
-        if ended - began >= OUTAGE_S and found.began_s < ended:
+        ended = self._outage_ended()
+        if ended is not None and found.began_s < ended:
             found = health.restarted(found, ended)
         self._spells[machine.key] = found
         return found
+
+    def _outage_ended(self) -> float | None:
+        """When the last time was over in which nodes could not report; None: there was none."""
+        began, ended = self._world.nodes.last_trouble
+        return ended if ended - began >= OUTAGE_S else None
+
+    def _settling_s(self, now: Moment) -> float:
+        """For how long nodes may still say nothing after an outage."""
+        ended = self._outage_ended()
+        return 0.0 if ended is None else ended + SETTLE_S - now.steady_s
 
     def _is_blind(self, machine: MachineView, node: Node | None) -> bool:
         """Whether the cache of nodes may say of this one what is not so."""

@@ -308,6 +308,32 @@ async def test_while_the_api_server_is_away_nothing_is_concluded() -> None:
     assert "MachineFailed" not in [reason for reason, _ in world.events]
 
 
+@pytest.mark.row("machine-phase-16")
+async def test_after_an_outage_nodes_have_time_to_report() -> None:
+    """Somebody else calls them sick, as they could not say anything."""
+    server = FragileServer()
+    world = World(server)
+    world.lived()
+    world.node()
+    async with world.running("machine"):
+        await advance(5)
+        server.goes()
+        world.heartbeat(Ready="Unknown")
+        await advance(400)
+        server.returns()
+        assert world.shared is not None
+        while world.shared.nodes.trouble_since is not None:
+            await advance(1)
+        await advance(20)
+        world.heartbeat(Ready="True")
+        await advance(60)
+        assert (world.phase(), world.events) == ("Running", [])
+        world.heartbeat(Ready="Unknown")
+        await advance(1)
+
+    assert world.phase() == "Unknown"
+
+
 async def test_what_a_cache_holds_that_nobody_feeds_counts_for_nothing() -> None:
     """The API server answers that the node is well; the cache has it sick, and stays so."""
     server = FragileServer()

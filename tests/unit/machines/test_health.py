@@ -232,15 +232,20 @@ def test_a_node_that_flaps() -> None:
         return health.look(machine(), NODES[kind], spell, at(seconds), RULES)
 
     first = phase(phase(None, Phase.RUNNING, 0), Phase.UNKNOWN, 100)
-    assert look(first, "well", 200).cause is Cause.HEALTHY
-    again = phase(phase(first, Phase.RUNNING, 200), Phase.UNKNOWN, 300)
+    well = look(first, "well", 200)
+    assert well.cause is Cause.HEALTHY
+    again = phase(phase(well.spell, Phase.RUNNING, 200), Phase.UNKNOWN, 300)
+    # Whoever said so, it was not the node.
+    thawed = phase(phase(first, Phase.RUNNING, 200), Phase.UNKNOWN, 300)
+    assert look(thawed, "well", 310).cause is Cause.HEALTHY
     held = look(again, "well", 310)
     assert (held.cause, held.after_s) == (None, STEADY_S)
     assert look(held.spell, "well", 310 + STEADY_S).cause is Cause.HEALTHY
     broken = look(look(held.spell, "sick", 320).spell, "well", 339)
     assert (broken.cause, broken.after_s) == (None, STEADY_S)
     assert look(broken.spell, "sick", 900).cause is Cause.LATE
-    later = phase(phase(again, Phase.RUNNING, 400), Phase.UNKNOWN, 1100)
+    calm = look(again, "well", 390).spell
+    later = phase(phase(calm, Phase.RUNNING, 400), Phase.UNKNOWN, 1100)
     assert look(later, "well", 1101).cause is Cause.HEALTHY
 
 
