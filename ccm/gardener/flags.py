@@ -57,6 +57,18 @@ class GardenerFlags:
         "A Machine may have its own.",
         check=checks.positive,
     )
+    machine_health_timeout: timedelta = SECTION.flag(
+        timedelta(minutes=10),
+        "Time that the node of a Machine may be sick or gone, after which the Machine has failed. "
+        "A Machine may have its own.",
+        check=checks.positive,
+    )
+    machine_preserve_timeout: timedelta = SECTION.flag(
+        timedelta(hours=96),
+        "Time that a Machine is kept which somebody wants to be preserved. A Machine may have its "
+        "own.",
+        check=checks.positive,
+    )
     resource_exhausted_retry: timedelta = SECTION.flag(
         timedelta(minutes=10),
         "When the creation of a VM is tried again that was out of quota or capacity. 0 means 10m.",
@@ -127,6 +139,8 @@ def world(context: ControllerContext, flags: GardenerFlags) -> World:
 
     rules = {
         "creation_timeout_s": flags.machine_creation_timeout.total_seconds(),
+        "health_timeout_s": flags.machine_health_timeout.total_seconds(),
+        "preserve_timeout_s": flags.machine_preserve_timeout.total_seconds(),
         "exhausted_retry_s": flags.resource_exhausted_retry.total_seconds() or 600.0,
         "drain_timeout_s": flags.machine_drain_timeout.total_seconds(),
         "detach_timeout_s": flags.machine_pv_detach_timeout.total_seconds(),

@@ -110,6 +110,11 @@ CONDITION_IN_PLACE = "InPlaceUpdate"
 CONDITION_PRESERVED = "Preserved"
 """Types of conditions that are written on Nodes."""
 
+REASON_PRESERVED_BY_US = "Preserved by MCM."
+REASON_PRESERVED_BY_USER = "Preserved by user."
+REASON_PRESERVED_NO_MORE = "Preservation stopped."
+"""Reasons of the condition Preserved."""
+
 SICK_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable")
 """A node is healthy only while each of these that it has is False; default of the flag."""
 
@@ -134,6 +139,15 @@ REASON_DRAIN_BLOCKED = "NodeDrainBlocked"
 REASON_DRAIN_FAILED = "NodeDrainFailed"
 """Events on a Machine whose node is drained: it is; something has to happen first, such as Pods
 becoming ready elsewhere; it gave up, and begins anew. Ours."""
+
+REASON_NODE_SICK = "NodeUnhealthy"
+REASON_NODE_HEALTHY = "NodeHealthy"
+REASON_MACHINE_FAILED = "MachineFailed"
+REASON_REPLACEMENT_HELD = "ReplacementHeld"
+REASON_PRESERVED = "MachinePreserved"
+REASON_PRESERVED_ENDED = "PreservationEnded"
+"""Events on a Machine: its node is sick, or well again; it has failed; it has, and others go
+first; it is kept, or kept no more. Ours: the reference tells nothing."""
 
 COMPONENT = "machine-controller"
 """Event source component."""

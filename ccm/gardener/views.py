@@ -20,8 +20,8 @@ from ccm.gardener.types import (
     MachineClass,
     MachineStatus,
 )
-from ccm.machines.views import ClassView, MachineView, Phase, Rules, Status
-from ccm.model import Secret
+from ccm.machines.views import ClassView, MachineView, Phase, PreserveNames, Rules, Status
+from ccm.model import ObjectReference, Secret
 from ccm.model.patches import Patch, same_object, same_version
 from ccm.model.times import format_time, parse_time
 
@@ -52,6 +52,15 @@ def rules(cluster: str, **settings: Any) -> Rules:
         applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
         unmanaged=names.ANNOTATION_NOT_MANAGED,
         critical_taint=names.TAINT_CRITICAL,
+        preserve=PreserveNames(
+            wish=names.ANNOTATION_PRESERVE,
+            last=names.ANNOTATION_PRESERVED,
+            taint=names.TAINT_PRESERVED,
+            condition=names.CONDITION_PRESERVED,
+            by_us=names.REASON_PRESERVED_BY_US,
+            by_user=names.REASON_PRESERVED_BY_USER,
+            stopped=names.REASON_PRESERVED_NO_MORE,
+        ),
         **settings,
     )
 
@@ -68,9 +77,13 @@ def machine(obj: Machine) -> MachineView:
         provider_id=spec.provider_id,
         node_name=obj.labels.get(names.LABEL_NODE, ""),
         status=_status(obj.status),
+        group=_group(obj),
         creation_timeout_s=_seconds(
             obj.annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
         ),
+        health_timeout_s=_positive(spec.health_timeout),
+        never_fails=bool(spec.disable_health_timeout),
+        preserve_timeout_s=_positive(spec.machine_preserve_timeout),
         sick_conditions=sick or None,
         labels=_texts(template.get("labels")),
         annotations=_texts(template.get("annotations")),
@@ -154,11 +167,15 @@ def class_faults(obj: MachineClass) -> Iterator[str]:
 
 def status_patch(obj: Machine, status: Status) -> Patch:
     """The patch of the status that says this, and leaves alone what we know nothing of."""
+    phase = status.phase.value
+    if status.phase is Phase.FOREIGN:
+        phase = obj.status.current_status.phase
     found = {
         "currentStatus": {
-            "phase": status.phase.value,
+            "phase": phase,
             "timeoutActive": status.timeout_active,
             "lastUpdateTime": _text(status.since),
+            "preserveExpiryTime": _text(status.preserve_until),
         },
         "lastOperation": {
             "description": status.description,
@@ -174,6 +191,23 @@ def status_patch(obj: Machine, status: Status) -> Patch:
         if entries or getattr(obj.status, key):
             found[key] = [msgspec.to_builtins(one) for one in entries] or None
     return {"metadata": same_object(obj) | same_version(obj), "status": found}
+
+
+def preserve_patch(obj: Machine, until: datetime | None) -> Patch:
+    """The patch of the status that says until when the machine is kept; None: no longer."""
+    found = {"currentStatus": {"preserveExpiryTime": _text(until)}}
+    return {"metadata": same_object(obj) | same_version(obj), "status": found}
+
+
+def reference(obj: Machine) -> ObjectReference:
+    """What an event about a machine names."""
+    return ObjectReference(
+        kind="Machine",
+        api_version=f"{names.GROUP}/{names.VERSION}",
+        namespace=obj.namespace,
+        name=obj.name,
+        uid=obj.uid,
+    )
 
 
 def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) -> Patch:
@@ -197,6 +231,7 @@ def _status(found: MachineStatus) -> Status:
         kind=last.type,
         timeout_active=current.timeout_active,
         since=_moment(current.last_update_time),
+        preserve_until=_moment(current.preserve_expiry_time),
         updated=_moment(last.last_update_time),
         known_state=found.last_known_state,
         addresses=tuple(found.addresses or ()),
@@ -205,11 +240,17 @@ def _status(found: MachineStatus) -> Status:
 
 
 def _phase(text: str) -> Phase:
-    """A phase nobody knows: it is not ours to end."""
     try:
         return Phase(text)
     except ValueError:
-        return Phase.UNKNOWN
+        return Phase.FOREIGN
+
+
+def _group(obj: Machine) -> str:
+    """Its deployment; without one, whoever controls it."""
+    owners = obj.metadata.owner_references or ()
+    others = (one.uid for one in owners if one.controller)
+    return obj.labels.get(names.LABEL_DEPLOYMENT, "") or next(others, "")
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -229,6 +270,14 @@ def _seconds(text: str) -> float | None:
         return parse_duration(text).total_seconds() if text else None
     except ValueError:
         return None
+
+
+def _positive(text: str) -> float | None:
+    """A duration that a machine sets itself. One of nothing is none: it would end the machine at
+    the first hiccup of its node.
+    """
+    seconds = _seconds(text)
+    return seconds if seconds is not None and seconds > 0 else None
 
 
 def _texts(found: Any) -> Mapping[str, str]:

@@ -31,6 +31,8 @@ class Phase(Enum):
     UPDATING = "InPlaceUpdating"
     UPDATED = "InPlaceUpdateSuccessful"
     UPDATE_FAILED = "InPlaceUpdateFailed"
+    FOREIGN = "?"
+    """One that we do not know: it is kept as it stands, and is not ours to end."""
 
 
 CREATING = frozenset({Phase.NEW, Phase.CRASH_LOOP})
@@ -65,6 +67,7 @@ class Status:
         kind: what it was for, in the front's word.
         timeout_active: whether a timeout runs.
         since: when the phase was written.
+        preserve_until: until when the machine is kept though it has failed; None = it is not.
         updated: when the last operation was written.
         known_state: the driver's own.
         addresses: of the VM; only where there is no cluster to join.
@@ -78,6 +81,7 @@ class Status:
     kind: str = ""
     timeout_active: bool = False
     since: datetime | None = None
+    preserve_until: datetime | None = None
     updated: datetime | None = None
     known_state: str = ""
     addresses: tuple[NodeAddress, ...] = ()
@@ -95,7 +99,11 @@ class MachineView:
         provider_id: of its VM; empty until it was made.
         node_name: of its node; empty until it is known.
         status: what is known of it.
+        group: machines of one group are given up one at a time; empty = it is in none.
         creation_timeout_s: after how long it has failed to join; None = as the rules say.
+        health_timeout_s: after how long with a sick node it has failed; None = as the rules say.
+        never_fails: a sick node does not make it fail, however long.
+        preserve_timeout_s: for how long it is preserved; None = as the rules say.
         sick_conditions: what makes its node sick; None = as the rules say.
         labels: that are kept on its node.
         annotations: that are kept on its node.
@@ -111,7 +119,11 @@ class MachineView:
     provider_id: str = ""
     node_name: str = ""
     status: Status = Status()
+    group: str = ""
     creation_timeout_s: float | None = None
+    health_timeout_s: float | None = None
+    never_fails: bool = False
+    preserve_timeout_s: float | None = None
     sick_conditions: Sequence[str] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -187,6 +199,29 @@ class ClassView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreserveNames:
+    """How a front calls what preserves a machine.
+
+    Attributes:
+        wish: annotation of machine and node: whether it is to be preserved.
+        last: annotation of the machine: the node's wish that was acted upon last.
+        taint: on the node of a failed machine that is preserved.
+        condition: type of the node's condition.
+        by_us: reason of that condition where nobody asked for it.
+        by_user: its reason where somebody did.
+        stopped: its reason once that is over.
+    """
+
+    wish: str
+    last: str
+    taint: str
+    condition: str
+    by_us: str
+    by_user: str
+    stopped: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """How a front calls things, and the settings of the daemon.
 
@@ -207,6 +242,9 @@ class Rules:
         sick_conditions: a node is healthy while each of them that it has is False.
         has_target: whether there is a cluster to join.
         creation_timeout_s: after how long a machine has failed to join.
+        health_timeout_s: after how long with a sick node it has failed.
+        preserve_timeout_s: for how long it is preserved.
+        preserve: what preserves it; None: this front preserves none.
         exhausted_retry_s: when a creation is tried again that was out of quota or capacity.
         drain_timeout_s: after how long a drain turns to force.
         detach_timeout_s: for how long volumes are waited for that a drain by force left.
@@ -230,6 +268,9 @@ class Rules:
     sick_conditions: Sequence[str] = ()
     has_target: bool = True
     creation_timeout_s: float = 1200.0
+    health_timeout_s: float = 600.0
+    preserve_timeout_s: float = 345_600.0
+    preserve: PreserveNames | None = None
     exhausted_retry_s: float = 600.0
     drain_timeout_s: float = 7200.0
     detach_timeout_s: float = 120.0

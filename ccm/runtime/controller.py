@@ -44,11 +44,13 @@ class Result:
     Attributes:
         after_s: come back in that many seconds, or a little later: many may be told the same;
             None = only when something changes.
+        punctual: come back at that time and not later: it was promised to somebody.
         back_off: come back as after a failure, but without reporting one.
         idle: there was nothing to do, so that it ended quickly proves nothing.
     """
 
     after_s: float | None = None
+    punctual: bool = False
     back_off: bool = False
     idle: bool = False
 
@@ -318,7 +320,8 @@ class Controller:
             return
         self.backoff.forget(key)
         if result.after_s is not None:
-            self.queue.add_after(key, jittered(result.after_s, AFTER_JITTER, self._rng))
+            jitter = 0.0 if result.punctual else AFTER_JITTER
+            self.queue.add_after(key, jittered(result.after_s, jitter, self._rng))
 
     def _failed(self, key: str, error: Exception) -> None:
         decision = self._classify(key, error)

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from ccm.gardener import crds
+from ccm.gardener import crds, names
 from ccm.gardener.names import GROUP, VERSION
 from ccm.sandbox import realserver
 from tests import servers
@@ -125,6 +125,34 @@ async def test_machines_become_vms_and_nodes_and_go_again(machines: Environment)
     }
     assert calls <= 5 * FEW
     assert await daemon.stop() == 0
+
+
+@pytest.mark.both_servers
+async def test_a_node_falls_sick_and_a_machine_is_preserved(machines: Environment) -> None:
+    env = machines
+    await env.start_leading(flags=FLAGS)
+    await all_run(env, 2)
+    calls = len(env.calls())
+
+    await env.cluster.set_ready("m0", "Unknown")
+    await wait_for(lambda: in_phase(env, "Unknown", 1), "a machine is in doubt")
+    await env.cluster.set_ready("m0", "True")
+    await wait_for(lambda: in_phase(env, "Running", 2), "it runs again")
+
+    async def preserved(wish: str | None, status: str) -> bool:
+        (node,) = [one for one in await env.cluster.items(NODES) if one["metadata"]["name"] == "m1"]
+        (machine,) = [
+            one for one in await env.cluster.items(MACHINES) if one["metadata"]["name"] == "m1"
+        ]
+        told = {one["type"]: one["status"] for one in node["status"]["conditions"]}
+        until = machine["status"]["currentStatus"].get("preserveExpiryTime")
+        return told.get("Preserved") == status and (until is not None) is (wish is not None)
+
+    for wish, status in (("now", "True"), (None, "False")):
+        note = {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: wish}}}
+        await env.cluster.patch(f"{NODES}/m1", note, kind="merge")
+        await wait_for(lambda: preserved(wish, status), f"preserved is {status}")  # noqa: B023
+    assert len(env.calls()) == calls
 
 
 @pytest.mark.soak

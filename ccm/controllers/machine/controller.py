@@ -10,28 +10,29 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from ccm.base import clock, log
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.create import Creator
 from ccm.controllers.machine.freeze import Freezer, Looks
+from ccm.controllers.machine.health import Health, sooner
+from ccm.controllers.machine.preserve import Preserver, draining
 from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolumes, Remover, Target
 from ccm.controllers.machine.terminate import Terminations
 from ccm.controllers.machine.tokens import Secrets, Tokens
 from ccm.gardener import views
 from ccm.gardener.types import Machine, MachineClass
 from ccm.gardener.world import World
-from ccm.kube.errors import NotFound
-from ccm.machines import joining, nodesync
 from ccm.machines.creation import Outcome
 from ccm.machines.freezing import SETTLING_S
 from ccm.machines.pauses import Pauses
 from ccm.machines.views import MachineView, Phase
 from ccm.model import Node, Secret
 from ccm.model.patches import Patch, StaleObject
-from ccm.runtime import writer
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
+from ccm.runtime.recorder import Recorder
 from ccm.runtime.turns import Turn
 from ccm.runtime.writer import Deletes, Step, Writer
 
@@ -49,17 +50,33 @@ BACK_OFF_CAP_S = 30.0
 """Longest back-off of a machine whose object could not be written."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """To the API servers.
+
+    Attributes:
+        machines: about Machines.
+        nodes: about Nodes.
+        secrets: about Secrets of the cluster that machines join.
+        volumes: about the volumes of nodes.
+        attachments: about attachments of volumes.
+    """
+
+    machines: Deletes[Machine]
+    nodes: Deletes[Node]
+    secrets: Secrets
+    volumes: NodesVolumes
+    attachments: ListsAttachments
+
+
 class MachineController:
     """The machine controller.
 
     Args:
         world: what the machine controllers share; it is ready.
-        machines: requests about Machines.
-        nodes: requests about Nodes.
-        secrets: requests about Secrets of the cluster that machines join.
+        requests: to the API servers.
         drains: empties nodes.
-        volumes: reads the volumes of nodes.
-        attachments: reads and deletes attachments of volumes.
+        events: where events go.
         turns: machines in work at once, apart from waiting for the cloud, of each queue.
         looks: how often it is looked whether API servers are there.
         rng: jitter.
@@ -69,28 +86,25 @@ class MachineController:
         self,
         *,
         world: World,
-        machines: Deletes[Machine],
-        nodes: Deletes[Node],
-        secrets: Secrets,
+        requests: Requests,
         drains: Drains,
-        volumes: NodesVolumes,
-        attachments: ListsAttachments,
+        events: Recorder,
         turns: int,
         looks: Looks,
         rng: random.Random | None = None,
     ) -> None:
+        machines, nodes = requests.machines, requests.nodes
         self._world = world
-        self._machines, self._nodes = machines, nodes
         self._free = asyncio.Semaphore(turns)
         self._write = Writer(machines, cache=world.machines.store, strategic=False, rng=rng)
         self._write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
-        self._tokens = Tokens(secrets)
+        self._tokens = Tokens(requests.secrets)
         self._creator = Creator(world, self._write, self._tokens)
         target = Target(
             nodes=self._write_nodes,
             delete_nodes=nodes,
-            volumes=volumes,
-            attachments=attachments,
+            volumes=requests.volumes,
+            attachments=requests.attachments,
             tokens=self._tokens,
             drains=drains,
         )
@@ -106,8 +120,24 @@ class MachineController:
             thawed=self._thawed,
             looks=looks,
         )
-        self._by_node: dict[str, set[str]] = {}
         self._pauses = Pauses()
+        self._health = Health(
+            world,
+            machines=machines,
+            nodes=nodes,
+            write_nodes=self._write_nodes,
+            events=events,
+            settle=self._settle,
+            wake=self._add,
+        )
+        self._preserver = Preserver(
+            world,
+            health=self._health,
+            write=self._write,
+            write_nodes=self._write_nodes,
+            events=events,
+            drain=draining(drains, self._add),
+        )
         self._log = log.logger(NAME)
         self.controller = Controller(
             NAME,
@@ -162,23 +192,19 @@ class MachineController:
         finally:
             self._in_hand.discard(key)
             self._terminations.handed_over(key)
-        return Result(after_s=outcome.after_s) if outcome.after_s is not None else DONE
+        if outcome.after_s is None:
+            return DONE
+        return Result(after_s=outcome.after_s, punctual=outcome.punctual)
 
     async def _due(self, obj: Machine, turn: Turn) -> Outcome:
         machine = views.machine(obj)
         if machine.in_creation:
             made = await self._creator.run(obj, turn)
-            return await self._settle(made.obj, made.outcome)
-        if not self._world.rules.has_target:
-            return Outcome()
-        node = self._node_of(machine)
-        if node is not None and node.is_deleting:
-            await self._replace(obj, node)
-            return Outcome()
-        if node is not None:
-            node = await self._sync_node(machine, node)
-        outcome = joining.progress(machine, node, clock.now(), self._world.rules)
-        return await self._settle(obj, outcome)
+            outcome = await self._settle(made.obj, made.outcome)
+        else:
+            outcome = await self._health.run(obj)
+        again_s = sooner(outcome.after_s, await self._preserver.run(obj.key))
+        return replace(outcome, after_s=again_s, punctual=not machine.in_creation)
 
     async def _settle(self, obj: Machine, outcome: Outcome) -> Outcome:
         """Write what came of a pass, and see to it that it is not repeated too soon."""
@@ -194,13 +220,14 @@ class MachineController:
             written = await self._write.change(obj, Step(said, "status"))
             if written.obj is None:
                 raise StaleObject
-            self._told(views.machine(obj), views.machine(written.obj))
+            self._told(written.obj, views.machine(obj), views.machine(written.obj))
         self._pause(obj, outcome)
         return outcome
 
-    def _told(self, before: MachineView, after: MachineView) -> None:
+    def _told(self, obj: Machine, before: MachineView, after: MachineView) -> None:
         if after.phase is before.phase:
             return
+        self._health.tell(obj, before, after)
         if after.phase is Phase.FAILED and before.phase is Phase.PENDING:
             metrics.failed_join(before, self._world.class_of(before))
         level = self._log.info if after.status.state != "Failed" else self._log.warning
@@ -215,48 +242,6 @@ class MachineController:
         took_s = (clock.now() - machine.created).total_seconds()
         metrics.took("join", machine, self._world.class_of(machine), took_s)
         await self._tokens.delete(machine, self._world.rules)
-
-    # --- its node ---------------------------------------------------------------------------
-
-    def _node_of(self, machine: MachineView) -> Node | None:
-        """The machine's node; None while it has none, or while two machines claim it."""
-        if not machine.node_name:
-            return None
-        others = self._by_node.get(machine.node_name, set()) - {machine.key}
-        if others:
-            self._log.warning(
-                "node belongs to several machines", node=machine.node_name, machine=machine.key
-            )
-            return None
-        node = self._world.nodes.store.get(machine.node_name)
-        return None if node is None else self._write_nodes.newest(node)
-
-    async def _sync_node(self, machine: MachineView, node: Node) -> Node | None:
-        """Bring the node in step with the machine; the node as it is then."""
-        rules = self._world.rules
-        extra = self._world.class_of(machine).extra_capacity
-
-        def template(one: Node) -> Patch | None:
-            return nodesync.patch(machine, one, rules)
-
-        def capacity(one: Node) -> Patch | None:
-            return nodesync.capacity_patch(one, extra, rules)
-
-        def note(one: Node) -> Patch | None:
-            return nodesync.capacity_note(one, extra, rules)
-
-        steps = [Step(template), Step(capacity, "status"), Step(note)]
-        return (await self._write_nodes.change(node, *steps)).obj
-
-    async def _replace(self, obj: Machine, cached: Node) -> None:
-        """Somebody deleted the node: its machine goes with it. Asked once more, past the cache."""
-        try:
-            node = await self._nodes.get(cached.name)
-        except NotFound:
-            return
-        if node.uid == cached.uid and node.is_deleting:
-            self._log.info("node is being deleted, so is its machine", machine=obj.key)
-            await writer.delete(self._machines, obj)
 
     # --- pauses -----------------------------------------------------------------------------
 
@@ -286,10 +271,7 @@ class MachineController:
     # --- the caches ---------------------------------------------------------------------------
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
-        names = [views.machine(one).node_name if one else "" for one in (old, new)]
-        found = new or old
-        if found is not None and names[0] != names[1]:
-            self._index(found.key, names[0], names[1])
+        self._health.machine_changed(old, new)
         metrics.note(old, new, total=len(self._world.machines.store))
         if new is None:
             self._forget(old)
@@ -297,14 +279,6 @@ class MachineController:
         if new.is_deleting:
             self._terminations.add(new.key)
         return not new.is_deleting
-
-    def _index(self, key: str, before: str, after: str) -> None:
-        if before in self._by_node:
-            self._by_node[before].discard(key)
-            if not self._by_node[before]:
-                del self._by_node[before]
-        if after:
-            self._by_node.setdefault(after, set()).add(key)
 
     def _forget(self, gone: Machine | None) -> None:
         if gone is not None:
@@ -316,7 +290,7 @@ class MachineController:
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
         found = new or old
         if found is not None and plan.node_matters(old, new):
-            self._add(self._by_node.get(found.name, ()))
+            self._add(self._health.on_node(found.name))
         if new is None and old is not None:
             self._write_nodes.forget(old.key)
         return False

@@ -68,7 +68,7 @@ def _faults(flags: MachineFlags) -> Iterator[Fault]:
 
 
 def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
-    from ccm.controllers.machine.controller import MachineController
+    from ccm.controllers.machine.controller import MachineController, Requests
     from ccm.controllers.machine.drain import Drainer
     from ccm.controllers.machine.freeze import Looks
     from ccm.gardener.kinds import MACHINES
@@ -91,15 +91,18 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     def make() -> Runnable:
         return MachineController(
             world=world,
-            machines=client.resource(MACHINES),
-            nodes=client.resource(NODES),
-            secrets=client.resource(SECRETS),
+            requests=Requests(
+                machines=client.resource(MACHINES),
+                nodes=client.resource(NODES),
+                secrets=client.resource(SECRETS),
+                volumes=client.resource(NODE_VOLUMES),
+                attachments=client.resource(ATTACHMENTS),
+            ),
             drains=Drainer(
                 world=world, client=client, settings=settings, events=context.recorder(COMPONENT)
             ),
-            volumes=client.resource(NODE_VOLUMES),
-            attachments=client.resource(ATTACHMENTS),
             looks=looks,
+            events=context.recorder(COMPONENT),
             turns=flags.machine_concurrent_syncs,
         ).controller
 

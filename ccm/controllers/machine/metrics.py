@@ -5,7 +5,7 @@ from __future__ import annotations
 from ccm.base import metrics
 from ccm.gardener import names
 from ccm.gardener.types import Machine
-from ccm.machines.views import ClassView, MachineView
+from ccm.machines.views import ClassView, MachineView, Phase
 
 ITEMS = metrics.gauge("mcm_machine_items_total", "Machines there are.")
 PHASE = metrics.gauge(
@@ -36,6 +36,16 @@ CONDITION = metrics.gauge(
 FROZEN = metrics.gauge(
     "mcm_machine_controller_frozen",
     "1 while machines are left alone because an API server does not answer.",
+)
+PHASE_CHANGES = metrics.counter(
+    "ccm_machine_phase_changes", "Changes of a machine's phase, by the new one.", ["phase"]
+)
+_COUNTED = (Phase.PENDING, Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, Phase.CRASH_LOOP)
+for _phase in _COUNTED:
+    PHASE_CHANGES.labels(_phase.value)
+WAITING = metrics.gauge(
+    "ccm_machine_replacements_waiting",
+    "Machines whose nodes are sick for too long, and which wait for the replacement of others.",
 )
 _WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
 FAILED_JOINS = metrics.counter(
@@ -93,6 +103,12 @@ def drained(machine: MachineView, seconds: float) -> None:
     labels = machine.metadata.labels or {}
     deployment = labels.get(names.LABEL_DEPLOYMENT, "")
     DRAIN.labels(machine.metadata.namespace, deployment).set(seconds)
+
+
+def phase_changed(phase: Phase) -> None:
+    """A machine is in another phase."""
+    if phase in _COUNTED:
+        PHASE_CHANGES.labels(phase.value).inc()
 
 
 def failed_join(machine: MachineView, made_of: ClassView) -> None:

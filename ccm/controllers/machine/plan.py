@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from ccm.cloud.machines import MachineInfo
 from ccm.gardener import views
 from ccm.gardener.types import Machine
@@ -86,6 +88,19 @@ def note(obj: Machine, name: str, text: str) -> Patch | None:
     if obj.annotations.get(name) == text:
         return None
     return {"metadata": same_object(obj) | {"annotations": {name: text}}}
+
+
+def preserved(obj: Machine, planned_for: Machine, until: datetime | None) -> Patch | None:
+    """The moment until which a machine is kept, and nothing else; None where it stands.
+
+    Raises:
+        StaleObject: another phase was written meanwhile.
+    """
+    if obj.status.current_status.phase != planned_for.status.current_status.phase:
+        raise StaleObject
+    if views.machine(obj).status.preserve_until == until:
+        return None
+    return views.preserve_patch(obj, until)
 
 
 def node_matters(old: Node | None, new: Node | None) -> bool:

@@ -23,7 +23,7 @@ from ccm.cloud.machines import (
     MachineRecord,
     MachineRequest,
 )
-from ccm.controllers.machine.controller import MachineController
+from ccm.controllers.machine.controller import MachineController, Requests
 from ccm.controllers.machine.drain import Drainer
 from ccm.controllers.machine.freeze import Looks
 from ccm.controllers.machineclass.controller import MachineClassController
@@ -176,8 +176,8 @@ class FakeDrains:
 class World:
     """An API server, a cloud, and the controllers between them."""
 
-    def __init__(self, **rules: Any) -> None:
-        self.server = MemoryServer()
+    def __init__(self, server: MemoryServer | None = None, **rules: Any) -> None:
+        self.server = server or MemoryServer()
         self.driver = FakeDriver()
         self.drains = FakeDrains()
         self.drains_really = False
@@ -235,14 +235,17 @@ class World:
     def _machine(self, world: Shared, client: Any) -> Runnable:
         return MachineController(
             world=world,
-            machines=client.resource(MACHINES),
-            nodes=client.resource(NODES),
-            secrets=client.resource(SECRETS),
+            requests=Requests(
+                machines=client.resource(MACHINES),
+                nodes=client.resource(NODES),
+                secrets=client.resource(SECRETS),
+                volumes=client.resource(NODE_VOLUMES),
+                attachments=client.resource(ATTACHMENTS),
+            ),
             drains=Drainer(world=world, client=client) if self.drains_really else self.drains,
-            volumes=client.resource(NODE_VOLUMES),
-            attachments=client.resource(ATTACHMENTS),
             turns=self.turns,
             looks=Looks(),
+            events=self,
             rng=random.Random(0),
         ).controller
 
@@ -295,6 +298,28 @@ class World:
         if status is not None:
             self.server.patch(f"{path}/status", {"status": status})
         return path
+
+    def lived(
+        self,
+        name: str = "m0",
+        *,
+        phase: str = "Running",
+        group: str = "",
+        operation: Any = None,
+        metadata: Any = None,
+        **spec: Any,
+    ) -> str:
+        """A Machine with a VM, and with a node if somebody makes it; its path."""
+        labels = {"node": name} | ({"name": group} if group else {})
+        status = {
+            "currentStatus": {"phase": phase, "lastUpdateTime": format_time(clock.now())},
+            "lastOperation": operation or {"type": "HealthCheck", "state": "Successful"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        held = {"labels": labels, "finalizers": [names.FINALIZER], **(metadata or {})}
+        return self.machine(
+            name, status=status, metadata=held, providerID=f"fake:///{name}", **spec
+        )
 
     def node(self, name: str = "m0", *, ready: str = "True", **more: Any) -> None:
         """A node registers."""

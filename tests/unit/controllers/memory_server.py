@@ -159,6 +159,63 @@ class MemoryServer:
         return renderer.one(written.entry)
 
 
+class FragileServer(MemoryServer):
+    """One that may be away: then it answers nothing, and its watches break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gone = asyncio.Event()
+        self._where = ""
+
+    def goes(self) -> None:
+        """It is away from now on."""
+        self.refuse = lambda _method, _path: _nobody()
+        self._gone.set()
+
+    def forgets(self, path: str) -> None:
+        """From now on nobody can follow what is there, but it answers."""
+        self._where = path
+        self._gone.set()
+
+    def returns(self) -> None:
+        """It is there again."""
+        self.refuse = lambda _method, _path: None
+        self._gone, self._where = asyncio.Event(), ""
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str], **rest: Any
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """A watch."""
+        is_there = not path.startswith(self._where)
+        if self._gone.is_set() and not is_there:
+            raise _nobody()
+        async with super().stream(path, query=query, **rest) as lines:
+            yield lines if is_there else _until(self._gone, lines)
+
+
+async def _until(gone: asyncio.Event, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    end = asyncio.ensure_future(gone.wait())
+    try:
+        while True:
+            line = asyncio.ensure_future(anext(lines))
+            try:
+                await asyncio.wait({line, end}, return_when=asyncio.FIRST_COMPLETED)
+                if end.done():
+                    raise _nobody()
+                yield line.result()
+            except StopAsyncIteration:
+                return
+            finally:
+                line.cancel()
+    finally:
+        end.cancel()
+
+
+def _nobody() -> errors.Unreachable:
+    return errors.Unreachable("no route to host", kind="refused")
+
+
 async def _at_once() -> None:
     await asyncio.sleep(0)
 
