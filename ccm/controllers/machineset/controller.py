@@ -191,6 +191,8 @@ class MachineSetController:
             return
         scaling = replicas.scaling(wanted, found, clock.now())
         did, error = await self._scale(obj, memory, scaling, found, machines)
+        # What was done brings the next pass; should nobody tell us, it is looked up.
+        self._later(obj, self._expect.due_s(obj.uid))
         if not did or error is not None:
             await self._say(obj, memory, replicas.counts(wanted, found, clock.now()), machines)
         if error is not None and not memory.setbacks.level:
