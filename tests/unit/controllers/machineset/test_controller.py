@@ -14,7 +14,7 @@ from ccm.base import metrics
 from ccm.gardener import names
 from ccm.kube.errors import ServerError, TooManyRequests, Unreachable
 from ccm.testing.clock import advance
-from tests.unit.controllers.machinesets import MACHINES, SETS, Sets
+from tests.unit.controllers.machinesets import MACHINES, SETS, Sets, moment
 from tests.unit.controllers.memory_server import MemoryServer
 
 pytestmark = pytest.mark.virtual_time
@@ -156,6 +156,63 @@ async def test_a_deletion_whose_outcome_nobody_knows(trouble: Exception, is_done
     assert server.requests["POST", MACHINES] == 3
 
 
+async def test_a_creation_whose_answer_is_lost_is_found_again() -> None:
+    """The cache does not show it, so the next try has to run into it."""
+    world, server = lagging()
+    world.set(replicas=0)
+    original, lost = server._answer, list[str]()
+
+    def answer(method: str, path: str, body: bytes, kind: str, asked: Any) -> bytes:
+        found = original(method, path, body, kind, asked)
+        if method == "POST" and not lost:
+            lost.append(path)
+            raise Unreachable("cut", kind="timeout")
+        return found
+
+    async with world.running("machineset"):
+        await advance(1)
+        server.shows.clear()
+        server._answer = answer  # type: ignore[method-assign]
+        world.change(WEB, spec={"replicas": 1})
+        await advance(60)
+        assert len(world.here()) == 1
+        assert server.requests["POST", MACHINES] == 2
+
+        server.shows.set()
+        await advance(5)
+
+    assert len(world.here()) == 1
+    assert world.set_status()["replicas"] == 1
+
+
+async def test_while_a_deletion_is_in_doubt_no_other_machine_goes() -> None:
+    """Time alone makes another one the first to go."""
+    world, server = lagging()
+    owner = world.set(replicas=2)
+    until = {"preserveExpiryTime": moment(10)}
+    cheap = {names.ANNOTATION_PRIORITY: "0"}
+    world.member("m0", owner=owner)
+    world.member("m1", owner=owner, status=until, annotations=cheap)
+
+    def refuse(method: str, path: str) -> Exception | None:
+        if method != "DELETE":
+            return None
+        if path.endswith("m0") and world.get("m0"):
+            world.server.drop(path)
+        return Unreachable("cut", kind="timeout")
+
+    async with world.running("machineset"):
+        await advance(1)
+        server.shows.clear()
+        server.refuse = refuse
+        world.change(WEB, spec={"replicas": 1})
+        await advance(20)
+        server.refuse = lambda _method, _path: None
+        await poke(world, times=60)
+
+        assert world.here() == ["m1"]
+
+
 async def test_a_server_in_trouble_says_nothing_about_the_machines() -> None:
     world = Sets()
     world.set(replicas=1)
@@ -195,6 +252,7 @@ async def test_a_name_that_somebody_else_has_is_left_to_them() -> None:
     assert "labels" not in world.get(foreign)["metadata"]
     assert len(world.here()) == 2
     assert world.set_status()["replicas"] == 1
+    assert [reason for reason, _ in world.events] == ["FailedCreate", "SuccessfulCreate"]
 
 
 async def test_a_machine_that_cannot_be_read_may_be_of_the_set() -> None:
