@@ -273,7 +273,7 @@ async def test_a_machine_that_cannot_be_read_may_be_of_the_set() -> None:
         assert world.set_object() != {}
 
         unreadable.clear()
-        await advance(700)
+        await advance(800)
 
     assert world.set_object() == {}
 
@@ -382,3 +382,38 @@ async def test_a_finalizer_of_the_template_is_on_the_machine() -> None:
 
     assert world.machines()[0]["metadata"]["finalizers"] == ["example.com/hold"]
     assert names.FINALIZER in world.set_object()["metadata"]["finalizers"]
+
+
+async def test_a_set_of_the_reference_is_taken_over_without_a_write() -> None:
+    """With the nulls that Go writes, and what it writes beside what we do."""
+    world = Sets()
+    template = {
+        "metadata": {"creationTimestamp": None, "labels": {"name": "web"}},
+        "spec": {
+            "class": {"apiGroup": names.GROUP, "kind": "MachineClass", "name": "small"},
+            "nodeTemplate": {"metadata": {"creationTimestamp": None}, "spec": {}},
+        },
+    }
+    owner = world.set(
+        replicas=2, template=template, metadata={"finalizers": [names.FINALIZER]}, machineClass={}
+    )
+    spec: dict[str, Any] = template["spec"]
+    for number in range(2):
+        world.member(f"web-{number}", owner=owner, **spec)
+    frozen = {"type": "Frozen", "status": "False", "lastTransitionTime": None}
+    status = {
+        "replicas": 2,
+        "fullyLabeledReplicas": 2,
+        "readyReplicas": 2,
+        "availableReplicas": 2,
+        "observedGeneration": 1,
+        "machineSetCondition": [frozen],
+        "lastOperation": {"lastUpdateTime": moment(-60)},
+        "failedMachines": None,
+    }
+    world.change(f"{WEB}/status", status=status)
+    async with world.running("machineset"):
+        await advance(700)
+
+    assert world.server.writes("machines") == 0
+    assert world.server.writes("machinesets") == 0
