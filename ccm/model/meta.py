@@ -35,6 +35,7 @@ class OwnerReference(Wire, frozen=True, kw_only=True):
     name: str = ""
     uid: str = ""
     controller: bool | None = None
+    block_owner_deletion: bool | None = None
 
 
 class ObjectMeta(Wire, frozen=True, kw_only=True):
