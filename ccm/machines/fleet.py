@@ -104,6 +104,7 @@ class SetView:
         members: those that it controls, all of them.
         failures: conditions that say that it cannot make or delete machines.
         failed: machines that failed, as the front says so.
+        has_seen: whether it knows how many are wanted; what it made before may not be seen yet.
     """
 
     metadata: ObjectMeta
@@ -113,6 +114,7 @@ class SetView:
     members: Sequence[Member] = ()
     failures: Sequence[Condition] = ()
     failed: Sequence[Any] = ()
+    has_seen: bool = True
 
     @property
     def name(self) -> str:

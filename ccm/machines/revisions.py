@@ -101,7 +101,8 @@ def superfluous(deployment: DeploymentView, olds: Sequence[SetView]) -> Sequence
     """Old sets beyond those that are kept; none that has machines."""
     if deployment.history_limit is None:
         return ()
-    empty = [one for one in olds if not (one.replicas or one.members or one.is_deleting)]
+    kept = [one for one in olds if one.has_seen and not one.is_deleting]
+    empty = [one for one in kept if not (one.replicas or one.members)]
     return empty[: max(0, len(empty) - deployment.history_limit)]
 
 

@@ -206,7 +206,7 @@ def _sizes(fleet: scaling.Fleet, seen: progress.Seen) -> tuple[scaling.Sizes, in
     if deployment.is_paused or deployment.strategy is Strategy.IN_PLACE:
         return scaling.held(fleet), 0
     if deployment.strategy is Strategy.RECREATE:
-        return scaling.recreated(fleet, waits=any(one.members for one in seen.olds))
+        return scaling.recreated(fleet, waits=_waits(seen))
     return scaling.rolled(fleet, deployment)
 
 
@@ -216,8 +216,15 @@ def _may_make(seen: progress.Seen) -> bool:
     if deployment.is_paused:
         return False
     if deployment.strategy is Strategy.RECREATE:
-        return not any(one.replicas or one.members for one in seen.olds)
+        return not _waits(seen)
     return True
+
+
+def _waits(seen: progress.Seen) -> bool:
+    """Whether there are old machines, or may be."""
+    return any(
+        one.replicas or one.members or not (one.has_seen or one.is_deleting) for one in seen.olds
+    )
 
 
 def _changes(

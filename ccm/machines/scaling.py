@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ccm.machines import bounds
-from ccm.machines.fleet import DeploymentView, FleetRules, Member, SetView
+from ccm.machines.fleet import DeploymentView, FleetRules, SetView
 from ccm.machines.victims import asked_for, deletion_order, is_due
 
 Sizes = Mapping[str, int]
@@ -47,6 +47,8 @@ class Sized:
         victims: its machines that are not being deleted; those come first that go first.
         most: replicas and surge of the deployment when it was scaled last; None = nobody knows.
         is_deleting: whether the set itself goes.
+        has_seen: whether it knows how many are wanted. Until then it may have made machines of
+            which the caches show none.
     """
 
     uid: str
@@ -54,6 +56,7 @@ class Sized:
     victims: Sequence[Victim] = ()
     most: int | None = None
     is_deleting: bool = False
+    has_seen: bool = True
 
     @property
     def is_active(self) -> bool:
@@ -114,6 +117,11 @@ class Fleet:
         return sum(one.present for one in self.sets)
 
     @property
+    def may_grow(self) -> bool:
+        """Whether it is known how many machines there are."""
+        return all(one.has_seen or one.is_deleting for one in self.sets)
+
+    @property
     def active(self) -> Sequence[Sized]:
         """Sets of which machines are wanted."""
         return [one for one in self.sets if one.is_active]
@@ -132,7 +140,7 @@ def sized(found: SetView, deployment: DeploymentView, now: datetime, rules: Flee
             goes=is_due(one.machine, found.annotations.get(rules.scaler_time, ""), rules),
             chosen=asked_for(one.machine, rules),
         )
-        for one in _ordered(found.live, rules)
+        for one in deletion_order(found.live, deployment.min_ready_s, now, rules)
     ]
     most = found.annotations.get(rules.most, "")
     return Sized(
@@ -141,13 +149,8 @@ def sized(found: SetView, deployment: DeploymentView, now: datetime, rules: Flee
         victims=victims,
         most=int(most) if most.isdecimal() else None,
         is_deleting=found.is_deleting,
+        has_seen=found.has_seen,
     )
-
-
-def _ordered(members: Sequence[Member], rules: FleetRules) -> Sequence[Member]:
-    by_uid = {one.machine.uid: one for one in members}
-    order = deletion_order([one.machine for one in members], rules)
-    return [by_uid[one.uid] for one in order]
 
 
 def held(fleet: Fleet) -> Sizes:
@@ -164,7 +167,7 @@ def held(fleet: Fleet) -> Sizes:
         return _shrunk(fleet, excess)
     grows = new if new is not None and new.replicas else active[-1]
     more = fleet.most - fleet.present
-    return {grows.uid: grows.replicas + more} if more > 0 else {}
+    return {grows.uid: grows.replicas + more} if more > 0 and fleet.may_grow else {}
 
 
 def recreated(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
@@ -190,9 +193,10 @@ def rolled(fleet: Fleet, deployment: DeploymentView) -> tuple[Sizes, int]:
     excess = _wanted(fleet) - fleet.most
     if excess > 0 and fleet.old_active:
         return _shrunk(fleet, excess), 0
+    present = fleet.present if fleet.may_grow else fleet.most
     if new is None:
-        return {}, bounds.new_size(deployment, present=fleet.present, new=0)
-    size = bounds.new_size(deployment, present=fleet.present, new=new.replicas)
+        return {}, bounds.new_size(deployment, present=present, new=0)
+    size = bounds.new_size(deployment, present=present, new=new.replicas)
     if new.replicas > fleet.replicas:
         size = _fit(fleet, new)
     return _changed({new.uid: size, **_down(fleet, new)}, fleet), 0
@@ -255,7 +259,8 @@ def _take(fleet: Fleet, sizes: dict[str, int], one: Sized, count: int) -> int:
 def _fit(fleet: Fleet, one: Sized) -> int:
     """The size of the only set that counts."""
     if fleet.replicas >= one.replicas:
-        return fleet.replicas
+        room = fleet.most - fleet.present if fleet.may_grow else 0
+        return min(fleet.replicas, one.replicas + max(0, room))
     return _fitting(fleet, {each.uid: each.replicas for each in fleet.sets}, one, fleet.replicas)
 
 

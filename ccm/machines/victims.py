@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from ccm.machines.fleet import FleetRules
+from ccm.machines.fleet import FleetRules, Member
 from ccm.machines.views import MachineView, Phase
 from ccm.model.times import parse_time
 
@@ -21,15 +21,21 @@ _PHASES = (
 _LATEST = datetime.max.replace(tzinfo=UTC)
 
 
-def deletion_order(machines: Iterable[MachineView], rules: FleetRules) -> Sequence[MachineView]:
+def deletion_order(
+    members: Iterable[Member], min_ready_s: float, now: datetime, rules: FleetRules
+) -> Sequence[Member]:
     """Machines in the order in which they go."""
-    return sorted(machines, key=lambda one: _rank(one, rules))
+    return sorted(members, key=lambda one: _rank(one, min_ready_s, now, rules))
 
 
-def _rank(machine: MachineView, rules: FleetRules) -> tuple[int, datetime, int, datetime, str]:
+def _rank(
+    member: Member, min_ready_s: float, now: datetime, rules: FleetRules
+) -> tuple[int, datetime, int, bool, datetime, str]:
+    machine = member.machine
     phase = _PHASES.index(machine.phase) if machine.phase in _PHASES else 0
     marked = moment(machine.annotation(rules.marked)) or _LATEST
-    return (priority(machine, rules), marked, phase, machine.created, machine.name)
+    is_available = member.is_available(min_ready_s, now)
+    return (priority(machine, rules), marked, phase, is_available, machine.created, machine.name)
 
 
 def priority(machine: MachineView, rules: FleetRules) -> int:
