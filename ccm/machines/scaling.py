@@ -5,7 +5,8 @@ A machine counts as long as its deletion was not asked for, and so does one that
 make: what is there and what is wanted, whichever is more. Available are those that will be left
 once every set has shrunk to what it was told. Which machines go when a set shrinks is known, so
 no size is chosen that takes an available one too many. Counts of a set's status are not used:
-they come late.
+they come late. Until every set has seen how many are wanted nothing is scaled: it may have made
+or deleted machines of which the caches know nothing yet.
 """
 
 from __future__ import annotations
@@ -47,8 +48,7 @@ class Sized:
         victims: its machines that are not being deleted; those come first that go first.
         most: replicas and surge of the deployment when it was scaled last; None = nobody knows.
         is_deleting: whether the set itself goes.
-        has_seen: whether it knows how many are wanted. Until then it may have made machines of
-            which the caches show none.
+        has_seen: whether it knows how many are wanted.
     """
 
     uid: str
@@ -117,8 +117,8 @@ class Fleet:
         return sum(one.present for one in self.sets)
 
     @property
-    def may_grow(self) -> bool:
-        """Whether it is known how many machines there are."""
+    def is_known(self) -> bool:
+        """Whether it is known which machines there are, and will be."""
         return all(one.has_seen or one.is_deleting for one in self.sets)
 
     @property
@@ -134,10 +134,12 @@ class Fleet:
 
 def sized(found: SetView, deployment: DeploymentView, now: datetime, rules: FleetRules) -> Sized:
     """A set as far as its size is concerned."""
+    # The set knows of a change of the autoscaler's soon, if it does not yet.
+    said = [one.annotations.get(rules.scaler_time, "") for one in (found, deployment)]
     victims = [
         Victim(
             available=one.is_available(deployment.min_ready_s, now),
-            goes=is_due(one.machine, found.annotations.get(rules.scaler_time, ""), rules),
+            goes=any(is_due(one.machine, moment, rules) for moment in said),
             chosen=asked_for(one.machine, rules),
         )
         for one in deletion_order(found.live, deployment.min_ready_s, now, rules)
@@ -156,6 +158,8 @@ def sized(found: SetView, deployment: DeploymentView, now: datetime, rules: Flee
 def held(fleet: Fleet) -> Sizes:
     """The sizes while nothing is exchanged: only as many machines as there should be."""
     active, new = fleet.active, fleet.new
+    if not fleet.is_known:
+        return {}
     if len(active) <= 1:
         one = active[0] if active else new or next(reversed(fleet.olds), None)
         return (
@@ -167,7 +171,7 @@ def held(fleet: Fleet) -> Sizes:
         return _shrunk(fleet, excess)
     grows = new if new is not None and new.replicas else active[-1]
     more = fleet.most - fleet.present
-    return {grows.uid: grows.replicas + more} if more > 0 and fleet.may_grow else {}
+    return {grows.uid: grows.replicas + more} if more > 0 else {}
 
 
 def recreated(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
@@ -182,7 +186,7 @@ def recreated(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
     new = fleet.new
     if new is None:
         return {}, fleet.replicas
-    if waits and new.replicas <= fleet.replicas:
+    if (waits and new.replicas <= fleet.replicas) or not fleet.is_known:
         return {}, 0
     return _changed({new.uid: _fit(fleet, new)}, fleet), 0
 
@@ -190,13 +194,14 @@ def recreated(fleet: Fleet, *, waits: bool) -> tuple[Sizes, int]:
 def rolled(fleet: Fleet, deployment: DeploymentView) -> tuple[Sizes, int]:
     """Sizes where machines are exchanged within the bounds; and that of a set to be made."""
     new = fleet.new
+    if not fleet.is_known:
+        return {}, 0
     excess = _wanted(fleet) - fleet.most
     if excess > 0 and fleet.old_active:
         return _shrunk(fleet, excess), 0
-    present = fleet.present if fleet.may_grow else fleet.most
     if new is None:
-        return {}, bounds.new_size(deployment, present=present, new=0)
-    size = bounds.new_size(deployment, present=present, new=new.replicas)
+        return {}, bounds.new_size(deployment, present=fleet.present, new=0)
+    size = bounds.new_size(deployment, present=fleet.present, new=new.replicas)
     if new.replicas > fleet.replicas:
         size = _fit(fleet, new)
     return _changed({new.uid: size, **_down(fleet, new)}, fleet), 0
@@ -259,8 +264,7 @@ def _take(fleet: Fleet, sizes: dict[str, int], one: Sized, count: int) -> int:
 def _fit(fleet: Fleet, one: Sized) -> int:
     """The size of the only set that counts."""
     if fleet.replicas >= one.replicas:
-        room = fleet.most - fleet.present if fleet.may_grow else 0
-        return min(fleet.replicas, one.replicas + max(0, room))
+        return min(fleet.replicas, one.replicas + max(0, fleet.most - fleet.present))
     return _fitting(fleet, {each.uid: each.replicas for each in fleet.sets}, one, fleet.replicas)
 
 

@@ -92,7 +92,9 @@ class Shelf:
     @property
     def shows(self) -> bool:
         """Whether the cache shows all that the set did."""
-        return self.cached == [(one, one.deleting) for one in self.boxes]
+        shown = {one.name for one, _ in self.cached}
+        told = all(deleting == one.deleting for one, deleting in self.cached)
+        return told and all(one.name in shown for one in self.boxes)
 
 
 class Game:
@@ -196,7 +198,7 @@ class Game:
 
     def tend(self, shelf: Shelf) -> None:
         """The set's move, once its cache shows what it did: as many machines as it was told."""
-        if not {one.name for one in shelf.boxes} <= {one.name for one, _ in shelf.cached}:
+        if not shelf.shows:
             return
         for one in self._victims(shelf):
             one.deleting = True
@@ -214,7 +216,9 @@ class Game:
             shelf.cached = [(one, one.deleting) for one in shelf.boxes]
 
     def work(self, shelf: Shelf, box: Box) -> None:
-        """The cloud's move: a machine comes a step further, or is gone."""
+        """The cloud's move: a machine that is known comes a step further, or is gone."""
+        if all(one is not box for one, _ in shelf.cached):
+            return
         if box.deleting:
             shelf.boxes.remove(box)
         elif box.phase in (Phase.NEW, Phase.CRASH_LOOP):
@@ -223,7 +227,11 @@ class Game:
             self._becomes(box, Phase.RUNNING)
 
     def fail(self, box: Box) -> None:
-        """The cloud's move: a machine is not what it was."""
+        """The cloud's move: a machine is not what it was.
+
+        Who learns of that has learnt of all before.
+        """
+        self.look()
         if not box.deleting:
             self._becomes(box, self.rng.choice((Phase.UNKNOWN, Phase.FAILED, Phase.CRASH_LOOP)))
 
@@ -268,7 +276,7 @@ class Game:
             for one in shelf.view(true=True).members
         )
         count = len(shelf.boxes)
-        return available and count == shelf.replicas and shelf.shows and shelf.has_seen
+        return available and count == len(shelf.cached) == shelf.replicas and shelf.has_seen
 
     def _victims(self, shelf: Shelf, size: int | None = None) -> list[Box]:
         by_name = {one.name: one for one in live(shelf)}
