@@ -91,6 +91,19 @@ ANNOTATION_UNFREEZE = "safety.machine.sapcloud.io/unfreeze"
 ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a name
 """On a Machine: the ID of its bootstrap token. Ours: the reference derives it from the name."""
 
+# --- deployments --------------------------------------------------------------------------
+
+EVENT_SCALING = "ScalingMachineSet"
+EVENT_SELECTING_ALL = "SelectingAll"
+EVENT_CREATE_ERROR = "MachineSetCreateError"
+EVENT_ROLLBACK = "DeploymentRollback"
+EVENT_NO_REVISION = "DeploymentRollbackRevisionNotFound"
+EVENT_SAME_TEMPLATE = "DeploymentRollbackTemplateUnchanged"
+"""Reasons of events on a MachineDeployment."""
+
+COMPONENT_DEPLOYMENTS = "machine-controller-manager"
+"""Event source component of those."""
+
 # --- taints and conditions of nodes ----------------------------------------------------------
 
 TAINT_CRITICAL = "node.gardener.cloud/critical-components-not-ready"

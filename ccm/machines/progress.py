@@ -84,6 +84,16 @@ def status(seen: Seen, generation: int) -> DeploymentStatus:
     return replace(found, conditions=_conditions(seen, found))
 
 
+def refusal(deployment: DeploymentView, generation: int, now: datetime) -> DeploymentStatus:
+    """The status that says why nothing can be done; what there is nobody counts then."""
+    before = deployment.status
+    text = " ".join(deployment.faults)
+    wanted = Condition(type=PROGRESSING, status=STATUS_FALSE, reason=UNUSABLE, message=text)
+    others = [one for one in before.conditions if one.type != PROGRESSING]
+    said = _said(before.condition(PROGRESSING), wanted, now)
+    return replace(before, observed=generation, conditions=(*others, said))
+
+
 def due_s(seen: Seen, said: DeploymentStatus) -> float | None:
     """Seconds until time alone changes something; None: never."""
     deployment = seen.deployment
@@ -118,9 +128,7 @@ def _conditions(seen: Seen, found: DeploymentStatus) -> Sequence[Condition]:
 
 def _availability(seen: Seen, found: DeploymentStatus) -> Condition:
     deployment = seen.deployment
-    floor = deployment.replicas - found.preserved
-    if not deployment.faults:
-        floor -= bounds.unavailable(deployment)
+    floor = deployment.replicas - found.preserved - bounds.unavailable(deployment)
     enough = found.available >= max(floor, 0)
     return Condition(
         type=AVAILABLE,
@@ -133,9 +141,6 @@ def _availability(seen: Seen, found: DeploymentStatus) -> Condition:
 def _progress(seen: Seen, found: DeploymentStatus) -> Condition | None:
     deployment, before = seen.deployment, seen.deployment.status
     last = before.condition(PROGRESSING)
-    if deployment.faults:
-        text = " ".join(deployment.faults)
-        return Condition(type=PROGRESSING, status=STATUS_FALSE, reason=UNUSABLE, message=text)
     if deployment.is_paused or (last is not None and last.reason == PAUSED):
         return _pause(deployment, last)
     if seen.made:

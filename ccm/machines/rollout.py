@@ -114,10 +114,10 @@ def plan(
         generation: of the deployment.
         taken: names of other sets.
     """
+    if deployment.faults:
+        return Plan(status=progress.refusal(deployment, generation, now))
     new, olds = revisions.new_and_old(deployment, sets)
     seen = progress.Seen(deployment=deployment, new=new, olds=olds, now=now)
-    if deployment.faults:
-        return _said(Plan(status=DeploymentStatus()), seen, generation)
     if deployment.rollback_to is not None and not deployment.is_paused:
         wish = revisions.revert(deployment, sets, rules)
         return _said(Plan(revert=wish, status=DeploymentStatus()), seen, generation)
