@@ -90,6 +90,12 @@ class Expectations:
         """It was not deleted."""
         self._met(obj.uid)
 
+    def hurry(self, obj: KubeObject) -> None:
+        """Whether it was deleted nobody knows: it is looked up at once."""
+        found = self._met(obj.uid)
+        if found is not None:
+            self._wait(found.owner, found.namespace, found.name, found.uid, timeout_s=0.0)
+
     def seen(self, obj: KubeObject) -> None:
         """The cache shows an object."""
         found = self._met(obj.key)
@@ -137,8 +143,10 @@ class Expectations:
                 self._met(token)
         return late
 
-    def _wait(self, owner: str, namespace: str, name: str, uid: str) -> None:
-        until = clock.monotonic() + self._timeout_s
+    def _wait(
+        self, owner: str, namespace: str, name: str, uid: str, timeout_s: float | None = None
+    ) -> None:
+        until = clock.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         one = _Awaited(owner=owner, namespace=namespace, name=name, uid=uid, until=until)
         self._awaited[one.token] = one
         self._tokens.setdefault(owner, set()).add(one.token)
