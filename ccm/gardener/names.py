@@ -101,9 +101,6 @@ EVENT_NO_REVISION = "DeploymentRollbackRevisionNotFound"
 EVENT_SAME_TEMPLATE = "DeploymentRollbackTemplateUnchanged"
 """Reasons of events on a MachineDeployment."""
 
-COMPONENT_DEPLOYMENTS = "machine-controller-manager"
-"""Event source component of those."""
-
 # --- taints and conditions of nodes ----------------------------------------------------------
 
 TAINT_CRITICAL = "node.gardener.cloud/critical-components-not-ready"

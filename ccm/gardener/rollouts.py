@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ccm.gardener import names, templates, views
+from ccm.gardener import members, names, templates
 from ccm.gardener.sets import (
     DeploymentCondition,
     LabelSelector,
@@ -26,17 +26,16 @@ from ccm.machines.fleet import (
     DeploymentStatus,
     DeploymentView,
     FleetRules,
-    Member,
+    Piece,
     SetView,
     Template,
 )
 from ccm.machines.rollout import Change, Making
-from ccm.machines.victims import moment
 from ccm.model import Node, OwnerReference
 from ccm.model import names as known
 from ccm.model.names import STATUS_TRUE
 from ccm.model.patches import Patch, merge_changes, same_object, same_version
-from ccm.model.times import format_time
+from ccm.model.times import format_time, moment
 
 _NEVER = datetime.fromtimestamp(0, UTC)
 _ORDERED = msgspec.json.Encoder(order="deterministic")
@@ -64,8 +63,7 @@ _ORCHESTRATIONS = ("Auto", _MANUAL)
 def rules(*, holds_nodes: bool) -> FleetRules:
     """The names of this front, with the daemon's settings."""
     return FleetRules(
-        priority=(names.ANNOTATION_PRIORITY, names.DEFAULT_PRIORITY),
-        delete_priority=names.DELETE_PRIORITY,
+        priority=names.ANNOTATION_PRIORITY,
         marked=names.ANNOTATION_MARKED,
         trigger=names.ANNOTATION_TRIGGER_DELETION,
         scaler_time=names.ANNOTATION_SCALER_TIME,
@@ -118,13 +116,13 @@ def machine_set(
         node_of: finds a node by its name.
     """
     conditions = obj.status.conditions or ()
-    spec = obj.spec
+    spec, labels = obj.spec, templates.labels_of(obj.spec.template)
     return SetView(
         metadata=obj.metadata,
-        created=moment(obj.metadata.creation_timestamp or "") or _NEVER,
+        created=moment(obj.metadata.creation_timestamp) or _NEVER,
         replicas=spec.replicas,
         template=template(spec.template, (spec.min_ready_seconds, _most_kept(obj))),
-        members=[_member(one, node_of) for one in machines],
+        members=[_piece(one, labels, node_of) for one in machines],
         failures=[
             _condition(one)
             for one in conditions
@@ -269,6 +267,13 @@ def status_patch(obj: MachineDeployment, found: DeploymentStatus) -> Patch | Non
     return {"metadata": same_version(obj), "status": changes} if changes else None
 
 
+def collision_patch(obj: MachineDeployment, count: int) -> Patch | None:
+    """Says how often the name of a set was taken; None where it says so."""
+    if (obj.status.collision_count or 0) >= count:
+        return None
+    return {"metadata": same_version(obj), "status": {"collisionCount": count}}
+
+
 def _whole(found: MachineDeploymentStatus) -> dict[str, Any]:
     """All fields that are not empty, in the order in which conditions are compared."""
     plain: dict[str, Any] = msgspec.to_builtins(found)
@@ -296,13 +301,10 @@ def _written(one: Condition) -> DeploymentCondition:
 # --- what is read -----------------------------------------------------------------------------
 
 
-def _member(obj: Machine, node_of: Callable[[str], Node | None]) -> Member:
-    machine = views.machine(obj)
-    return Member(
-        machine=machine,
-        node=node_of(machine.node_name) if machine.node_name else None,
-        is_preserved=obj.status.current_status.preserve_expiry_time is not None,
-    )
+def _piece(obj: Machine, labels: Mapping[str, str], node_of: Callable[[str], Node | None]) -> Piece:
+    name = obj.labels.get(names.LABEL_NODE)
+    node = node_of(name) if name else None
+    return Piece(uid=obj.uid, machine=members.member(obj, node, labels), node=node)
 
 
 def _status(found: MachineDeploymentStatus) -> DeploymentStatus:
@@ -327,8 +329,8 @@ def _condition(one: DeploymentCondition | SetCondition) -> Condition:
         status=one.status,
         reason=one.reason,
         message=one.message,
-        updated=moment(updated or ""),
-        since=moment(one.last_transition_time or ""),
+        updated=moment(updated),
+        since=moment(one.last_transition_time),
     )
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ccm.machines.fleet import FleetRules, Member, SetView
-from ccm.machines.victims import moment
-from ccm.machines.views import MachineView, Phase
+from ccm.machines.fleet import FleetRules, Piece, SetView
+from ccm.machines.replicas import CALLED_PRIORITY
+from ccm.machines.views import Phase
 from ccm.model import Node, Taint
 from ccm.model.node import taints_value
 from ccm.model.patches import Patch, same_object, same_version
-from ccm.model.times import format_time
+from ccm.model.times import format_time, moment
 
 _PREFER_NO_SCHEDULE = "PreferNoSchedule"
 _TRUE = "True"
@@ -29,11 +29,11 @@ class Mark:
     """A machine that the autoscaler wants to go.
 
     Attributes:
-        machine: the machine.
+        piece: the machine.
         annotations: what it gets.
     """
 
-    machine: MachineView
+    piece: Piece
     annotations: Mapping[str, str]
 
 
@@ -53,27 +53,28 @@ class NodeMark:
 
 
 def triggered(
-    text: str, members: Sequence[Member], now: datetime, rules: FleetRules
+    text: str, members: Sequence[Piece], now: datetime, rules: FleetRules
 ) -> tuple[Sequence[Mark], str]:
     """Who is to get the lowest priority, and what is left of the wish.
 
     Machines that are gone, going or failed are none of it any more, nor is what makes no sense.
     A wish without a moment, as older autoscalers write it, is one of this moment.
     """
-    by_name = {one.machine.name: one.machine for one in members}
+    by_name = {one.name: one for one in members}
     marks, left = list[Mark](), list[str]()
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, tilde, when = entry.partition("~")
-        machine = by_name.get(name)
+        piece = by_name.get(name)
         when = when if tilde else format_time(now)
-        if machine is None or moment(when) is None:
+        if piece is None or (called := moment(when)) is None:
             continue
-        if machine.is_deleting or machine.phase is Phase.FAILED:
+        machine = piece.machine
+        if machine.is_ending or machine.phase is Phase.FAILED:
             continue
         left.append(f"{name}~{when}")
-        wanted = {rules.priority[0]: rules.delete_priority, rules.marked: when}
-        if any(machine.annotation(key) != value for key, value in wanted.items()):
-            marks.append(Mark(machine=machine, annotations=wanted))
+        if (machine.priority, machine.called) != (CALLED_PRIORITY, called):
+            wanted = {rules.priority: str(CALLED_PRIORITY), rules.marked: when}
+            marks.append(Mark(piece=piece, annotations=wanted))
     return marks, ",".join(left)
 
 
@@ -130,11 +131,11 @@ def _marks(
             yield mark
 
 
-def _hold(member: Member, rules: FleetRules, *, rolls: bool) -> bool | None:
+def _hold(member: Piece, rules: FleetRules, *, rolls: bool) -> bool | None:
     """Whether the autoscaler is to leave a node alone; that of a preserved machine stays so."""
     if rolls:
         return True if rules.holds_nodes else None
-    return None if member.is_preserved else False
+    return None if member.machine.kept_until is not None else False
 
 
 def _hold_notes(node: Node, is_held: bool | None, rules: FleetRules) -> dict[str, str | None]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from ccm.machines.views import MachineView, Phase
+from ccm.machines.replicas import Member, ready_in_s
 from ccm.model import Node, ObjectMeta
-
-WORKS = frozenset({Phase.RUNNING, Phase.AVAILABLE})
-"""Phases of machines that do what they are for."""
 
 
 class Strategy(Enum):
@@ -40,35 +37,27 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Piece:
     """A machine of a set.
 
     Attributes:
-        machine: the machine.
+        uid: of the object.
+        machine: the machine, as its set sees it.
         node: its node; None where it has none, or none is known.
-        is_preserved: whether it is kept though it failed.
     """
 
-    machine: MachineView
+    uid: str
+    machine: Member
     node: Node | None = None
-    is_preserved: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the machine."""
+        return self.machine.key.rpartition("/")[2]
 
     def is_available(self, min_ready_s: float, now: datetime) -> bool:
         """Whether it works, and has done so for long enough."""
-        machine = self.machine
-        if machine.is_deleting or machine.phase not in WORKS:
-            return False
-        since = machine.status.since
-        return since is None or since + timedelta(seconds=min_ready_s) <= now
-
-    def available_in_s(self, min_ready_s: float, now: datetime) -> float | None:
-        """Seconds until it will have worked for long enough; None: time alone changes nothing."""
-        machine = self.machine
-        since = machine.status.since
-        if machine.is_deleting or machine.phase not in WORKS or since is None:
-            return None
-        left_s = (since + timedelta(seconds=min_ready_s) - now).total_seconds()
-        return left_s if left_s > 0 else None
+        return self.machine.works and ready_in_s(self.machine, min_ready_s, now) <= 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +100,7 @@ class SetView:
     created: datetime
     replicas: int
     template: Template
-    members: Sequence[Member] = ()
+    members: Sequence[Piece] = ()
     failures: Sequence[Condition] = ()
     failed: Sequence[Any] = ()
     has_seen: bool = True
@@ -147,9 +136,9 @@ class SetView:
         return (self.created, self.name)
 
     @property
-    def live(self) -> Sequence[Member]:
+    def live(self) -> Sequence[Piece]:
         """Those whose deletion nobody asked for."""
-        return [one for one in self.members if not one.machine.is_deleting]
+        return [one for one in self.members if not one.machine.is_ending]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +226,7 @@ class FleetRules:
     """How a front calls things, and the settings of the daemon.
 
     Attributes:
-        priority: annotation of a machine: lower goes first; and what it is without one.
-        delete_priority: its value on a machine that the autoscaler wants to go.
+        priority: annotation of a machine: lower goes first.
         marked: annotation of a machine: since when that is so.
         trigger: annotation of a deployment: which machines the autoscaler wants to go.
         scaler_time: annotation of deployment and set: when the autoscaler changed the replicas.
@@ -254,8 +242,7 @@ class FleetRules:
         holds_nodes: whether the autoscaler is to leave the nodes of a rollout alone.
     """
 
-    priority: tuple[str, str]
-    delete_priority: str
+    priority: str
     marked: str
     trigger: str
     scaler_time: str

@@ -10,14 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ccm.machines import bounds
-from ccm.machines.fleet import (
-    WORKS,
-    Condition,
-    DeploymentStatus,
-    DeploymentView,
-    Member,
-    SetView,
-)
+from ccm.machines.fleet import Condition, DeploymentStatus, DeploymentView, Piece, SetView
+from ccm.machines.replicas import ready_in_s
 from ccm.machines.views import Phase
 from ccm.model.names import STATUS_FALSE, STATUS_TRUE, STATUS_UNKNOWN
 
@@ -75,7 +69,7 @@ def status(seen: Seen, generation: int) -> DeploymentStatus:
         observed=generation,
         replicas=len(members),
         updated=0 if seen.new is None else len(seen.new.members),
-        ready=sum(_works(one) for one in members),
+        ready=sum(one.machine.works for one in members),
         available=available,
         preserved=sum(_is_preserved(one) for one in members),
         unavailable=max(0, wanted - available),
@@ -97,12 +91,9 @@ def refusal(deployment: DeploymentView, generation: int, now: datetime) -> Deplo
 def due_s(seen: Seen, said: DeploymentStatus) -> float | None:
     """Seconds until time alone changes something; None: never."""
     deployment = seen.deployment
-    waits = [
-        left_s
-        for one in seen.sets
-        for member in one.members
-        if (left_s := member.available_in_s(deployment.min_ready_s, seen.now)) is not None
-    ]
+    works = [member.machine for one in seen.sets for member in one.members if member.machine.works]
+    found = [ready_in_s(one, deployment.min_ready_s, seen.now) for one in works]
+    waits = [left_s for left_s in found if left_s > 0]
     progress = said.condition(PROGRESSING)
     ends = _deadline(deployment, progress)
     if ends is not None and ends >= seen.now:
@@ -110,12 +101,8 @@ def due_s(seen: Seen, said: DeploymentStatus) -> float | None:
     return min(waits, default=None)
 
 
-def _works(one: Member) -> bool:
-    return not one.machine.is_deleting and one.machine.phase in WORKS
-
-
-def _is_preserved(one: Member) -> bool:
-    return one.machine.phase is Phase.FAILED and one.is_preserved
+def _is_preserved(one: Piece) -> bool:
+    return one.machine.phase is Phase.FAILED and one.machine.kept_until is not None
 
 
 def _conditions(seen: Seen, found: DeploymentStatus) -> Sequence[Condition]:

@@ -17,7 +17,8 @@ from datetime import datetime
 
 from ccm.machines import bounds
 from ccm.machines.fleet import DeploymentView, FleetRules, SetView
-from ccm.machines.victims import asked_for, deletion_order, is_due
+from ccm.machines.replicas import DEFAULT_PRIORITY, deletion_order, is_called
+from ccm.model.times import moment
 
 Sizes = Mapping[str, int]
 """Replicas of sets, by UID."""
@@ -135,14 +136,16 @@ class Fleet:
 def sized(found: SetView, deployment: DeploymentView, now: datetime, rules: FleetRules) -> Sized:
     """A set as far as its size is concerned."""
     # The set knows of a change of the autoscaler's soon, if it does not yet.
-    said = [one.annotations.get(rules.scaler_time, "") for one in (found, deployment)]
+    scaled = [moment(one.annotations.get(rules.scaler_time)) for one in (found, deployment)]
+    by_key = {one.machine.key: one for one in found.live}
+    order = deletion_order((one.machine for one in found.live), now, deployment.min_ready_s)
     victims = [
         Victim(
-            available=one.is_available(deployment.min_ready_s, now),
-            goes=any(is_due(one.machine, moment, rules) for moment in said),
-            chosen=asked_for(one.machine, rules),
+            available=by_key[one.key].is_available(deployment.min_ready_s, now),
+            goes=any(is_called(one, when) for when in scaled),
+            chosen=one.priority < DEFAULT_PRIORITY,
         )
-        for one in deletion_order(found.live, deployment.min_ready_s, now, rules)
+        for one in order
     ]
     most = found.annotations.get(rules.most, "")
     return Sized(

@@ -6,23 +6,23 @@ import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from ccm.machines import bounds, progress, rollout, victims
+from ccm.machines import bounds, progress, rollout
 from ccm.machines.fleet import (
     DeploymentView,
     FleetRules,
-    Member,
+    Piece,
     SetView,
     Strategy,
     Template,
 )
-from ccm.machines.views import MachineView, Phase, Status
+from ccm.machines.replicas import DEFAULT_PRIORITY, Member, deletion_order, is_called
+from ccm.machines.views import Phase
 from ccm.model import ObjectMeta
-from ccm.model.times import format_time
+from ccm.model.times import moment
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 RULES = FleetRules(
-    priority=("priority", "3"),
-    delete_priority="1",
+    priority="priority",
     marked="marked",
     trigger="trigger",
     scaler_time="scaler-time",
@@ -48,19 +48,17 @@ class Box:
     deleting: bool = False
     annotations: dict[str, str] = field(default_factory=dict)
 
-    def view(self, *, deleting: bool) -> MachineView:
-        gone = format_time(self.since) if deleting else None
-        return MachineView(
-            metadata=ObjectMeta(
-                name=self.name,
-                uid=self.name,
-                annotations=dict(self.annotations),
-                deletion_timestamp=gone,
-            ),
+    def view(self, *, deleting: bool) -> Piece:
+        machine = Member(
+            key=f"default/{self.name}",
             created=self.born,
-            class_name="c",
-            status=Status(phase=self.phase, since=self.since),
+            phase=self.phase,
+            since=self.since,
+            is_deleting=deleting,
+            priority=int(self.annotations.get("priority", DEFAULT_PRIORITY)),
+            called=moment(self.annotations.get("marked")),
         )
+        return Piece(uid=self.name, machine=machine)
 
 
 @dataclass
@@ -79,7 +77,7 @@ class Shelf:
 
     def view(self, *, true: bool = False) -> SetView:
         shown = [(one, one.deleting) for one in self.boxes] if true else self.cached
-        members = [Member(machine=one.view(deleting=deleting)) for one, deleting in shown]
+        members = [one.view(deleting=deleting) for one, deleting in shown]
         return SetView(
             metadata=ObjectMeta(name=self.name, uid=self.name, annotations=dict(self.annotations)),
             created=self.born,
@@ -149,8 +147,8 @@ class Game:
             left += sum(
                 member.is_available(self.deployment.min_ready_s, self.now)
                 for member in shelf.view(true=True).members
-                if member.machine.name not in gone
-                and (chosen or not victims.asked_for(member.machine, RULES))
+                if member.name not in gone
+                and (chosen or member.machine.priority == DEFAULT_PRIORITY)
             )
         return left
 
@@ -168,8 +166,8 @@ class Game:
         self.deployment = replace(deployment, metadata=metadata)
         boxes = {box.name: box for shelf in self.shelves.values() for box in shelf.boxes}
         for mark in found.marks:
-            if mark.machine.name in boxes:
-                boxes[mark.machine.name].annotations.update(mark.annotations)
+            if mark.piece.name in boxes:
+                boxes[mark.piece.name].annotations.update(mark.annotations)
         if found.make is not None:
             self._put(found.make)
         for change in found.changes:
@@ -280,13 +278,13 @@ class Game:
 
     def _victims(self, shelf: Shelf, size: int | None = None) -> list[Box]:
         by_name = {one.name: one for one in live(shelf)}
-        members = [Member(machine=one.view(deleting=False)) for one in by_name.values()]
-        ready_s = self.deployment.min_ready_s
-        order = victims.deletion_order(members, ready_s, self.now, RULES)
-        said = shelf.annotations.get(RULES.scaler_time, "")
+        members = [one.view(deleting=False).machine for one in by_name.values()]
+        order = deletion_order(members, self.now, self.deployment.min_ready_s)
+        scaled = moment(shelf.annotations.get(RULES.scaler_time))
         first = order[: max(0, len(order) - (shelf.replicas if size is None else size))]
-        due = [one for one in members if victims.is_due(one.machine, said, RULES)]
-        return [by_name[name] for name in {each.machine.name: None for each in [*first, *due]}]
+        due = [one for one in members if is_called(one, scaled)]
+        keys = {one.key: None for one in [*first, *due]}
+        return [by_name[key.rpartition("/")[2]] for key in keys]
 
     def _becomes(self, box: Box, phase: Phase) -> None:
         box.phase, box.since = phase, self.now
