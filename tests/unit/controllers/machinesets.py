@@ -14,7 +14,7 @@ from tests.unit.controllers.machines import BASE, World
 SETS = f"{BASE}/machinesets"
 MACHINES = f"{BASE}/machines"
 DEPLOYMENTS = f"{BASE}/machinedeployments"
-TEMPLATE = {
+TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"name": "web"}},
     "spec": {"class": {"kind": "MachineClass", "name": "small"}},
 }

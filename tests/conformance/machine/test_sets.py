@@ -1,0 +1,595 @@
+"""MachineSets before an API server, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccm.gardener import names
+from ccm.kube.errors import Forbidden, Unreachable
+from ccm.testing.clock import advance
+from tests.unit.controllers.machinesets import MACHINES, SELECTOR, SETS, TEMPLATE, Sets, moment
+
+pytestmark = pytest.mark.virtual_time
+
+WEB = f"{SETS}/web"
+CLASS = TEMPLATE["spec"]["class"]
+REFUSED = Forbidden(status=403, reason="Forbidden", message="not this one")
+
+
+async def test_nothing_is_said_twice() -> None:
+    world = Sets()
+    world.set(replicas=1)
+    async with world.running("machineset"):
+        await advance(5)
+        world.all_become("Running")
+        await advance(5)
+        before = world.server.requests.total()
+        await advance(1300)
+
+    assert world.server.requests.total() == before
+
+
+@pytest.mark.row("machineset-replicas-01")
+async def test_what_is_missing_is_made_of_the_template() -> None:
+    world = Sets()
+    template: dict[str, Any] = {
+        "metadata": {"labels": {"name": "web", "a": "1"}, "annotations": {"b": "2"}},
+        "spec": {"class": CLASS, "drainTimeout": "5m"},
+    }
+    owner = world.set(replicas=3, template=template)
+    for name in ("m0", "m1"):
+        world.member(name, owner=owner, labels={"a": "1"})
+    async with world.running("machineset"):
+        await advance(5)
+        made = [one for one in world.machines() if one["metadata"]["name"] not in ("m0", "m1")]
+
+    assert len(made) == 1
+    metadata = made[0]["metadata"]
+    assert metadata["name"].startswith("web-")
+    assert metadata["generateName"] == "web-"
+    assert metadata["labels"] == template["metadata"]["labels"]
+    assert metadata["annotations"] == template["metadata"]["annotations"]
+    assert metadata["ownerReferences"] == [
+        {
+            "apiVersion": f"{names.GROUP}/{names.VERSION}",
+            "kind": "MachineSet",
+            "name": "web",
+            "uid": owner,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+    assert made[0]["spec"] == template["spec"]
+
+
+@pytest.mark.row("machineset-replicas-02")
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"selector": None}, "spec.selector selects everything"),
+        ({"selector": {"matchLabels": {"name": "api"}}}, "spec.selector asks for name"),
+        ({"template": {"metadata": TEMPLATE["metadata"]}}, "spec.template.spec.class.kind is ''"),
+        ({"replicas": -1}, "spec.replicas is -1"),
+    ],
+    ids=["no-selector", "other-labels", "no-class", "negative"],
+)
+async def test_an_invalid_set(spec: dict[str, Any], said: str) -> None:
+    world = Sets()
+    world.set(**{"replicas": 2, **spec})
+    world.member("orphan")
+    async with world.running("machineset"):
+        await advance(700)
+
+        assert world.here() == ["orphan"]
+        assert world.owners("orphan") == []
+        condition = world.conditions()["ReplicaFailure"]
+        assert (condition["status"], condition["reason"]) == ("True", "InvalidSpec")
+        assert condition["message"].startswith(said)
+        assert world.server.writes("machinesets") == 1
+
+        world.change(WEB, spec={"replicas": 1, "selector": SELECTOR, "template": TEMPLATE})
+        await advance(5)
+
+    assert world.owners("orphan") != []
+    assert world.conditions() == {}
+
+
+@pytest.mark.row("machineset-replicas-03")
+async def test_a_large_set_comes_in_bursts() -> None:
+    world = Sets()
+    world.set(replicas=150)
+    sizes = list[int]()
+    async with world.running("machineset"):
+        await advance(60)
+        sizes = [text.count(",") + 1 for reason, text in world.events]
+
+        assert len(world.here()) == 150
+    more = [text for _, text in world.events]
+    assert sizes == [5, 5]
+    assert [text.rpartition(" and ")[2] for text in more] == ["95 more", "45 more"]
+    assert world.server.writes("machines") == 150
+
+
+@pytest.mark.row("machineset-replicas-04")
+async def test_a_full_set_is_left_alone() -> None:
+    world = Sets()
+    owner = world.set(replicas=1)
+    world.member("m0", owner=owner)
+    async with world.running("machineset"):
+        await advance(5)
+
+    assert world.server.writes("machines") == 0
+
+
+@pytest.mark.row("machineset-replicas-07", "machineset-scaler-01")
+async def test_the_autoscaler_has_its_victims() -> None:
+    world = Sets()
+    told = {names.ANNOTATION_SCALER_TIME: moment(0)}
+    owner = world.set(replicas=2, metadata={"annotations": told})
+    for number in range(2):
+        marks = {names.ANNOTATION_PRIORITY: "1", names.ANNOTATION_MARKED: moment(-1)}
+        world.member(f"m{number}", owner=owner, annotations=marks)
+    async with world.running("machineset"):
+        await advance(5)
+
+        replaced = world.here()
+        assert len(replaced) == 2
+        assert not {"m0", "m1"} & set(replaced)
+
+        victim = replaced[1]
+        world.all_become("Running")
+        world.change(
+            f"{MACHINES}/{victim}", metadata={"annotations": {names.ANNOTATION_PRIORITY: "1"}}
+        )
+        world.change(WEB, spec={"replicas": 1})
+        await advance(5)
+
+    assert world.here() == replaced[:1]
+
+
+@pytest.mark.row("machineset-replicas-09")
+async def test_one_that_moved_over_is_not_surplus() -> None:
+    world = Sets()
+    owner = world.set(replicas=1)
+    world.member("m0", owner=owner)
+    world.member("m1", owner=owner, labels={names.LABEL_UPDATE_RESULT: names.UPDATE_SUCCESSFUL})
+    async with world.running("machineset"):
+        await advance(5)
+
+    assert world.here() == ["m0", "m1"]
+
+
+@pytest.mark.row("machineset-replicas-12", "machineset-freeze-12")
+@pytest.mark.parametrize("label", [names.LABEL_FREEZE, names.LABEL_SCALE_UP_DISABLED])
+async def test_a_set_that_may_not_grow(label: str) -> None:
+    world = Sets()
+    value = names.FROZEN if label == names.LABEL_FREEZE else "true"
+    owner = world.set(replicas=2, metadata={"labels": {label: value}})
+    world.member("m0", owner=owner, phase="Failed")
+    async with world.running("machineset"):
+        await advance(5)
+        assert world.machines() == []
+
+        world.change(WEB, metadata={"labels": {label: None}})
+        await advance(5)
+
+    assert len(world.here()) == 2
+
+
+@pytest.mark.row("machineset-replicas-13")
+async def test_the_scale_sub_resource() -> None:
+    world = Sets()
+    world.set(replicas=1)
+    async with world.running("machineset"):
+        await advance(5)
+        world.server.patch(f"{WEB}/scale", {"spec": {"replicas": 3}})
+        await advance(5)
+
+    assert len(world.here()) == 3
+    scale = world.server.get(f"{WEB}/scale") or {}
+    assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (3, 3)
+
+
+@pytest.mark.row("machineset-replicas-15")
+@pytest.mark.parametrize("was_made", [True, False], ids=["made", "not-made"])
+async def test_a_lost_answer_makes_no_second_machine(was_made: bool) -> None:
+    world = Sets()
+    world.set(replicas=1)
+    asked = list[str]()
+
+    async def lose() -> None:
+        if was_made and len(asked) == 1 and world.machines():
+            asked.append("lost")
+            raise Unreachable("cut", kind="timeout")
+
+    def refuse(method: str, path: str) -> Exception | None:
+        if method == "POST" and path == MACHINES:
+            asked.append(path)
+            if len(asked) == 1 and not was_made:
+                return Unreachable("cut", kind="timeout")
+        return None
+
+    world.server.refuse, world.server.point = refuse, lose
+    async with world.running("machineset"):
+        await advance(30)
+
+    assert len(asked) >= 2
+    assert len(world.machines()) == 1
+
+
+@pytest.mark.row("machineset-create-04")
+async def test_the_effective_creation_timeout_is_in_the_spec_too() -> None:
+    world = Sets()
+    metadata = {
+        "labels": {"name": "web"},
+        "annotations": {names.ANNOTATION_CREATION_TIMEOUT: "7m"},
+    }
+    world.set(replicas=1, template={"metadata": metadata, "spec": TEMPLATE["spec"]})
+    async with world.running("machineset"):
+        await advance(5)
+        writes = world.server.writes("machines")
+        await advance(700)
+
+    made = world.machines()[0]
+    assert made["metadata"]["annotations"] == {names.ANNOTATION_CREATION_TIMEOUT: "7m"}
+    assert made["spec"]["creationTimeout"] == "7m"
+    assert world.server.writes("machines") == writes == 1
+
+
+@pytest.mark.row("machineset-create-05")
+async def test_a_set_whose_machines_fail_slows_down() -> None:
+    world = Sets()
+    world.set(replicas=1)
+    times = list[float]()
+
+    async def minute_by_minute(minutes: float) -> None:
+        for second in range(round(minutes * 60)):
+            await advance(1)
+            for name in world.here():
+                times.append(second)
+                world.becomes(name, "Failed", state="Failed", description=f"{name} did not join")
+
+    async with world.running("machineset"):
+        await minute_by_minute(8.5)
+        assert [round(one / 60) for one in times] == [0, 0, 0, 1, 3, 7]
+        condition = world.conditions()["CreationSlowed"]
+        assert (condition["status"], condition["reason"]) == ("True", "RepeatedFailures")
+        assert condition["message"].startswith("6 machines in a row failed before they worked")
+        assert condition["message"].endswith("did not join")
+
+        await advance(460)
+        assert len(world.here()) == 1
+        world.all_become("Running")
+        await advance(5)
+        assert "CreationSlowed" not in world.conditions()
+
+        world.change(WEB, spec={"replicas": 5})
+        await advance(5)
+        assert len(world.here()) == 5
+
+
+@pytest.mark.row("machineset-create-05")
+async def test_machines_that_are_refused_slow_the_set_down() -> None:
+    world = Sets()
+    world.set(replicas=3)
+    world.server.refuse = lambda method, path: REFUSED if method == "POST" else None
+    async with world.running("machineset"):
+        await advance(50)
+        assert world.server.requests["POST", MACHINES] == 3
+        assert world.conditions()["ReplicaFailure"]["reason"] == "FailedCreate"
+        assert "not this one" in world.conditions()["CreationSlowed"]["message"]
+        assert ("FailedCreate", "not this one (403 Forbidden)") in world.events
+
+        world.change(WEB, spec={"template": {"spec": {"drainTimeout": "9m"}}})
+        await advance(1)
+        assert world.server.requests["POST", MACHINES] > 3
+
+        world.server.refuse = lambda _method, _path: None
+        await advance(200)
+        world.all_become("Running")
+        await advance(60)
+
+    assert len(world.here()) == 3
+    assert world.conditions() == {}
+
+
+@pytest.mark.row("machineset-create-05")
+async def test_another_daemon_goes_on_slowly() -> None:
+    world = Sets()
+    slow = {"type": "CreationSlowed", "status": "True", "lastTransitionTime": moment(-600)}
+    world.set(replicas=3)
+    world.change(f"{WEB}/status", status={"machineSetCondition": [slow]})
+    async with world.running("machineset"):
+        await advance(50)
+        assert world.here() == []
+        await advance(20)
+        assert len(world.here()) == 1
+
+
+@pytest.mark.row("machineset-delete-04")
+async def test_a_deletion_that_is_refused() -> None:
+    world = Sets()
+    owner = world.set(replicas=0)
+    world.member("m0", owner=owner)
+    world.server.refuse = lambda method, path: REFUSED if method == "DELETE" else None
+    async with world.running("machineset"):
+        await advance(5)
+
+        assert world.phase("m0") == "Running"
+        assert world.conditions()["ReplicaFailure"]["reason"] == "FailedDelete"
+        assert ("FailedDelete", "not this one (403 Forbidden)") in world.events
+
+        world.server.refuse = lambda _method, _path: None
+        await advance(120)
+
+    assert world.machines() == []
+    assert world.conditions() == {}
+
+
+@pytest.mark.row("machineset-delete-05")
+async def test_the_phase_belongs_to_the_machines_own_controller() -> None:
+    world = Sets()
+    owner = world.set(replicas=0)
+    world.member("m0", owner=owner, finalizers=[names.FINALIZER])
+    async with world.running("machineset"):
+        await advance(5)
+
+    assert "deletionTimestamp" in world.get("m0")["metadata"]
+    assert world.phase("m0") == "Running"
+    assert world.server.writes("machines") == 1
+
+
+@pytest.mark.row("machineset-delete-06")
+async def test_a_failed_machine_is_replaced() -> None:
+    world = Sets()
+    owner = world.set(replicas=1)
+    world.member("m0", owner=owner, phase="Failed")
+    async with world.running("machineset"):
+        await advance(5)
+
+    assert len(world.here()) == 1
+    assert world.here() != ["m0"]
+
+
+@pytest.mark.row("machineset-delete-07")
+@pytest.mark.parametrize(
+    ("node", "machine", "last", "goes"),
+    [
+        (None, "now", None, False),
+        (None, "false", None, True),
+        ("when-failed", "false", "when-failed", False),
+        ("false", "now", None, True),
+        ("", "when-failed", "now", True),
+        ("nonsense", "now", None, True),
+        (None, "nonsense", None, True),
+    ],
+)
+async def test_node_and_machine_say_what_is_kept(
+    node: str | None, machine: str, last: str | None, goes: bool
+) -> None:
+    world = Sets()
+    owner = world.set(replicas=1)
+    said = {names.ANNOTATION_PRESERVE: machine, names.ANNOTATION_PRESERVED: last}
+    world.member(
+        "m0",
+        owner=owner,
+        phase="Failed",
+        labels={names.LABEL_NODE: "n0"},
+        annotations={key: value for key, value in said.items() if value is not None},
+    )
+    world.node("n0", metadata={"annotations": {names.ANNOTATION_PRESERVE: node} if node else {}})
+    async with world.running("machineset"):
+        await advance(5)
+
+    assert ("m0" not in world.here()) is goes
+
+
+@pytest.mark.row("machineset-delete-07")
+async def test_the_time_of_a_preserved_machine_ends() -> None:
+    world = Sets()
+    owner = world.set(replicas=1)
+    world.member("m0", owner=owner, phase="Failed", status={"preserveExpiryTime": moment(300)})
+    async with world.running("machineset"):
+        await advance(295)
+        assert world.here() == ["m0"]
+        await advance(10)
+
+    assert len(world.here()) == 1
+    assert world.here() != ["m0"]
+
+
+@pytest.mark.row("machineset-delete-07")
+async def test_a_word_on_the_node_counts_at_once() -> None:
+    world = Sets()
+    owner = world.set(replicas=1)
+    keep = {names.ANNOTATION_PRESERVE: "when-failed"}
+    world.member("m0", owner=owner, phase="Failed", labels={names.LABEL_NODE: "n0"})
+    world.node("n0", metadata={"annotations": keep})
+    async with world.running("machineset"):
+        await advance(5)
+        assert world.here() == ["m0"]
+        world.change(
+            "/api/v1/nodes/n0", metadata={"annotations": {names.ANNOTATION_PRESERVE: "no"}}
+        )
+        await advance(5)
+
+    assert "m0" not in world.here()
+
+
+@pytest.mark.row("machineset-delete-08")
+@pytest.mark.parametrize("is_valid", [True, False])
+async def test_a_set_that_is_deleted(is_valid: bool) -> None:
+    world = Sets()
+    owner = world.set(replicas=2, metadata={"finalizers": [names.FINALIZER]})
+    world.member("m0", owner=owner, finalizers=["example.com/hold"])
+    world.member("m1", owner=owner)
+    if not is_valid:
+        world.change(WEB, spec={"selector": None})
+    world.server.drop(WEB)
+    async with world.running("machineset"):
+        await advance(5)
+        assert world.here() == []
+        assert world.set_object() != {}
+
+        world.change(f"{MACHINES}/m0", metadata={"finalizers": None})
+        await advance(5)
+
+    assert world.set_object() == {}
+    assert world.machines() == []
+
+
+@pytest.mark.row("machineset-own-01", "machineset-own-02")
+async def test_orphans_are_adopted_and_those_that_left_are_released() -> None:
+    world = Sets()
+    owner = world.set(replicas=1)
+    async with world.running("machineset"):
+        await advance(5)
+        made = world.here()[0]
+        world.change(f"{MACHINES}/{made}", metadata={"labels": {"name": "api"}})
+        await advance(5)
+        assert world.owners(made) == []
+        assert len(world.here()) == 2
+
+        world.change(WEB, spec={"replicas": 2})
+        world.member("orphan")
+        await advance(5)
+
+    assert world.owners("orphan") == [owner]
+    assert world.owners(made) == []
+    assert world.server.reads("machinesets") >= 1
+
+
+@pytest.mark.row("machineset-push-01", "machineset-push-02")
+async def test_what_of_the_template_reaches_the_machines() -> None:
+    world = Sets()
+    template: dict[str, Any] = {
+        "metadata": TEMPLATE["metadata"],
+        "spec": {
+            "class": CLASS,
+            "nodeTemplate": {
+                "metadata": {"labels": {"zone": "a"}, "creationTimestamp": None},
+                "spec": {"taints": [{"key": "t", "effect": "NoSchedule"}]},
+            },
+            "drainTimeout": "9m",
+            "maxEvictRetries": 3,
+        },
+    }
+    owner = world.set(replicas=3, template=template)
+    old: dict[str, Any] = {"class": {"kind": "Old", "name": "small"}, "healthTimeout": "1m"}
+    world.member(
+        "m0",
+        owner=owner,
+        nodeTemplate={"metadata": {"labels": {"gone": "x"}, "annotations": {"gone": "y"}}},
+        **old,
+    )
+    world.member("m1", owner=owner, phase="Failed", annotations={"a": "b"}, **old)
+    world.change(f"{MACHINES}/m1", metadata={"annotations": {names.ANNOTATION_PRESERVE: "now"}})
+    world.member("m2", owner=owner, finalizers=["example.com/hold"], **old)
+    world.server.drop(f"{MACHINES}/m2")
+    async with world.running("machineset"):
+        await advance(5)
+        writes = world.server.writes("machines")
+        await advance(700)
+
+    wanted = template["spec"]
+    assert world.get("m0")["spec"] == {
+        "class": CLASS,
+        "drainTimeout": "9m",
+        "maxEvictRetries": 3,
+        "nodeTemplate": {
+            "metadata": {"labels": {"zone": "a"}},
+            "spec": wanted["nodeTemplate"]["spec"],
+        },
+    }
+    for name in ("m1", "m2"):
+        assert world.get(name)["spec"] == {"class": CLASS, "healthTimeout": "1m"}
+    # Three that were there, and one in the place of the one that goes.
+    assert world.server.writes("machines") == writes == 4
+
+
+@pytest.mark.row("machineset-preserve-01", "machineset-preserve-06")
+async def test_what_the_set_preserves_is_not_replaced() -> None:
+    world = Sets()
+    owner = world.set(replicas=2, autoPreserveFailedMachineMax=1)
+    world.member("m0", owner=owner, phase="Failed")
+    await advance(10)
+    world.member("m1", owner=owner, phase="Failed")
+    async with world.running("machineset"):
+        await advance(5)
+        assert "m1" in world.here()
+        assert "m0" not in world.here()
+        assert len(world.here()) == 2
+        kept = world.get("m1")["metadata"]["annotations"]
+        assert kept == {names.ANNOTATION_PRESERVE: "auto-preserved"}
+        assert world.set_status()["autoPreserveFailedMachineCount"] == 1
+
+        world.change(WEB, spec={"autoPreserveFailedMachineMax": 0})
+        await advance(5)
+
+    assert "m1" not in world.here()
+    assert len(world.here()) == 2
+
+
+@pytest.mark.row("machineset-status-01", "machineset-status-02")
+async def test_the_status() -> None:
+    world = Sets()
+    owner = world.set(replicas=3, minReadySeconds=60)
+    failed = {"state": "Failed", "description": "no quota"}
+    world.member("m0", owner=owner)
+    world.member("m1", owner=owner, phase="CrashLoopBackOff", last=failed, providerID="fake:///1")
+    world.member(
+        "m2",
+        owner=owner,
+        phase="Failed",
+        last=failed,
+        status={"preserveExpiryTime": moment(900)},
+    )
+    async with world.running("machineset"):
+        await advance(50)
+        status = world.set_status()
+        await advance(15)
+        assert world.set_status() == status | {"availableReplicas": 1}
+
+    summary = status.pop("failedMachines")
+    assert status == {
+        "replicas": 3,
+        "fullyLabeledReplicas": 3,
+        "readyReplicas": 1,
+        "availableReplicas": 0,
+        "preservedFailedReplicas": 1,
+        "observedGeneration": 1,
+        "autoPreserveFailedMachineCount": 0,
+    }
+    assert summary == [
+        {
+            "name": "m1",
+            "providerID": "fake:///1",
+            "ownerRef": "web",
+            "lastOperation": {"type": "Create", **failed},
+        }
+    ]
+
+
+@pytest.mark.row("machineset-status-03")
+async def test_a_burst_costs_a_write_a_machine_and_few_more() -> None:
+    world = Sets()
+    world.set(replicas=50)
+    async with world.running("machineset"):
+        await advance(5)
+        assert world.server.writes("machines") == 50
+        assert world.server.writes("machinesets") == 2  # the finalizer, and the status
+        for name in world.here():
+            world.becomes(name, "Running", state="Successful")
+            await advance(0.01)
+        await advance(5)
+        assert world.set_status()["readyReplicas"] == 50
+        assert world.server.writes("machinesets") <= 5
+
+        world.change(WEB, spec={"replicas": 10})
+        await advance(5)
+        assert world.server.writes("machines") == 50 + 40
+        assert world.server.writes("machinesets") <= 6
+
+    assert world.server.reads("machines") == world.server.reads("machinesets") == 0
