@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
+from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
-from ccm.gardener import names
+from ccm.model.times import parse_time
 from ccm.testing.clock import advance
-from tests.unit.controllers.machinesets import DEPLOYMENTS, MACHINES, SETS, TEMPLATE, Sets
-from tests.unit.controllers.memory_server import STRATEGIC
+from tests.unit.controllers.machinesets import (
+    DEPLOYMENTS,
+    MACHINES,
+    SETS,
+    Sets,
+    owned_by_deployment,
+)
 
 WEB = f"{DEPLOYMENTS}/web"
 NODES = "/api/v1/nodes"
@@ -148,9 +154,6 @@ class Rolling(Sets):
 
 
 def _age(made: str) -> float:
-    from ccm.base import clock
-    from ccm.model.times import parse_time
-
     return (clock.now() - parse_time(made)).total_seconds()
 
 
@@ -159,12 +162,10 @@ __all__ = [
     "HOLD",
     "MACHINES",
     "REVISION",
-    "STRATEGIC",
-    "TEMPLATE",
+    "SETS",
     "WEB",
-    "Iterator",
     "Rolling",
-    "names",
+    "owned_by_deployment",
     "rolling",
     "template",
 ]
