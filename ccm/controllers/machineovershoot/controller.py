@@ -225,15 +225,16 @@ class MachineOvershootController:
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
         self._machines.note(old, new)
-        found = new or old
-        key = plan.set_key(found) if found is not None and (old is None or new is None) else ""
-        if not key:
+        before, after = ("" if one is None else plan.set_key(one) for one in (old, new))
+        if before == after:
             return False
-        owner = self._world.machine_sets.store.get(key)
-        if old is None and owner is not None:
-            self._pardoned.discard(owner.uid)
-        if old is None or (owner is not None and plan.is_frozen(owner)):
-            self._add(_SET, key)
+        if after:
+            if (owner := self._world.machine_sets.store.get(after)) is not None:
+                self._pardoned.discard(owner.uid)
+            self._add(_SET, after)
+        left = self._world.machine_sets.store.get(before) if before else None
+        if left is not None and plan.is_frozen(left):
+            self._add(_SET, before)
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:

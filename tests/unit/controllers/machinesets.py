@@ -54,8 +54,10 @@ class Sets(World):
         """Patch an object."""
         self.server.patch(path, body)
 
-    def member(self, name: str, *, owner: str = "", phase: str = "Running", **more: Any) -> None:
-        """A machine of the set `web` with that UID, or an orphan, in a phase.
+    def member(
+        self, name: str, *, owner: str = "", of: str = "web", phase: str = "Running", **more: Any
+    ) -> None:
+        """A machine of the set `of` with that UID, or an orphan, in a phase.
 
         `labels`, `annotations` and `finalizers` are those of the object; `status` is laid over
         its status; `last` is its last operation.
@@ -66,7 +68,7 @@ class Sets(World):
             "finalizers": more.pop("finalizers", []),
         }
         if owner:
-            metadata["ownerReferences"] = [_owned("MachineSet", "web", owner)]
+            metadata["ownerReferences"] = [_owned("MachineSet", of, owner)]
         current = {"phase": phase, "lastUpdateTime": moment(0), **more.pop("status", {})}
         last = {"type": "Create", "state": "Successful", **more.pop("last", {})}
         self.machine(
