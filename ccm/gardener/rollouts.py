@@ -39,11 +39,10 @@ from ccm.model.times import format_time, moment
 
 _NEVER = datetime.fromtimestamp(0, UTC)
 _ORDERED = msgspec.json.Encoder(order="deterministic")
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 _NOT_COPIED = frozenset(
     {
-        _LAST_APPLIED,
+        known.ANNOTATION_LAST_APPLIED,
         known.ANNOTATION_REVISION,
         known.ANNOTATION_REVISION_HISTORY,
         known.ANNOTATION_DESIRED_REPLICAS,

@@ -105,7 +105,7 @@ class Rolling(Sets):
 
     def sizes(self) -> dict[str, int]:
         """Replicas of sets by the class of their machines; of empty ones nothing."""
-        found = {}
+        found: dict[str, int] = {}
         for one in self.server.list(SETS):
             kind = one["spec"]["template"]["spec"]["class"]["name"]
             if size := one["spec"].get("replicas", 0):
@@ -157,6 +157,13 @@ def _age(made: str) -> float:
     return (clock.now() - parse_time(made)).total_seconds()
 
 
+async def all_run(world: Rolling) -> None:
+    """All machines work."""
+    await advance(2)
+    world.all_become("Running")
+    await advance(2)
+
+
 __all__ = [
     "ALL",
     "HOLD",
@@ -165,6 +172,7 @@ __all__ = [
     "SETS",
     "WEB",
     "Rolling",
+    "all_run",
     "owned_by_deployment",
     "rolling",
     "template",
