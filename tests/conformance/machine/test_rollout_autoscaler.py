@@ -127,7 +127,8 @@ async def test_a_preserved_machine_stays_held() -> None:
         world.change(f"{MACHINES}/{name}", metadata={"labels": {"node": name}})
         await advance(5)
         assert world.node_object(name)["metadata"]["annotations"] == notes
-    XX        world.server.patch(f"{MACHINES}/{name}/status", {"status": status})
+        kept = {"currentStatus": {"preserveExpiryTime": None}}
+        world.server.patch(f"{MACHINES}/{name}/status", {"status": kept})
         await advance(5)
 
     assert not world.node_object(name)["metadata"].get("annotations")
