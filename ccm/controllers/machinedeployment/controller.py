@@ -40,6 +40,11 @@ STATUS_PAUSE_S = 1.0
 the same time."""
 
 
+GATHER_S = 0.3
+"""How long changes of machines and sets are gathered before the next pass: machines of one step of
+a roll come at about the same time, and each step costs writes for every set."""
+
+
 class MachineDeploymentController:
     """The machine deployment controller.
 
@@ -248,7 +253,7 @@ class MachineDeploymentController:
 
     def _add(self, key: str) -> None:
         if key:
-            self.controller.queue.add(key)
+            self.controller.queue.add_after(key, GATHER_S)
 
 
 def _terms(obj: MachineDeployment) -> tuple[selectors.Requirement, ...] | None:
