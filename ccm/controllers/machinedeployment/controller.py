@@ -40,7 +40,7 @@ STATUS_PAUSE_S = 1.0
 the same time."""
 
 
-GATHER_S = 0.3
+GATHER_S = 0.1
 """How long changes of machines and sets are gathered before the next pass: machines of one step of
 a roll come at about the same time, and each step costs writes for every set."""
 
