@@ -110,7 +110,7 @@ class MemoryServer:
         return sum(
             count
             for (method, path), count in self.requests.items()
-            if method != "GET" and plural in path.split("/")
+            if method != "GET" and f"/{plural}/" in f"{path}/"
         )
 
     def reads(self, plural: str) -> int:
