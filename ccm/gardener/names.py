@@ -97,6 +97,16 @@ ANNOTATION_ORIGIN = "machine.sapcloud.io/created-with"
 ANNOTATION_DELETION = "machine.sapcloud.io/deletion-state"
 """On a Machine: JSON of how far its deletion is, beside the text in its status. Ours."""
 
+# --- deployments --------------------------------------------------------------------------
+
+EVENT_SCALING = "ScalingMachineSet"
+EVENT_SELECTING_ALL = "SelectingAll"
+EVENT_CREATE_ERROR = "MachineSetCreateError"
+EVENT_ROLLBACK = "DeploymentRollback"
+EVENT_NO_REVISION = "DeploymentRollbackRevisionNotFound"
+EVENT_SAME_TEMPLATE = "DeploymentRollbackTemplateUnchanged"
+"""Reasons of events on a MachineDeployment."""
+
 # --- taints and conditions of nodes ----------------------------------------------------------
 
 TAINT_CRITICAL = "node.gardener.cloud/critical-components-not-ready"

@@ -174,7 +174,7 @@ def scaling(wanted: Wanted, members: Iterable[Member], now: datetime) -> Scaling
     """What a pass does about the number of machines."""
     every = list(members)
     if wanted.is_deleting:
-        return Scaling(delete=_ordered((one for one in every if not one.is_deleting), now))
+        return Scaling(delete=deletion_order((one for one in every if not one.is_deleting), now))
     here = [one for one in every if not one.is_ending]
     lacking = max(0, wanted.replicas - len(here))
     return Scaling(
@@ -186,18 +186,18 @@ def scaling(wanted: Wanted, members: Iterable[Member], now: datetime) -> Scaling
 
 def _victims(wanted: Wanted, here: Sequence[Member], now: datetime) -> Sequence[Member]:
     # One that was updated in place came with its replica, which the set may not have yet.
-    countable = _ordered((one for one in here if not one.has_moved), now)
+    countable = deletion_order((one for one in here if not one.has_moved), now, wanted.min_ready_s)
     surplus = min(max(0, len(countable) - wanted.replicas), BURST)
     doomed = {one.key for one in countable[:surplus]}
-    doomed |= {one.key for one in here if _is_called(one, wanted) or _is_spent(one, now)}
-    return [one for one in _ordered(here, now) if one.key in doomed][:BURST]
+    doomed |= {one.key for one in here if is_called(one, wanted.scaled) or _is_spent(one, now)}
+    return [one for one in deletion_order(here, now) if one.key in doomed][:BURST]
 
 
-def _is_called(member: Member, wanted: Wanted) -> bool:
+def is_called(member: Member, scaled: datetime | None) -> bool:
     """Whether the autoscaler chose it, and has lowered the replicas since."""
-    if member.priority != CALLED_PRIORITY or member.called is None or wanted.scaled is None:
+    if member.priority != CALLED_PRIORITY or member.called is None or scaled is None:
         return False
-    return member.called <= wanted.scaled
+    return member.called <= scaled
 
 
 def _is_spent(member: Member, now: datetime) -> bool:
@@ -205,12 +205,14 @@ def _is_spent(member: Member, now: datetime) -> bool:
     return member.phase is Phase.FAILED and not member.is_kept(now)
 
 
-def _ordered(members: Iterable[Member], now: datetime) -> Sequence[Member]:
-    """Machines in the order in which they go."""
-    return sorted(members, key=lambda one: _rank(one, now))
+def deletion_order(
+    members: Iterable[Member], now: datetime, min_ready_s: float = 0.0
+) -> Sequence[Member]:
+    """Machines in the order in which they go; of two alike the one that is not available yet."""
+    return sorted(members, key=lambda one: _rank(one, now, min_ready_s))
 
 
-def _rank(member: Member, now: datetime) -> tuple[object, ...]:
+def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ...]:
     kept = member.is_kept(now)
     return (
         kept,
@@ -220,6 +222,7 @@ def _rank(member: Member, now: datetime) -> tuple[object, ...]:
         member.priority,
         member.called or _FOREVER,
         _RANKS[member.phase],
+        ready_in_s(member, min_ready_s, now) <= 0,
         member.created,
         member.key,
     )
@@ -274,7 +277,7 @@ def counts(wanted: Wanted, members: Iterable[Member], now: datetime) -> Counts:
     """What is said of a set."""
     every = list(members)
     kept = [one for one in every if one.phase is Phase.FAILED and one.kept_until is not None]
-    waits = [_ready_in_s(one, wanted.min_ready_s, now) for one in every if one.works]
+    waits = [ready_in_s(one, wanted.min_ready_s, now) for one in every if one.works]
     ends = [(one.kept_until - now).total_seconds() for one in kept if one.kept_until is not None]
     later = [seconds for seconds in (*waits, *ends) if seconds > 0]
     keys = {one.key for one in kept}
@@ -294,7 +297,7 @@ def counts(wanted: Wanted, members: Iterable[Member], now: datetime) -> Counts:
     )
 
 
-def _ready_in_s(member: Member, min_ready_s: float, now: datetime) -> float:
+def ready_in_s(member: Member, min_ready_s: float, now: datetime) -> float:
     """Seconds until a machine that works has done so for long enough."""
     if not min_ready_s:
         return 0.0

@@ -13,6 +13,7 @@ from typing import Any
 
 from ccm.controllers.machine.manifest import MachineFlags
 from ccm.controllers.machineclass.manifest import MachineClassFlags
+from ccm.controllers.machinedeployment.manifest import MachineDeploymentFlags
 from ccm.controllers.machineovershoot.manifest import MachineOvershootFlags
 from ccm.controllers.machinesafety.manifest import MachineSafetyFlags
 from ccm.controllers.machineset.manifest import MachineSetFlags
@@ -33,6 +34,7 @@ class ControllerFlags(
     MachineFlags,
     MachineSafetyFlags,
     MachineSetFlags,
+    MachineDeploymentFlags,
     MachineOvershootFlags,
 ):
     """The flags of all controllers, which start in the order of these bases."""

@@ -166,10 +166,10 @@ async def test_a_standby_imports_what_it_will_run_before_its_turn() -> None:
     assert elapsed_s() == controllers.PREPARE_AFTER_S
 
 
-SETS = ["machineovershoot", "machineset"]
+SETS = ["machinedeployment", "machineovershoot", "machineset"]
 """They ask no cloud."""
 
-MACHINES = ["machine", "machineclass", *SETS[:1], "machinesafety", *SETS[1:]]
+MACHINES = sorted(["machine", "machineclass", "machinesafety", *SETS])
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,11 @@ from ccm.controllers.machine.controller import MachineController, Requests
 from ccm.controllers.machine.drain import Drainer
 from ccm.controllers.machine.freeze import Looks
 from ccm.controllers.machineclass.controller import MachineClassController
+from ccm.controllers.machinedeployment.controller import MachineDeploymentController
 from ccm.controllers.machineovershoot.controller import MachineOvershootController
 from ccm.controllers.machinesafety.controller import MachineSafetyController
 from ccm.controllers.machineset.controller import MachineSetController
-from ccm.gardener import crds, names
+from ccm.gardener import crds, names, rollouts
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.world import Settings
 from ccm.gardener.world import World as Shared
@@ -276,6 +277,19 @@ class World:
             sets=client.resource(MACHINE_SETS),
             machines=client.resource(MACHINES),
             events=self,
+            workers=2,
+            rng=random.Random(0),
+        ).controller
+
+    def _machinedeployment(self, world: Shared, client: Any) -> Runnable:
+        return MachineDeploymentController(
+            world=world,
+            deployments=client.resource(MACHINE_DEPLOYMENTS),
+            sets=client.resource(MACHINE_SETS),
+            machines=client.resource(MACHINES),
+            nodes=client.resource(NODES),
+            events=self,
+            rules=rollouts.rules(holds_nodes=True),
             workers=2,
             rng=random.Random(0),
         ).controller

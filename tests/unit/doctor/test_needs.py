@@ -83,7 +83,7 @@ def test_with_accounts_of_their_own_the_component_grants_the_rest() -> None:
     }
 
 
-MACHINES = "machine,machineclass,machinesafety,machineset,machineovershoot"
+MACHINES = "machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot"
 
 
 def test_for_machines_a_component_grants_the_rest() -> None:
