@@ -172,7 +172,7 @@ async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) 
         await asyncio.sleep(60)
 
     server.will(hang, proxy.cuts, proxy.cuts)
-    async with opened(server.url, timeout_s=0.05) as client:
+    async with opened(server.url, timeout_s=0.3) as client:
         with pytest.raises(errors.DeadlineExceeded, match="GET /items: no answer in time"):
             await client.request("GET", "/items")
         with pytest.raises(
