@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -48,6 +49,8 @@ class Server(MemoryServer):
         super().__init__()
         self.watches: set[object] = set()
         """Those that are open."""
+        self.accepted: Counter[str] = Counter()
+        """How often each Pod's eviction was accepted."""
         self.newer: dict[str, dict[str, Any]] = {}
         """Path -> an object as it is, of which no watch has told yet."""
 
@@ -69,6 +72,8 @@ class Server(MemoryServer):
         if method == "GET" and path in self.newer:
             return msgspec.json.encode(self.newer[path])
         found = super()._answer(method, path, *rest)
+        if path.endswith("/eviction"):
+            self.accepted[path.split("/")[-2]] += 1
         if path == "/api/v1" and not self.evicts:
             return found.replace(b"pods/eviction", b"pods/nothing")
         return found
