@@ -33,6 +33,7 @@ from ccm.kube.resources import NODES, PODS
 from ccm.machines import drain
 from ccm.machines.draining import DrainTask
 from ccm.model import Node, Pod
+from ccm.model.patches import Patch
 from ccm.runtime.borrowed import following
 from ccm.runtime.sync import until_synced
 from ccm.runtime.writer import Step, Writer
@@ -146,23 +147,22 @@ class Evictions:
 
     async def _mark(self) -> None:
         """Say on the node that it goes, and keep Pods from coming."""
-        write = Writer(self._tools.client.resource(NODES))
-        node = self._node()
-        if node is None:
+        if (node := self._node()) is None:
             return
+        write = Writer(self._tools.client.resource(NODES))
+
+        def going(one: Node) -> Patch | None:
+            return drain.condition_patch(one, CONDITION_TERMINATING, clock.now())
+
         try:
-            await write.change(
-                node,
-                Step(
-                    lambda one: drain.condition_patch(one, CONDITION_TERMINATING, clock.now()),
-                    "status",
-                ),
-            )
+            if self._task.terminating:
+                await write.change(node, Step(going, "status"))
         except KubeError as error:
             if not self.tally.forced:
                 raise Failed(f"failure in update of node conditions - {error}") from error
         try:
-            await write.change(node, Step(drain.cordon_patch))
+            if self._task.cordon:
+                await write.change(node, Step(drain.cordon_patch))
         except KubeError as error:
             raise Failed(f"- {error}") from error
 

@@ -146,8 +146,6 @@ class Drains(World):
         retries: int | None = None,
     ) -> None:
         """Begin the drain of a machine's node, or ask for it again."""
-        if not self.get(name):
-            self.machine(name)
         deadline = None if timeout_s is None else clock.now() + timedelta(seconds=timeout_s)
         self.drainer.start(self.task(name, force, deadline, retries), self._woken)
 
@@ -159,6 +157,8 @@ class Drains(World):
         retries: int | None = None,
     ) -> DrainTask:
         """What is asked for."""
+        if not self.get(name):
+            self.machine(name)
         machine = views.machine(MACHINES.one.decode(_json(self.get(name))))
         return DrainTask(
             machine=machine,
