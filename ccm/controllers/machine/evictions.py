@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
 
@@ -118,6 +119,7 @@ class Evictions:
         self._news = asyncio.Event()
         self._interval_s = drain.retry_s(self._left_s())
         self._is_empty = False
+        self._budgets: AsyncExitStack | None = None
 
     def force(self) -> None:
         """Use force from now on."""
@@ -134,7 +136,7 @@ class Evictions:
         Raises:
             Failed: it does not go on.
         """
-        async with following(self._pods):
+        async with following(self._pods), AsyncExitStack() as self._budgets:
             await self._mark()
             await until_synced(self._pods, who="machine")
             # Asked first: where force is due already, nobody is evicted.
@@ -257,6 +259,10 @@ class Evictions:
         pause_s = PAUSES_S[answer] if trouble else min(self._interval_s, left_s)
         began = clock.monotonic()
         budgets = self._tools.budgets
+        if (stack := self._budgets) is not None:
+            # Watched from the first refusal to the end, and not anew for each.
+            self._budgets = None
+            await stack.enter_async_context(budgets.use())
         try:
             await first_of(*(budgets.wait(one, pause_s) for one in pods), name="budgets")
         except Refused as error:

@@ -49,6 +49,8 @@ class Server(MemoryServer):
         super().__init__()
         self.watches: set[object] = set()
         """Those that are open."""
+        self.opened: Counter[str] = Counter()
+        """Watches so far, by path."""
         self.accepted: Counter[str] = Counter()
         """How often each Pod's eviction was accepted."""
         self.newer: dict[str, dict[str, Any]] = {}
@@ -57,6 +59,7 @@ class Server(MemoryServer):
     @contextlib.asynccontextmanager
     async def stream(self, path: str, **rest: Any) -> AsyncIterator[AsyncIterator[bytes]]:
         mark = object()
+        self.opened[path] += 1
         self.watches.add(mark)
         try:
             async with super().stream(path, **rest) as lines:
