@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -48,12 +49,17 @@ class Server(MemoryServer):
         super().__init__()
         self.watches: set[object] = set()
         """Those that are open."""
+        self.opened: Counter[str] = Counter()
+        """Watches so far, by path."""
+        self.accepted: Counter[str] = Counter()
+        """How often each Pod's eviction was accepted."""
         self.newer: dict[str, dict[str, Any]] = {}
         """Path -> an object as it is, of which no watch has told yet."""
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, **rest: Any) -> AsyncIterator[AsyncIterator[bytes]]:
         mark = object()
+        self.opened[path] += 1
         self.watches.add(mark)
         try:
             async with super().stream(path, **rest) as lines:
@@ -69,6 +75,8 @@ class Server(MemoryServer):
         if method == "GET" and path in self.newer:
             return msgspec.json.encode(self.newer[path])
         found = super()._answer(method, path, *rest)
+        if path.endswith("/eviction"):
+            self.accepted[path.split("/")[-2]] += 1
         if path == "/api/v1" and not self.evicts:
             return found.replace(b"pods/eviction", b"pods/nothing")
         return found
@@ -141,8 +149,6 @@ class Drains(World):
         retries: int | None = None,
     ) -> None:
         """Begin the drain of a machine's node, or ask for it again."""
-        if not self.get(name):
-            self.machine(name)
         deadline = None if timeout_s is None else clock.now() + timedelta(seconds=timeout_s)
         self.drainer.start(self.task(name, force, deadline, retries), self._woken)
 
@@ -154,6 +160,8 @@ class Drains(World):
         retries: int | None = None,
     ) -> DrainTask:
         """What is asked for."""
+        if not self.get(name):
+            self.machine(name)
         machine = views.machine(MACHINES.one.decode(_json(self.get(name))))
         return DrainTask(
             machine=machine,
