@@ -359,17 +359,22 @@ async def test_a_volume_that_never_detaches() -> None:
 
 
 @pytest.mark.row("machine-delete-creation-01")
-async def test_a_deletion_while_the_vm_is_made() -> None:
+@pytest.mark.parametrize(
+    ("fails", "after_s"), [(0, 15), (2, 41)], ids=["made", "not-made-for-the-second-time"]
+)
+async def test_a_deletion_while_the_vm_is_made(fails: int, after_s: float) -> None:
     world = World()
     world.ready_class()
     world.driver.seconds = 10
+    world.driver.faults["create_machine"] = [errors.Unavailable("x") for _ in range(fails)]
     async with world.running("machine", "machineclass"):
         path = world.machine(M)
-        await advance(15)
+        await advance(after_s)
         world.server.drop(path)
-        await advance(4)
-        assert world.driver.calls["delete_machine"] == 0
+        await advance(3)
+        asked = [world.driver.calls[one] for one in ("get_machine_status", "delete_machine")]
+        assert (asked, world.phase(M) == "Terminating") == ([0, 0], False)
         await advance(60)
 
     assert (world.get(M), world.driver.vms) == ({}, {})
-    assert world.driver.calls["create_machine"] == 1
+    assert world.driver.calls["create_machine"] == max(1, fails)
