@@ -3,5 +3,6 @@
 A front (`ccm.gardener`) translates its objects into `views` and says in a `Rules` value how its
 labels, annotations and finalizers are called; no such name stands in here. `creation`, `joining`,
 `nodesync`, `orphans`, `tokens`, `userdata` and `statuses` decide, without a clock, I/O or await;
-`listing` shares the listings of the cloud among those who ask for the same.
+so does `drain`, and `draining` is what others know of it. `listing` shares the listings of the
+cloud among those who ask for the same.
 """

@@ -210,14 +210,15 @@ def _require_go(folder: Path) -> None:
     raise AssetsError(
         f"cannot build the programs: {trouble}\n"
         f"Either install Go {wanted[1]} or newer, or fetch released programs for your machine:\n"
-        f"  kube-apiserver, kubectl  Kubernetes {kubernetes_version()}: from its release page,\n"
+        f"  kube-apiserver, kubectl, {CONTROLLERS}\n"
+        f"                           Kubernetes {kubernetes_version()}: from its release page,\n"
         f"                           the server archive (folder kubernetes/server/bin)\n"
         f"  etcd                     etcd {_pinned('go.etcd.io/etcd/server/v3')}: from its release "
         f"page, the archive for your machine\n"
         f"  helm                     Helm {_pinned('helm.sh/helm/v4')}: from its release page, the "
         f"archive for your\n"
         f"                           machine\n"
-        f"Put the four files into one folder, make them executable, and name that folder in\n"
+        f"Put the five files into one folder, make them executable, and name that folder in\n"
         f"KUBEBUILDER_ASSETS, for example: export KUBEBUILDER_ASSETS={folder}"
     )
 

@@ -136,7 +136,8 @@ class Evictions:
         async with following(self._pods):
             await self._mark()
             await until_synced(self._pods, who="machine")
-            if not self.tally.forced:
+            # Asked first: where force is due already, nobody is evicted.
+            if not (self.tally.forced or await self._is_due()):
                 await first_of(self._gracefully(), self._force_is_due(), name="drain")
             if not self._is_empty:
                 await self._by_force()
@@ -175,14 +176,19 @@ class Evictions:
     async def _force_is_due(self) -> None:
         while not self.tally.forced:
             self._news.clear()
-            due = drain.force_from(self._node(), self._task.deadline)
-            left_s = _NEVER_S if due is None else (due - clock.now()).total_seconds()
-            if left_s <= 0 and await self._is_confirmed():
+            if await self._is_due():
                 return
+            left_s = self._due_s(self._node())
             await waiting.wait_for(self._news, left_s if left_s > 0 else TROUBLE_S)
 
-    async def _is_confirmed(self) -> bool:
-        """Whether force is due by what the API server says now: the cache may be of before."""
+    def _due_s(self, node: Node | None) -> float:
+        due = drain.force_from(node, self._task.deadline)
+        return _NEVER_S if due is None else (due - clock.now()).total_seconds()
+
+    async def _is_due(self) -> bool:
+        """Whether force is, by what the API server says now too: the cache may be of before."""
+        if self._due_s(self._node()) > 0:
+            return False
         node: Node | None = None
         try:
             node = await self._tools.client.resource(NODES).get(self._task.node_name)
@@ -190,8 +196,7 @@ class Evictions:
             pass
         except KubeError as error:
             _log.debug("node is not read", node=self._task.node_name, error=str(error))
-        due = drain.force_from(node, self._task.deadline)
-        return due is not None and due <= clock.now()
+        return self._due_s(node) <= 0
 
     # --- with regard for everybody ------------------------------------------------------------
 
@@ -371,8 +376,12 @@ class Evictions:
                 await resource.delete(
                     pod.name, namespace=pod.namespace, uid=pod.uid, grace_period_s=grace_s
                 )
-            except (NotFound, Conflict):
+            except NotFound:
                 return
+            except Conflict:
+                if self._is_gone(pod):
+                    return
+                await asyncio.sleep(RACED_S)
             except (Unreachable, ServerError, TooManyRequests):
                 await asyncio.sleep(TROUBLE_S)
             except ApiError as error:

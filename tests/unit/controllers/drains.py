@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -48,6 +49,10 @@ class Server(MemoryServer):
         super().__init__()
         self.watches: set[object] = set()
         """Those that are open."""
+        self.accepted: Counter[str] = Counter()
+        """How often each Pod's eviction was accepted."""
+        self.newer: dict[str, dict[str, Any]] = {}
+        """Path -> an object as it is, of which no watch has told yet."""
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, **rest: Any) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -64,7 +69,11 @@ class Server(MemoryServer):
         self._told("DELETE", path, {"gracePeriodSeconds": 0})
 
     def _answer(self, method: str, path: str, *rest: Any) -> bytes:
+        if method == "GET" and path in self.newer:
+            return msgspec.json.encode(self.newer[path])
         found = super()._answer(method, path, *rest)
+        if path.endswith("/eviction"):
+            self.accepted[path.split("/")[-2]] += 1
         if path == "/api/v1" and not self.evicts:
             return found.replace(b"pods/eviction", b"pods/nothing")
         return found
