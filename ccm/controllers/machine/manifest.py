@@ -60,7 +60,7 @@ class MachineFlags(gardener.GardenerFlags):
 def _faults(flags: MachineFlags) -> Iterator[Fault]:
     period = flags.machine_safety_apiserver_statuscheck_period
     timeout = flags.machine_safety_apiserver_statuscheck_timeout
-    if period < timeout:
+    if timedelta(0) < period < timeout:
         yield (
             "machine-safety-apiserver-statuscheck-period",
             "cannot be shorter than --machine-safety-apiserver-statuscheck-timeout",

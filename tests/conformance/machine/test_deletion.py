@@ -388,3 +388,17 @@ async def test_a_deletion_that_was_accepted_and_then_failed() -> None:
         await advance(60)
 
     assert (left(world), len(world.drains.tasks)) == (NONE, 1)
+
+
+async def test_a_machine_that_is_set_free_in_the_middle_of_its_drain() -> None:
+    """Somebody removes the finalizer: the machine is gone, and its drain ends."""
+    world = World()
+    world.ready_class()
+    world.drains.seconds = 3600
+    path = goes(world)
+    async with world.running("machine", "machineclass"):
+        await advance(10)
+        world.server.patch(path, {"metadata": {"finalizers": None}})
+        await advance(5)
+
+    assert (left(world), len(world.drains.stopped)) == ((False, True, True), 1)

@@ -367,9 +367,29 @@ async def test_a_deletion_while_the_vm_is_made() -> None:
         path = world.machine(M)
         await advance(15)
         world.server.drop(path)
-        await advance(4)
-        assert world.driver.calls["delete_machine"] == 0
+        await advance(3)
+        asked = [world.driver.calls[one] for one in ("get_machine_status", "delete_machine")]
+        assert (asked, world.phase(M)) == ([0, 0], "")
         await advance(60)
 
     assert (world.get(M), world.driver.vms) == ({}, {})
     assert world.driver.calls["create_machine"] == 1
+
+
+@pytest.mark.row("machine-delete-creation-01")
+async def test_a_deletion_while_the_vm_is_made_in_vain() -> None:
+    """Nothing is written of that pass, so that no change brings the machine back."""
+    world = World()
+    world.ready_class()
+    world.driver.seconds = 10
+    world.driver.faults["create_machine"] = [errors.Unavailable("x"), errors.Unavailable("y" * 99)]
+    path = world.machine(M)
+    async with world.running("machine", "machineclass"):
+        await advance(24)
+    async with world.running("machine", "machineclass"):
+        await advance(15)
+        world.server.drop(path)
+        await advance(60)
+
+    assert world.driver.calls["create_machine"] == 2
+    assert (world.get(M), world.driver.vms) == ({}, {})
