@@ -95,7 +95,10 @@ class Health:
             KubeError: the node could not be read, or a write failed.
         """
         machine = views.machine(obj)
-        if not self._world.rules.has_target or self.is_contested(machine):
+        if not self._world.rules.has_target:
+            return Outcome()
+        if self.is_contested(machine):
+            self._forgo(machine)
             return Outcome()
         node, fault = self.node_of(machine), None
         if node is not None and node.is_deleting:
@@ -143,6 +146,7 @@ class Health:
         if in_turn and (obstacle := self._replacements.claim(machine)):
             self._say_held(obj, obstacle)
             return Outcome()
+        self._held.discard(obj.key)
         fails = False
         try:
             outcome = await self._confirmed(machine)
