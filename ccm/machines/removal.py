@@ -8,6 +8,7 @@ from datetime import datetime
 
 from ccm.cloud import codes, errors
 from ccm.cloud.machines import known
+from ccm.cloud.provider_id import is_same_instance
 from ccm.machines.creation import (
     MEDIUM_S,
     SHORT_S,
@@ -48,7 +49,7 @@ def impossible(machine: MachineView, faults: Iterable[str], now: datetime) -> Ou
 
 def is_its_node(machine: MachineView, node: Node) -> bool:
     """Whether a node of that name is that of the machine's VM, and of no other."""
-    return not node.provider_id or node.provider_id == machine.provider_id
+    return not node.provider_id or is_same_instance(node.provider_id, machine.provider_id)
 
 
 def _status(machine: MachineView, description: str, state: State, now: datetime) -> Status:
