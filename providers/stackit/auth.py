@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import functools
 from collections.abc import AsyncIterator
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -90,10 +91,14 @@ class Key:
         header = {"alg": "RS512", "typ": "JWT", "kid": self.said.kid}
         signed = b".".join(_base64(msgspec.json.encode(one)) for one in (header, claims))
         signature = self._private.sign(signed, padding.PKCS1v15(), hashes.SHA512())
-        return b".".join((signed, _base64(signature))).decode()
+        made = b".".join((signed, _base64(signature))).decode()
+        redact.know(made, lasting=False)
+        return made
 
 
+@functools.lru_cache(maxsize=8)
 def _loaded(pem: str) -> rsa.RSAPrivateKey:
+    # Looking whether the numbers are primes takes a tenth of a second: once for each key.
     try:
         found = serialization.load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
