@@ -58,7 +58,12 @@ async def test_renewal_needs_no_assertion_until_it_does(
 ) -> None:
     made: list[str] = []
     sign: Callable[[], str] = flow._key.assertion
-    monkeypatch.setattr(flow._key, "assertion", lambda: made.append("") or sign())
+
+    def noted() -> str:
+        made.append("")
+        return sign()
+
+    monkeypatch.setattr(flow._key, "assertion", noted)
     await flow.header()
     for _ in range(3):
         flow._renew_at = 0.0
