@@ -26,6 +26,9 @@ GOING_S = 5.0
 
 READY, ERROR, GOING = "STATUS_READY", "STATUS_ERROR", "STATUS_TERMINATING"
 
+LEAVING = "leaving"
+"""Label of a load balancer whose credentials are yet to be deleted."""
+
 OURS = "k8s-svc-"
 """What names of Services' load balancers begin with."""
 
@@ -162,7 +165,7 @@ class StackitBalancers:
 
     async def _create(self, cluster_name: str, recipe: recipes.Recipe) -> lbapi.Balancer:
         metrics = await self._credentials.ensured(None, recipe.name)
-        labels = self._labels(cluster_name)
+        labels = self._labels(cluster_name, None)
         try:
             return await self._api.create(recipes.order(recipe, labels, metrics))
         except cloud.Aborted:
@@ -181,18 +184,32 @@ class StackitBalancers:
                 "or make the Service anew"
             )
         metrics = await self._credentials.ensured(held, recipe.name)
-        known = held.label(BALANCER_CREDENTIALS) if metrics else self._credentials.mark
-        if recipes.fits(held, recipe, metrics) and known == self._credentials.mark:
+        if metrics is None and (held.metrics or held.label(BALANCER_CREDENTIALS)):
+            held = await self._switched_off(cluster_name, recipe, held)
+        mark = held.label(BALANCER_CREDENTIALS)
+        if recipes.fits(held, recipe, metrics) and mark == self._credentials.mark:
             return held
-        labels = self._labels(cluster_name)
-        found = await self._api.replace(held.name, recipes.order(recipe, labels, metrics, held))
-        if metrics is None and held.metrics is not None and held.metrics.credentials_ref:
-            await self._api.delete_credentials(held.metrics.credentials_ref)
-        return found
+        labels = self._labels(cluster_name, held)
+        return await self._api.replace(held.name, recipes.order(recipe, labels, metrics, held))
 
-    def _labels(self, cluster_name: str) -> dict[str, str]:
+    async def _switched_off(
+        self, cluster_name: str, recipe: recipes.Recipe, held: lbapi.Balancer
+    ) -> lbapi.Balancer:
+        """Without metrics and their credentials; the label says so until it is done."""
+        if held.metrics:
+            labels = {**self._labels(cluster_name, held), BALANCER_CREDENTIALS: LEAVING}
+            order = recipes.order(recipe, labels, None, held)
+            held = await self._api.replace(held.name, order)
+        await self._credentials.remove(held.name)
+        return held
+
+    def _labels(self, cluster_name: str, held: lbapi.Balancer | None) -> dict[str, str]:
+        """All labels of a load balancer; those that somebody else gave it stay."""
+        theirs = dict((held and held.labels) or {})
+        theirs.pop(BALANCER_CREDENTIALS, None)
         mark = self._credentials.mark
         return {
+            **theirs,
             **self._settings.extra_labels,
             BALANCER_CLUSTER: label_value(cluster_name),
             **({BALANCER_CREDENTIALS: mark} if mark else {}),

@@ -267,7 +267,7 @@ def order(
         options["observability"] = {"metrics": msgspec.to_builtins(metrics)}
     found: dict[str, Any] = {
         "name": recipe.name,
-        "labels": {**((held and held.labels) or {}), **labels},
+        "labels": dict(labels),
         "networks": msgspec.to_builtins(recipe.networks),
         "planId": recipe.plan,
         "listeners": msgspec.to_builtins(recipe.listeners),
