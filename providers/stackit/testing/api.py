@@ -114,6 +114,11 @@ IAAS = [
         "/images/{imageId}",
         lambda cloud, call: (200, state.get(cloud.images, call.path["imageId"], "image")),
     ),
+    Operation(
+        "GET",
+        "/volumes/{volumeId}",
+        lambda cloud, call: (200, state.get(cloud.volumes, call.path["volumeId"], "volume")),
+    ),
     Operation("GET", "/quotas", _quotas),
 ]
 """Those of the IaaS API."""

@@ -74,6 +74,7 @@ class Cloud:
         self.nics: dict[str, Thing] = {}
         self.networks: dict[str, Thing] = {}
         self.images: dict[str, Thing] = {}
+        self.volumes: dict[str, Thing] = {}
         self.balancers: dict[str, Thing] = {}
         self.credentials: dict[str, Thing] = {}
         self.passwords: dict[str, str] = {}
