@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from ccm.model import names
+
 StackitProviderName = "stackit"
 """Of `MachineClass.provider`, and the scheme of provider IDs."""
 
-StackitMachineLabel = "kubernetes.io/machine"
+StackitMachineLabel = names.LABEL_STACKIT_MACHINE
 """Label of a server: the name of its machine."""
 
-StackitMachineClassLabel = "kubernetes.io/machineclass"
+StackitMachineClassLabel = names.LABEL_STACKIT_MACHINE_CLASS
 """Label of a server: the name of its machine's class."""
 
 CLUSTER = "kube-ccm/cluster"

@@ -120,3 +120,15 @@ def tokens(body: bytes) -> rest.Refusal:
 def exhausted(text: str) -> str:
     """Which of `EXHAUSTED` a text has; empty: none."""
     return next((one for one in EXHAUSTED if one in text.lower()), "")
+
+
+_SOON = (cloud.Unknown, cloud.DeadlineExceeded, cloud.Aborted, cloud.Unavailable)
+
+
+def machine_retry(kind: type[cloud.CloudError]) -> str:
+    """When a machine is tried again after an error of its creation, in words."""
+    if kind is cloud.RetryAfter:
+        return "after that time"
+    if kind is cloud.ResourceExhausted:
+        return "`--resource-exhausted-retry`"
+    return "5 s" if kind in _SOON else "3 min"

@@ -157,6 +157,21 @@ async def served(env: Environment, fake: server.Service, nodes: int, services: i
     await wait_for(done, "addresses and members of Services", within_s=WITHIN_S)
 
 
+async def to_nothing(env: Environment, fake: server.Service, count: int, services: int) -> None:
+    """Delete machines and Services, and wait until nothing is left of them anywhere."""
+    for number in range(count):
+        await env.cluster.delete(f"{BASE}/machines/m{number}")
+    for number in range(services):
+        await env.cluster.delete(f"{SERVICES}/web-{number}")
+
+    async def nothing() -> bool:
+        left = await env.cluster.items(f"{BASE}/machines")
+        nodes = await env.cluster.items(NODES)
+        return not (left or nodes or fake.cloud.servers or fake.cloud.balancers)
+
+    await wait_for(nothing, "everything is gone", within_s=WITHIN_S)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.row("stackit-call-01", "stackit-balancer-23")
@@ -206,17 +221,7 @@ async def test_machines_become_nodes_with_services(
             await asyncio.sleep(rest_s)  # whatever a start does is done at its start
             restart, writes = Counter(fake.calls), fake.writes
 
-            for number in range(count):
-                await env.cluster.delete(f"{BASE}/machines/m{number}")
-            for number in range(services):
-                await env.cluster.delete(f"{SERVICES}/web-{number}")
-
-            async def nothing() -> bool:
-                left = await env.cluster.items(f"{BASE}/machines")
-                nodes = await env.cluster.items(NODES)
-                return not (left or nodes or fake.cloud.servers or fake.cloud.balancers)
-
-            await wait_for(nothing, "everything is gone", within_s=WITHIN_S)
+            await to_nothing(env, fake, count, services)
             assert await again.stop() == 0
         finally:
             await remove(env)
