@@ -167,6 +167,17 @@ async def test_what_a_cloud_quotes_is_shown_without_secrets(
     assert str(caught.value) == f"GET /items: HTTP 401 {text}"
 
 
+async def test_a_secret_too_short_to_be_looked_for_everywhere_is_masked_too(
+    server: proxy.Server,
+) -> None:
+    server.will(proxy.says(["bad", "'tiny' is refused"], status=401))
+    async with opened(server.url, authorization="Bearer tiny") as client:
+        with pytest.raises(errors.Unauthenticated) as caught:
+            await client.request("GET", "/items")
+
+    assert "tiny" not in str(caught.value)
+
+
 async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) -> None:
     async def hang(_: object) -> Any:
         await asyncio.sleep(60)
