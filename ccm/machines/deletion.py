@@ -18,6 +18,7 @@ import msgspec
 
 from ccm.cloud import codes, errors
 from ccm.cloud.machines import known
+from ccm.cloud.provider_id import is_same_instance
 from ccm.machines.creation import SHORT_S, passes, told_of
 from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.statuses import says_nothing_new
@@ -388,7 +389,7 @@ def witnesses(machine: MachineView, others: Iterable[MachineView], rules: Rules)
 
 def is_its_node(machine: MachineView, node: Node) -> bool:
     """Whether a node of that name is that of the machine's VM, and of no other."""
-    return not node.provider_id or node.provider_id == machine.provider_id
+    return not node.provider_id or is_same_instance(node.provider_id, machine.provider_id)
 
 
 def node_named_after(machine: MachineView, nodes: Sequence[Node], rules: Rules) -> str:

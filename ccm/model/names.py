@@ -134,6 +134,10 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 TAINT_NOT_READY = "node.kubernetes.io/not-ready"
 """On a node that is not Ready yet; an API server puts it on every new node."""
 
+LABEL_STACKIT_MACHINE = "kubernetes.io/machine"
+LABEL_STACKIT_MACHINE_CLASS = "kubernetes.io/machineclass"
+"""On servers of STACKIT, by its driver for Gardener: names of machine and class."""
+
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
 """On every namespace: its own name."""
 

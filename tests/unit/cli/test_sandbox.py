@@ -86,7 +86,7 @@ def test_another_provider_brings_its_own_names_and_configuration(
         (["--timeout", "5s"], "--timeout needs --once"),
         (
             ["--cloud-provider", "acme"],
-            "unknown cloud provider 'acme'. Installed providers: hcloud, sim",
+            "unknown cloud provider 'acme'. Installed providers: hcloud, sim, stackit",
         ),
         (["--cloud-config", "x"], "--cloud-config needs --cloud-provider"),
         (["--routes"], "--routes needs --cloud-provider"),
