@@ -138,7 +138,9 @@ class MachineController:
             return Outcome()
         if node is not None:
             node = await self._sync_node(machine, node)
-        outcome = joining.progress(machine, node, clock.now(), self._world.rules)
+        now = clock.now()
+        aged = self._world.ages.by(now, machine)
+        outcome = joining.progress(aged, node, now, self._world.rules)
         return await self._settle(obj, outcome)
 
     async def _settle(self, obj: Machine, outcome: Outcome) -> Outcome:
@@ -173,7 +175,7 @@ class MachineController:
         )
 
     async def _joined(self, machine: MachineView) -> None:
-        took_s = (clock.now() - machine.created).total_seconds()
+        took_s = self._world.ages.of(machine)
         metrics.took("join", machine, self._world.class_of(machine), took_s)
         await self._tokens.delete(machine, self._world.rules)
 

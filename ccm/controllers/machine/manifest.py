@@ -34,14 +34,17 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     from ccm.kube.resources import NODES, SECRETS
     from ccm.runtime.deferred import Deferred
 
-    world, client = gardener.world(context, flags), context.client(MANIFEST.client)
+    world = gardener.world(context, flags)
+    control, target = (
+        context.at(role).client(MANIFEST.client) for role in (gardener.CONTROL, gardener.TARGET)
+    )
 
     def make() -> Runnable:
         return MachineController(
             world=world,
-            machines=client.resource(MACHINES),
-            nodes=client.resource(NODES),
-            secrets=client.resource(SECRETS),
+            machines=control.resource(MACHINES),
+            nodes=target.resource(NODES),
+            secrets=target.resource(SECRETS),
             turns=flags.machine_concurrent_syncs,
         ).controller
 
@@ -54,6 +57,7 @@ MANIFEST: Manifest[MachineFlags] = Manifest(
     client=gardener.ACCOUNT,
     metric="machine",
     groups=gardener.GROUPS,
+    roles=gardener.roles,
     acts=(
         ("get", "namespaces"),
         ("get", "nodes"),
