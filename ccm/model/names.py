@@ -118,7 +118,6 @@ COMPONENT_NODE = "cloud-node-controller"
 COMPONENT_NODE_LIFECYCLE = "cloud-node-lifecycle-controller"
 COMPONENT_SERVICE = "service-controller"
 COMPONENT_ROUTE = "route_controller"
-COMPONENT_MANAGER = "cloud-controller-manager"
 """Event source components, as the Go reference names them."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
