@@ -14,13 +14,23 @@ from dataclasses import dataclass
 from ccm.app import reload
 from ccm.app.clients import EVENTS, INFORMERS, Clients, user_agent
 from ccm.app.events import Events
-from ccm.app.options import Options
+from ccm.app.options import Options, names
 from ccm.app.provider import Misconfigured
 from ccm.gardener.flags import CONTROL, IN_CLUSTER, NO_TARGET, TARGET
 from ccm.kube import config as kube_config
 from ccm.kube.informer import Informers
 from ccm.kube.transport import Transport
 from ccm.runtime.manifest import ClusterContext
+
+
+OWN = ""
+"""What our own cluster is to a controller that knows no other one."""
+
+
+def counts_deletions(options: Options) -> bool:
+    """Whether any controller runs whose deletions are counted: those of our own cluster alone."""
+    running = names.enabled(options.controllers)
+    return any(OWN in one.roles(options, "", "") for one in running)
 
 
 def elsewhere(options: Options) -> Mapping[str, str]:

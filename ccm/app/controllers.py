@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from ccm.app import metrics
 from ccm.app.clients import DELETIONS, INFORMERS
+from ccm.app.clusters import counts_deletions
 from ccm.app.election import Election
 from ccm.app.options import Options, gates, migration, names
 from ccm.app.options.controllers import MANIFESTS
@@ -192,7 +193,8 @@ class Controllers:
                 for each in (informers, *vitals.others.values()):
                     group.start(each.run(), name="informers")
                     group.start(_settle(each), name="settle")
-                group.start(context.deletions.run(), name="deletions")
+                if counts_deletions(self._options):
+                    group.start(context.deletions.run(), name="deletions")
                 if self._plan is not NO_MIGRATION:
                     group.start(self._run_shared(context, election), name="migration")
                 await self._run_those(context, migration.Runs.MAIN)

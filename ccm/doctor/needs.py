@@ -11,15 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ccm.app.clients import ACCOUNTS_NAMESPACE
-from ccm.app.clusters import elsewhere
+from ccm.app.clusters import OWN, counts_deletions, elsewhere
 from ccm.app.options import Options, names
 from ccm.app.serving import trust
 from ccm.gardener.flags import CONTROL
 from ccm.runtime import deletions
 from ccm.runtime.manifest import Manifest
-
-OWN = ""
-"""What our own cluster is to a controller that knows no others."""
 
 SYSTEM_NAMESPACE = "kube-system"
 """Where Kubernetes keeps the config map that says whom extensions may believe."""
@@ -78,8 +75,7 @@ def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, 
             for role in manifest.roles(options, need.resource, need.namespace):
                 yield user, _at(role, need, options)
     yield from _events(options, running)
-    # Of nothing else, deletions are counted.
-    if any(OWN in one.roles(options, resource, "") for one in running for resource in one.follows):
+    if counts_deletions(options):
         yield from _deletions(options)
     if options.leader_elect:
         yield from _leases(options, migrated)

@@ -58,6 +58,11 @@ class Command:
     has_cloud: bool = True
 
     @property
+    def controllers(self) -> tuple[str, ...]:
+        """The names of its controllers."""
+        return tuple(ALIASES[alias] for alias in self.aliases if alias in ALIASES)
+
+    @property
     def program(self) -> Program:
         """What runs it."""
         return Program(name=self.name, read=self.read, serve=serving)
@@ -112,7 +117,7 @@ class Command:
         lease = given["leader-elect-resource-name"]
         namespace = given["leader-elect-resource-namespace"]
         taken |= {
-            "controllers": tuple(ALIASES[alias] for alias in self.aliases if alias in ALIASES),
+            "controllers": self.controllers,
             # Our own cluster is the one that has the Lease.
             "kubeconfig": "" if control == IN_CLUSTER else control,
             "control-kubeconfig": control,
@@ -125,7 +130,7 @@ class Command:
             taken |= {"cloud-provider": "", "cloud-config": ""}
         settings = fields(taken)
         return CommandOptions(
-            **settings, program=self.name, explicit=explicit, given=given, known=self.flags
+            **settings, program=self.name, explicit=explicit, by_flag=given, known=self.flags
         )
 
     def _usage(self) -> str:
@@ -135,9 +140,9 @@ class Command:
 
 def _faults(options: CommandOptions) -> Iterator[Fault]:
     for name, flag in options.known.items():
-        if right := flag.wrong(options.given[name]):
+        if right := flag.wrong(options.by_flag[name]):
             yield name, right
-    yield from flags.faults(options.given)
+    yield from flags.faults(options.by_flag)
     # What follows from another flag is that one's fault.
     implied = {"leader-elect-resource-namespace"} - options.explicit
     yield from (fault for fault in election.faults(options) if fault[0] not in implied)

@@ -16,11 +16,11 @@ class CommandOptions(Options):
     """The daemon's settings as one of these commands has them.
 
     Attributes:
-        given: the value of each flag of the command.
+        by_flag: the value of each flag of the command.
         known: its flags.
     """
 
-    given: Mapping[str, Any] = field(default_factory=dict)
+    by_flag: Mapping[str, Any] = field(default_factory=dict)
     known: Mapping[str, Flag] = field(default_factory=dict)
 
     def notices(self) -> list[str]:
@@ -34,4 +34,4 @@ class CommandOptions(Options):
 
     def written(self) -> dict[str, str]:
         """Every flag with its value, as it is written."""
-        return {name: flag.kind.write(self.given[name]) for name, flag in self.known.items()}
+        return {name: flag.kind.write(self.by_flag[name]) for name, flag in self.known.items()}

@@ -43,9 +43,9 @@ async def serving(context: ServerContext) -> AsyncIterator[asyncio.Task[None]]:
 
 
 def _bind(options: CommandOptions) -> socket.socket:
-    port = options.given["port"]
+    port = options.by_flag["port"]
     try:
-        return listener.bind(listener.Endpoint(address=options.given["address"], port=port))
+        return listener.bind(listener.Endpoint(address=options.by_flag["address"], port=port))
     except listener.ListenError as error:
         raise Misconfigured(f"--port={port}: {error}") from error
 

@@ -208,7 +208,7 @@ def test_workers_of_all_controllers_of_a_command_are_one_flag(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many they are: what the daemon spells with a prefix."""
-    monkeypatch.setitem(FLAGS_OF, "machineset", FLAGS_OF["machine"])  # type: ignore[misc]
+    monkeypatch.setitem(FLAGS_OF, "machineset", FLAGS_OF["machine"])
     manager = replace(MACHINE_CONTROLLER_MANAGER, aliases=("machineset", "unheard-of"))
 
     assert "machine-concurrent-syncs" not in manager.flags
