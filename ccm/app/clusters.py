@@ -22,7 +22,6 @@ from ccm.kube.informer import Informers
 from ccm.kube.transport import Transport
 from ccm.runtime.manifest import ClusterContext
 
-
 OWN = ""
 """What our own cluster is to a controller that knows no other one."""
 

@@ -16,6 +16,7 @@ from ccm.app.clusters import OWN
 from ccm.app.machines.commands import COMMANDS, Command
 from ccm.doctor.needs import Need, needs
 from ccm.gardener.flags import CONTROL, TARGET
+from ccm.model.names import LABEL_APP, LABEL_INSTANCE
 
 FOLDER = Path(__file__).parents[2] / "manifests"
 
@@ -69,7 +70,7 @@ def objects(name: str, role: str, found: Iterable[Need]) -> Iterator[Object]:
         metadata: Object = {"name": f"system:{name}:{role}"}
         if namespace:
             metadata["namespace"] = namespace
-        metadata["labels"] = {"app.kubernetes.io/name": name, "app.kubernetes.io/instance": name}
+        metadata["labels"] = {LABEL_APP: name, LABEL_INSTANCE: name}
         head = {"apiVersion": f"{_GROUP}/v1"}
         yield {**head, "kind": kind, "metadata": metadata, "rules": list(_rules(there))}
         yield {
@@ -77,9 +78,7 @@ def objects(name: str, role: str, found: Iterable[Need]) -> Iterator[Object]:
             "kind": f"{kind}Binding",
             "metadata": metadata,
             "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": metadata["name"]},
-            "subjects": [
-                {"kind": "ServiceAccount", "name": name, "namespace": ACCOUNTS_NAMESPACE}
-            ],
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": ACCOUNTS_NAMESPACE}],
         }
 
 

@@ -52,6 +52,9 @@ LABEL_ARCH = "kubernetes.io/arch"
 LABEL_APP = "app.kubernetes.io/name"
 """What a Deployment and its Pods are; ours have the name of the program."""
 
+LABEL_INSTANCE = "app.kubernetes.io/instance"
+"""Which of several Deployments of a program it is."""
+
 LABEL_PAIRS = (
     (LABEL_ZONE_BETA, LABEL_ZONE),
     (LABEL_REGION_BETA, LABEL_REGION),

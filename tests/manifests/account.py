@@ -60,9 +60,7 @@ async def _created(session: aiohttp.ClientSession, made: Object) -> bool:
     return str(answer["kind"]) != "Status"
 
 
-async def _in_force(
-    session: aiohttp.ClientSession, rights: Iterable[Right], user: str
-) -> None:
+async def _in_force(session: aiohttp.ClientSession, rights: Iterable[Right], user: str) -> None:
     """The authorizer learns of new roles by a watch, a moment after they were made."""
     deadline = time.monotonic() + _IN_FORCE_S
     for right in rights:

@@ -1,4 +1,4 @@
-"""The commands for machines as processes: one cluster, two, or none to join; with their own rights."""
+"""The commands for machines as processes: one cluster, two, none to join; with their own rights."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ async def make(env: Environment, count: int = FEW) -> None:
         await env.cluster.create(story.MACHINES, {**body, "spec": spec})
 
 
+@pytest.mark.row("machine-command-03", "machine-command-04")
 @pytest.mark.both_servers
 async def test_machine_controller_in_one_cluster(machines: Environment) -> None:
     """Under an account of its own; its port, its Lease, and how it ends."""
@@ -119,7 +120,9 @@ async def vms(env: Environment, count: int) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def joined(env: Environment) -> AsyncIterator[tuple[servers.BuiltinServer, Cluster, FaultProxy]]:
+async def joined(
+    env: Environment,
+) -> AsyncIterator[tuple[servers.BuiltinServer, Cluster, FaultProxy]]:
     """Another cluster, which machines are to join."""
     server = servers.BuiltinServer(env.folder / "joined")
     await server.start()
@@ -130,6 +133,7 @@ async def joined(env: Environment) -> AsyncIterator[tuple[servers.BuiltinServer,
         await server.kill()
 
 
+@pytest.mark.row("machine-cluster-04", "machine-cluster-05")
 @servers.only_builtin
 async def test_machine_controller_between_two_clusters(machines: Environment) -> None:
     """Machines in one, Nodes and tokens in the other; neither is asked for what the other has."""
@@ -181,6 +185,7 @@ async def away(url: str) -> bool:
     return status == 500 and "[-]api-server-target failed" in told and "[+]api-server ok" in told
 
 
+@pytest.mark.row("machine-cluster-01", "machine-cluster-05")
 @servers.only_builtin
 async def test_machine_controller_without_a_cluster_to_join(machines: Environment) -> None:
     env = machines

@@ -7,6 +7,7 @@ be changed. `--address` says who reaches it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -35,11 +36,12 @@ async def serving(context: ServerContext) -> AsyncIterator[asyncio.Task[None]]:
     """
     options = context.options
     assert isinstance(options, CommandOptions)
-    task = spawn(_serve(context, options, _bind(options)), name="serving")
-    try:
-        yield task
-    finally:
-        await cancel_and_join(task)
+    with contextlib.closing(_bind(options)) as port:
+        task = spawn(_serve(context, options, port), name="serving")
+        try:
+            yield task
+        finally:
+            await cancel_and_join(task)
 
 
 def _bind(options: CommandOptions) -> socket.socket:
@@ -53,7 +55,6 @@ def _bind(options: CommandOptions) -> socket.socket:
 async def _serve(context: ServerContext, options: CommandOptions, port: socket.socket) -> None:
     own_metrics.describe(platform_name())
     async with AsyncExitStack() as stack:
-        stack.callback(port.close)
         checks = context.checks()
         stack.push_async_callback(checks.close)
         found = Pages(pages(context, options, checks))

@@ -23,19 +23,21 @@ from ccm.app.options.controllers import FLAGS_OF
 CLOUD = "--cloud-provider=sim"
 
 BOTH = """
-address 0.0.0.0 | cloud-provider | min-resync-period 12h0m0s | target-kubeconfig | control-kubeconfig
-namespace default | kube-api-content-type application/vnd.kubernetes.protobuf | kube-api-qps 20
-kube-api-burst 30 | controller-start-interval 0s | profiling false | contention-profiling false
-leader-elect true | leader-elect-lease-duration 15s | leader-elect-renew-deadline 10s
-leader-elect-retry-period 2s | leader-elect-resource-lock leases | v 0 | vmodule | logtostderr true
+address 0.0.0.0 | cloud-provider | target-kubeconfig | control-kubeconfig | namespace default
+kube-api-content-type application/vnd.kubernetes.protobuf | kube-api-qps 20 | kube-api-burst 30
+min-resync-period 12h0m0s | controller-start-interval 0s
+profiling false | contention-profiling false | leader-elect true | leader-elect-lease-duration 15s
+leader-elect-renew-deadline 10s | leader-elect-retry-period 2s | leader-elect-resource-lock leases
+v 0 | vmodule | logtostderr true
 """
 CONTROLLER = """
-port 10259 | concurrent-syncs 50
-machine-creation-timeout 20m0s | machine-health-timeout 10m0s | machine-drain-timeout 2h0m0s
-machine-inplace-update-timeout 20m0s | machine-max-evict-retries 360 | machine-pv-detach-timeout 2m0s
+port 10259 | concurrent-syncs 50 | machine-creation-timeout 20m0s | machine-health-timeout 10m0s
+machine-drain-timeout 2h0m0s | machine-inplace-update-timeout 20m0s
+machine-max-evict-retries 360 | machine-pv-detach-timeout 2m0s
 machine-pv-reattach-timeout 1m30s | machine-safety-apiserver-statuscheck-timeout 30s
 machine-safety-apiserver-statuscheck-period 1m0s | machine-safety-orphan-vms-period 15m0s
-machine-preserve-timeout 96h0m0s | bootstrap-token-auth-extra-groups | resource-exhausted-retry 10m0s
+machine-preserve-timeout 96h0m0s | bootstrap-token-auth-extra-groups
+resource-exhausted-retry 10m0s
 node-conditions [KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable]
 """
 MANAGER = """
@@ -64,6 +66,7 @@ def faults(*words: str, command: Command = MACHINE_CONTROLLER) -> list[str]:
     return []
 
 
+@pytest.mark.row("machine-command-01")
 @pytest.mark.parametrize(
     ("command", "tables"),
     [(MACHINE_CONTROLLER, (BOTH, CONTROLLER)), (MACHINE_CONTROLLER_MANAGER, (BOTH, MANAGER))],
@@ -79,6 +82,7 @@ def test_every_flag_of_the_go_program_is_taken_with_its_default(
     read(*(word for word in spelt if "cloud-provider" not in word), command=command)
 
 
+@pytest.mark.row("machine-command-01")
 def test_a_flag_that_nothing_reads_is_taken_and_said() -> None:
     options = read("--logtostderr", "--safety-up=3", "--concurrent-syncs=7")
 
@@ -89,6 +93,7 @@ def test_a_flag_that_nothing_reads_is_taken_and_said() -> None:
     assert 'FLAG: --concurrent-syncs="7"' in options.flag_lines()
 
 
+@pytest.mark.row("machine-command-02", "machine-cluster-03")
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -134,6 +139,7 @@ def test_all_faults_are_told_together_and_a_provider_is_needed_where_vms_are_mad
     assert faults(command=MACHINE_CONTROLLER_MANAGER) == []
 
 
+@pytest.mark.row("machine-cluster-02")
 @pytest.mark.parametrize(
     ("words", "own", "others"),
     [
@@ -175,6 +181,7 @@ def test_which_cluster_is_which_to_the_daemon(words: str, others: Mapping[str, s
     assert clusters.elsewhere(options.parse([CLOUD, *words.split()])) == others
 
 
+@pytest.mark.row("machine-command-03")
 def test_the_lease_is_that_of_the_go_program_and_beside_the_machines() -> None:
     for command in COMMANDS.values():
         options = read("--namespace=shoot", command=command)

@@ -37,6 +37,7 @@ def touch(world: World, text: str) -> None:
     world.server.patch(f"{BASE}/machines/m0", {"metadata": {"annotations": {"touched": text}}})
 
 
+@pytest.mark.row("machine-clock-01")
 @pytest.mark.parametrize("seconds", [HOUR_S, -HOUR_S])
 async def test_a_jump_of_all_clocks_costs_a_waiting_machine_nothing(seconds: float) -> None:
     """As where the API server runs on our own host."""
@@ -58,6 +59,7 @@ async def test_a_jump_of_all_clocks_costs_a_waiting_machine_nothing(seconds: flo
     assert world.phase() == "Running"
 
 
+@pytest.mark.row("machine-clock-01")
 async def test_a_clock_of_ours_that_was_wrong_from_the_start_fails_nobody() -> None:
     world = World()
     world.ready_class()
@@ -74,6 +76,7 @@ async def test_a_clock_of_ours_that_was_wrong_from_the_start_fails_nobody() -> N
         assert world.phase() == "Failed"
 
 
+@pytest.mark.row("machine-clock-02")
 async def test_a_jump_makes_no_young_vm_old_enough_to_go() -> None:
     world = World()
     world.ready_class()
