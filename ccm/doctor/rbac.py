@@ -2,12 +2,12 @@
 
 `python -m ccm.doctor.rbac` writes them beside the manifests of each command: `control.yaml` for
 the cluster that has Machines, `target.yaml` for the one that they join; in one cluster both are
-applied. A test compares the files with what is needed.
+applied. The chart has the same. A test compares the files with what is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,11 @@ def files(command: Command) -> dict[Path, str]:
     """The files of a command, by their paths; none for one that has no controllers."""
     if not command.controllers:
         return {}
+    found = {role: _written(command.name, role, each) for role, each in needed(command).items()}
+    chart = FOLDER / "chart" / "templates" / f"{command.name}-rbac.yaml"
     return {
-        FOLDER / command.name / f"{role}.yaml": _written(command.name, role, found)
-        for role, found in needed(command).items()
+        **{FOLDER / command.name / f"{role}.yaml": text for role, text in found.items()},
+        chart: _in_the_chart(command.name, found),
     }
 
 
@@ -111,7 +113,26 @@ def _written(name: str, role: str, found: Iterable[Need]) -> str:
     )
 
 
+def _in_the_chart(name: str, found: Mapping[str, str]) -> str:
+    """The same as a template, whose namespaces are values; a cluster elsewhere is not granted."""
+    first, *others = name.split("-")
+    values = f".Values.{first}{''.join(map(str.capitalize, others))}"
+    account = f"name: {name}, namespace: "
+    parts = {
+        role: text.replace("  namespace: default\n", f"  namespace: {{{{ {values}.namespace }}}}\n")
+        .replace(f"{account}{ACCOUNTS_NAMESPACE}}}", f"{account}{{{{ .Release.Namespace }}}}}}")
+        .strip()
+        for role, text in found.items()
+    }
+    return (
+        f"{{{{- if {values}.enabled }}}}\n{parts[CONTROL]}\n"
+        f"{{{{- if not {values}.targetKubeconfigSecret }}}}\n---\n{parts[TARGET]}\n"
+        "{{- end }}\n{{- end }}\n"
+    )
+
+
 if __name__ == "__main__":
     for one in COMMANDS.values():
         for path, text in files(one).items():
+            path.parent.mkdir(exist_ok=True)
             path.write_text(text)
