@@ -34,7 +34,7 @@ CONDITION = metrics.gauge(
     ["name", "namespace", "condition"],
 )
 _WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
-FAILED_JOINS = metrics.counter(
+FAILED_JOINS = metrics.plain_counter(
     "mcm_machine_num_failed_join",
     "Machines that did not join in time.",
     _WHO,
