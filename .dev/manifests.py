@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-NAME = {"app.kubernetes.io/name": "cloud-controller-manager"}
-"""The label of the daemon's Deployment, in the base and in the chart."""
+LABEL, PROGRAMS = "app.kubernetes.io/name", ("cloud-controller-manager", "machine-controller")
+"""The label of the daemon's Deployment, or its command's, in the base and in the chart."""
 
 SIMULATED = "sim"
 _FLAG = "--cloud-provider"
@@ -21,7 +21,7 @@ _CONTAINER = "/spec/template/spec/containers/0"
 def faults(objects: Iterable[Any]) -> Iterator[str]:
     """What is wrong with the daemon's Deployment among these objects, and how to mend it."""
     found = [each for each in objects if each and each.get("kind") == "Deployment"]
-    found = [each for each in found if NAME.items() <= each["metadata"].get("labels", {}).items()]
+    found = [each for each in found if each["metadata"].get("labels", {}).get(LABEL) in PROGRAMS]
     if not found:
         yield "there is no Deployment of the daemon among these objects"
     for deployment in found:

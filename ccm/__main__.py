@@ -1,4 +1,4 @@
-"""`python -m ccm` and `cloud-controller-manager`: the daemon."""
+"""`python -m ccm` and `cloud-controller-manager`: the daemon; and its commands for machines."""
 
 from __future__ import annotations
 
@@ -15,6 +15,20 @@ from ccm.app.main import main as run  # noqa: E402
 def main() -> None:
     """Run the daemon and end the process with its exit code."""
     leave(run())
+
+
+def machine_controller() -> None:
+    """`machine-controller`: the controllers that make VMs."""
+    from ccm.app.machines.commands import MACHINE_CONTROLLER
+
+    leave(run(program=MACHINE_CONTROLLER.program))
+
+
+def machine_controller_manager() -> None:
+    """`machine-controller-manager`: the controllers that make Machines."""
+    from ccm.app.machines.commands import MACHINE_CONTROLLER_MANAGER
+
+    leave(run(program=MACHINE_CONTROLLER_MANAGER.program))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ import asyncio
 import gc
 import importlib
 import random
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from ccm.app import metrics
 from ccm.app.clients import DELETIONS, INFORMERS
+from ccm.app.clusters import counts_deletions
 from ccm.app.election import Election
 from ccm.app.options import Options, gates, migration, names
 from ccm.app.options.controllers import MANIFESTS
@@ -32,7 +33,7 @@ from ccm.kube.resources import CONFIG_MAPS, NODES
 from ccm.model import Node
 from ccm.runtime.controller import Runnable
 from ccm.runtime.deletions import DeletionRecord
-from ccm.runtime.manifest import ControllerContext, Manifest
+from ccm.runtime.manifest import ClusterContext, ControllerContext, Manifest
 from ccm.runtime.recorder import Recorder
 from ccm.runtime.sync import until_synced
 
@@ -56,6 +57,19 @@ class Events(Protocol):
 
     def recorder(self, component: str) -> Recorder:
         """The recorder that reports as this component."""
+        ...
+
+
+class Cluster(Protocol):
+    """Another cluster than our own (`ccm.app.clusters.Cluster`)."""
+
+    @property
+    def roles(self) -> Sequence[str]:
+        """What it is to controllers."""
+        ...
+
+    def context(self, resync_s: float) -> ClusterContext:
+        """What controllers are made of, with caches of their own."""
         ...
 
 
@@ -90,6 +104,7 @@ class Controllers:
         events: makes event recorders.
         vitals: told what runs.
         plan: which controllers run under a second lease; None = no migration.
+        others: clusters beside our own.
     """
 
     def __init__(
@@ -99,12 +114,15 @@ class Controllers:
         events: Events,
         vitals: Vitals,
         plan: migration.Plan | None = None,
+        *,
+        others: Sequence[Cluster] = (),
     ) -> None:
         self._options = options
         self._clients = clients
         self._events = events
         self._vitals = vitals
         self._plan = plan or NO_MIGRATION
+        self._others = others
         self._nodes: Informer[Node] | None = None
         self._handle: Handle | None = None
         self._inventory: SharedInventory | None = None
@@ -146,10 +164,11 @@ class Controllers:
             handle: the way to the cloud.
             election: for the second lease; None: as if we held it.
         """
-        informers = Informers(
-            self._clients.named(INFORMERS), resync_s=self._options.min_resync_period.total_seconds()
-        )
-        self._nodes = informers.of(NODES)
+        resync_s = self._options.min_resync_period.total_seconds()
+        informers = Informers(self._clients.named(INFORMERS), resync_s=resync_s)
+        others = {one.roles[0]: one.context(resync_s) for one in self._others}
+        by_role = {role: others[one.roles[0]] for one in self._others for role in one.roles}
+        self._nodes = _nodes(self._options, informers, by_role)
         self._introduce(handle.cloud)
         self._handle = handle
         self._inventory = inventory = self._shared_inventory(handle, self._nodes)
@@ -161,13 +180,21 @@ class Controllers:
             inventory=inventory,
             gates=gates.build(self._options.feature_gates),
             deletions=self._deletions(),
+            clusters=by_role,
         )
-        self._vitals.informers, self._vitals.deletions = informers, context.deletions
+        vitals = self._vitals
+        vitals.informers, vitals.deletions = informers, context.deletions
+        vitals.nodes, vitals.others = (
+            self._nodes,
+            {role: one.informers for role, one in others.items()},
+        )
         try:
             async with Group() as group:
-                group.start(informers.run(), name="informers")
-                group.start(_settle(informers), name="settle")
-                group.start(context.deletions.run(), name="deletions")
+                for each in (informers, *vitals.others.values()):
+                    group.start(each.run(), name="informers")
+                    group.start(_settle(each), name="settle")
+                if counts_deletions(self._options):
+                    group.start(context.deletions.run(), name="deletions")
                 if self._plan is not NO_MIGRATION:
                     group.start(self._run_shared(context, election), name="migration")
                 await self._run_those(context, migration.Runs.MAIN)
@@ -204,7 +231,8 @@ class Controllers:
             log.logger("daemon").info("controllers started", controllers=started)
 
     async def _run(self, manifest: Manifest[Any], controller: Runnable) -> None:
-        with metrics.running(manifest.metric), self._vitals.running(manifest.name, controller):
+        who = metrics.running(manifest.metric, self._options.program)
+        with who, self._vitals.running(manifest.name, controller):
             await controller.run()
 
     def _deletions(self) -> DeletionRecord:
@@ -220,8 +248,10 @@ class Controllers:
         if cloud.set_informers is not None and self._nodes is not None:
             cloud.set_informers(NodeCache(self._nodes))
 
-    def _shared_inventory(self, handle: Handle, nodes: Informer[Node]) -> SharedInventory | None:
-        if handle.cloud.inventory is None:
+    def _shared_inventory(
+        self, handle: Handle, nodes: Informer[Node] | None
+    ) -> SharedInventory | None:
+        if handle.cloud.inventory is None or nodes is None:
             return None
         inventory = SharedInventory(
             lambda: handle.call(Inventory.list_instances),
@@ -259,6 +289,25 @@ def enabled(
             left_out(manifest.name, fault)
         else:
             yield manifest, manifest.build(context, options)
+
+
+def _nodes(
+    options: Options, informers: Informers, others: Mapping[str, ClusterContext]
+) -> Informer[Node] | None:
+    """The nodes that our controllers look after; None: they look after none.
+
+    Those of our own cluster, if any controller follows those.
+    """
+    roles = {
+        role
+        for one in names.enabled(options.controllers)
+        if NODES.plural in one.follows
+        for role in one.roles(options, NODES.plural, "")
+    }
+    if not roles:
+        return None
+    own = roles - others.keys()
+    return (informers if own else others[min(roles)].informers).of(NODES)
 
 
 async def _settle(informers: Informers) -> None:

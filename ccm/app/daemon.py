@@ -13,17 +13,17 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import ccm
-from ccm.app import metrics, provider, reload, stopping
+from ccm.app import clusters, metrics, provider, reload, stopping
 from ccm.app.clients import EVENTS, Accounts, Clients, user_agent
 from ccm.app.controllers import Controllers
 from ccm.app.election import Election, migration_plan
 from ccm.app.events import Events
-from ccm.app.options import PROGRAM, Options, migration
+from ccm.app.options import Options, migration
 from ccm.app.serving import webhooks
 from ccm.app.serving.server import ServerContext, serving
 from ccm.app.serving.vitals import Vitals
@@ -37,24 +37,34 @@ from ccm.kube.transport import Transport
 if TYPE_CHECKING:
     from ccm.app.persistence import Stores
 
+Serve = Callable[[ServerContext], AbstractAsyncContextManager[asyncio.Task[None]]]
+"""Serves inside the block; the task ends only by an exception."""
+
 LEAVE_S = 2.0
 """How long the process outlives a provider's call that does not let itself be ended."""
 
 
-async def run(options: Options, environ: Mapping[str, str]) -> int:
+async def run(options: Options, environ: Mapping[str, str], serve: Serve = serving) -> int:
     """Run the daemon until it is told to stop; the exit code.
+
+    Args:
+        options: the flags.
+        environ: of the process.
+        serve: answers on its port while it runs.
 
     Raises:
         Misconfigured: a person has to correct something.
     """
     since = reload.signatures(options.kubeconfig, options.cloud_config, options.config)
-    opener = provider.load(options.cloud_provider)
+    # Without a name nothing here has to do with a cloud; the daemon itself insists on one.
+    opener = provider.load(options.cloud_provider) if options.cloud_provider else provider.no_cloud
     cluster = await asyncio.to_thread(_read_cluster, options, environ)
     plan = migration_plan(options)
     async with (
         _told(options, cluster) as over,
-        Transport(cluster, user_agent=user_agent(PROGRAM)) as transport,
+        Transport(cluster, user_agent=user_agent(options.program)) as transport,
         Accounts(transport) as accounts,
+        clusters.opened(options, environ) as others,
     ):
         acting = accounts if options.use_service_account_credentials else None
         clients = Clients(transport, options.api_rate, accounts=acting)
@@ -67,14 +77,25 @@ async def run(options: Options, environ: Mapping[str, str]) -> int:
             adopted=accounts.follow,
         )
         daemon = Daemon(
-            options, clients, configured, plan=plan, kubeconfig=kubeconfig, since=since, over=over
+            options,
+            clients,
+            configured,
+            plan=plan,
+            kubeconfig=kubeconfig,
+            others=others,
+            since=since,
+            over=over,
         )
         if options.persistence_config:
             await asyncio.to_thread(daemon.persist, clients)
         context = ServerContext(
-            options=options, vitals=daemon.vitals, transport=transport, environ=environ
+            options=options,
+            vitals=daemon.vitals,
+            transport=transport,
+            environ=environ,
+            others={role: one.transport for one in others for role in one.roles[:1]},
         )
-        async with serving(context) as served:
+        async with serve(context) as served:
             return await _live(daemon, served, options)
 
 
@@ -152,6 +173,7 @@ class Daemon:
         configured: opens the provider.
         plan: which controllers run under a second lease; None = no migration.
         kubeconfig: how the API server is reached.
+        others: clusters beside our own.
         since: what the files looked like that were read before this.
         over: set when all is closed.
     """
@@ -164,21 +186,26 @@ class Daemon:
         *,
         plan: migration.Plan | None,
         kubeconfig: reload.Source,
+        others: Sequence[clusters.Cluster] = (),
         since: reload.Signatures,
         over: threading.Event,
     ) -> None:
         self.drain = Drain()
         self.last_resort = LastResort()
         self.vitals = Vitals()
+        self.vitals.stopping = lambda: self.drain.begun
         self._options = options
         self._configured = configured
         self._kubeconfig = kubeconfig
-        self._since = since
+        self._others = others
+        self._since = {**since, **{path: was for one in others for path, was in one.since.items()}}
         self._over = over
         self._stores: Stores | None = None
-        self._events = Events(clients.named(EVENTS))
+        self._events = Events(clients.named(EVENTS), [one.events for one in others])
         self._election = Election(options, clients, self._events, self.vitals, self.last_resort)
-        self._controllers = Controllers(options, clients, self._events, self.vitals, plan)
+        self._controllers = Controllers(
+            options, clients, self._events, self.vitals, plan, others=others
+        )
         self._holder = provider.ProviderHolder(
             make=configured.handle, exchanged=self._controllers.retry_now
         )
@@ -249,7 +276,7 @@ class Daemon:
 
     def _sources(self) -> list[reload.Source]:
         """What is followed whether the provider is open or not."""
-        options, found = self._options, list[reload.Source]()
+        options, found = self._options, [one.source for one in self._others]
         if options.kubeconfig or not options.master:
             found.append(self._kubeconfig)
         if options.config:

@@ -27,7 +27,6 @@ from ccm.kube.leader import LeaderElector, LostLease
 from ccm.kube.lock import LeaderElectionConfig, new_identity
 from ccm.kube.resources import LEASES
 from ccm.model.meta import ObjectReference
-from ccm.model.names import COMPONENT_MANAGER
 
 LAST_MOMENT = 0.8
 """Part of the time between the loss of the lease and its end after which all has to be over."""
@@ -104,7 +103,7 @@ class Election:
                 renew_deadline_s=self._renew_deadline_s,
                 retry_period_s=options.leader_elect_retry_period.total_seconds(),
             ),
-            recorder=self._events.recorder(COMPONENT_MANAGER),
+            recorder=self._events.recorder(options.program),
             on_renewed=lambda began: self._renewed(lease, fence, began),
             on_lost=lambda: self._lost(fence),
             before_release=self._ready_to_release,
@@ -130,7 +129,7 @@ class Election:
             namespace=self._options.leader_elect_resource_namespace,
             name=self._options.leader_elect_resource_name,
         )
-        self._events.recorder(COMPONENT_MANAGER).event(about, kind, reason, message)
+        self._events.recorder(self._options.program).event(about, kind, reason, message)
 
     def _renewed(self, lease: str, fence: Fence, began: float) -> None:
         duration_s = self._options.leader_elect_lease_duration.total_seconds()

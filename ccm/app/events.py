@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.kube.client import Client
@@ -17,14 +18,19 @@ HURRIED_FLUSH_S = 0.5
 
 
 class Events:
-    """One client for all events, one recorder per component.
+    """One client for all events of a cluster, one recorder per component.
 
     An async context manager: recorders deliver while it is open; leaving it delivers what
     is left, for at most `FLUSH_S`, unless they were abandoned.
+
+    Args:
+        client: writes them.
+        others: of other clusters, which are delivered and abandoned together with these.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, others: Sequence[Events] = ()) -> None:
         self._resource = client.resource(EVENTS)
+        self._others = others
         self._recorders: dict[str, EventRecorder] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._abandoned = False
@@ -43,12 +49,16 @@ class Events:
         self._abandoned = True
         for task in self._tasks:
             task.cancel()
+        for one in self._others:
+            one.abandon()
 
     async def flush(self, limit_s: float = FLUSH_S) -> None:
         """Deliver what was recorded, for at most so many seconds."""
         async with Group() as group:
             for component, recorder in self._recorders.items():
                 group.start(recorder.flush(limit_s), name=f"events-flush-{component}")
+            for one in self._others:
+                group.start(one.flush(limit_s), name="events-flush-others")
 
     async def __aenter__(self) -> Events:
         return self

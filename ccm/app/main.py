@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -19,31 +20,58 @@ from ccm.app import daemon, files, options, stopping
 from ccm.app.options import Options, checks, config
 from ccm.app.options.argv import UsageError
 from ccm.app.provider import misconfigured
+from ccm.app.serving.server import serving
 from ccm.base import log, redact
 from ccm.base.files import reason
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One of the commands that run controllers.
+
+    Attributes:
+        name: of the command.
+        read: makes the settings of a command line, or the text that it asks for; raises
+            UsageError.
+        serve: answers on its port while it runs.
+    """
+
+    name: str
+    read: Callable[[Sequence[str]], Options | str]
+    serve: daemon.Serve
+
+
+def _read(words: Sequence[str]) -> Options | str:
+    chosen = options.parse(words)
+    text = options.answer(chosen)
+    if text is not None:
+        return text
+    chosen = config.effective(chosen)
+    checks.check(chosen)
+    return chosen
+
+
+DAEMON = Program(name=options.PROGRAM, read=_read, serve=serving)
+
+
+def main(argv: Sequence[str] | None = None, program: Program = DAEMON) -> int:
     """Run the command; the exit code."""
     try:
-        chosen = options.parse(sys.argv[1:] if argv is None else argv)
-        text = options.answer(chosen)
-        if text is not None:
-            sys.stdout.write(text)
+        chosen = program.read(sys.argv[1:] if argv is None else argv)
+        if isinstance(chosen, str):
+            sys.stdout.write(chosen)
             return stopping.EXIT_OK
-        chosen = config.effective(chosen)
-        checks.check(chosen)
         if chosen.write_config_to:
             return _write_config(chosen)
     except UsageError as error:
-        return _refuse(error)
-    return _run(chosen)
+        return _refuse(error, program)
+    return _run(chosen, program)
 
 
-def _refuse(error: BaseException) -> int:
+def _refuse(error: BaseException, program: Program) -> int:
     """Say what a person has to correct."""
     # On lines of their own, no word of a provider begins where a line of the log does.
-    said = redact.words(f"{options.PROGRAM}: {error}").splitlines()
+    said = redact.words(f"{program.name}: {error}").splitlines()
     sys.stderr.write("\n  ".join(map(str.strip, said)) + "\n")
     return stopping.EXIT_CONFIGURATION
 
@@ -74,7 +102,7 @@ def _set_up_logging(chosen: Options) -> None:
     )
 
 
-def _run(chosen: Options) -> int:
+def _run(chosen: Options, program: Program) -> int:
     _set_up_logging(chosen)
     log.capture_python_errors()
     logger = log.logger("daemon")
@@ -97,18 +125,18 @@ def _run(chosen: Options) -> int:
             stopping.without_those_left() as known,
             asyncio.Runner(loop_factory=_loop_factory()) as runner,
         ):
-            return known(_outcome(runner, chosen))
+            return known(_outcome(runner, chosen, program))
     finally:
         log.flush()
 
 
-def _outcome(runner: asyncio.Runner, chosen: Options) -> int:
+def _outcome(runner: asyncio.Runner, chosen: Options, program: Program) -> int:
     """Be the daemon; the exit code, and a word about what went wrong."""
     try:
-        return runner.run(daemon.run(chosen, os.environ))
+        return runner.run(daemon.run(chosen, os.environ, program.serve))
     except (Exception, BaseExceptionGroup) as error:
         if mistake := misconfigured(error):
-            return _refuse(mistake)
+            return _refuse(mistake, program)
         logger = log.logger("daemon")
         logger.error("the daemon failed unexpectedly", exc_info=error)
         return stopping.EXIT_DEFECT

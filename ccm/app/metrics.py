@@ -12,8 +12,6 @@ import ccm
 from ccm.app.options.controllers import MANIFESTS
 from ccm.base import metrics
 
-MANAGER = "cloud-controller-manager"
-
 RUNNING = metrics.gauge(
     "running_managed_controllers",
     "[BETA] Controllers that run now.",
@@ -70,9 +68,9 @@ def describe(platform_name: str) -> None:
 
 
 @contextmanager
-def running(name: str) -> Iterator[None]:
-    """Count a controller as running inside the block."""
-    gauge = RUNNING.labels(name, MANAGER)
+def running(name: str, program: str) -> Iterator[None]:
+    """Count a controller of a program as running inside the block."""
+    gauge = RUNNING.labels(name, program)
     gauge.set(1)
     try:
         yield

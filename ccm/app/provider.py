@@ -87,6 +87,12 @@ def load(name: str) -> Opener:
         raise Misconfigured(str(error)) from error
 
 
+@asynccontextmanager
+async def no_cloud(_given: Context) -> AsyncIterator[Cloud]:
+    """What stands for a provider where nothing has to do with a cloud."""
+    yield Cloud(name="none", has_cluster_id=True)
+
+
 def context(
     *,
     file: str,

@@ -6,13 +6,15 @@ The shipped RBAC holds these rules and no others, and a test compares the two.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ccm.app.clients import ACCOUNTS_NAMESPACE
+from ccm.app.clusters import OWN, counts_deletions, elsewhere
 from ccm.app.options import Options, names
 from ccm.app.serving import trust
+from ccm.gardener.flags import CONTROL
 from ccm.runtime import deletions
 from ccm.runtime.manifest import Manifest
 
@@ -32,6 +34,7 @@ class Need:
         name: of the one object; empty for all.
         account: the service account that needs it when controllers have their own; empty:
             the daemon itself.
+        cluster: what the cluster is to controllers that is not our own; empty: our own.
         users: who needs it, for people.
     """
 
@@ -41,6 +44,7 @@ class Need:
     namespace: str = ""
     name: str = ""
     account: str = ""
+    cluster: str = ""
     users: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -65,12 +69,14 @@ def needs(options: Options, *, migrated: str = "", reviews: bool = False) -> lis
 
 def _all(options: Options, migrated: str, reviews: bool) -> Iterator[tuple[str, Need]]:
     """Who needs it, and what."""
-    for manifest in names.enabled(options.controllers):
-        if not manifest.turned_off(options):
-            yield from _controller(options, manifest)
-    for verb in ("create", "patch"):
-        yield "events", Need(verb=verb, resource="events")
-    yield from _deletions(options)
+    running = [one for one in names.enabled(options.controllers) if not one.turned_off(options)]
+    for manifest in running:
+        for user, need in _controller(options, manifest):
+            for role in manifest.roles(options, need.resource, need.namespace):
+                yield user, _at(role, need, options)
+    yield from _events(options, running)
+    if counts_deletions(options):
+        yield from _deletions(options)
     if options.leader_elect:
         yield from _leases(options, migrated)
     if options.use_service_account_credentials:
@@ -100,6 +106,25 @@ def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str
                 account="" if verb in ("list", "watch") else account,
             ),
         )
+
+
+def _at(role: str, need: Need, options: Options) -> Need:
+    """The need in the cluster that is so to a controller; there nobody has an account of theirs."""
+    return replace(need, cluster=role, account="") if role in elsewhere(options) else need
+
+
+def _events(options: Options, running: Sequence[Manifest[Any]]) -> Iterator[tuple[str, Need]]:
+    """Where the objects are that events are about: those of machines are in one namespace."""
+    is_wide = any(OWN in one.roles(options, "events", "") for one in running)
+    places = {(OWN, "" if is_wide else options.leader_elect_resource_namespace)}
+    if any(CONTROL in one.roles(options, "events", options.namespace) for one in running):
+        cluster = CONTROL if CONTROL in elsewhere(options) else OWN
+        if cluster or not is_wide:
+            places.add((cluster, options.namespace))
+    for cluster, namespace in sorted(places):
+        for verb in ("create", "patch"):
+            need = Need(verb=verb, resource="events", namespace=namespace, cluster=cluster)
+            yield "events", need
 
 
 def _leases(options: Options, migrated: str) -> Iterator[tuple[str, Need]]:

@@ -65,7 +65,9 @@ def _wanted(case: Case) -> list[Need]:
     # In a Pod the daemon asks about its callers in its own name; elsewhere it is told in whose.
     own = bool(case.account or case.environ.get(IN_CLUSTER))
     own = own and not options.authentication_kubeconfig
-    return needs(options, migrated=plan.leader_name if plan else "", reviews=own)
+    found = needs(options, migrated=plan.leader_name if plan else "", reviews=own)
+    # Another cluster has to be asked itself.
+    return [need for need in found if not need.cluster]
 
 
 def _missing(missing: list[Need], wanted: int, who: str) -> Finding:

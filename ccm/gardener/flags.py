@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -28,6 +28,13 @@ GROUPS = dict.fromkeys(_OBJECTS, GROUP)
 _FOLLOWS = ("machines", "machineclasses", "secrets")
 _TOKENS = "kube-system"
 
+CONTROL, TARGET = "control", "target"
+"""What a cluster is to these controllers: it has their objects, or it is what machines join."""
+
+NO_TARGET = "none"
+IN_CLUSTER = "inClusterConfig"
+"""Values of the flags that name kubeconfigs (reference)."""
+
 ACCOUNT = "machine-controller"
 """Service account and user-agent suffix of all of them."""
 
@@ -50,6 +57,17 @@ class GardenerFlags:
         "Namespace of Machines, MachineClasses and the Secrets they refer to. Others are not "
         "looked at.",
         check=lambda value: "" if value else "needs a namespace",
+    )
+    control_kubeconfig: str = SECTION.flag(
+        "",
+        "kubeconfig of the cluster that has Machines, MachineClasses and their Secrets; "
+        f"{IN_CLUSTER} means the one whose Pod this is. Empty means that of --target-kubeconfig.",
+    )
+    target_kubeconfig: str = SECTION.flag(
+        "",
+        "kubeconfig of the cluster that machines join, with their Nodes and bootstrap tokens; "
+        f"{NO_TARGET} means that there is none: VMs are made, and nothing is asked of any Node. "
+        "Empty means that of --kubeconfig.",
     )
     machine_creation_timeout: timedelta = SECTION.flag(
         timedelta(minutes=20),
@@ -99,7 +117,8 @@ class GardenerFlags:
         "",
         "Marker that every VM of this cluster bears in the cloud. VMs that bear another one, or "
         "none, are never touched. Must never change while there are machines. Empty means the "
-        "UID of the namespace kube-system.",
+        "UID of the namespace kube-system of the cluster that machines join, and without such a "
+        "cluster that of --namespace.",
         check=_marker,
     )
     adopt_unmarked_machines: bool = OURS.flag(
@@ -125,7 +144,21 @@ def local(
             yield from ((verb, resource, flags.namespace) for resource in follows)
         yield from ((verb, resource, flags.namespace) for verb, resource in acts)
         yield from ((verb, "secrets", _TOKENS) for verb in tokens)
+        if flags.target_kubeconfig == NO_TARGET:
+            # Its UID is the marker then.
+            yield "get", "namespaces", flags.namespace
 
+    return found
+
+
+def roles(flags: GardenerFlags, resource: str, namespace: str) -> Collection[str]:
+    """`Manifest.roles` of a machine controller."""
+    found = []
+    if namespace == flags.namespace:
+        found.append(CONTROL)
+    is_theirs = resource.partition("/")[0] not in GROUPS and namespace in ("", _TOKENS)
+    if is_theirs and flags.target_kubeconfig != NO_TARGET:
+        found.append(TARGET)
     return found
 
 
@@ -136,9 +169,11 @@ def lacks_machines(cloud: Cloud) -> str:
 
 def world(context: ControllerContext, flags: GardenerFlags) -> World:
     """What the machine controllers share, made by the first that asks."""
-    from ccm.gardener.world import Settings, World
+    from ccm.gardener.world import Settings, Target, World
 
+    control, target = context.at(CONTROL), context.at(TARGET)
     rules = {
+        "has_target": flags.target_kubeconfig != NO_TARGET,
         "creation_timeout_s": flags.machine_creation_timeout.total_seconds(),
         "health_timeout_s": flags.machine_health_timeout.total_seconds(),
         "preserve_timeout_s": flags.machine_preserve_timeout.total_seconds(),
@@ -153,9 +188,10 @@ def world(context: ControllerContext, flags: GardenerFlags) -> World:
     return context.once(
         World,
         lambda: World(
-            informers=context.informers,
-            client=context.client(ACCOUNT),
+            informers=control.informers,
+            client=control.client(ACCOUNT),
             caller=context.handle,
             settings=settings,
+            target=Target(informers=target.informers, client=target.client(ACCOUNT)),
         ),
     )

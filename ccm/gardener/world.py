@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import msgspec
@@ -27,6 +28,7 @@ from ccm.gardener.types import Machine, MachineClass
 from ccm.kube.errors import KubeError, NotFound
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NAMESPACES, NODES, SECRETS
+from ccm.machines.ages import Ages
 from ccm.machines.listing import Listings
 from ccm.machines.views import ClassView, MachineView, Rules
 from ccm.model import Namespace, Node, Secret
@@ -35,7 +37,8 @@ T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 SYSTEM_NAMESPACE = "kube-system"
-"""Whose UID is the marker of a cluster that was given none: it lives as long as the cluster."""
+"""Whose UID is the marker of a cluster that was given none: it lives as long as the cluster. It is
+that of the cluster which machines join: many may have their Machines in one control cluster."""
 
 _PAUSES = Exponential(base_s=1.0, factor=2.0, cap_s=30.0)
 
@@ -47,9 +50,26 @@ class Asks(Protocol):
         """Any request."""
         ...
 
+    def server_time(self) -> datetime:
+        """What time it is there."""
+        ...
+
     def resource(self, kind: Any) -> Any:
         """Calls about one kind."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The cluster that machines join, where it is another than that of their objects.
+
+    Attributes:
+        informers: its caches.
+        client: asks its API server.
+    """
+
+    informers: Informers
+    client: Asks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +78,8 @@ class Settings:
 
     Attributes:
         namespace: where the objects are.
-        cluster: the marker; empty = the UID of `kube-system`.
+        cluster: the marker; empty = the UID of the target cluster's `kube-system`, without a
+            target that of `namespace`.
         rules: keyword arguments of `views.rules`.
     """
 
@@ -71,21 +92,35 @@ class World:
     """Caches, listings and rules.
 
     Args:
-        informers: the shared caches.
+        informers: the shared caches of the cluster that has the Machines.
         client: asks what has to be known before anything starts.
         caller: calls the driver.
         settings: of flags.
+        target: the cluster that machines join; None = the same, or none at all.
+
+    Attributes:
+        ages: of all machines.
     """
 
     def __init__(
-        self, *, informers: Informers, client: Asks, caller: Caller, settings: Settings
+        self,
+        *,
+        informers: Informers,
+        client: Asks,
+        caller: Caller,
+        settings: Settings,
+        target: Target | None = None,
     ) -> None:
         self.caller = caller
         self.namespace = settings.namespace
         self.listings = Listings(self._list)
+        self.ages = Ages(client.server_time)
         self._informers = informers
         self._client = client
         self._settings = settings
+        self._has_target = settings.rules.get("has_target", True)
+        self._target = target or Target(informers=informers, client=client)
+        self._no_nodes: Informer[Node] = Informer.nowhere(NODES)
         self._rules: Rules | None = None
         self._opening = asyncio.Lock()
         self._creations_ended: dict[str, float] = {}
@@ -124,8 +159,12 @@ class World:
 
     @property
     def nodes(self) -> Informer[Node]:
-        """All Nodes."""
-        return self._informers.of(NODES)
+        """All Nodes of the cluster that machines join."""
+        return self._target.informers.of(NODES) if self._has_target else self._no_nodes
+
+    def now(self) -> datetime:
+        """The time at the API server that has the Machines: ages count by it, not by our clock."""
+        return self._client.server_time()
 
     async def ready(self) -> None:
         """Wait until the objects are served, and the marker is known."""
@@ -209,6 +248,7 @@ class World:
     def forget(self, uid: str) -> None:
         """The machine is gone."""
         self._creations_ended.pop(uid, None)
+        self.ages.forget(uid)
 
     async def _list(self, made_of: ClassView) -> Sequence[MachineRecord]:
         return await self.call(
@@ -238,7 +278,9 @@ class World:
             raise NotServed(f"{MACHINES.api_version} has no {kinds}; apply manifests/crds.yaml")
 
     async def _marker(self) -> str:
-        found: Namespace = await self._client.resource(NAMESPACES).get(SYSTEM_NAMESPACE)
+        where = SYSTEM_NAMESPACE if self._has_target else self.namespace
+        client = self._target.client if self._has_target else self._client
+        found: Namespace = await client.resource(NAMESPACES).get(where)
         return found.uid
 
 

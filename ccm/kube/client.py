@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -77,6 +78,10 @@ class Client:
     def resource(self, kind: Kind[T]) -> Resource[T]:
         """Calls about one kind."""
         return Resource(self, kind)
+
+    def server_time(self) -> datetime:
+        """What time it is at the API server, whatever our own clock says."""
+        return self._transport.clock.now()
 
     async def raw(
         self,

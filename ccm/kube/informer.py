@@ -139,6 +139,14 @@ class Informer(Generic[T]):
             source, self._content, resource=resource, settings=settings, rng=self._rng
         )
 
+    @classmethod
+    def nowhere(cls, kind: Kind[T]) -> Informer[T]:
+        """Of a kind that there is no server for: complete, and empty for ever; never run."""
+        source = cast("reflector.Source[T]", None)  # which nobody asks
+        found = cls(source, resource=kind.plural)
+        found._content.complete()
+        return found
+
     @property
     def store(self) -> View[T]:
         """The objects; complete once `has_synced`."""

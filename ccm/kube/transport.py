@@ -32,6 +32,7 @@ from ccm.kube.config import ClusterConfig
 from ccm.kube.connections import Connections, Response
 from ccm.kube.credentials import Credential
 from ccm.kube.errors import Trouble
+from ccm.kube.serverclock import ServerClock
 from ccm.kube.sessions import PooledSession, Sessions
 
 MAX_RETRIES = 10
@@ -89,6 +90,9 @@ class Transport:
         config: where the server is and who we are.
         user_agent: the process' name for the server's logs; clients append their own.
         reads_only: refuse to send anything but GET, which lists and watches are too.
+
+    Attributes:
+        clock: the server's.
     """
 
     def __init__(
@@ -98,6 +102,7 @@ class Transport:
         self._reads_only = reads_only
         self.config = config
         self.user_agent = user_agent
+        self.clock = ServerClock()
         server = URL(config.server)
         self.host = server.authority
         self._root = server.raw_path.rstrip("/")
@@ -272,6 +277,7 @@ class Transport:
             async with _limit(call):
                 response = await self._send(pooled.connections, call, credential)
                 code = str(response.status)
+                self.clock.note(response.headers.get("Date"))
                 answer = await self._receive(call, response, pooled)
             return answer
         except _TROUBLE as problem:

@@ -55,6 +55,9 @@ LABEL_ARCH = "kubernetes.io/arch"
 LABEL_APP = "app.kubernetes.io/name"
 """What a Deployment and its Pods are; ours have the name of the program."""
 
+LABEL_INSTANCE = "app.kubernetes.io/instance"
+"""Which of several Deployments of a program it is."""
+
 LABEL_PAIRS = (
     (LABEL_ZONE_BETA, LABEL_ZONE),
     (LABEL_REGION_BETA, LABEL_REGION),
@@ -125,7 +128,6 @@ COMPONENT_NODE = "cloud-node-controller"
 COMPONENT_NODE_LIFECYCLE = "cloud-node-lifecycle-controller"
 COMPONENT_SERVICE = "service-controller"
 COMPONENT_ROUTE = "route_controller"
-COMPONENT_MANAGER = "cloud-controller-manager"
 """Event source components, as the Go reference names them."""
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"

@@ -6,7 +6,7 @@ controller itself is imported by `build` alone, and what only types need is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -69,6 +69,21 @@ class OwnNodesFlags:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterContext:
+    """Another cluster than our own.
+
+    Attributes:
+        client: the API client with this end of its user agent.
+        recorder: the event recorder of a component, by the component's name.
+        informers: the shared caches.
+    """
+
+    client: Callable[[str], Client]
+    recorder: Callable[[str], Recorder]
+    informers: Informers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerContext:
     """What controllers are made of.
 
@@ -80,6 +95,7 @@ class ControllerContext:
         inventory: the shared listing of instances; None where the provider has none.
         gates: the feature gates.
         deletions: what the brakes remember, and where what they hold back is shown.
+        clusters: those that are not our own, by what they are to a controller.
         shared: see `once`.
     """
 
@@ -90,6 +106,7 @@ class ControllerContext:
     inventory: SharedInventory | None
     gates: Gates
     deletions: DeletionRecord
+    clusters: Mapping[str, ClusterContext] = field(default_factory=dict)
     shared: dict[type, Any] = field(default_factory=dict)
 
     def once(self, kind: type[T], make: Callable[[], T]) -> T:
@@ -97,6 +114,11 @@ class ControllerContext:
         if kind not in self.shared:
             self.shared[kind] = make()
         return cast("T", self.shared[kind])
+
+    def at(self, role: str) -> ClusterContext:
+        """The cluster that is so to a controller; our own if no other one is."""
+        own = ClusterContext(client=self.client, recorder=self.recorder, informers=self.informers)
+        return self.clusters.get(role, own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +139,8 @@ class Manifest(Generic[F]):
         local: (verb, resource, namespace) it does in one namespace only; `list` and `watch` are
             those of the shared caches.
         groups: API groups of resources that are not of the core, by the plural.
+        roles: in which clusters it needs a (resource, namespace), by what they are to it; see
+            `ControllerContext.at`. Without it our own.
         off_by_default: `*` does not turn it on; a name does.
         gates: feature gates that only this controller reads.
         faults: settings that make no sense together.
@@ -135,6 +159,7 @@ class Manifest(Generic[F]):
     acts: tuple[tuple[str, str], ...]
     local: Callable[[F], Iterable[tuple[str, str, str]]] = lambda _flags: ()
     groups: Mapping[str, str] = field(default_factory=dict)
+    roles: Callable[[F, str, str], Collection[str]] = lambda _flags, _resource, _namespace: ("",)
     off_by_default: bool = False
     gates: tuple[Gate, ...] = ()
     faults: Callable[[F], Iterable[Fault]] = lambda _flags: ()

@@ -51,7 +51,7 @@ _SPARE = 4 * CHUNK
 """Bytes that may arrive beyond what is expected: a piece of the next, or of what is refused."""
 
 _PLAIN_SPARE = 512 << 10
-"""The same without TLS, where event loops read larger pieces; only tests serve so."""
+"""The same without TLS, where event loops read larger pieces."""
 
 _CHAINS_KEPT = 256
 _NAME = "ccm"

@@ -34,7 +34,7 @@ def test_the_wheel_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
     assert {"ccm/py.typed", "providers/py.typed"} <= set(wheel.namelist())
 
 
-def test_the_wheel_brings_four_commands_and_the_simulated_cloud(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_brings_its_commands_and_the_simulated_cloud(wheel: zipfile.ZipFile) -> None:
     (name,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
     entries = configparser.ConfigParser()
     entries.read_string(wheel.read(name).decode())
@@ -44,6 +44,7 @@ def test_the_wheel_brings_four_commands_and_the_simulated_cloud(wheel: zipfile.Z
         "kube-ccm",
         "kubectl-ccm",
         "kubectl_complete-ccm",
+        "machine-controller",
     }
     assert set(entries["ccm.providers"]) >= {"sim"}
 

@@ -26,7 +26,12 @@ async def token(session: aiohttp.ClientSession) -> str:
         session: of an administrator.
     """
     await install(session, shipped.objects(*shipped.identity_files()))
-    path = shipped.collection("ServiceAccount", shipped.NAMESPACE) + f"/{shipped.NAME}/token"
+    return await token_of(session, shipped.NAME)
+
+
+async def token_of(session: aiohttp.ClientSession, name: str) -> str:
+    """A token of an account that is there."""
+    path = shipped.collection("ServiceAccount", shipped.NAMESPACE) + f"/{name}/token"
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -40,11 +45,13 @@ async def grant_separate_accounts(session: aiohttp.ClientSession) -> None:
     await install(session, shipped.objects(shipped.SEPARATE_ACCOUNTS / "rbac.yaml"))
 
 
-async def install(session: aiohttp.ClientSession, objects: Sequence[Object]) -> None:
-    """Create objects that are missing, and wait until their rights are in force."""
+async def install(
+    session: aiohttp.ClientSession, objects: Sequence[Object], user: str = shipped.USER
+) -> None:
+    """Create objects that are missing, and wait until their rights are in force for a user."""
     news = [await _created(session, each) for each in objects]
     if any(news):
-        await _in_force(session, shipped.rights(objects))
+        await _in_force(session, shipped.rights(objects), user)
 
 
 async def _created(session: aiohttp.ClientSession, made: Object) -> bool:
@@ -53,16 +60,16 @@ async def _created(session: aiohttp.ClientSession, made: Object) -> bool:
     return str(answer["kind"]) != "Status"
 
 
-async def _in_force(session: aiohttp.ClientSession, rights: Iterable[Right]) -> None:
+async def _in_force(session: aiohttp.ClientSession, rights: Iterable[Right], user: str) -> None:
     """The authorizer learns of new roles by a watch, a moment after they were made."""
     deadline = time.monotonic() + _IN_FORCE_S
     for right in rights:
-        while not await _allowed(session, right):
+        while not await _allowed(session, right, user):
             assert time.monotonic() < deadline, f"{right} is not in force"
             await asyncio.sleep(_POLL_S)
 
 
-async def _allowed(session: aiohttp.ClientSession, right: Right) -> bool:
+async def _allowed(session: aiohttp.ClientSession, right: Right, user: str) -> bool:
     resource, _, subresource = right.resource.partition("/")
     attributes = {
         "group": right.group,
@@ -75,7 +82,7 @@ async def _allowed(session: aiohttp.ClientSession, right: Right) -> bool:
     body = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",
-        "spec": {"user": shipped.USER, "resourceAttributes": attributes},
+        "spec": {"user": user, "resourceAttributes": attributes},
     }
     review: Object = await _post(session, _REVIEWS, body, good=(201,))
     return bool(review["status"]["allowed"])

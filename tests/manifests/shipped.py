@@ -161,13 +161,13 @@ def run(program: str, *words: str | Path, home: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def overlay(home: Path, *, components: Sequence[Path] = ()) -> Path:
+def overlay(home: Path, *, components: Sequence[Path] = (), base: Path = MANIFESTS) -> Path:
     """A folder as people write it, with an image and a provider of theirs."""
     folder = home / "overlay"
     folder.mkdir()
     # kustomize wants paths without a way back to itself.
     up = Path("../" * len(folder.resolve().parts))
-    base, *others = (str(up / path.relative_to("/")) for path in (MANIFESTS, *components))
+    below, *others = (str(up / path.relative_to("/")) for path in (base, *components))
     at = "/spec/template/spec/containers/0"
     patch = [
         {"op": "add", "path": f"{at}/image", "value": IMAGE},
@@ -176,7 +176,7 @@ def overlay(home: Path, *, components: Sequence[Path] = ()) -> Path:
     content = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
-        "resources": [base],
+        "resources": [below],
         "components": others,
         "patches": [{"target": {"kind": "Deployment"}, "patch": json.dumps(patch)}],
     }

@@ -45,6 +45,12 @@ MANIFESTS: tuple[Manifest[Any], ...] = tuple(
 )
 """Each stands in the module of its flags."""
 
+FLAGS_OF: Mapping[str, type] = {
+    manifest.alias: base
+    for manifest, base in zip(MANIFESTS, ControllerFlags.__bases__, strict=True)
+}
+"""The flags of each controller, by its short name."""
+
 ALIASES: Mapping[str, str] = {one.alias: one.name for one in MANIFESTS} | {
     one.former: one.name for one in MANIFESTS if one.former
 }

@@ -61,11 +61,13 @@ class Options(ControllerFlags, ElectionFlags, GenericFlags, LogFlags, ServingFla
             line or in the configuration file.
         from_file: those of them that only the file gave.
         leader_migration: the plan that stands in the configuration file; None = none there.
+        program: what runs, as others know it: in user agents, events and metrics.
     """
 
     explicit: frozenset[str] = frozenset()
     from_file: frozenset[str] = frozenset()
     leader_migration: migration.Plan | None = None
+    program: str = migration.COMPONENT
 
     @classmethod
     def given(cls, values: Mapping[str, Any]) -> Options:

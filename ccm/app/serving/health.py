@@ -11,8 +11,9 @@ standby is ready when it reaches the API server.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from ccm.app.serving.reviews import Raw
@@ -47,6 +48,8 @@ REFUSED_CALLS = 3
 ASKED_S = 2.0
 """How long an answer of the API server about its own health is good for."""
 
+NO_OTHERS: Mapping[str, Raw] = MappingProxyType({})
+
 
 class Checks:
     """The checks of now.
@@ -54,12 +57,13 @@ class Checks:
     Args:
         vitals: what they read.
         api: asks the API server.
+        others: ask those of other clusters, by what these are to controllers.
     """
 
-    def __init__(self, vitals: Vitals, api: Raw) -> None:
+    def __init__(self, vitals: Vitals, api: Raw, others: Mapping[str, Raw] = NO_OTHERS) -> None:
         self._vitals = vitals
-        self._api = api
-        self._asked: TTLCache[None, Finding] = TTLCache(lambda _found: ASKED_S, name="health")
+        self._apis = {"": api, **others}
+        self._asked: TTLCache[str, Finding] = TTLCache(lambda _found: ASKED_S, name="health")
         self._alive = (
             Check(name="ping", look=_now(lambda: WELL)),
             Check(name="event-loop", look=_now(self._loop)),
@@ -67,7 +71,10 @@ class Checks:
         )
         self._threads_alive = Check(name="cloud-threads", look=_now(partial(_threads, NO_THREAD_S)))
         self._able = (
-            Check(name="api-server", look=self._api_server),
+            *(
+                Check(name="-".join(filter(None, ("api-server", role))), look=self._server(role))
+                for role in self._apis
+            ),
             Check(name="cloud", look=_now(self._cloud)),
             Check(name="cloud-threads", look=_now(partial(_threads, 0.0))),
             Check(name="caches", look=_now(self._caches)),
@@ -134,10 +141,15 @@ class Checks:
         informers = self._vitals.informers
         if informers is None:
             return Finding(detail="none, standing by")
-        return _together(self._cache(informer) for informer in informers.all)
+        every = {"": informers, **self._vitals.others}
+        return _together(
+            self._cache(informer, role) for role, each in every.items() for informer in each.all
+        )
 
-    def _cache(self, informer: Informer[Any]) -> str:
+    def _cache(self, informer: Informer[Any], role: str) -> str:
         now, what = clock.monotonic(), informer.resource
+        if role:
+            what = f"{what} of the {role} cluster"
         since = informer.trouble_since
         if since is not None and now - since > LOST_S:
             return f"{what} cannot be followed for {now - since:.0f}s"
@@ -152,17 +164,21 @@ class Checks:
         # Callers are refused meanwhile, which is no reason to keep the daemon from its work.
         return Finding(detail=self._vitals.waiting())
 
-    async def _api_server(self) -> Finding:
-        return await self._asked.get(None, self._ask_api_server)
+    def _server(self, role: str) -> Callable[[], Awaitable[Finding]]:
+        async def found() -> Finding:
+            return await self._asked.get(role, partial(_asked, self._apis[role]))
 
-    async def _ask_api_server(self) -> Finding:
-        try:
-            await self._api.raw("GET", "/readyz", retry=False)
-        except (errors.Forbidden, errors.NotFound):
-            return Finding(detail="reached")  # it answers, and that is all we asked for
-        except errors.KubeError as error:
-            return wrong(str(error))
-        return WELL
+        return found
+
+
+async def _asked(api: Raw) -> Finding:
+    try:
+        await api.raw("GET", "/readyz", retry=False)
+    except (errors.Forbidden, errors.NotFound):
+        return Finding(detail="reached")  # it answers, and that is all we asked for
+    except errors.KubeError as error:
+        return wrong(str(error))
+    return WELL
 
 
 def _threads(limit_s: float) -> Finding:

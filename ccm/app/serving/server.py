@@ -11,12 +11,12 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ccm.app import metrics as own_metrics
 from ccm.app import reload
 from ccm.app.clients import platform_name, user_agent
-from ccm.app.options import PROGRAM, Options
+from ccm.app.options import Options
 from ccm.app.provider import Misconfigured
 from ccm.app.serving import certificates, configz, explain, reviews
 from ccm.app.serving.health import Checks
@@ -54,12 +54,23 @@ class ServerContext:
         vitals: what the daemon knows about itself.
         transport: to the API server.
         environ: of the process; says whether it runs inside a cluster.
+        others: to the API servers of other clusters, by what these are to controllers.
     """
 
     options: Options
     vitals: Vitals
     transport: Transport
     environ: Mapping[str, str]
+    others: Mapping[str, Transport] = field(default_factory=dict)
+
+    def checks(self) -> Checks:
+        """What health checks look at."""
+        others = {role: _looking(wire) for role, wire in self.others.items()}
+        return Checks(self.vitals, _looking(self.transport), others)
+
+
+def _looking(wire: Transport) -> Client:
+    return Client(wire, name=HEALTH, limiter=Unlimited(), timeout_s=HEALTH_TIMEOUT_S)
 
 
 @asynccontextmanager
@@ -107,10 +118,7 @@ async def _serve(context: ServerContext, port: socket.socket | None) -> None:
             shelf=shelf,
         )
         client_ca = await _client_ca(context, tokens, authenticator, reloader)
-        api = Client(
-            context.transport, name=HEALTH, limiter=Unlimited(), timeout_s=HEALTH_TIMEOUT_S
-        )
-        checks = Checks(vitals, api)
+        checks = context.checks()
         stack.push_async_callback(checks.close)
         chain = HandlerChain(
             pages(options, checks, vitals),
@@ -155,7 +163,7 @@ def pages(options: Options, checks: Checks, vitals: Vitals) -> dict[str, http.Ha
     """What is served, by path."""
     slis = Slis()
     found: dict[str, http.Handler] = {
-        "/metrics": _metrics,
+        "/metrics": exposition,
         "/metrics/slis": slis.page,
         "/configz": configz.page(options),
         PATH: explain.page(options, vitals),
@@ -167,7 +175,8 @@ def pages(options: Options, checks: Checks, vitals: Vitals) -> dict[str, http.Ha
     return found
 
 
-async def _metrics(_request: http.Request) -> http.Response:
+async def exposition(_request: http.Request) -> http.Response:
+    """The page with all metrics."""
     return http.Response(body=metrics.exposition(), content_type=metrics.CONTENT_TYPE)
 
 
@@ -205,7 +214,9 @@ async def _transport(stack: AsyncExitStack, flag: str, context: ServerContext) -
     except kube_config.ConfigError as error:
         raise Misconfigured(f"--{flag}={error}" if kubeconfig else str(error)) from error
     # Who leads, and may record events, is not known here: the log alone tells of a change.
-    wire = await stack.enter_async_context(Transport(cluster, user_agent=user_agent(PROGRAM)))
+    wire = await stack.enter_async_context(
+        Transport(cluster, user_agent=user_agent(options.program))
+    )
     source = reload.Kubeconfig(kubeconfig, wire, environ=environ, name=flag)
     follower = reload.Reloader([source], since=since)
     stack.push_async_callback(cancel_and_join, spawn(follower.run(), name=f"reload-{flag}"))

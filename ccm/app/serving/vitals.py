@@ -6,14 +6,13 @@ Nothing here looks for anything, and nothing waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from ccm.base import clock
 from ccm.cloud.calls.handle import Handle
-from ccm.kube.informer import Informers
+from ccm.kube.informer import Informer, Informers
 from ccm.kube.leader import LeaderElector
-from ccm.kube.resources import NODES
 from ccm.model import Node
 from ccm.runtime.controller import Runnable
 from ccm.runtime.deletions import DeletionRecord
@@ -31,7 +30,10 @@ class Vitals:
         opening: why the provider is not open yet; empty once it is.
         handle: the handle to the cloud, once the provider is open.
         informers: the caches, while we lead.
+        others: those of other clusters, by what these are to controllers.
+        nodes: the nodes that controllers look after, while any does.
         waiting: what the HTTPS server still waits for, in words.
+        stopping: whether the process was told to stop.
         late_beats: how often in a row the event loop was late.
         electors: who competes, by the name of the lease.
         at_work: the controllers that run, by name.
@@ -45,7 +47,10 @@ class Vitals:
         self.opening = "the provider is not open yet"
         self.handle: Handle | None = None
         self.informers: Informers | None = None
+        self.others: Mapping[str, Informers] = {}
+        self.nodes: Informer[Node] | None = None
         self.waiting: Callable[[], str] = str
+        self.stopping: Callable[[], bool] = bool
         self.late_beats = 0
         self.electors: dict[str, LeaderElector] = {}
         self.controllers: dict[str, Finding] = {}
@@ -72,12 +77,13 @@ class Vitals:
 
     def stand_by(self) -> None:
         """We lead no more: there are no caches, and no controller runs."""
-        self.informers = self.deletions = None
+        self.informers = self.deletions = self.nodes = None
+        self.others = {}
         self.controllers.clear()
 
     def node(self, name: str) -> Node | None:
         """The cached node, while we lead."""
-        return self.informers.of(NODES).store.get(name) if self.informers is not None else None
+        return self.nodes.store.get(name) if self.nodes is not None else None
 
     @contextmanager
     def running(self, name: str, controller: Runnable) -> Iterator[None]:

@@ -239,7 +239,7 @@ class MachineController:
         )
 
     async def _joined(self, machine: MachineView) -> None:
-        took_s = (clock.now() - machine.created).total_seconds()
+        took_s = self._world.ages.of(machine)
         metrics.took("join", machine, self._world.class_of(machine), took_s)
         await self._tokens.delete(machine, self._world.rules)
 

@@ -109,8 +109,9 @@ class _Pass:
             try:
                 obj = await self._do(step, obj, machine)
             except CloudError as error:
-                at = step is Step.INITIALIZE
-                outcome = creation.failed(machine, error, clock.now(), self._rules, initializing=at)
+                at, now = step is Step.INITIALIZE, clock.now()
+                aged = self._world.ages.by(now, machine)
+                outcome = creation.failed(aged, error, now, self._rules, initializing=at)
                 return Made(obj=obj, outcome=outcome)
 
     def _next(self, machine: MachineView) -> Step:

@@ -183,7 +183,8 @@ class Health:
 
     def _spell(self, machine: MachineView, now: Moment) -> Spell:
         """The phase of the machine; a time in which nodes could not be followed is not part."""
-        found = health.spell(machine, self._spells.get(machine.key), now)
+        aged = self._world.ages.by(now.wall, machine)
+        found = health.spell(aged, self._spells.get(machine.key), now)
         ended = self._outage_ended()
         if ended is not None and found.began_s < ended:
             found = health.restarted(found, ended)
@@ -292,7 +293,8 @@ class Health:
             self._spells.pop(key, None)
             self._held.discard(key)
         elif key not in self._spells:
-            self._spells[key] = health.spell(after, None, _now())
+            now = _now()
+            self._spells[key] = health.spell(self._world.ages.by(now.wall, after), None, now)
         self._wake(self._replacements.note(key, after))
         metrics.WAITING.set(len(self._replacements.waiting))
 

@@ -77,7 +77,9 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     from ccm.machines.drain import Settings
     from ccm.runtime.deferred import Deferred
 
-    world, client = gardener.world(context, flags), context.client(MANIFEST.client)
+    world = gardener.world(context, flags)
+    control, target = context.at(gardener.CONTROL), context.at(gardener.TARGET)
+    theirs = target.client(MANIFEST.client)
     settings = Settings(
         max_evict_retries=flags.machine_max_evict_retries,
         detach_timeout_s=flags.machine_pv_detach_timeout.total_seconds(),
@@ -92,17 +94,17 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
         return MachineController(
             world=world,
             requests=Requests(
-                machines=client.resource(MACHINES),
-                nodes=client.resource(NODES),
-                secrets=client.resource(SECRETS),
-                volumes=client.resource(NODE_VOLUMES),
-                attachments=client.resource(ATTACHMENTS),
+                machines=control.client(MANIFEST.client).resource(MACHINES),
+                nodes=theirs.resource(NODES),
+                secrets=theirs.resource(SECRETS),
+                volumes=theirs.resource(NODE_VOLUMES),
+                attachments=theirs.resource(ATTACHMENTS),
             ),
             drains=Drainer(
-                world=world, client=client, settings=settings, events=context.recorder(COMPONENT)
+                world=world, client=theirs, settings=settings, events=control.recorder(COMPONENT)
             ),
             looks=looks,
-            events=context.recorder(COMPONENT),
+            events=control.recorder(COMPONENT),
             turns=flags.machine_concurrent_syncs,
         ).controller
 
@@ -119,6 +121,7 @@ MANIFEST: Manifest[MachineFlags] = Manifest(
         "poddisruptionbudgets": "policy",
         "volumeattachments": "storage.k8s.io",
     },
+    roles=gardener.roles,
     acts=(
         ("get", "namespaces"),
         ("get", "nodes"),

@@ -48,7 +48,7 @@ WAITING = metrics.gauge(
     "Machines whose nodes are sick for too long, and which wait for the replacement of others.",
 )
 _WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
-FAILED_JOINS = metrics.counter(
+FAILED_JOINS = metrics.plain_counter(
     "mcm_machine_num_failed_join",
     "Machines that did not join in time.",
     _WHO,

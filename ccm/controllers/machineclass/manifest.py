@@ -26,14 +26,15 @@ def _build(context: ControllerContext, flags: MachineClassFlags) -> Runnable:
     from ccm.kube.resources import SECRETS
     from ccm.runtime.deferred import Deferred
 
-    world, client = gardener.world(context, flags), context.client(MANIFEST.client)
+    world, control = gardener.world(context, flags), context.at(gardener.CONTROL)
+    client = control.client(MANIFEST.client)
 
     def make() -> Runnable:
         return MachineClassController(
             world=world,
             classes=client.resource(MACHINE_CLASSES),
             secrets=client.resource(SECRETS),
-            events=context.recorder(COMPONENT),
+            events=control.recorder(COMPONENT),
         ).controller
 
     return Deferred(world.ready, make)
@@ -45,6 +46,7 @@ MANIFEST: Manifest[MachineClassFlags] = Manifest(
     client=gardener.ACCOUNT,
     metric="machineclass",
     groups=gardener.GROUPS,
+    roles=gardener.roles,
     acts=(("get", "namespaces"),),
     local=gardener.local(
         ("get", "machineclasses"),

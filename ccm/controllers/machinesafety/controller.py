@@ -12,7 +12,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from ccm.base import clock, log, waiting
+from ccm.base import log, waiting
 from ccm.base.backoff import jittered
 from ccm.base.outage import Outage
 from ccm.cloud.errors import CloudError, NotFound
@@ -138,7 +138,7 @@ class MachineSafetyController:
             listing.records,
             machines,
             self._sightings.get(obj.key, {}),
-            clock.now(),
+            self._world.now(),
             cluster=self._world.rules.cluster,
         )
         self._sightings[obj.key] = dict(found.sightings)
@@ -221,7 +221,7 @@ class MachineSafetyController:
             self._log.warning("node belongs to several machines", node=node.name)
 
         def marked(one: Node) -> Patch | None:
-            return plan.node_patch(one, machines, clock.now(), rules)
+            return plan.node_patch(one, machines, self._world.now(), rules)
 
         await self._write_nodes.change(self._write_nodes.newest(node), Step(marked))
 

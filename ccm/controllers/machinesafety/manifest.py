@@ -36,14 +36,15 @@ def _build(context: ControllerContext, flags: MachineSafetyFlags) -> Runnable:
     from ccm.kube.resources import NODES
     from ccm.runtime.deferred import Deferred
 
-    world, client = gardener.world(context, flags), context.client(MANIFEST.client)
+    world = gardener.world(context, flags)
+    control, target = context.at(gardener.CONTROL), context.at(gardener.TARGET)
 
     def make() -> Runnable:
         return MachineSafetyController(
             world=world,
-            machines=client.resource(MACHINES),
-            nodes=client.resource(NODES),
-            events=context.recorder(COMPONENT),
+            machines=control.client(MANIFEST.client).resource(MACHINES),
+            nodes=target.client(MANIFEST.client).resource(NODES),
+            events=control.recorder(COMPONENT),
             period_s=flags.machine_safety_orphan_vms_period.total_seconds(),
         ).controller
 
@@ -56,6 +57,7 @@ MANIFEST: Manifest[MachineSafetyFlags] = Manifest(
     client=gardener.ACCOUNT,
     metric="machinesafety",
     groups=gardener.GROUPS,
+    roles=gardener.roles,
     acts=(
         ("get", "namespaces"),
         ("get", "nodes"),

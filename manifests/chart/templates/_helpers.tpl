@@ -3,10 +3,24 @@ app.kubernetes.io/name: cloud-controller-manager
 app.kubernetes.io/instance: {{ .Values.name }}
 {{- end -}}
 
+{{- define "kube-ccm.machineLabels" -}}
+app.kubernetes.io/name: {{ . }}
+app.kubernetes.io/instance: {{ . }}
+{{- end -}}
+
 {{- define "kube-ccm.subject" -}}
 - kind: ServiceAccount
   name: {{ .Values.name }}
   namespace: {{ .Release.Namespace }}
+{{- end -}}
+
+{{/* Who acts for machines where each controller has an account of its own. */}}
+{{- define "kube-ccm.machineAccount" -}}
+{{- if .Values.serviceAccountCredentials -}}
+- kind: ServiceAccount
+  name: machine-controller
+  namespace: kube-system
+{{- end -}}
 {{- end -}}
 
 {{- define "kube-ccm.image" -}}
@@ -114,6 +128,9 @@ host: {{ . | quote }}
 {{- if and .enabled (eq (int .port) (int $.Values.securePort)) -}}
 {{- fail "webhook.port: must differ from securePort" -}}
 {{- end -}}
+{{- end -}}
+{{- if and .Values.machines.enabled .Values.machineController.enabled -}}
+{{- fail "machineController.enabled: machines.enabled runs the same controllers in the daemon; take one of both" -}}
 {{- end -}}
 {{- range list "cloud-provider" "cloud-config" "persistence-config" "secure-port" "use-service-account-credentials" -}}
 {{- if hasKey $.Values.extraArgs . -}}

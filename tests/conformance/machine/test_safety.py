@@ -104,6 +104,35 @@ async def test_a_vm_whose_machine_is_there(phase: str, provider_id: str, kept: b
     assert (world.driver.deleted == []) is kept
 
 
+@pytest.mark.row("machine-orphans-10", "machine-orphans-11")
+@pytest.mark.parametrize("phase", ["", "Pending", "Running", "Unknown", "Failed", "Terminating"])
+@pytest.mark.parametrize("name", ["lost", "renamed"])
+async def test_a_vm_that_is_written_down(name: str, phase: str) -> None:
+    world = World()
+    world.ready_class()
+    lost = vm(world, name)
+    world.machine("lost", providerID=lost, status={"currentStatus": {"phase": phase}})
+    async with world.running("machinesafety"):
+        await passes(2)
+
+    assert world.driver.deleted == []
+
+
+@pytest.mark.row("machine-orphans-12")
+async def test_what_is_said_of_a_vm_that_goes() -> None:
+    world = World()
+    world.ready_class()
+    lost = vm(world, uid="former")
+    async with world.running("machinesafety"):
+        await passes(2)
+
+    asked = world.driver.given["delete_machine"]
+    assert asked.provider_id == lost
+    assert asked.identity == Identity(cluster=CLUSTER, pool="small", name="lost", uid="former")
+    assert asked.provider_spec == {"size": "small"}
+    assert asked.credentials["userData"]
+
+
 @pytest.mark.row("machine-orphans-01")
 async def test_the_vm_of_a_former_machine_of_that_name() -> None:
     world = World()

@@ -13,6 +13,7 @@ import msgspec
 
 from ccm.kube import errors
 from ccm.kube.client import Client
+from ccm.kube.serverclock import ServerClock
 from ccm.sandbox.apiserver import api, decode, discovery, listing, query, render, routes, watch
 from ccm.sandbox.apiserver import errors as refusals
 from ccm.sandbox.apiserver import store as stores
@@ -35,6 +36,7 @@ class MemoryServer:
     user_agent = "tests"
 
     def __init__(self) -> None:
+        self.clock = ServerClock()
         self.store = stores.Store()
         self.api = api.Api(self.store)
         self.requests: Counter[tuple[str, str]] = Counter()

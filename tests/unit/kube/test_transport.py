@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from aiohttp import web
@@ -81,6 +82,15 @@ async def test_nothing_is_sent_that_nobody_gave(server: Server) -> None:
     await server.transport.do("GET", "/")
 
     assert not {"Authorization", "Content-Type", "Cookie"} & {*server.seen[1].headers}
+
+
+async def test_every_answer_tells_the_time_at_the_server(server: Server) -> None:
+    server.will(says({}, Date="Mon, 23 Nov 2026 10:00:00 GMT"))
+
+    await server.transport.do("GET", "/")
+
+    told = datetime(2026, 11, 23, 10, tzinfo=UTC)
+    assert timedelta(0) <= server.transport.clock.now() - told < timedelta(minutes=1)
 
 
 async def test_no_proxy_of_the_environment_is_used(

@@ -1,0 +1,14 @@
+"""`python -m ccm.app.machines NAME`: one of the commands for machines."""
+
+from __future__ import annotations
+
+import sys
+
+from ccm.app.machines.commands import COMMANDS
+from ccm.app.main import leave, main
+
+if __name__ == "__main__":
+    name, *words = sys.argv[1:] or [""]
+    if name not in COMMANDS:
+        sys.exit(f"give one of these: {', '.join(COMMANDS)}")
+    leave(main(words, COMMANDS[name].program))

@@ -1,0 +1,138 @@
+"""The roles of the commands for machines, written from what their controllers declare.
+
+`python -m ccm.doctor.rbac` writes them beside the manifests of each command: `control.yaml` for
+the cluster that has Machines, `target.yaml` for the one that they join; in one cluster both are
+applied. The chart has the same. A test compares the files with what is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ccm.app.clients import ACCOUNTS_NAMESPACE
+from ccm.app.clusters import OWN
+from ccm.app.machines.commands import COMMANDS, Command
+from ccm.doctor.needs import Need, needs
+from ccm.gardener.flags import CONTROL, TARGET
+from ccm.model.names import LABEL_APP, LABEL_INSTANCE
+
+FOLDER = Path(__file__).parents[2] / "manifests"
+
+_GROUP = "rbac.authorization.k8s.io"
+_VERBS = ("list", "watch", "get", "create", "update", "patch", "delete")
+_ABOUT = {
+    CONTROL: "the cluster that has Machines and its Lease; the\n"
+    "# namespace is that of the flag --namespace.",
+    TARGET: "the cluster that machines join.",
+}
+
+Object = dict[str, Any]
+
+
+def needed(command: Command) -> dict[str, list[Need]]:
+    """What a command needs, by what the cluster is to it."""
+    # Two clusters, so that each right is seen to belong to one.
+    words = [f"--{role}-kubeconfig={role}" for role in (CONTROL, TARGET)]
+    options = command.read([*words, *(["--cloud-provider=any"] if command.has_cloud else [])])
+    assert not isinstance(options, str)
+    found = needs(options)
+    return {
+        CONTROL: [need for need in found if need.cluster == OWN],
+        TARGET: [need for need in found if need.cluster == TARGET],
+    }
+
+
+def files(command: Command) -> dict[Path, str]:
+    """The files of a command, by their paths; none for one that has no controllers."""
+    if not command.controllers:
+        return {}
+    found = {role: _written(command.name, role, each) for role, each in needed(command).items()}
+    chart = FOLDER / "chart" / "templates" / f"{command.name}-rbac.yaml"
+    return {
+        **{FOLDER / command.name / f"{role}.yaml": text for role, text in found.items()},
+        chart: _in_the_chart(command.name, found),
+    }
+
+
+def objects(name: str, role: str, found: Iterable[Need]) -> Iterator[Object]:
+    """Roles and bindings of an account.
+
+    Args:
+        name: of the account, and in the names of its roles.
+        role: what the cluster is to it.
+        found: what it needs there.
+    """
+    by_place: dict[str, list[Need]] = {}
+    for need in found:
+        by_place.setdefault(need.namespace, []).append(need)
+    for namespace, there in sorted(by_place.items()):
+        kind = "Role" if namespace else "ClusterRole"
+        metadata: Object = {"name": f"system:{name}:{role}"}
+        if namespace:
+            metadata["namespace"] = namespace
+        metadata["labels"] = {LABEL_APP: name, LABEL_INSTANCE: name}
+        head = {"apiVersion": f"{_GROUP}/v1"}
+        yield {**head, "kind": kind, "metadata": metadata, "rules": list(_rules(there))}
+        yield {
+            **head,
+            "kind": f"{kind}Binding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": metadata["name"]},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": ACCOUNTS_NAMESPACE}],
+        }
+
+
+def _rules(found: Iterable[Need]) -> Iterator[Object]:
+    verbs: dict[tuple[str, str, str], set[str]] = {}
+    for need in found:
+        verbs.setdefault((need.group, need.resource, need.name), set()).add(need.verb)
+    for (group, resource, name), of in sorted(verbs.items()):
+        rule: Object = {"apiGroups": [group], "resources": [resource]}
+        if name:
+            rule["resourceNames"] = [name]
+        yield {**rule, "verbs": sorted(of, key=_VERBS.index)}
+
+
+def _written(name: str, role: str, found: Iterable[Need]) -> str:
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        """Without the short forms for what stands twice."""
+
+        def ignore_aliases(self, _data: Any) -> bool:
+            """Never one."""
+            return True
+
+    made = list(objects(name, role, found))
+    text = yaml.dump_all(made, Dumper=Plain, sort_keys=False, default_flow_style=None, width=100)
+    return (
+        f"# What {name} asks of {_ABOUT[role]}\n"
+        f"# Written by `python -m ccm.doctor.rbac` from what its controllers declare.\n{text}"
+    )
+
+
+def _in_the_chart(name: str, found: Mapping[str, str]) -> str:
+    """The same as a template, whose namespaces are values; a cluster elsewhere is not granted."""
+    first, *others = name.split("-")
+    values = f".Values.{first}{''.join(map(str.capitalize, others))}"
+    account = f"name: {name}, namespace: "
+    parts = {
+        role: text.replace("  namespace: default\n", f"  namespace: {{{{ {values}.namespace }}}}\n")
+        .replace(f"{account}{ACCOUNTS_NAMESPACE}}}", f"{account}{{{{ .Release.Namespace }}}}}}")
+        .strip()
+        for role, text in found.items()
+    }
+    return (
+        f"{{{{- if {values}.enabled }}}}\n{parts[CONTROL]}\n"
+        f"{{{{- if not {values}.targetKubeconfigSecret }}}}\n---\n{parts[TARGET]}\n"
+        "{{- end }}\n{{- end }}\n"
+    )
+
+
+if __name__ == "__main__":
+    for one in COMMANDS.values():
+        for path, text in files(one).items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)

@@ -1,0 +1,126 @@
+"""The manifests of the command machine-controller, by themselves and in the chart."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccm.app import stopping
+from ccm.app.machines.commands import MACHINE_CONTROLLER
+from ccm.app.options import Options
+from tests.manifests import shipped
+from tests.manifests.shipped import MANIFESTS, Object
+
+FOLDER = MANIFESTS / "machine-controller"
+MACHINES = MANIFESTS / "components" / "machines"
+SPEC = shipped.only(shipped.objects(FOLDER / "deployment.yaml"), "Deployment")["spec"]
+POD: dict[str, Any] = SPEC["template"]["spec"]
+CONTAINER: dict[str, Any] = POD["containers"][0]
+ALONE: Mapping[str, Any] = {
+    "cloud": {"provider": shipped.PROVIDER, "config": {"existingSecret": ""}},
+}
+ON: Mapping[str, Any] = {**ALONE, "machineController": {"enabled": True}}
+
+
+def read(words: Iterable[str]) -> Options:
+    found = MACHINE_CONTROLLER.read(list(words))
+    assert isinstance(found, Options)
+    return found
+
+
+def test_the_arguments_are_understood_and_the_command_is_in_the_image() -> None:
+    options = read([*CONTAINER["args"], "--cloud-provider=acme"])
+
+    assert options.namespace == "default"
+    scripts = tomllib.loads((shipped.ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    (command,) = CONTAINER["command"]
+    assert command == f"/opt/ccm/bin/{MACHINE_CONTROLLER.name}"
+    assert MACHINE_CONTROLLER.name in scripts
+    assert "image" not in CONTAINER
+
+
+def test_probes_ask_on_its_port_and_it_is_not_killed_while_it_stops() -> None:
+    ports = {port["name"]: port["containerPort"] for port in CONTAINER["ports"]}
+    asked = [CONTAINER[name]["httpGet"] for name in ("startupProbe", "livenessProbe")]
+
+    assert {ports[one["port"]] for one in asked} == {MACHINE_CONTROLLER.flags["port"].default}
+    assert {one.get("scheme", "HTTP") for one in asked} == {"HTTP"}
+    grace = MACHINE_CONTROLLER.flags["shutdown-grace-period"].default.total_seconds()
+    assert POD["terminationGracePeriodSeconds"] > grace + stopping.MARGIN_S
+
+
+def theirs(objects: Iterable[Object]) -> dict[tuple[str, str, str], Object]:
+    """Those of the command, by their names; flags in an order of their own."""
+    label = "app.kubernetes.io/name"
+    found = [one for one in objects if one["metadata"]["labels"][label] == MACHINE_CONTROLLER.name]
+    for one in found:
+        if one["kind"] == "Deployment":
+            one["spec"]["template"]["spec"]["containers"][0]["args"].sort()
+    return shipped.by_name(found)
+
+
+@pytest.mark.envtest
+def test_the_chart_gives_the_objects_of_the_folder(tmp_path: Path) -> None:
+    base = shipped.kustomized(tmp_path, shipped.overlay(tmp_path, base=FOLDER))
+    chart = shipped.parsed(shipped.rendered(tmp_path, ON))
+
+    wanted = theirs(shipped.parsed(base))
+    assert len(wanted) == 8
+    assert theirs(chart) == wanted
+    assert theirs(shipped.parsed(shipped.rendered(tmp_path, ALONE))) == {}
+
+
+@pytest.mark.envtest
+def test_another_cluster_is_joined_with_its_own_kubeconfig_and_without_rights_here(
+    tmp_path: Path,
+) -> None:
+    values = {
+        "enabled": True,
+        "namespace": "shoot",
+        "targetKubeconfigSecret": "shoot-kubeconfig",
+        "extraArgs": {"concurrent-syncs": 5},
+    }
+    found = theirs(shipped.parsed(shipped.rendered(tmp_path, {"machineController": values})))
+
+    pod = found["Deployment", shipped.NAMESPACE, "machine-controller"]["spec"]["template"]["spec"]
+    options = read(pod["containers"][0]["args"])
+    mounts = {one["mountPath"]: one["name"] for one in pod["containers"][0]["volumeMounts"]}
+    volumes = {one["name"]: one.get("secret", {}).get("secretName") for one in pod["volumes"]}
+    assert volumes[mounts[str(Path(options.target_kubeconfig).parent)]] == "shoot-kubeconfig"
+    assert options.machine_concurrent_syncs == 5
+    rights = list(shipped.rights(found.values()))
+    assert {right.namespace for right in rights} == {"shoot"}
+    assert {right.resource for right in rights} >= {"machines", "leases"}
+
+
+@pytest.mark.envtest
+def test_machines_are_not_looked_after_twice(tmp_path: Path) -> None:
+    values = {**ON, "machines": {"enabled": True}}
+    status, output = shipped.helm_template(tmp_path, values)
+
+    assert status != 0
+    assert "machineController.enabled: machines.enabled runs the same controllers" in output
+
+
+@pytest.mark.envtest
+def test_with_separate_accounts_the_rights_on_machines_are_theirs_too(tmp_path: Path) -> None:
+    accounts = [shipped.SEPARATE_ACCOUNTS, MACHINES, MACHINES / "accounts"]
+    base = shipped.kustomized(tmp_path, shipped.overlay(tmp_path, components=accounts))
+    values = {"serviceAccountCredentials": True, "machines": {"enabled": True}}
+    chart = shipped.parsed(shipped.rendered(tmp_path, values))
+
+    for objects in (shipped.parsed(base), chart):
+        told = [
+            {one["name"] for one in each["subjects"]}
+            for each in shipped.bindings(objects)
+            if each["metadata"]["name"].endswith((":machines", ":bootstrap-tokens"))
+        ]
+        assert told == [{shipped.NAME, "machine-controller"}] * 3
+    plain = shipped.parsed(shipped.rendered(tmp_path, {"machines": {"enabled": True}}))
+    assert {one["name"] for each in shipped.bindings(plain) for one in each["subjects"]} == {
+        shipped.NAME
+    }

@@ -1,0 +1,206 @@
+"""The commands for machines as processes: one cluster, two, none to join; with their own rights."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from ccm.sandbox import ports, realserver
+from providers.sim.client import MARK_CLUSTER
+from tests import forkserver, servers
+from tests.faults import FaultProxy, Match
+from tests.manifests import account, shipped
+from tests.scenario import test_machines as story
+from tests.scenario.harness import NODES, Cluster, Daemon, Environment, command_line, wait_for
+from tests.scenario.test_machines import machines
+
+__all__ = ["machines"]
+
+FOLDER = shipped.MANIFESTS / "machine-controller"
+NAME = "machine-controller"
+USER = f"system:serviceaccount:{shipped.NAMESPACE}:{NAME}"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{NAME}"
+TOKENS = "/api/v1/namespaces/kube-system/secrets"
+FEW = 3
+
+FLAGS: Mapping[str, str] = {
+    "cloud-provider": "sim",
+    "kube-api-qps": "500",
+    "kube-api-burst": "1000",
+    "leader-elect-lease-duration": "60s",
+    "leader-elect-renew-deadline": "40s",
+    "leader-elect-retry-period": "500ms",
+    "address": ports.LOOPBACK,
+    "logging-format": "json",
+    "logtostderr": "true",  # as people's command lines have it
+}
+
+
+async def start(env: Environment, **flags: str | Path) -> tuple[Daemon, str]:
+    """The command at work, and the URL of its port."""
+    port, log = ports.pick_port(), env.folder / f"command-{len(env.daemons)}.log"
+    given = {name.replace("_", "-"): str(value) for name, value in flags.items()}
+    cloud = {"cloud-config": str(env.cloud_config)}
+    argv = command_line({**FLAGS, **cloud, "port": str(port), **given})
+    environ = {**os.environ, "PYTHONWARNINGS": "always"}
+    child = forkserver.Child(["ccm.app.machines", NAME, *argv], log=log, env=environ)
+    daemon = Daemon(NAME, child)
+    env.daemons.append(daemon)
+    await daemon.says("became leader")
+    return daemon, f"http://{ports.LOOPBACK}:{port}"
+
+
+async def kubeconfig(env: Environment, proxy: FaultProxy, name: str, *, token: str = "") -> Path:
+    """A file with the way through a proxy."""
+    path = env.folder / f"{name}.kubeconfig"
+    realserver.write_kubeconfig(path, url=proxy.url, token=token or env.token)
+    return path
+
+
+async def own_token(env: Environment) -> str:
+    """What the command proves itself with: with an account of its own, and the rights shipped."""
+    if not isinstance(env.server, realserver.RealServer):
+        return env.token
+    files = [FOLDER / f"{name}.yaml" for name in ("serviceaccount", "control", "target")]
+    async with servers.connect(env.server) as session:
+        await account.install(session, shipped.objects(*files), USER)
+        return await account.token_of(session, NAME)
+
+
+async def page(url: str, path: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"{url}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+async def make(env: Environment, count: int = FEW) -> None:
+    """Somebody wants machines."""
+    for number in range(count):
+        body = story.TYPE | {"kind": "Machine", "metadata": {"name": f"m{number}"}}
+        spec = {"class": {"kind": "MachineClass", "name": "small"}}
+        await env.cluster.create(story.MACHINES, {**body, "spec": spec})
+
+
+@pytest.mark.row("machine-command-03", "machine-command-04")
+@pytest.mark.both_servers
+async def test_machine_controller_in_one_cluster(machines: Environment) -> None:
+    """Under an account of its own; its port, its Lease, and how it ends."""
+    env = machines
+    proxy = await env.new_proxy()
+    file = await kubeconfig(env, proxy, "own", token=await own_token(env))
+    daemon, url = await start(env, target_kubeconfig=file)
+    await story.all_run(env, FEW)
+    await env.cluster.delete(f"{story.MACHINES}/m0")
+    await wait_for(lambda: vms(env, FEW - 1), "the VM is gone")
+
+    assert await page(url, "/healthz") == (200, "OK")
+    assert (await page(url, "/readyz"))[0] == 200
+    assert (await page(url, "/debug/pprof/"))[0] == 404
+    status, metrics = await page(url, "/metrics")
+    assert (status, f"mcm_machine_items_total {FEW - 1}.0" in metrics) == (200, True)
+    assert 'manager="machine-controller"' in metrics
+    assert '"concurrent-syncs": "50"' in (await page(url, "/configz"))[1]
+    assert await env.cluster.get(LEASE) is not None
+    assert daemon.lines("setting without effect")[0]["detail"].startswith("--logtostderr ")
+    told = {one.headers["user-agent"].partition("/")[0] for one in proxy.log}
+    assert told == {NAME}
+    # Nothing of other controllers: neither Services nor the record of deletions.
+    assert proxy.requests(Match(path="/services|/configmaps")) == []
+    assert await daemon.stop() == 0
+    assert ((await env.cluster.get(LEASE)) or {})["spec"].get("holderIdentity", "") == ""
+
+
+async def vms(env: Environment, count: int) -> bool:
+    return len(env.cloud.world.snapshot()) == count
+
+
+@contextlib.asynccontextmanager
+async def joined(
+    env: Environment,
+) -> AsyncIterator[tuple[servers.BuiltinServer, Cluster, FaultProxy]]:
+    """Another cluster, which machines are to join."""
+    server = servers.BuiltinServer(env.folder / "joined")
+    await server.start()
+    try:
+        async with servers.connect(server) as session, FaultProxy(server.url) as proxy:
+            yield server, Cluster(session), proxy
+    finally:
+        await server.kill()
+
+
+@pytest.mark.row("machine-cluster-04", "machine-cluster-05")
+@servers.only_builtin
+async def test_machine_controller_between_two_clusters(machines: Environment) -> None:
+    """Machines in one, Nodes and tokens in the other; neither is asked for what the other has."""
+    env = machines
+    control = await env.new_proxy()
+    async with joined(env) as (server, target, proxy):
+        _, url = await start(
+            env,
+            control_kubeconfig=await kubeconfig(env, control, "control"),
+            target_kubeconfig=await kubeconfig(env, proxy, "target", token=server.token),
+        )
+        await make(env)
+        pending = await wait_for(lambda: story.in_phase(env, "Pending", FEW), "VMs are there")
+        assert len(await tokens(target)) == FEW
+        for one in pending:
+            name = one["metadata"]["labels"]["node"]
+            await target.register(name, providerID=one["spec"]["providerID"])
+            await target.set_ready(name, "True")
+        await wait_for(lambda: story.in_phase(env, "Running", FEW), "machines run")
+        await wait_for(lambda: none_left(target), "tokens are gone")
+        assert (await page(url, "/readyz?verbose"))[1].count("[+]api-server") == 2
+        uid = (await target.get("/api/v1/namespaces/kube-system") or {})["metadata"]["uid"]
+        assert {one.labels[MARK_CLUSTER] for one in env.cloud.world.snapshot()} == {uid}
+
+        await target.delete(f"{NODES}/m1")
+        await wait_for(lambda: vms(env, FEW - 1), "a node that is deleted takes its VM with it")
+        await server.stop()
+        await wait_for(lambda: away(url), "the health check names the cluster that is away")
+
+    assert control.requests(Match(path=f"^{NODES}|^{TOKENS}|^/api/v1/namespaces/[^/]+$")) == []
+    machine_paths = proxy.requests(Match(path="machine.sapcloud.io|/leases|/default/"))
+    assert machine_paths == []
+
+
+async def tokens(cluster: Cluster) -> list[dict[str, Any]]:
+    return [
+        one
+        for one in await cluster.items(TOKENS)
+        if one["metadata"]["name"].startswith("bootstrap-token-")
+    ]
+
+
+async def none_left(cluster: Cluster) -> bool:
+    return not await tokens(cluster)
+
+
+async def away(url: str) -> bool:
+    status, told = await page(url, "/readyz")
+    return status == 500 and "[-]api-server-target failed" in told and "[+]api-server ok" in told
+
+
+@pytest.mark.row("machine-cluster-01", "machine-cluster-05")
+@servers.only_builtin
+async def test_machine_controller_without_a_cluster_to_join(machines: Environment) -> None:
+    env = machines
+    proxy = await env.new_proxy()
+    daemon, _ = await start(
+        env, control_kubeconfig=await kubeconfig(env, proxy, "control"), target_kubeconfig="none"
+    )
+    await make(env)
+    found = await wait_for(lambda: story.in_phase(env, "Available", FEW), "VMs are there")
+    await env.cluster.delete(f"{story.MACHINES}/m0")
+    await wait_for(lambda: vms(env, FEW - 1), "the VM is gone")
+
+    assert all(one["status"]["addresses"] for one in found)
+    assert not any("node" in one["metadata"].get("labels", {}) for one in found)
+    assert proxy.requests(Match(path=f"^{NODES}|^{TOKENS}")) == []
+    uid = (await env.cluster.get("/api/v1/namespaces/default") or {})["metadata"]["uid"]
+    assert {one.labels[MARK_CLUSTER] for one in env.cloud.world.snapshot()} == {uid}
+    assert await daemon.stop() == 0

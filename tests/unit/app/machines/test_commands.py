@@ -1,0 +1,241 @@
+"""The commands take the command lines of the Go programs, and make settings of the daemon."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ccm.app import clusters
+from ccm.app.machines.commands import (
+    COMMANDS,
+    MACHINE_CONTROLLER,
+    MACHINE_CONTROLLER_MANAGER,
+    Command,
+)
+from ccm.app.machines.options import CommandOptions
+from ccm.app.options import Options, argv
+from ccm.app.options.controllers import FLAGS_OF
+
+CLOUD = "--cloud-provider=sim"
+
+BOTH = """
+address 0.0.0.0 | cloud-provider | target-kubeconfig | control-kubeconfig | namespace default
+kube-api-content-type application/vnd.kubernetes.protobuf | kube-api-qps 20 | kube-api-burst 30
+min-resync-period 12h0m0s | controller-start-interval 0s
+profiling false | contention-profiling false | leader-elect true | leader-elect-lease-duration 15s
+leader-elect-renew-deadline 10s | leader-elect-retry-period 2s | leader-elect-resource-lock leases
+v 0 | vmodule | logtostderr true
+"""
+CONTROLLER = """
+port 10259 | concurrent-syncs 50 | machine-creation-timeout 20m0s | machine-health-timeout 10m0s
+machine-drain-timeout 2h0m0s | machine-inplace-update-timeout 20m0s
+machine-max-evict-retries 360 | machine-pv-detach-timeout 2m0s
+machine-pv-reattach-timeout 1m30s | machine-safety-apiserver-statuscheck-timeout 30s
+machine-safety-apiserver-statuscheck-period 1m0s | machine-safety-orphan-vms-period 15m0s
+machine-preserve-timeout 96h0m0s | bootstrap-token-auth-extra-groups
+resource-exhausted-retry 10m0s
+node-conditions [KernelDeadlock,ReadonlyFilesystem,DiskPressure,NetworkUnavailable]
+"""
+MANAGER = """
+port 10258 | concurrent-syncs 10 | safety-up 2 | safety-down 1
+machine-safety-overshooting-period 1m0s | autoscaler-scaledown-annotation-during-rollout true
+"""
+
+
+def rows(*tables: str) -> list[tuple[str, str]]:
+    """Flags of the Go programs with their defaults."""
+    cells = [cell.split() for table in tables for cell in re.split(r"[|\n]", table) if cell.strip()]
+    return [(name, "".join(default)) for name, *default in cells]
+
+
+def read(*words: str, command: Command = MACHINE_CONTROLLER) -> CommandOptions:
+    found = command.read([CLOUD, *words] if command.has_cloud else words)
+    assert isinstance(found, CommandOptions)
+    return found
+
+
+def faults(*words: str, command: Command = MACHINE_CONTROLLER) -> list[str]:
+    try:
+        command.read(words)
+    except argv.UsageError as error:
+        return list(error.faults)
+    return []
+
+
+@pytest.mark.row("machine-command-01")
+@pytest.mark.parametrize(
+    ("command", "tables"),
+    [(MACHINE_CONTROLLER, (BOTH, CONTROLLER)), (MACHINE_CONTROLLER_MANAGER, (BOTH, MANAGER))],
+    ids=COMMANDS,
+)
+def test_every_flag_of_the_go_program_is_taken_with_its_default(
+    command: Command, tables: tuple[str, ...]
+) -> None:
+    for name, default in rows(*tables):
+        flag = command.flags[name]
+        assert (name, flag.kind.write(flag.default)) == (name, default)
+    spelt = [f"--{name}={default}" for name, default in rows(*tables) if default[:1] != "["]
+    read(*(word for word in spelt if "cloud-provider" not in word), command=command)
+
+
+@pytest.mark.row("machine-command-01")
+def test_a_flag_that_nothing_reads_is_taken_and_said() -> None:
+    options = read("--logtostderr", "--safety-up=3", "--concurrent-syncs=7")
+
+    assert [line.split(" has no effect")[0] for line in options.notices()] == [
+        "--logtostderr",
+        "--safety-up",
+    ]
+    assert 'FLAG: --concurrent-syncs="7"' in options.flag_lines()
+
+
+@pytest.mark.row("machine-command-02", "machine-cluster-03")
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("--port=0", "--port=0: must be from 1 to 65535"),
+        ("--port=65536", "--port=65536: must be from 1 to 65535"),
+        ("--address=here", 'invalid argument "here" for --address'),
+        ("--concurrent-syncs=0", "--concurrent-syncs=0: must be 1 or more"),
+        ("--kube-api-qps=0", "--kube-api-qps=0: must be above 0"),
+        ("--kube-api-burst=-1", "--kube-api-burst=-1: must be 0"),
+        ("--machine-drain-timeout=-1s", "--machine-drain-timeout=-1s: must be 0s or longer"),
+        ("--machine-max-evict-retries=-1", "--machine-max-evict-retries=-1: must be 0 or more"),
+        ("--machine-safety-orphan-vms-period=30", "it takes a duration such as"),
+        (
+            "--machine-safety-apiserver-statuscheck-period=29s",
+            "must be --machine-safety-apiserver-statuscheck-timeout=30s or longer",
+        ),
+        ("--target-kubeconfig=none", "--control-kubeconfig=: is needed with --target-kubeconfig"),
+        ("--control-kubeconfig=none", "must name a cluster"),
+        ("--contention-profiling", "--contention-profiling=true: needs --profiling"),
+        ("--kube-api-content-type=a/b/c", "must be a media type"),
+        ("--leader-elect-resource-lock=endpoints", 'must be "leases"'),
+        ("--leader-elect-renew-deadline=15s", "--leader-elect-lease-duration=15s: must be longer"),
+        ("--namespace=", "--namespace=: needs a namespace"),
+        ("--cluster-id=no/label", "must be fit for a label"),
+        ("machines", '"machine-controller" does not take any arguments, got ["machines"]'),
+        ("--cluster-cidr=10.0.0.0/8", "unknown flag: --cluster-cidr"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: str, fault: str) -> None:
+    (said,) = faults(CLOUD, words)
+
+    assert fault in said
+
+
+def test_all_faults_are_told_together_and_a_provider_is_needed_where_vms_are_made() -> None:
+    said = faults("--port=0", "--concurrent-syncs=0")
+
+    assert [one.partition("=")[0].partition(" ")[0] for one in said] == [
+        "--concurrent-syncs",
+        "--port",
+        "--cloud-provider",
+    ]
+    assert faults(command=MACHINE_CONTROLLER_MANAGER) == []
+
+
+@pytest.mark.row("machine-cluster-02")
+@pytest.mark.parametrize(
+    ("words", "own", "others"),
+    [
+        ("", "", {}),
+        ("--target-kubeconfig=t", "t", {}),
+        ("--control-kubeconfig=c", "c", {"target": "inClusterConfig"}),
+        ("--control-kubeconfig=c --target-kubeconfig=t", "c", {"target": "t"}),
+        ("--control-kubeconfig=c --target-kubeconfig=c", "c", {}),
+        ("--control-kubeconfig=inClusterConfig --target-kubeconfig=t", "", {"target": "t"}),
+        ("--control-kubeconfig=inClusterConfig", "", {}),
+        ("--control-kubeconfig=c --target-kubeconfig=none", "c", {}),
+    ],
+)
+def test_which_cluster_is_which(words: str, own: str, others: Mapping[str, str]) -> None:
+    """Our own cluster has the Lease and the Machines; the other one is joined."""
+    options = read(*words.split())
+
+    assert options.kubeconfig == own
+    assert clusters.elsewhere(options) == others
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        ("", {}),
+        ("--kubeconfig=own", {}),
+        ("--kubeconfig=own --control-kubeconfig=c", {"control": "c"}),
+        ("--kubeconfig=own --target-kubeconfig=t", {"control": "t", "target": "t"}),
+        ("--kubeconfig=own --target-kubeconfig=none", {}),
+        ("--kubeconfig=own --control-kubeconfig=inClusterConfig", {"control": "inClusterConfig"}),
+        ("--master=https://a --control-kubeconfig=inClusterConfig", {"control": "inClusterConfig"}),
+        ("--control-kubeconfig=inClusterConfig", {}),
+    ],
+)
+def test_which_cluster_is_which_to_the_daemon(words: str, others: Mapping[str, str]) -> None:
+    """Its own cluster has its Lease and the Nodes; machines may have their objects elsewhere."""
+    from ccm.app import options
+
+    assert clusters.elsewhere(options.parse([CLOUD, *words.split()])) == others
+
+
+@pytest.mark.row("machine-command-03")
+def test_the_lease_is_that_of_the_go_program_and_beside_the_machines() -> None:
+    for command in COMMANDS.values():
+        options = read("--namespace=shoot", command=command)
+        assert options.leader_elect_resource_name == options.program == command.name
+        assert options.leader_elect_resource_namespace == "shoot"
+    other = read("--leader-elect-resource-name=l", "--leader-elect-resource-namespace=n")
+    assert (other.leader_elect_resource_name, other.leader_elect_resource_namespace) == ("l", "n")
+
+
+def test_settings_reach_the_controllers() -> None:
+    options = read("--concurrent-syncs=7", "--machine-creation-timeout=3m", "--profiling")
+
+    assert set(options.controllers) == {
+        *("machineclass-controller", "machine-controller", "machine-safety-controller")
+    }
+    assert options.machine_concurrent_syncs == 7
+    assert options.machine_creation_timeout.total_seconds() == 180
+    assert options.profiling
+    assert (options.secure_port, options.use_service_account_credentials) == (0, False)
+    assert options.v == Options().v
+
+
+def test_the_manager_has_no_cloud_whatever_it_is_told() -> None:
+    options = read("--cloud-provider=sim", "--cloud-config=f", command=MACHINE_CONTROLLER_MANAGER)
+
+    assert (options.cloud_provider, options.cloud_config) == ("", "")
+    assert len(options.notices()) == 2
+
+
+def test_workers_of_all_controllers_of_a_command_are_one_flag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many they are: what the daemon spells with a prefix."""
+    monkeypatch.setitem(FLAGS_OF, "machineset", FLAGS_OF["machine"])
+    manager = replace(MACHINE_CONTROLLER_MANAGER, aliases=("machineset", "unheard-of"))
+
+    assert "machine-concurrent-syncs" not in manager.flags
+    assert read(command=manager).machine_concurrent_syncs == 10
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_help_and_version(command: Command) -> None:
+    told, version = command.read(["--help"]), command.read(["--version"])
+
+    assert isinstance(told, str)
+    assert f"Usage: {command.name}" in told
+    assert "\n      --control-kubeconfig string\n" in told
+    assert "logtostderr" not in told
+    assert max(map(len, told.splitlines())) <= 100
+    assert str(version).startswith(f"{command.name} ")
+
+
+def test_each_flag_shown_stands_in_a_section() -> None:
+    told: Any = MACHINE_CONTROLLER.read(["--help"])
+    shown = {flag.name for flag in MACHINE_CONTROLLER.flags.values() if not flag.deprecated}
+
+    assert set(re.findall(r"^  (?:-\w,|   ) --([\w-]+)", told, re.M)) == shown

@@ -1,0 +1,103 @@
+"""The port of the commands: what is served, to whom, and what a probe sees of a stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from ccm.app.machines.commands import MACHINE_CONTROLLER
+from ccm.app.machines.options import CommandOptions
+from ccm.app.machines.serving import serving
+from ccm.app.provider import Misconfigured
+from ccm.app.serving.server import ServerContext
+from ccm.app.serving.vitals import Vitals
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import Fixed
+from ccm.kube.tls import TlsSettings
+from ccm.kube.transport import Transport
+from ccm.sandbox import ports
+
+NOWHERE = ClusterConfig(server="http://127.0.0.1:1", credentials=Fixed(), tls=TlsSettings())
+
+
+@contextlib.asynccontextmanager
+async def running(*flags: str, port: int = 0) -> AsyncIterator[tuple[Vitals, str]]:
+    """The port of these flags, far from any cluster; and its URL."""
+    port, vitals = port or ports.pick_port(), Vitals()
+    given = ["--cloud-provider=sim", f"--address={ports.LOOPBACK}", f"--port={port}", *flags]
+    options = MACHINE_CONTROLLER.read(given)
+    assert isinstance(options, CommandOptions)
+    async with Transport(NOWHERE) as wire, Transport(NOWHERE) as other:
+        context = ServerContext(
+            options=options, vitals=vitals, transport=wire, environ={}, others={"target": other}
+        )
+        async with serving(context) as served:
+            yield vitals, f"http://{ports.LOOPBACK}:{port}"
+            assert not served.done()
+
+
+async def asked(url: str, method: str = "GET") -> tuple[int, str]:
+    # Credentials that nobody asked for are no reason to be refused.
+    headers = {"Authorization": "Bearer x"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.request(method, url) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+@pytest.mark.row("machine-command-04")
+async def test_a_probe_sees_that_it_is_told_to_stop() -> None:
+    async with running() as (vitals, url):
+        assert await asked(f"{url}/healthz") == (200, "OK")
+        vitals.stopping = lambda: True
+        assert await asked(f"{url}/healthz") == (500, "Unhealthy")
+        assert (await asked(f"{url}/livez"))[0] == 200
+
+
+@pytest.mark.row("machine-command-04")
+async def test_what_only_a_restart_helps_against_is_unhealthy_too() -> None:
+    async with running() as (vitals, url):
+        vitals.late_beats = 100
+        assert await asked(f"{url}/healthz") == (500, "Unhealthy")
+        assert "[-]event-loop failed" in (await asked(f"{url}/livez"))[1]
+
+
+async def test_each_cluster_has_a_check_of_its_own() -> None:
+    async with running() as (_, url):
+        status, told = await asked(f"{url}/readyz")
+
+    assert status == 500
+    assert ("[-]api-server failed" in told, "[-]api-server-target failed" in told) == (True, True)
+    assert "leaderElection" not in told
+
+
+@pytest.mark.row("machine-command-04")
+async def test_settings_and_metrics_are_for_everybody_and_nothing_can_be_changed() -> None:
+    async with running("--machine-creation-timeout=3m") as (_, url):
+        told = json.loads((await asked(f"{url}/configz"))[1])["componentconfig"]
+        assert (told["machine-creation-timeout"], told["port"]) == ("3m0s", url.rpartition(":")[2])
+        assert "mcm_machine_items_total" in (await asked(f"{url}/metrics"))[1]
+        refused = [await asked(f"{url}/metrics/slis", method) for method in ("DELETE", "POST")]
+        assert [status for status, _ in refused] == [405, 405]
+
+
+@pytest.mark.parametrize(("flag", "status"), [("--profiling", 200), ("--profiling=false", 404)])
+async def test_profiles_have_to_be_asked_for(flag: str, status: int) -> None:
+    async with running(flag) as (_, url):
+        assert (await asked(f"{url}/debug/pprof/goroutine"))[0] == status
+        assert (await asked(f"{url}/debug/flags/v"))[0] == 404
+        assert (await asked(f"{url}/explain"))[0] == 404
+
+
+async def test_a_port_that_is_taken_is_said() -> None:
+    port = ports.pick_port()
+    async with running(port=port):
+        with pytest.raises(Misconfigured, match=f"--port={port}: cannot listen on"):
+            async with running(port=port):
+                await asyncio.sleep(0)
