@@ -23,7 +23,7 @@ from ccm.cloud.calls.history import text_of
 from ccm.cloud.errors import CloudError, Retry
 from ccm.kube.informer import Handler, Informer
 from ccm.model.meta import KubeObject
-from ccm.runtime.account import Account, Explain, Last
+from ccm.runtime.account import Account, Explain, Facts, Last
 from ccm.runtime.backoff import (
     AFTER_JITTER,
     ItemBackoff,
@@ -240,10 +240,11 @@ class Controller:
             foreign=facts.foreign,
             blocked=facts.blocked,
             advice=facts.advice,
-            last=self._last(key),
+            last=_told(facts, self._last(key)),
             in_work=self.queue.is_processing(key),
             next_s=self._next_s(key, facts.next_s),
             failures=self.backoff.failures(key),
+            about=list(facts.about),
         )
 
     def _last(self, key: str) -> Last | None:
@@ -351,3 +352,12 @@ class Controller:
             self._outage.goes_on(side=side, error=str(error))
         elif not self.backoff.in_outage:
             self._outage.is_over()
+
+
+def _told(facts: Facts, last: Last | None) -> Last | None:
+    """How the last look ended: an error that stands on the object, unless a newer one does not."""
+    kind, text = facts.failed
+    if not kind or (last is not None and last.kind):
+        return last
+    ago_s = last.ago_s if last is not None else facts.failed_ago_s
+    return Last(ago_s=ago_s, kind=kind, text=text, since_s=facts.failed_ago_s)

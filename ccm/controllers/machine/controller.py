@@ -113,7 +113,7 @@ class MachineController:
         if cached is None:
             return DONE
         obj = self._write.newest(cached)
-        if (left_s := self._paused_s(obj)) > 0:
+        if (left_s := self.paused_s(obj)) > 0:
             return Result(after_s=left_s, idle=True)
         async with Turn(self._free) as turn:
             try:
@@ -221,7 +221,7 @@ class MachineController:
 
     # --- pauses -----------------------------------------------------------------------------
 
-    def _paused_s(self, obj: Machine) -> float:
+    def paused_s(self, obj: Machine) -> float:
         """Seconds for which a machine is left alone; 0 when there is nothing to wait for."""
         pause = self._pauses.get(obj.key)
         if pause is None:

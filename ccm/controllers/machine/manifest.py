@@ -30,6 +30,7 @@ class MachineFlags(gardener.GardenerFlags):
 
 def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     from ccm.controllers.machine.controller import MachineController
+    from ccm.controllers.machine.explain import explain, waiting
     from ccm.gardener.kinds import MACHINES
     from ccm.kube.resources import NODES, SECRETS
     from ccm.runtime.deferred import Deferred
@@ -37,15 +38,17 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     world, client = gardener.world(context, flags), context.client(MANIFEST.client)
 
     def make() -> Runnable:
-        return MachineController(
+        made = MachineController(
             world=world,
             machines=client.resource(MACHINES),
             nodes=client.resource(NODES),
             secrets=client.resource(SECRETS),
             turns=flags.machine_concurrent_syncs,
-        ).controller
+        )
+        made.controller.explains["machine"] = lambda key: explain(key, world, made.paused_s)
+        return made.controller
 
-    return Deferred(world.ready, make)
+    return Deferred(world.ready, make, explains={"machine": lambda _: waiting(world)})
 
 
 MANIFEST: Manifest[MachineFlags] = Manifest(
