@@ -11,6 +11,9 @@ from ccm.gardener.kinds import MACHINES
 from ccm.kube.errors import NotFound
 
 PATH = f"/apis/{MACHINES.api_version}"
+"""Where it says so."""
+
+_NONE = b"{}"
 
 
 class Asks(Protocol):
@@ -21,14 +24,19 @@ class Asks(Protocol):
         ...
 
 
-async def resources(client: Asks) -> Collection[str]:
-    """The plurals of those that are served; empty: their definitions are missing.
-
-    Raises:
-        KubeError: it does not say.
-    """
+async def answer(client: Asks) -> bytes:
+    """What an API server says at `PATH`; raises KubeError if nothing."""
     try:
-        answer = msgspec.json.decode(await client.raw("GET", PATH))
+        return await client.raw("GET", PATH)
     except NotFound:
-        return frozenset()
-    return frozenset(one.get("name", "") for one in answer.get("resources", ()))
+        return _NONE
+
+
+def plurals(said: bytes) -> Collection[str]:
+    """The plurals of what is served, by such an answer; empty: the definitions are missing."""
+    return frozenset(one.get("name", "") for one in msgspec.json.decode(said).get("resources", ()))
+
+
+async def resources(client: Asks) -> Collection[str]:
+    """The plurals of what an API server has; raises KubeError if it does not say."""
+    return plurals(await answer(client))
