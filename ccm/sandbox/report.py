@@ -77,7 +77,8 @@ def achieved(counts: Counts) -> list[str]:
     parts = []
     if counts.machines_expected:
         parts.append(f"{_part(counts.machines, counts.machines_expected)} machines run")
-    parts.append(f"{_part(counts.initialised, counts.expected)} nodes initialised")
+    if counts.expected or not parts:
+        parts.append(f"{_part(counts.initialised, counts.expected)} nodes initialised")
     if counts.routes_expected:
         parts.append(f"{_part(counts.routes, counts.routes_expected)} routes")
     if counts.services_expected:

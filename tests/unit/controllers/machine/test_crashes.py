@@ -16,6 +16,7 @@ from ccm.cloud.machines import (
     MachineRecord,
     MachineRequest,
 )
+from ccm.machines import creation
 from ccm.testing.clock import advance, settle
 from tests.unit.controllers.machines import TOKENS, FakeDriver, World
 
@@ -127,3 +128,21 @@ async def test_no_vm_is_lost_nor_made_twice(goes: bool, machines: int, step: int
 
     print(f"{tried} points")
     assert tried * step >= 40
+
+
+async def test_without_the_look_for_a_vm_doubles_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What these tests are worth: a daemon that looks for none makes another one."""
+
+    def blind(*_: Any, **__: Any) -> tuple[None, str]:
+        return None, ""
+
+    monkeypatch.setattr(creation, "sought", blind)
+    for fatal in range(1, MOST_POINTS):
+        try:
+            if not await ended_at(fatal, machines=2, goes=False):
+                pytest.fail("no double was reported")
+        except AssertionError as error:
+            if "['m0', 'm0', 'm1']" in str(error) or "['m0', 'm1', 'm1']" in str(error):
+                break
