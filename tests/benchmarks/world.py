@@ -271,4 +271,4 @@ async def open_world(folder: Path, *, latency: str = "50ms") -> AsyncIterator[Wo
                 )
     finally:
         cloud.terminate()
-        cloud.wait(10)
+        cloud.communicate(timeout=10)

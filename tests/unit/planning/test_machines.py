@@ -11,7 +11,8 @@ import pytest
 from ccm.app import options
 from ccm.cloud import Cloud, errors
 from ccm.gardener import names
-from ccm.planning import report
+from ccm.model import ObjectMeta, Secret
+from ccm.planning import changes, report
 from ccm.planning.changes import VM, Action
 from ccm.planning.forecast import Forecast, forecast
 from ccm.planning.timeloop import HurryingLoop
@@ -83,6 +84,14 @@ def test_a_new_machine_gets_a_vm(world: World) -> None:
     assert [key for key in found if key.startswith("Secret")] == ["Secret default/small"]
     assert found["Secret default/small"] == [f"+ metadata.finalizers: {names.FINALIZER_SECRET}"]
     assert "userData" not in str(found)
+
+
+def test_what_a_secret_holds_is_not_told() -> None:
+    made = Secret(metadata=ObjectMeta(name="s", namespace="default"), data={"token": b"hunter2"})
+
+    found = list(changes.of_object("Secret", None, made, after_s=0))
+
+    assert {one.what for one in found} == {"metadata.name", "metadata.namespace"}
 
 
 def test_a_vm_that_is_there_is_taken(world: World) -> None:

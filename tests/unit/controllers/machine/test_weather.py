@@ -63,7 +63,8 @@ async def test_a_driver_that_never_answers_is_given_up_and_asked_again(made: boo
             world.driver.add(req.identity)
         world.driver.calls["deaf"] += 1
         world.driver.create_machine = create  # type: ignore[method-assign]
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        raise AssertionError
 
     world.driver.create_machine = deaf  # type: ignore[method-assign]
     async with world.running("machine", "machineclass"):
@@ -249,7 +250,8 @@ async def test_another_leader_goes_on_in_mid_creation() -> None:
 
     async def late(req: MachineRequest) -> MachineInfo:
         landing.append(asyncio.ensure_future(arrives(req)))
-        return await asyncio.get_running_loop().create_future()
+        await asyncio.Event().wait()
+        raise AssertionError
 
     async def arrives(req: MachineRequest) -> None:
         await asyncio.sleep(30)

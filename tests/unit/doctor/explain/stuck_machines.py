@@ -59,7 +59,7 @@ class StuckMachines(World):
         self.vitals.informers = informers
         context = ControllerContext(
             client=lambda _name: client,
-            recorder=lambda _name: self,  # type: ignore[arg-type,return-value]
+            recorder=lambda _name: self,
             informers=informers,
             handle=handle,
             inventory=None,
