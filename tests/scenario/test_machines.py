@@ -4,6 +4,7 @@ that are shipped for it."""
 from __future__ import annotations
 
 import base64
+import io
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,11 +14,14 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from ccm.cli import plan
+from ccm.doctor import outlook
 from ccm.gardener import crds
 from ccm.gardener.names import GROUP, VERSION
 from ccm.sandbox import realserver
 from tests import servers
 from tests.manifests import account, shipped
+from tests.scenario.examination import examined
 from tests.scenario.harness import NODES, Environment, wait_for
 
 BASE = f"/apis/{GROUP}/{VERSION}/namespaces/default"
@@ -103,6 +107,24 @@ async def all_run(env: Environment, count: int) -> float:
     return time.monotonic() - began
 
 
+async def looked_over(env: Environment) -> tuple[list[str], int]:
+    """What the doctor says of the machines, and the exit status of a plan for them."""
+    words = [f"--controllers={FLAGS['controllers']}"]
+    told = await examined(env, *words)
+    wanted = plan.read(
+        [
+            f"--kubeconfig={env.server.kubeconfig_path}",
+            f"--cloud-config={env.cloud_config}",
+            "--cloud-provider=sim",
+            *words,
+        ]
+    )
+    said = io.StringIO()
+    code = await outlook.apart(lambda: plan.answer(wanted, said, environ={}))
+    print(said.getvalue())
+    return [line for line in told.lines if " machine" in line[:16]], code
+
+
 @pytest.mark.both_servers
 async def test_machines_become_vms_and_nodes_and_go_again(machines: Environment) -> None:
     env = machines
@@ -110,6 +132,14 @@ async def test_machines_become_vms_and_nodes_and_go_again(machines: Environment)
     await all_run(env, FEW)
     calls = len(env.calls())
     assert {one.name for one in env.cloud.world.snapshot()} == {f"m{n}" for n in range(FEW)}
+    assert await looked_over(env) == (
+        [
+            f"ok    machines: {FEW} Machines, none is in trouble",
+            "ok    machine-classes: VMs can be made of 1 MachineClass",
+            f"ok    machine-vms: {FEW} VMs, each belongs to a Machine or to another cluster",
+        ],
+        plan.EXIT_NOTHING,
+    )
 
     await env.cluster.delete(f"{MACHINES}/m0")
     await env.cluster.delete(f"{NODES}/m1")
