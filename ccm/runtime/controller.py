@@ -355,9 +355,9 @@ class Controller:
 
 
 def _told(facts: Facts, last: Last | None) -> Last | None:
-    """How the last look ended: an error that stands on the object, unless a newer one does not."""
+    """How the last look ended: by an error that the object tells of, where there is no other."""
     kind, text = facts.failed
     if not kind or (last is not None and last.kind):
         return last
-    ago_s = last.ago_s if last is not None else facts.failed_ago_s
-    return Last(ago_s=ago_s, kind=kind, text=text, since_s=facts.failed_ago_s)
+    ago_s = facts.failed_ago_s
+    return Last(ago_s=ago_s, kind=kind, text=text, since_s=ago_s)

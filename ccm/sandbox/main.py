@@ -315,7 +315,7 @@ class Sandbox:
             provider=provider.name if provider else _SIM,
             config=config,
             routes=self._settings.routes,
-            node=next(iter(self._settings.node_names), "") or next(iter(self._board.rows)),
+            node=next(iter((*self._settings.node_names, *self._board.rows)), "NODE"),
             port=stage.port,
             simulated=provider is None,
             machine=next(iter(self._board.machines), ""),

@@ -33,6 +33,9 @@ SLOW_S = 3.0
 _FENCED = Lapsed.__name__
 """How the text begins of a call that was not made for want of a lease."""
 
+_NONE = ("", "", 0.0, 0)
+"""No error: class, text, age, number."""
+
 _HELD = {
     "services_missing": "many Services are gone though nobody saw them deleted, so their load "
     "balancers stay until the Services are back",
@@ -358,20 +361,15 @@ def _how(case: Case, account: Account) -> str:
 
 def _error(case: Case, account: Account) -> tuple[str, str, float, int]:
     """Class, text, age and number of the failures of the last try; empty: it did not fail."""
-    # Its calls are no part of the comparison that asks for them.
-    if account.controller == _ROUTES and account.plan and not (account.last and account.last.kind):
-        return _failed_call(case, account)
-    # What its calls came to is an outcome, and stands on the object, which says it once.
-    if (
-        account.controller == _MACHINES
-        and account.plan
-        and (call := _failed_call(case, account))[0]
-    ):
-        return call
     last = account.last
-    if last is not None and last.kind:
-        return last.kind, last.text, last.ago_s, account.failures
-    return "", "", 0.0, 0
+    told = (last.kind, last.text, last.ago_s, account.failures) if last and last.kind else _NONE
+    # Where its calls are no part of what is looked at, or their errors an outcome, they tell it.
+    if account.controller not in (_ROUTES, _MACHINES) or not account.plan:
+        return told
+    call = _failed_call(case, account)
+    if not (told[0] and call[0]):
+        return told if told[0] else call
+    return told if account.controller == _ROUTES or told[2] < call[2] else call
 
 
 def _failed_call(case: Case, account: Account) -> tuple[str, str, float, int]:
@@ -380,7 +378,7 @@ def _failed_call(case: Case, account: Account) -> tuple[str, str, float, int]:
         if call.state in (OK, CANCELED, RUNNING, WAITING):
             break
         return call.state, call.text, max(0.0, call.ago_s - call.took_s), call.times
-    return "", "", 0.0, 0
+    return _NONE
 
 
 def _then(account: Account) -> str:
