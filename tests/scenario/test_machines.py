@@ -3,6 +3,7 @@ that are shipped for it."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import time
@@ -20,9 +21,11 @@ from ccm.gardener import crds
 from ccm.gardener.names import GROUP, VERSION
 from ccm.sandbox import realserver
 from tests import servers
+from tests.faults import Match
+from tests.faults.actions import Hold, Point
 from tests.manifests import account, shipped
 from tests.scenario.examination import examined
-from tests.scenario.harness import NODES, Environment, wait_for
+from tests.scenario.harness import LEASE, NODES, Environment, wait_for
 
 BASE = f"/apis/{GROUP}/{VERSION}/namespaces/default"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -32,6 +35,7 @@ RIGHTS = shipped.MANIFESTS / "components" / "machines" / "rbac.yaml"
 FLAGS = {"controllers": "machine,machineclass,machinesafety", "kube-api-qps": "-1"}
 TYPE: dict[str, Any] = {"apiVersion": f"{GROUP}/{VERSION}"}
 FEW = 10
+ORDER = Match(method="POST", path="^/v1/instances$")
 
 
 @pytest_asyncio.fixture
@@ -93,13 +97,18 @@ async def joins(env: Environment, machine: dict[str, Any]) -> None:
     await env.cluster.set_ready(name, "True")
 
 
-async def all_run(env: Environment, count: int) -> float:
-    """Let machines become nodes; the seconds it took."""
-    began = time.monotonic()
+async def create(env: Environment, count: int) -> None:
+    """Somebody wants machines."""
     for number in range(count):
         body = TYPE | {"kind": "Machine", "metadata": {"name": f"m{number}"}}
         spec = {"class": {"kind": "MachineClass", "name": "small"}}
         await env.cluster.create(MACHINES, {**body, "spec": spec})
+
+
+async def all_run(env: Environment, count: int) -> float:
+    """Let machines become nodes; the seconds it took."""
+    began = time.monotonic()
+    await create(env, count)
     pending = await wait_for(lambda: in_phase(env, "Pending", count), "machines have VMs")
     for one in pending:
         await joins(env, one)
@@ -155,3 +164,32 @@ async def test_machines_become_vms_and_nodes_and_go_again(machines: Environment)
     }
     assert calls <= 5 * FEW
     assert await daemon.stop() == 0
+
+
+@pytest.mark.parametrize("at", [Point.BEFORE, Point.TOOK_EFFECT], ids=["on-its-way", "done"])
+async def test_another_daemon_goes_on_where_the_first_was_killed(
+    machines: Environment, at: Point
+) -> None:
+    """In mid-creation: the orders were sent, and nobody heard the answers."""
+    env = machines
+    rule = env.cloud_proxy.on(ORDER, Hold(asyncio.Event(), at=at))
+    first = await env.start_leading(flags=FLAGS)
+    await create(env, 3)
+    await env.cloud_proxy.wait_for(ORDER, count=3)
+    if at is Point.TOOK_EFFECT:
+        await wait_for(lambda: ordered(env, 3), "the cloud has made them")
+    await first.kill()
+    env.cloud_proxy.remove(rule)
+    await env.cluster.delete(LEASE)
+
+    await env.start_leading(flags=FLAGS)
+    pending = await wait_for(lambda: in_phase(env, "Pending", 3), "machines have VMs")
+
+    there = {f"sim://{one.id}" for one in env.cloud.world.snapshot()}
+    assert {one["spec"]["providerID"] for one in pending} == there
+    assert await ordered(env, 3)
+
+
+async def ordered(env: Environment, count: int) -> bool:
+    """Whether the cloud has so many VMs."""
+    return len(env.cloud.world.snapshot()) == count
