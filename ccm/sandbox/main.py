@@ -315,10 +315,10 @@ class Sandbox:
             provider=provider.name if provider else _SIM,
             config=config,
             routes=self._settings.routes,
-            node=next(iter((*self._settings.node_names, *self._board.rows)), "NODE"),
+            node=next(iter((*self._settings.node_names, *sorted(self._board.rows))), "NODE"),
             port=stage.port,
             simulated=provider is None,
-            machine=next(iter(self._board.machines), ""),
+            machine=min(self._board.machines, default=""),
         )
 
     async def _watch_processes(self, stage: _Stage, daemon: cluster.Daemon) -> None:
