@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from ccm.testing.fake_api import Exchange
 from providers.hcloud.testing import server
 from tests.hcloud import document
 from tests.hcloud.test_vendor_client import KEY
@@ -25,7 +26,7 @@ BY_NUMBER = re.compile(
 @pytest.mark.soak  # building the client takes a minute the first time
 @pytest.mark.timeout(1200)
 async def test_a_whole_life(
-    service: server.Service, endpoint: str, seen: list[server.Exchange], tmp_path: Path
+    service: server.Service, endpoint: str, seen: list[Exchange], tmp_path: Path
 ) -> None:
     """Servers and what stands beside them, routes and load balancers: what they say is what they
     are told, and the document agrees with all of it."""

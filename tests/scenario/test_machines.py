@@ -3,7 +3,9 @@ that are shipped for it."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import io
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -13,12 +15,17 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from ccm.cli import plan
+from ccm.doctor import outlook
 from ccm.gardener import crds, names
 from ccm.gardener.names import GROUP, VERSION
 from ccm.sandbox import realserver
 from tests import servers
+from tests.faults import Match
+from tests.faults.actions import Hold, Point
 from tests.manifests import account, shipped
-from tests.scenario.harness import NODES, Environment, wait_for
+from tests.scenario.examination import examined
+from tests.scenario.harness import LEASE, NODES, Environment, wait_for
 
 BASE = f"/apis/{GROUP}/{VERSION}/namespaces/default"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -29,7 +36,8 @@ RIGHTS = shipped.MANIFESTS / "components" / "machines" / "rbac.yaml"
 FLAGS = {"controllers": "machine,machineclass,machinesafety", "kube-api-qps": "-1"}
 ALL = FLAGS | {"controllers": f"{FLAGS['controllers']},machineset,machineovershoot"}
 TYPE: dict[str, Any] = {"apiVersion": f"{GROUP}/{VERSION}"}
-FEW, MANY = 10, 200
+FEW = 10
+ORDER = Match(method="POST", path="^/v1/instances$")
 
 
 @pytest_asyncio.fixture
@@ -91,18 +99,41 @@ async def joins(env: Environment, machine: dict[str, Any]) -> None:
     await env.cluster.set_ready(name, "True")
 
 
-async def all_run(env: Environment, count: int) -> float:
-    """Let machines become nodes; the seconds it took."""
-    began = time.monotonic()
+async def create(env: Environment, count: int) -> None:
+    """Somebody wants machines."""
     for number in range(count):
         body = TYPE | {"kind": "Machine", "metadata": {"name": f"m{number}"}}
         spec = {"class": {"kind": "MachineClass", "name": "small"}}
         await env.cluster.create(MACHINES, {**body, "spec": spec})
+
+
+async def all_run(env: Environment, count: int) -> float:
+    """Let machines become nodes; the seconds it took."""
+    began = time.monotonic()
+    await create(env, count)
     pending = await wait_for(lambda: in_phase(env, "Pending", count), "machines have VMs")
     for one in pending:
         await joins(env, one)
     await wait_for(lambda: in_phase(env, "Running", count), "machines run")
     return time.monotonic() - began
+
+
+async def looked_over(env: Environment) -> tuple[list[str], int]:
+    """What the doctor says of the machines, and the exit status of a plan for them."""
+    words = [f"--controllers={FLAGS['controllers']}"]
+    told = await examined(env, *words)
+    wanted = plan.read(
+        [
+            f"--kubeconfig={env.server.kubeconfig_path}",
+            f"--cloud-config={env.cloud_config}",
+            "--cloud-provider=sim",
+            *words,
+        ]
+    )
+    said = io.StringIO()
+    code = await outlook.apart(lambda: plan.answer(wanted, said, environ={}))
+    print(said.getvalue())
+    return [line for line in told.lines if " machine" in line[:16]], code
 
 
 @pytest.mark.both_servers
@@ -112,6 +143,14 @@ async def test_machines_become_vms_and_nodes_and_go_again(machines: Environment)
     await all_run(env, FEW)
     calls = len(env.calls())
     assert {one.name for one in env.cloud.world.snapshot()} == {f"m{n}" for n in range(FEW)}
+    assert await looked_over(env) == (
+        [
+            f"ok    machines: {FEW} Machines, none is in trouble",
+            "ok    machine-classes: VMs can be made of 1 MachineClass",
+            f"ok    machine-vms: {FEW} VMs, each belongs to a Machine or to another cluster",
+        ],
+        plan.EXIT_NOTHING,
+    )
 
     await env.cluster.delete(f"{MACHINES}/m0")
     await env.cluster.delete(f"{NODES}/m1")
@@ -157,14 +196,33 @@ async def test_a_node_falls_sick_and_a_machine_is_preserved(machines: Environmen
     assert len(env.calls()) == calls
 
 
-@pytest.mark.soak
-async def test_two_hundred_machines(machines: Environment) -> None:
-    await machines.start_leading(flags=FLAGS)
+@pytest.mark.parametrize("at", [Point.BEFORE, Point.TOOK_EFFECT], ids=["on-its-way", "done"])
+async def test_another_daemon_goes_on_where_the_first_was_killed(
+    machines: Environment, at: Point
+) -> None:
+    """In mid-creation: the orders were sent, and nobody heard the answers."""
+    env = machines
+    rule = env.cloud_proxy.on(ORDER, Hold(asyncio.Event(), at=at))
+    first = await env.start_leading(flags=FLAGS)
+    await create(env, 3)
+    await env.cloud_proxy.wait_for(ORDER, count=3)
+    if at is Point.TOOK_EFFECT:
+        await wait_for(lambda: ordered(env, 3), "the cloud has made them")
+    await first.kill()
+    env.cloud_proxy.remove(rule)
+    await env.cluster.delete(LEASE)
 
-    took_s = await all_run(machines, MANY)
+    await env.start_leading(flags=FLAGS)
+    pending = await wait_for(lambda: in_phase(env, "Pending", 3), "machines have VMs")
 
-    print(f"{MANY} machines Running after {took_s:.1f} s, {len(machines.calls())} calls")
-    assert len(machines.cloud.world.snapshot()) == MANY
+    there = {f"sim://{one.id}" for one in env.cloud.world.snapshot()}
+    assert {one["spec"]["providerID"] for one in pending} == there
+    assert await ordered(env, 3)
+
+
+async def ordered(env: Environment, count: int) -> bool:
+    """Whether the cloud has so many VMs."""
+    return len(env.cloud.world.snapshot()) == count
 
 
 async def set_up(env: Environment, count: int) -> None:

@@ -180,7 +180,7 @@ class MachineController:
             return Result(after_s=CONFLICT_S, idle=True)
         if self._freezer.is_frozen:
             return IDLE
-        if (left_s := self._pauses.left_s(key, clock.monotonic(), self._about(obj))) > 0:
+        if (left_s := self.paused_s(obj)) > 0:
             return Result(after_s=left_s, idle=True)
         self._in_hand.add(key)
         try:
@@ -244,6 +244,10 @@ class MachineController:
         await self._tokens.delete(machine, self._world.rules)
 
     # --- pauses -----------------------------------------------------------------------------
+
+    def paused_s(self, obj: Machine) -> float:
+        """Seconds for which a machine is left alone; 0 when there is nothing to wait for."""
+        return self._pauses.left_s(obj.key, clock.monotonic(), self._about(obj))
 
     def _pause(self, obj: Machine, outcome: Outcome) -> None:
         self._pauses.end(obj.key)

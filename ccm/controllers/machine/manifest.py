@@ -70,6 +70,7 @@ def _faults(flags: MachineFlags) -> Iterator[Fault]:
 def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     from ccm.controllers.machine.controller import MachineController, Requests
     from ccm.controllers.machine.drain import Drainer
+    from ccm.controllers.machine.explain import explain, waiting
     from ccm.controllers.machine.freeze import Looks
     from ccm.gardener.kinds import MACHINES
     from ccm.gardener.names import COMPONENT
@@ -91,7 +92,7 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     )
 
     def make() -> Runnable:
-        return MachineController(
+        made = MachineController(
             world=world,
             requests=Requests(
                 machines=control.client(MANIFEST.client).resource(MACHINES),
@@ -106,9 +107,11 @@ def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
             looks=looks,
             events=control.recorder(COMPONENT),
             turns=flags.machine_concurrent_syncs,
-        ).controller
+        )
+        made.controller.explains["machine"] = lambda key: explain(key, world, made.paused_s)
+        return made.controller
 
-    return Deferred(world.ready, make)
+    return Deferred(world.ready, make, explains={"machine": lambda _: waiting(world)})
 
 
 MANIFEST: Manifest[MachineFlags] = Manifest(

@@ -58,8 +58,8 @@ USER_DATA = "name: <<MACHINE_NAME>>\ntoken: <<BOOTSTRAP_TOKEN>>\n"
 class FakeDriver(Driver[None]):
     """VMs in memory, by provider ID.
 
-    `faults` are raised by a method, each once in turn, or always if it is no list; `slow` keeps
-    calls of a method open until `release` is set, `seconds` lasts each call.
+    `faults` are raised by a method, each once in turn, or always if it is no list; calls of one
+    that is `deaf` never end, `seconds` lasts each call.
     """
 
     finds = True
@@ -75,6 +75,7 @@ class FakeDriver(Driver[None]):
         self.node_name: Callable[[MachineRequest], str] = lambda req: req.identity.name
         self.deleted: list[str] = []
         self.hides: set[str] = set()
+        self.deaf: set[str] = set()
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         await self._called("create_machine", req)
@@ -128,6 +129,8 @@ class FakeDriver(Driver[None]):
         self.calls[method] += 1
         if req is not None:
             self.given[method] = req
+        if method in self.deaf:
+            await asyncio.get_running_loop().create_future()
         if self.seconds:
             await asyncio.sleep(self.seconds)
         fault = self.faults.get(method)
