@@ -43,9 +43,13 @@ async def test_the_first_starts_it_and_the_last_ends_it() -> None:
 
 async def test_an_error_of_its_user_ends_it_too() -> None:
     server = Server()
-    with pytest.raises(ValueError, match="x"):
+
+    async def user() -> None:
         async with following(informer(server)):
             await settle()
             assert len(server.watches) == 1
             raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        await user()
     assert len(server.watches) == 0
