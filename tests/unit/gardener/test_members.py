@@ -36,7 +36,7 @@ def test_what_is_odd_is_read_all_the_same() -> None:
     )
     seen = members.member(found, None, {"name": "web"})
 
-    assert (seen.phase, seen.since, seen.called) == (Phase.UNKNOWN, None, None)
+    assert (seen.phase, seen.since, seen.called) == (Phase.FOREIGN, None, None)
     assert not seen.is_labeled
 
 
