@@ -23,6 +23,8 @@ class DrainTask:
         deadline: from when on what is left is drained by force; None = never.
         max_evict_retries: how often a refused eviction is repeated before its Pod goes by force;
             None = as the settings say.
+        terminating: whether the node ends with it, which is said on the node.
+        cordon: whether the node is cordoned; False: somebody else keeps Pods from it.
     """
 
     machine: MachineView
@@ -30,6 +32,8 @@ class DrainTask:
     force: bool
     deadline: datetime | None
     max_evict_retries: int | None = None
+    terminating: bool = True
+    cordon: bool = True
 
 
 class DrainState(Enum):

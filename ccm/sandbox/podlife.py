@@ -18,7 +18,7 @@ from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NODES, Kind
 from ccm.model import Node, Pod, names
 from ccm.model.budget import BudgetSpec, PodDisruptionBudget
-from ccm.model.meta import Wire
+from ccm.model.meta import ObjectMeta, Wire
 from ccm.model.times import format_time, parse_time
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 
@@ -43,9 +43,16 @@ class PodStatus(Wire, frozen=True, kw_only=True):
     conditions: list[PodCondition] | None = None
 
 
+class LiveMeta(ObjectMeta, frozen=True, kw_only=True):
+    """Metadata with the grace that a Pod was given."""
+
+    deletion_grace_period_seconds: int = 0
+
+
 class LivePod(Pod, frozen=True, kw_only=True):
     """A Pod with its status."""
 
+    metadata: LiveMeta
     status: PodStatus = PodStatus()
 
     @property
@@ -90,6 +97,7 @@ class PodLife:
         self._nodes: Informer[Node] = informers.of(NODES)
         self._pods = informers.of(PODS)
         self._api = client.resource(PODS)
+        self._ending: dict[str, float] = {}
         self._controller = Controller(
             "pods",
             queue="sandbox-pods",
@@ -97,10 +105,18 @@ class PodLife:
             workers=16,
             watches=[
                 Watch(informer=self._nodes, changed=lambda *_: False),
-                Watch(informer=self._pods, changed=lambda _old, new, _initial: new is not None),
+                Watch(informer=self._pods, changed=self._changed),
             ],
         )
         self.run = self._controller.run
+
+    def _changed(self, old: LivePod | None, new: LivePod | None, _: bool) -> bool:
+        if new is None and old is not None:
+            self._ending.pop(old.uid, None)
+        if new is not None and new.is_deleting:
+            # From when it is seen, as kubelets do: the moment on the object has no fractions.
+            self._ending.setdefault(new.uid, clock.monotonic())
+        return new is not None
 
     async def sync(self, key: str) -> Result:
         """Bring one Pod on.
@@ -118,8 +134,9 @@ class PodLife:
             if node is not None and pod.status.phase == "Pending":
                 await self._start(pod)
             return DONE
-        end = parse_time(pod.metadata.deletion_timestamp)
-        left_s = (end - clock.now()).total_seconds()
+        left_s = (
+            self._ending[pod.uid] + pod.metadata.deletion_grace_period_seconds - clock.monotonic()
+        )
         if node is not None and left_s > 0:
             # Not as a result, which may come back later: the grace is told from outside.
             self._controller.queue.add_after(key, left_s)

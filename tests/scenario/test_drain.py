@@ -33,9 +33,13 @@ from ccm.sandbox import podlife, realserver
 from tests import servers
 from tests.envtest import assets, controllers
 from tests.scenario.harness import wait_for
+from tests.unit.controllers.drains import VolumeDriver
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
+VOLUMES = "/api/v1/persistentvolumes"
+ATTACHMENTS = "/apis/storage.k8s.io/v1/volumeattachments"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 GRACE_S = 1
@@ -83,16 +87,54 @@ class Cluster:
         async with self.session.patch(path, json=body, headers=STRATEGIC) as response:
             assert response.status == 200, await response.text()
 
-    async def pod(self, name: str, node: str, **labels: str) -> None:
+    async def pod(self, name: str, node: str, *claims: str, **labels: str) -> None:
         spec = {
             "nodeName": node,
+            "volumes": [
+                {"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims
+            ],
             "terminationGracePeriodSeconds": GRACE_S,
             "containers": [{"name": "c", "image": "i"}],
         }
-        metadata = {"name": name, "labels": {"app": "web", **labels}}
+        metadata: dict[str, Any] = {"name": name, "labels": {"app": "web", **labels}}
+        if claims:
+            owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "o", "uid": "o"}
+            metadata["ownerReferences"] = [owner | {"controller": True}]
         await self.create(
             PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         )
+
+    async def volume(self, name: str, node: str) -> None:
+        """A volume that is attached to a node, and its claim."""
+        size, modes = {"storage": "1Gi"}, ["ReadWriteOnce"]
+        csi = {"driver": "ours", "volumeHandle": f"handle-{name}"}
+        spec = {"capacity": size, "accessModes": modes, "csi": csi, "storageClassName": "s"}
+        await self.create(VOLUMES, {"metadata": {"name": name}, "spec": spec})
+        wanted = {"accessModes": modes, "resources": {"requests": size}, "volumeName": name}
+        spec = {**wanted, "storageClassName": "s"}
+        await self.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
+        await self.attach(name, node)
+
+    async def attach(self, name: str, node: str, *others: str) -> None:
+        """To a node that has these volumes beside it."""
+        source = {"persistentVolumeName": name}
+        spec = {"attacher": "ours", "nodeName": node, "source": source}
+        await self.create(ATTACHMENTS, {"metadata": {"name": f"{name}-{node}"}, "spec": spec})
+        await self.status(f"{ATTACHMENTS}/{name}-{node}", attached=True)
+        await self.mount(node, name, *others)
+
+    async def mount(self, node: str, *volumes: str) -> None:
+        """The node says that it has these, and no others."""
+        attached = [
+            {"name": f"kubernetes.io/csi/ours^handle-{one}", "devicePath": ""} for one in volumes
+        ]
+        await self.status(f"{NODES}/{node}", volumesAttached=attached)
+
+    async def status(self, path: str, **status: Any) -> None:
+        merge = {"Content-Type": "application/merge-patch+json"}
+        body = {"status": status}
+        async with self.session.patch(f"{path}/status", json=body, headers=merge) as response:
+            assert response.status == 200, await response.text()
 
     async def budget(self, name: str, minimum: int) -> None:
         selector = {"matchLabels": {"app": "web"}}
@@ -154,7 +196,7 @@ async def cluster(api_server: servers.ApiServer, tmp_path: Path) -> AsyncIterato
         world = World(
             informers=informers,
             client=client,
-            caller=Handle(Cloud(name="none")),
+            caller=Handle(Cloud(name="fake", machines=VolumeDriver(), has_cluster_id=True)),
             settings=Settings(namespace="default", rules={}),
         )
         assert world.nodes is not None
@@ -258,6 +300,37 @@ async def drained(cluster: Cluster, count: int, *, away: int) -> float:
 @pytest.mark.row("machine-drain-14")
 async def test_nodes_are_drained_as_a_budget_allows(cluster: Cluster) -> None:
     assert await drained(cluster, FEW, away=3) >= GRACE_S
+
+
+@pytest.mark.both_servers
+@pytest.mark.row("machine-drain-04")
+async def test_volumes_are_waited_for(cluster: Cluster) -> None:
+    for name in ("a", "other"):
+        await cluster.node(name)
+    for name in ("v0", "v1"):
+        await cluster.volume(name, "a")
+        await cluster.pod(name, "a", name)
+    await cluster.mount("a", "v0", "v1")
+    await wait_for(lambda: cluster.ready(2), "Pods are ready")
+    cluster.drain("a")
+
+    async def said(words: str) -> bool:
+        progress = cluster.drainer.progress("uid-a")
+        return progress is not None and words in progress.said
+
+    await wait_for(lambda: said("waits for v0 to be detached"), "one Pod is gone")
+    assert "v1" in await cluster.pods()
+    await cluster.mount("a", "v1")
+    await wait_for(lambda: said("waits for v0 to be attached to another node"), "it is detached")
+    await cluster.attach("v0", "other")
+    await wait_for(lambda: said("waits for v1 to be detached"), "the other Pod is gone")
+    await cluster.mount("a")
+    await cluster.attach("v1", "other", "v0")
+
+    async def done() -> bool:
+        return cluster.states("a") == {DrainState.DONE}
+
+    await wait_for(done, "the node is drained")
 
 
 def evictions() -> int:

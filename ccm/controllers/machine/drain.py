@@ -51,6 +51,11 @@ class _Entry:
     job: asyncio.Task[None] | None = None
     notice: asyncio.TimerHandle | None = field(default=None)
 
+    def is_for(self, task: DrainTask) -> bool:
+        """Whether it does, or did, what is asked for."""
+        same_end = self.task.terminating is task.terminating
+        return same_end and self.progress.state is not DrainState.FAILED
+
 
 class Drainer:
     """All drains of a daemon.
@@ -90,14 +95,14 @@ class Drainer:
         """See to it that a machine's node is drained.
 
         One under way goes on, by force if that is asked for now; one that is done stays done; one
-        that failed begins anew.
+        that failed begins anew. One that was for another end makes way.
 
         Args:
             task: what is to be drained.
             wake: called when there is progress.
         """
         known = self._drains.get(task.machine.uid)
-        if known is not None and known.progress.state is not DrainState.FAILED:
+        if known is not None and known.is_for(task):
             known.wake = wake
             if task.force:
                 known.evictions.force()
@@ -114,7 +119,26 @@ class Drainer:
             told=known.told if known is not None else "",
         )
         self._drains[task.machine.uid] = entry
-        entry.job = spawn(self._run(entry), name=f"drain-{task.node_name}")
+        before = known.job if known is not None else None
+        if known is not None and before is not None:
+            _settle(known)
+            before.cancel()
+        entry.job = spawn(self._run(entry, before), name=f"drain-{task.node_name}")
+
+    def look(self, task: DrainTask) -> bool | None:
+        """Begin a drain or look at it, for who comes again: whether it ended well; None = not yet.
+
+        Its end is told once; then it is forgotten.
+        """
+        known, uid = self._drains.get(task.machine.uid), task.machine.uid
+        if known is not None and known.progress.state is DrainState.FAILED:
+            del self._drains[uid]
+            return False
+        self.start(task, _nothing)
+        if self._drains[uid].progress.state is not DrainState.DONE:
+            return None
+        del self._drains[uid]
+        return True
 
     def progress(self, uid: str) -> DrainProgress | None:
         """How far the drain of a machine is; None: there is none."""
@@ -149,7 +173,8 @@ class Drainer:
             _settle(entry)
         await cancel_and_join(*(entry.job for entry in entries))
 
-    async def _run(self, entry: _Entry) -> None:
+    async def _run(self, entry: _Entry, before: asyncio.Task[None] | None) -> None:
+        await cancel_and_join(before)
         began, evictions = clock.monotonic(), entry.evictions
         state, said = DrainState.DONE, ""
         _log.info("drain begins", machine=entry.task.machine.key, node=entry.task.node_name)
@@ -212,6 +237,10 @@ class Drainer:
                 known = {one.get("name") for one in found.get("resources", ())}
                 self._knows_evictions = f"{PODS.plural}/eviction" in known
         return self._knows_evictions
+
+
+def _nothing() -> None:
+    """Nobody is woken."""
 
 
 def _settle(entry: _Entry) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import Enum
 
@@ -33,6 +34,7 @@ from ccm.kube.resources import NODES, PODS
 from ccm.machines import drain
 from ccm.machines.draining import DrainTask
 from ccm.model import Node, Pod
+from ccm.model.patches import Patch
 from ccm.runtime.borrowed import following
 from ccm.runtime.sync import until_synced
 from ccm.runtime.writer import Step, Writer
@@ -117,6 +119,7 @@ class Evictions:
         self._news = asyncio.Event()
         self._interval_s = drain.retry_s(self._left_s())
         self._is_empty = False
+        self._budgets: AsyncExitStack | None = None
 
     def force(self) -> None:
         """Use force from now on."""
@@ -133,7 +136,7 @@ class Evictions:
         Raises:
             Failed: it does not go on.
         """
-        async with following(self._pods):
+        async with following(self._pods), AsyncExitStack() as self._budgets:
             await self._mark()
             await until_synced(self._pods, who="machine")
             # Asked first: where force is due already, nobody is evicted.
@@ -146,23 +149,22 @@ class Evictions:
 
     async def _mark(self) -> None:
         """Say on the node that it goes, and keep Pods from coming."""
-        write = Writer(self._tools.client.resource(NODES))
-        node = self._node()
-        if node is None:
+        if (node := self._node()) is None:
             return
+        write = Writer(self._tools.client.resource(NODES))
+
+        def going(one: Node) -> Patch | None:
+            return drain.condition_patch(one, CONDITION_TERMINATING, clock.now())
+
         try:
-            await write.change(
-                node,
-                Step(
-                    lambda one: drain.condition_patch(one, CONDITION_TERMINATING, clock.now()),
-                    "status",
-                ),
-            )
+            if self._task.terminating:
+                await write.change(node, Step(going, "status"))
         except KubeError as error:
             if not self.tally.forced:
                 raise Failed(f"failure in update of node conditions - {error}") from error
         try:
-            await write.change(node, Step(drain.cordon_patch))
+            if self._task.cordon:
+                await write.change(node, Step(drain.cordon_patch))
         except KubeError as error:
             raise Failed(f"- {error}") from error
 
@@ -257,6 +259,10 @@ class Evictions:
         pause_s = PAUSES_S[answer] if trouble else min(self._interval_s, left_s)
         began = clock.monotonic()
         budgets = self._tools.budgets
+        if (stack := self._budgets) is not None:
+            # Watched from the first refusal to the end, and not anew for each.
+            self._budgets = None
+            await stack.enter_async_context(budgets.use())
         try:
             await first_of(*(budgets.wait(one, pause_s) for one in pods), name="budgets")
         except Refused as error:

@@ -49,6 +49,8 @@ class Server(MemoryServer):
         super().__init__()
         self.watches: set[object] = set()
         """Those that are open."""
+        self.opened: Counter[str] = Counter()
+        """Watches so far, by path."""
         self.accepted: Counter[str] = Counter()
         """How often each Pod's eviction was accepted."""
         self.newer: dict[str, dict[str, Any]] = {}
@@ -57,6 +59,7 @@ class Server(MemoryServer):
     @contextlib.asynccontextmanager
     async def stream(self, path: str, **rest: Any) -> AsyncIterator[AsyncIterator[bytes]]:
         mark = object()
+        self.opened[path] += 1
         self.watches.add(mark)
         try:
             async with super().stream(path, **rest) as lines:
@@ -146,8 +149,6 @@ class Drains(World):
         retries: int | None = None,
     ) -> None:
         """Begin the drain of a machine's node, or ask for it again."""
-        if not self.get(name):
-            self.machine(name)
         deadline = None if timeout_s is None else clock.now() + timedelta(seconds=timeout_s)
         self.drainer.start(self.task(name, force, deadline, retries), self._woken)
 
@@ -159,6 +160,8 @@ class Drains(World):
         retries: int | None = None,
     ) -> DrainTask:
         """What is asked for."""
+        if not self.get(name):
+            self.machine(name)
         machine = views.machine(MACHINES.one.decode(_json(self.get(name))))
         return DrainTask(
             machine=machine,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from ccm.base import fence
 from ccm.kube.errors import Conflict, Unreachable
 from ccm.machines.draining import DrainState
 from ccm.testing.clock import advance, settle
-from tests.unit.controllers.drains import PODS, Drains
+from tests.unit.controllers.drains import BUDGETS, PODS, Drains
 
 pytestmark = pytest.mark.virtual_time
 
@@ -44,6 +45,55 @@ async def test_a_drain_that_was_stopped_is_forgotten() -> None:
         woken = world.woken
         await advance(120)
         assert (world.woken, world.pods()) == (woken, [])
+
+
+async def test_a_node_that_stays_is_drained_without_a_mark() -> None:
+    """Whoever preserves it comes again, and is told the end once."""
+    world = Drains()
+    world.pod("p0")
+    async with world.draining():
+        await advance(1)
+        task = replace(world.task(), terminating=False, cordon=False)
+        before = world.node_object()
+        assert world.drainer.look(task) is None
+        await advance(3)
+        assert world.drainer.look(task) is None
+        await advance(3)
+        assert (world.drainer.look(task), world.pods()) == (True, [])
+        assert world.node_object() == before
+        assert world.drainer.look(task) is None
+
+
+async def test_a_deletion_goes_before_another_drain_of_the_node() -> None:
+    world = Drains()
+    world.pod("p0", grace_s=20)
+    async with world.draining():
+        await advance(1)
+        world.drainer.look(replace(world.task(), terminating=False, cordon=False))
+        await advance(5)
+        world.start()
+        await advance(20)
+        assert (world.state(), world.pods(), world.evictions()) == (DrainState.DONE, [], 1)
+
+    assert world.node_object()["spec"]["unschedulable"] is True
+    left = [task.get_name() for task in asyncio.all_tasks() if "drain-" in task.get_name()]
+    assert left == []
+
+
+async def test_a_drain_that_failed_is_told_to_who_comes_again() -> None:
+    world = Drains()
+    world.pod("p0")
+    world.budget("one", minAvailable=0)
+    world.budget("two", minAvailable=0)
+    async with world.draining():
+        await advance(1)
+        assert world.drainer.look(world.task()) is None
+        await advance(3)
+        assert world.drainer.look(world.task()) is False
+        world.server.drop(f"{BUDGETS}/two")
+        assert world.drainer.look(world.task()) is None
+        await advance(7)
+        assert world.drainer.look(world.task()) is True
 
 
 async def test_drains_end_with_their_controller() -> None:
