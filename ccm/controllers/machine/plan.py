@@ -69,14 +69,8 @@ def status(obj: Machine, planned_for: Machine, wanted: Status) -> Patch | None:
     return views.status_patch(obj, wanted)
 
 
-def ending(obj: Machine, planned_for: Machine, wanted: Status) -> Patch | None:
-    """The status of a machine that goes; it is preserved no longer.
-
-    Raises:
-        StaleObject: somebody wrote another meanwhile.
-    """
-    if obj.status.last_operation != planned_for.status.last_operation:
-        raise StaleObject
+def ending(obj: Machine, wanted: Status) -> Patch:
+    """The status of a machine that goes, whatever others wrote; it is preserved no longer."""
     found = views.status_patch(obj, wanted)
     if obj.status.current_status.preserve_expiry_time is not None:
         found["status"]["currentStatus"]["preserveExpiryTime"] = None

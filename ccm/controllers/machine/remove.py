@@ -114,6 +114,7 @@ class Known:
         rests: how often it rested at each stage.
         failed: whether the drain failed and is to begin anew.
         drain_began: when it began first; 0 = not here.
+        done: nothing of ours holds the machine any more.
     """
 
     progress: Progress
@@ -121,6 +122,7 @@ class Known:
     rests: dict[Stage, int] = field(default_factory=dict)
     failed: bool = False
     drain_began: float = 0.0
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +164,12 @@ class Remover:
         if self.world.rules.finalizer not in obj.finalizers:
             return Rest()
         known = self._known.setdefault(obj.uid, self._new(machine))
+        if known.done:
+            # Gone; the cache learns that from an event that is on its way.
+            return Rest()
         said = deletion.progress(machine, self.world.rules)
         known.progress = deletion.further(known.progress, said)
-        rest = await _Pass(self, obj, known, turn, wake).run()
-        if known.progress.stage is Stage.FINALIZER:
-            self._known.pop(obj.uid, None)
-        return rest
+        return await _Pass(self, obj, known, turn, wake).run()
 
     async def forget(self, uid: str) -> None:
         """The machine is gone."""
@@ -220,6 +222,7 @@ class _Pass:
         await self._write.change(
             self._obj, Step(lambda one: remove_finalizer(one, finalizer, strategic=False))
         )
+        self._known.done = True
         return Rest()
 
     # --- stages -----------------------------------------------------------------------------
@@ -410,8 +413,7 @@ class _Pass:
 
     async def _say(self, move: Move, event: Event | None) -> None:
         wanted = deletion.status(self._machine, move, event, clock.now())
-        before = self._obj
-        self._obj = await self._written(lambda one: plan.ending(one, before, wanted), "status")
+        self._obj = await self._written(lambda one: plan.ending(one, wanted), "status")
 
     async def _persist(self) -> None:
         progress, rules = self._known.progress, self._rules

@@ -188,6 +188,7 @@ class World:
         self.driver = FakeDriver()
         self.drains = FakeDrains()
         self.drains_really = False
+        self.made: dict[str, Runnable] = {}
         self.events: list[tuple[str, str]] = []
         self.rules = {
             "sick_conditions": names.SICK_CONDITIONS,
@@ -237,6 +238,7 @@ class World:
             await world.ready()
             for one in which:
                 made: Runnable = getattr(self, f"_{one}")(world, client)
+                self.made[one] = made
                 group.start(made.run(), name=one)
 
     def _machine(self, world: Shared, client: Any) -> Runnable:
