@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
+from ccm.machines.draining import DrainTask
 from ccm.machines.settings import effective
 from ccm.machines.views import MachineView, Phase, PreserveNames, Rules, Status
 from ccm.model import Node, NodeCondition, Taint
@@ -138,6 +139,22 @@ def wants_drain(machine: MachineView, node: Node, decision: Decision, rules: Rul
         return False
     condition = _condition(node, rules.preserve)
     return condition is None or DRAINED not in condition.message
+
+
+def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) -> DrainTask:
+    """What is asked for of a preserved node: by force once its time is up, or if a person wants."""
+    own, since = machine.drain_timeout_s, machine.status.since or now
+    limit = timedelta(seconds=rules.drain_timeout_s if own is None else own)
+    return DrainTask(
+        machine=machine,
+        node_name=node.name,
+        force=machine.force_drain or now > since + limit,
+        deadline=since + limit,
+        max_evict_retries=machine.max_evict_retries,
+        # The node stays: it is no other's business that its machine failed.
+        terminating=False,
+        cordon=False,
+    )
 
 
 # --- what is written ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.create import Creator
 from ccm.controllers.machine.freeze import Freezer, Looks
 from ccm.controllers.machine.health import Health, sooner
-from ccm.controllers.machine.preserve import Preserver, draining
+from ccm.controllers.machine.preserve import Preserver
 from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolumes, Remover, Target
 from ccm.controllers.machine.terminate import Terminations
 from ccm.controllers.machine.tokens import Secrets, Tokens
@@ -136,7 +136,8 @@ class MachineController:
             write=self._write,
             write_nodes=self._write_nodes,
             events=events,
-            drain=draining(drains, self._add),
+            drains=drains,
+            wake=self._add,
         )
         self._log = log.logger(NAME)
         self.controller = Controller(

@@ -6,7 +6,7 @@ the next pass.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 
 from ccm.base import clock, log
@@ -18,7 +18,7 @@ from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.machines import preservation
 from ccm.machines.creation import SHORT_S
-from ccm.machines.draining import DrainState, DrainTask
+from ccm.machines.draining import DrainState
 from ccm.machines.preservation import Action, Decision
 from ccm.machines.views import MachineView
 from ccm.model import Node
@@ -27,32 +27,6 @@ from ccm.model.patches import Patch, StaleObject
 from ccm.model.times import format_time
 from ccm.runtime.recorder import Recorder
 from ccm.runtime.writer import Step, Writer
-
-Drain = Callable[[MachineView, Node], Awaitable[bool | None]]
-"""Begins a drain of a preserved node, or looks at it: True, it ended well; False, it could not be
-done, and is begun anew; None, it goes on."""
-
-
-def draining(drains: Drains, wake: Callable[[Iterable[str]], None]) -> Drain:
-    """Drains that are told apart by the UIDs of their machines.
-
-    Args:
-        drains: empties nodes.
-        wake: called with keys of machines when there is progress.
-    """
-
-    async def look(machine: MachineView, node: Node) -> bool | None:
-        if drains.progress(machine.uid) is None:
-            task = DrainTask(machine=machine, node_name=node.name, force=False, deadline=None)
-            drains.start(task, lambda: wake([machine.key]))
-        progress = drains.progress(machine.uid)
-        if progress is None or progress.state is DrainState.RUNNING:
-            return None
-        # Forgotten: the machine may be in use again until its node is drained for good.
-        await drains.stop(machine.uid)
-        return progress.state is DrainState.DONE
-
-    return look
 
 
 class Preserver:
@@ -64,7 +38,8 @@ class Preserver:
         write: writes Machines.
         write_nodes: writes Nodes.
         events: where events go.
-        drain: see `Drain`; None: nodes keep their Pods.
+        drains: empties nodes of machines that have failed.
+        wake: gives a pass to machines.
     """
 
     def __init__(
@@ -75,13 +50,15 @@ class Preserver:
         write: Writer[Machine],
         write_nodes: Writer[Node],
         events: Recorder,
-        drain: Drain | None = None,
+        drains: Drains,
+        wake: Callable[[Iterable[str]], None],
     ) -> None:
         self._world = world
         self._health = health
         self._write, self._write_nodes = write, write_nodes
         self._events = events
-        self._drain = drain
+        self._drains = drains
+        self._wake = wake
         self._log = log.logger("machine")
 
     async def run(self, key: str) -> float | None:
@@ -122,9 +99,12 @@ class Preserver:
         )
         if kept.obj is None:
             return None
-        if self._drain is not None and preservation.wants_drain(machine, node, found, rules):
-            drained = await self._drain(machine, kept.obj)
-            waits_s = None if drained else SHORT_S
+        if preservation.wants_drain(machine, node, found, rules):
+            drained = await self._drained(machine, kept.obj)
+            # While it goes on, it wakes us.
+            waits_s = SHORT_S if drained is False else None
+        elif found.action is Action.STOP:
+            await self._drains.stop(machine.uid)
         now = clock.now()
 
         def condition(one: Node) -> Patch | None:
@@ -132,6 +112,21 @@ class Preserver:
 
         await self._write_nodes.change(kept.obj, Step(condition, "status"))
         return waits_s
+
+    async def _drained(self, machine: MachineView, node: Node) -> bool | None:
+        """Begin a drain, or look at it: True, it ended well; False, it is begun anew; None, it
+        goes on.
+        """
+        progress = self._drains.progress(machine.uid)
+        if progress is not None and progress.state is DrainState.DONE:
+            # Forgotten: whoever ends the machine looks for himself.
+            await self._drains.stop(machine.uid)
+            return True
+        has_failed = progress is not None and progress.state is DrainState.FAILED
+        if progress is None or has_failed:
+            task = preservation.drain_task(machine, node, clock.now(), self._world.rules)
+            self._drains.start(task, lambda: self._wake((machine.key,)))
+        return False if has_failed else None
 
     async def _wishes(self, obj: Machine, found: Decision) -> None:
         """Annotations of the machine; and that it is kept no longer, after all else."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from ccm.gardener import names
 from ccm.model.names import ANNOTATION_SCALE_DOWN_DISABLED
-from ccm.testing.clock import advance
+from ccm.testing.clock import START, advance
 from tests.unit.controllers.machines import NODES_PATH, World
 
 pytestmark = pytest.mark.virtual_time
@@ -70,10 +72,16 @@ async def test_a_preserved_node_until_its_time_is_over() -> None:
     assert [reason for reason, _ in world.events] == ["MachinePreserved", "PreservationEnded"]
 
 
-async def test_a_drain_of_a_preserved_node() -> None:
+@pytest.mark.parametrize("force", [False, True])
+async def test_a_drain_of_a_preserved_node(force: bool) -> None:
     world = World()
-    world.drains.seconds, world.drains.fails = 10, ["a Pod stays"]
-    world.lived(phase="Failed", metadata={"annotations": {names.ANNOTATION_PRESERVE: "now"}})
+    world.drains.seconds = 10
+    world.drains.fails = ["a budget"]
+    metadata = {
+        "annotations": {names.ANNOTATION_PRESERVE: "now"},
+        "labels": {"node": "m0", **({names.LABEL_FORCE_DRAIN: "True"} if force else {})},
+    }
+    world.lived(phase="Failed", metadata=metadata, drainTimeout="1h")
     world.node(ready="Unknown")
     told = list[str]()
     async with world.running("machine"):
@@ -84,7 +92,9 @@ async def test_a_drain_of_a_preserved_node() -> None:
                 f"{one['status']} {one['message']}" for one in found if one["type"] == "Preserved"
             ]
 
-    assert [(one.node_name, one.force) for one in world.drains.tasks] == [("m0", False)] * 2
+    assert [(one.node_name, one.force) for one in world.drains.tasks] == [("m0", force)] * 2
+    assert world.drains.tasks[0].deadline == START + timedelta(hours=1)
+    assert len(world.drains.stopped) == 1
     until = "Machine preserved until 2026-01-05T00:00:00Z."
     assert list(dict.fromkeys(told)) == [
         f"True {until}",
