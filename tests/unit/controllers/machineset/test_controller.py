@@ -58,6 +58,7 @@ async def poke(world: Sets, times: int = 5) -> None:
         await advance(1)
 
 
+@pytest.mark.row("machineset-replicas-14")
 async def test_a_cache_that_lags_makes_no_machine_twice() -> None:
     world, server = lagging()
     world.set(replicas=3)
@@ -81,6 +82,7 @@ async def test_a_cache_that_lags_makes_no_machine_twice() -> None:
     assert world.set_status()["replicas"] == 5
 
 
+@pytest.mark.row("machineset-replicas-14")
 async def test_a_cache_that_lags_takes_no_further_victim() -> None:
     world, server = lagging()
     world.set(replicas=4)
@@ -156,6 +158,7 @@ async def test_a_deletion_whose_outcome_nobody_knows(trouble: Exception, is_done
     assert server.requests["POST", MACHINES] == 3
 
 
+@pytest.mark.row("machineset-replicas-15")
 async def test_a_creation_whose_answer_is_lost_is_found_again() -> None:
     """The cache does not show it, so the next try has to run into it."""
     world, server = lagging()
