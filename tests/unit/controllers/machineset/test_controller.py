@@ -215,6 +215,26 @@ async def test_what_the_cache_knew_before_we_asked_is_not_waited_for() -> None:
     assert len(world.here()) == 1
 
 
+async def test_a_machine_that_recovers_is_kept() -> None:
+    """It failed and was kept for a while; it works again, which the cache does not show."""
+    world, server = lagging()
+    owner = world.set(replicas=1)
+    world.member("m0", owner=owner, phase="Failed", status={"preserveExpiryTime": moment(10)})
+    async with world.running("machineset"):
+        await advance(1)
+        server.shows.clear()
+        world.becomes("m0", "Running", state="Successful")
+        await advance(60)
+        assert server.requests["DELETE", f"{MACHINES}/m0"] > 5
+        assert world.here() == ["m0"]
+
+        server.shows.set()
+        await advance(5)
+
+    assert world.here() == ["m0"]
+    assert world.conditions() == {}
+
+
 async def test_while_a_deletion_is_in_doubt_no_other_machine_goes() -> None:
     """Time alone makes another one the first to go."""
     world, server = lagging()
