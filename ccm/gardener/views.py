@@ -88,6 +88,7 @@ def machine(obj: Machine) -> MachineView:
         labels=_texts(template.get("labels")),
         annotations=_texts(template.get("annotations")),
         taints=tuple(spec.node_template.spec.taints or ()),
+        force_drain=obj.labels.get(names.LABEL_FORCE_DRAIN) == "True",
         force_deletion=parse_bool(obj.labels.get(names.LABEL_FORCE_DELETION, "")) is True,
         drain_timeout_s=_seconds(spec.drain_timeout),
         max_evict_retries=spec.max_evict_retries,

@@ -222,6 +222,7 @@ class Resource(Generic[T]):
         *,
         namespace: str = "",
         uid: str | None = None,
+        resource_version: str | None = None,
         grace_period_s: int | None = None,
     ) -> None:
         """Delete an object.
@@ -230,15 +231,17 @@ class Resource(Generic[T]):
             name: of the object.
             namespace: of the object.
             uid: delete it only if it has this UID.
+            resource_version: delete it only if it has this version.
             grace_period_s: how long a Pod may take to end; None = as it says itself.
 
         Raises:
-            errors.Conflict: the object has another UID than the one given.
+            errors.Conflict: the object has another UID, or another version, than the one given.
             errors.NotFound: there is no such object.
         """
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        only = {"uid": uid, "resourceVersion": resource_version}
+        if preconditions := {key: value for key, value in only.items() if value is not None}:
+            options["preconditions"] = preconditions
         if grace_period_s is not None:
             options["gracePeriodSeconds"] = grace_period_s
         path = self._path(name, namespace)

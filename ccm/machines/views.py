@@ -109,6 +109,7 @@ class MachineView:
         annotations: that are kept on its node.
         taints: that are kept on its node.
         force_deletion: a person wants it gone, whatever stands against it.
+        force_drain: a person wants drains that end in no deletion by force too.
         drain_timeout_s: after how long its drain turns to force; None = as the rules say.
         max_evict_retries: how often a refused eviction is repeated; None = as settings say.
     """
@@ -129,6 +130,7 @@ class MachineView:
     annotations: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Taint] = ()
     force_deletion: bool = False
+    force_drain: bool = False
     drain_timeout_s: float | None = None
     max_evict_retries: int | None = None
 

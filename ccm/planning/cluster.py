@@ -186,11 +186,15 @@ class _Resource(Resource[T]):
         *,
         namespace: str = "",
         uid: str | None = None,
+        resource_version: str | None = None,
         grace_period_s: int | None = None,
     ) -> None:
         del grace_period_s  # no Pods are copied
         current = self._find(name, namespace)
-        if uid not in (None, current.uid):
+        if uid not in (None, current.uid) or resource_version not in (
+            None,
+            current.resource_version,
+        ):
             raise _answer(errors.Conflict, 409, "Conflict", current.key)
         if not current.is_deleting:
             moment = {"metadata": {"deletionTimestamp": format_time(clock.now())}}
