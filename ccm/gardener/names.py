@@ -93,6 +93,9 @@ ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a
 
 # --- deployments --------------------------------------------------------------------------
 
+REASON_UPDATE_SUCCESSFUL = "UpdateSuccessful"
+"""Of the condition of a Node that was updated in place."""
+
 EVENT_SCALING = "ScalingMachineSet"
 EVENT_SELECTING_ALL = "SelectingAll"
 EVENT_CREATE_ERROR = "MachineSetCreateError"
