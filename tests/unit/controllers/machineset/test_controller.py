@@ -58,6 +58,7 @@ async def poke(world: Sets, times: int = 5) -> None:
         await advance(1)
 
 
+@pytest.mark.row("machineset-replicas-14")
 async def test_a_cache_that_lags_makes_no_machine_twice() -> None:
     world, server = lagging()
     world.set(replicas=3)
@@ -81,6 +82,7 @@ async def test_a_cache_that_lags_makes_no_machine_twice() -> None:
     assert world.set_status()["replicas"] == 5
 
 
+@pytest.mark.row("machineset-replicas-14")
 async def test_a_cache_that_lags_takes_no_further_victim() -> None:
     world, server = lagging()
     world.set(replicas=4)
@@ -156,6 +158,7 @@ async def test_a_deletion_whose_outcome_nobody_knows(trouble: Exception, is_done
     assert server.requests["POST", MACHINES] == 3
 
 
+@pytest.mark.row("machineset-replicas-15")
 async def test_a_creation_whose_answer_is_lost_is_found_again() -> None:
     """The cache does not show it, so the next try has to run into it."""
     world, server = lagging()
@@ -183,6 +186,33 @@ async def test_a_creation_whose_answer_is_lost_is_found_again() -> None:
 
     assert len(world.here()) == 1
     assert world.set_status()["replicas"] == 1
+
+
+async def test_what_the_cache_knew_before_we_asked_is_not_waited_for() -> None:
+    """Somebody deletes the victim, and makes one of its name, while we write to the other one."""
+    world = Sets()
+    owner = world.set(replicas=2)
+    world.member("m0", owner=owner)
+    world.member("m1", owner=owner)
+
+    async def meanwhile() -> None:
+        if world.server.requests["PATCH", f"{MACHINES}/m1"]:
+            world.server.point = nothing
+            world.server.drop(f"{MACHINES}/m0")
+            world.member("m0", owner=owner)
+            await asyncio.sleep(0.05)
+
+    async def nothing() -> None:
+        pass
+
+    async with world.running("machineset"):
+        await advance(1)
+        world.server.point = meanwhile
+        template = {"spec": {"drainTimeout": "9m"}}
+        world.change(WEB, spec={"replicas": 1, "template": template})
+        await advance(30)
+
+    assert len(world.here()) == 1
 
 
 async def test_while_a_deletion_is_in_doubt_no_other_machine_goes() -> None:
@@ -387,7 +417,7 @@ async def test_a_finalizer_of_the_template_is_on_the_machine() -> None:
 async def test_a_set_of_the_reference_is_taken_over_without_a_write() -> None:
     """With the nulls that Go writes, and what it writes beside what we do."""
     world = Sets()
-    template = {
+    template: dict[str, Any] = {
         "metadata": {"creationTimestamp": None, "labels": {"name": "web"}},
         "spec": {
             "class": {"apiGroup": names.GROUP, "kind": "MachineClass", "name": "small"},
@@ -397,9 +427,8 @@ async def test_a_set_of_the_reference_is_taken_over_without_a_write() -> None:
     owner = world.set(
         replicas=2, template=template, metadata={"finalizers": [names.FINALIZER]}, machineClass={}
     )
-    spec: dict[str, Any] = template["spec"]
     for number in range(2):
-        world.member(f"web-{number}", owner=owner, **spec)
+        world.member(f"web-{number}", owner=owner, **template["spec"])
     frozen = {"type": "Frozen", "status": "False", "lastTransitionTime": None}
     status = {
         "replicas": 2,
