@@ -111,23 +111,30 @@ def _marks(
 
 def _settled(new: SetView, olds: Sequence[SetView], rules: InPlaceRules) -> Update | None:
     """What the sets want follows from what moved; None: it does."""
-    sizes = {
-        one.uid: len(one.live)
-        for one in olds
-        # Without the label the set would make the machine that it lacks.
-        if len(one.live) < one.replicas and rules.no_growth in (one.metadata.labels or {})
-    }
-    moved = [one for one in new.live if one.machine.has_moved]
-    surplus = len(new.live) - new.replicas
-    if (more := min(len(moved), surplus)) > 0:
-        sizes[new.uid] = new.replicas + more
+    sets = [*olds, new]
+    sizes = {one.uid: size for one in sets if (size := _size(one, new, rules)) != one.replicas}
     if sizes:
         return Update(sizes=sizes)
-    # The set wants them by now, so that none is one too many without its mark.
-    nodes = [node for node in _nodes(new) if node.labels.get(rules.result) == rules.successful]
-    if moved or nodes:
-        return Update(arrived=moved, nodes=[(node, NodeStep.FINISH) for node in nodes])
+    # The sets want them by now, so that none is one too many without its mark.
+    moved = [piece for one in sets for piece in one.live if piece.machine.has_moved]
+    # What an old set was updated to before counts for nothing any more.
+    arrived = [*_nodes(new), *(piece.node for piece in moved if piece.node is not None)]
+    done = {one.name: one for one in arrived if one.labels.get(rules.result) == rules.successful}
+    if moved or done:
+        return Update(arrived=moved, nodes=[(one, NodeStep.FINISH) for one in done.values()])
     return None
+
+
+def _size(one: SetView, new: SetView, rules: InPlaceRules) -> int:
+    """What a set wants once it wants what moved to it, and not what moved away."""
+    moved = sum(piece.machine.has_moved for piece in one.live)
+    surplus = len(one.live) - one.replicas
+    if min(moved, surplus) > 0:
+        return one.replicas + min(moved, surplus)
+    # Without the label the set would make the machine that it lacks.
+    has_label = rules.no_growth in (one.metadata.labels or {})
+    shrinks = one is not new and has_label and not one.is_deleting
+    return len(one.live) if shrinks and surplus < 0 else one.replicas
 
 
 def _grown(

@@ -140,6 +140,18 @@ def test_a_machine_that_was_not_updated_stays(piece: list[Piece]) -> None:
     assert decided(old(2, piece), new(1)).update.moves == ()
 
 
+def test_what_was_updated_to_the_template_before_is_updated_again() -> None:
+    pieces = on([*moved(1), *machines("old", 1)], UPDATED)
+
+    before = decided(old(1, pieces), new(1))
+    found = decided(old(2, pieces), new(1))
+
+    assert (sizes(before), before.update.arrived) == ({"old": 2}, ())
+    assert found.update.moves == ()
+    assert [one.name for one in found.update.arrived] == ["moved-0"]
+    assert (UPDATED, NodeStep.FINISH) in found.update.nodes
+
+
 @pytest.mark.parametrize(
     ("nodes", "ready", "manual", "count"),
     [
