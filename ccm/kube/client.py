@@ -207,16 +207,24 @@ class Resource(Generic[T]):
         path = self._path(name, namespace, subresource)
         return await self._call("PATCH", path, body=patch, content_type=_MERGE)
 
-    async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
+    async def delete(
+        self,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> None:
         """Delete an object.
 
         Raises:
-            errors.Conflict: the object has another UID than the one given.
+            errors.Conflict: the object has another UID, or another version, than the one given.
             errors.NotFound: there is no such object.
         """
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        only = {"uid": uid, "resourceVersion": resource_version}
+        if preconditions := {key: value for key, value in only.items() if value is not None}:
+            options["preconditions"] = preconditions
         path = self._path(name, namespace)
         metrics.writes(self.kind.plural).inc()
         await self._client.raw("DELETE", path, body=_ENCODER.encode(options))

@@ -173,9 +173,19 @@ class _Resource(Resource[T]):
         del subresource
         return self._patch(name, namespace, patch, merging.merge)
 
-    async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
+    async def delete(
+        self,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str | None = None,
+        resource_version: str | None = None,
+    ) -> None:
         current = self._find(name, namespace)
-        if uid not in (None, current.uid):
+        if uid not in (None, current.uid) or resource_version not in (
+            None,
+            current.resource_version,
+        ):
             raise _answer(errors.Conflict, 409, "Conflict", current.key)
         if not current.is_deleting:
             moment = {"metadata": {"deletionTimestamp": format_time(clock.now())}}

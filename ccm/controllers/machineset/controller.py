@@ -16,7 +16,7 @@ from ccm.base import clock, log
 from ccm.controllers.machineset import bursts, metrics, plan
 from ccm.controllers.machineset.conditions import Memories, Memory
 from ccm.controllers.machineset.create import Creates, Creator
-from ccm.controllers.machineset.remove import Remover
+from ccm.controllers.machineset.remove import Deletes, Remover
 from ccm.gardener import members, names, templates
 from ccm.gardener.kinds import MACHINE_SETS
 from ccm.gardener.sets import MachineSet
@@ -36,7 +36,7 @@ from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
 from ccm.runtime.expectations import Expectations
 from ccm.runtime.ownership import Index, Ownership
 from ccm.runtime.recorder import Recorder
-from ccm.runtime.writer import Deletes, Step, Writer, Writes
+from ccm.runtime.writer import Step, Writer, Writes
 
 NAME = "machineset"
 BACK_OFF_CAP_S = 60.0
@@ -47,12 +47,15 @@ RESYNC_S = 600.0
 BATCH_S = 0.1
 """How long a pass waits for further machines to change: each looks at all machines of the set."""
 
+AGAIN_S = 1.0
+"""When a machine is judged again that was not what the cache had shown."""
+
 STATUS_PAUSE_S = 0.5
 """Shortest time between two writes of a set's status: machines change one by one, and many of
 them at about the same time."""
 
 
-class MachineRequests(Creates, Deletes[Machine], Protocol):
+class MachineRequests(Creates, Deletes, Writes[Machine], Protocol):
     """What is asked of the API server about Machines (a `Resource`)."""
 
 
@@ -173,7 +176,7 @@ class MachineSetController:
 
     # --- how many ---------------------------------------------------------------------------
 
-    async def _manage(self, obj: MachineSet, machines: Mapping[str, Machine]) -> None:
+    async def _manage(self, obj: MachineSet, machines: dict[str, Machine]) -> None:
         """Make and delete machines, and say how many there are.
 
         Raises:
@@ -202,20 +205,20 @@ class MachineSetController:
             raise error
 
     async def _preserve(
-        self, wanted: Wanted, found: Sequence[Member], machines: Mapping[str, Machine]
+        self, wanted: Wanted, found: Sequence[Member], machines: dict[str, Machine]
     ) -> Sequence[Member]:
         """Keep failed machines, or keep them no more, before it is decided which go."""
         keep, drop = replicas.preservation(wanted, found)
         for each, is_kept in ((keep, True), (drop, False)):
             for one in each:
-                await self._annotate(machines[one.key], keep=is_kept)
+                machines[one.key] = await self._annotate(machines[one.key], keep=is_kept)
         return replicas.preserved(found, keep, drop)
 
-    async def _annotate(self, machine: Machine, *, keep: bool) -> None:
+    async def _annotate(self, machine: Machine, *, keep: bool) -> Machine:
         def annotated(one: Machine) -> Patch | None:
             return members.preserve_patch(one, keep=keep)
 
-        await self._write_machines.change(machine, Step(annotated))
+        return (await self._write_machines.change(machine, Step(annotated))).obj or machine
 
     async def _is_current(self, obj: MachineSet) -> bool:
         """Whether the cache shows all that was done about the set."""
@@ -245,6 +248,8 @@ class MachineSetController:
         metrics.STALE.inc(sum(one.phase is Phase.FAILED for one in scaling.delete))
         gone, kept = await self._remover.run(obj, victims)
         self._did(obj, memory, Kind.DELETE, gone, kept)
+        if len(gone) < len(victims):
+            self._later(obj, AGAIN_S)
         if refused is None and kept is None and (count or victims or not scaling.lacking):
             memory.failure = None
         if refused is not None:

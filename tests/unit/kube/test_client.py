@@ -171,14 +171,16 @@ async def test_a_patch_says_its_kind(
 async def test_delete_carries_its_precondition(server: Server, nodes: Resource[Node]) -> None:
     await nodes.delete("n1")
     await nodes.delete("n1", uid="u")
+    await nodes.delete("n1", uid="u", resource_version="7")
 
     options = {"apiVersion": "v1", "kind": "DeleteOptions"}
     assert [(seen.method, seen.target) for seen in server.seen] == [
         ("DELETE", "/api/v1/nodes/n1")
-    ] * 2
+    ] * 3
     assert [seen.json for seen in server.seen] == [
         options,
         {**options, "preconditions": {"uid": "u"}},
+        {**options, "preconditions": {"uid": "u", "resourceVersion": "7"}},
     ]
 
 

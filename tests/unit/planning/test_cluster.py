@@ -63,6 +63,8 @@ async def test_what_is_not_there_or_there_already_is_told() -> None:
         await nodes(copy).get("b")
     with pytest.raises(errors.Conflict):
         await nodes(copy).delete("a", uid="another")
+    with pytest.raises(errors.Conflict):
+        await nodes(copy).delete("a", resource_version="0")
 
     maps = copy.named("somebody").resource(CONFIG_MAPS)
     made = ConfigMap(metadata=ObjectMeta(name="m", namespace="n"), data={"a": "b"})
