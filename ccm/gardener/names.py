@@ -99,6 +99,9 @@ ANNOTATION_DELETION = "machine.sapcloud.io/deletion-state"
 
 # --- deployments --------------------------------------------------------------------------
 
+REASON_UPDATE_SUCCESSFUL = "UpdateSuccessful"
+"""Of the condition of a Node that was updated in place."""
+
 EVENT_SCALING = "ScalingMachineSet"
 EVENT_SELECTING_ALL = "SelectingAll"
 EVENT_CREATE_ERROR = "MachineSetCreateError"

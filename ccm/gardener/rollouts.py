@@ -26,6 +26,7 @@ from ccm.machines.fleet import (
     DeploymentStatus,
     DeploymentView,
     FleetRules,
+    InPlaceRules,
     Piece,
     SetView,
     Template,
@@ -54,6 +55,20 @@ _NOT_COPIED = frozenset(
 )
 """Annotations of a deployment that its sets do not get (reference)."""
 
+IN_PLACE = InPlaceRules(
+    candidate=names.LABEL_CANDIDATE,
+    selected=names.LABEL_SELECTED,
+    result=names.LABEL_UPDATE_RESULT,
+    successful=names.UPDATE_SUCCESSFUL,
+    reason=names.ANNOTATION_UPDATE_FAILED,
+    condition=names.CONDITION_IN_PLACE,
+    updated=names.REASON_UPDATE_SUCCESSFUL,
+    no_growth=names.LABEL_SCALE_UP_DISABLED,
+    old_taint=names.TAINT_OLD_SET,
+    critical_taint=names.TAINT_CRITICAL,
+)
+"""Names of what belongs to an update in place."""
+
 _STRATEGIES = {one.value: one for one in fleet.Strategy}
 _MANUAL = "Manual"
 _ORCHESTRATIONS = ("Auto", _MANUAL)
@@ -74,6 +89,7 @@ def rules(*, holds_nodes: bool) -> FleetRules:
         old_taint=names.TAINT_OLD_SET,
         hold=known.ANNOTATION_SCALE_DOWN_DISABLED,
         hold_is_ours=known.ANNOTATION_SCALE_DOWN_DISABLED_BY_US,
+        in_place=IN_PLACE,
         holds_nodes=holds_nodes,
     )
 
@@ -207,7 +223,32 @@ def set_patch(obj: MachineSet, change: Change, owner: MachineDeployment) -> Patc
     metadata: dict[str, Any] = same_object(obj) | same_version(obj)
     if change.annotations:
         metadata["annotations"] = dict(change.annotations)
+    if change.labels:
+        metadata["labels"] = dict(change.labels)
     return {"metadata": metadata} | ({"spec": spec} if spec else {})
+
+
+def move_patch(obj: Machine, old: MachineSet, new: MachineSet, owner: OwnerReference) -> Patch:
+    """A machine that was updated in place changes hands: owner, labels and class."""
+    left, comes = _matched(old), dict(_matched(new))
+    kept = {key: value for key, value in obj.labels.items() if left.get(key) != value}
+    wanted = kept | comes | {names.LABEL_UPDATE_RESULT: names.UPDATE_SUCCESSFUL}
+    metadata: dict[str, Any] = same_object(obj) | same_version(obj)
+    metadata["labels"] = merge_changes(obj.labels, wanted)
+    metadata["ownerReferences"] = [_plain(owner)]
+    made_of = _plain(new.spec.template.spec.class_)
+    return {"metadata": metadata, "spec": {"class": made_of}}
+
+
+def arrival_patch(obj: Machine) -> Patch | None:
+    """A machine loses the mark of its move; None where it has none."""
+    if names.LABEL_UPDATE_RESULT not in obj.labels:
+        return None
+    return {"metadata": same_object(obj) | {"labels": {names.LABEL_UPDATE_RESULT: None}}}
+
+
+def _matched(obj: MachineSet) -> Mapping[str, str]:
+    return (obj.spec.selector.match_labels or {}) if obj.spec.selector is not None else {}
 
 
 def mark_patch(obj: Machine, mark: Mark) -> Patch | None:

@@ -222,6 +222,35 @@ class DeploymentView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InPlaceRules:
+    """How a front calls what belongs to an update in place.
+
+    Attributes:
+        candidate: label of a node: its machine is to be updated.
+        selected: label of a node: its machine is updated now.
+        result: label of a node: how that went; and of a machine that came over to its new set.
+        successful: its value where all went well.
+        reason: annotation of a node: why it did not.
+        condition: type of the condition of a node that tells how far it is.
+        updated: its reason where all went well.
+        no_growth: label of a set that makes no machines.
+        old_taint: key of the taint on nodes of old sets.
+        critical_taint: key of the taint of a node that waits for critical components.
+    """
+
+    candidate: str
+    selected: str
+    result: str
+    successful: str
+    reason: str
+    condition: str
+    updated: str
+    no_growth: str
+    old_taint: str
+    critical_taint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRules:
     """How a front calls things, and the settings of the daemon.
 
@@ -239,6 +268,7 @@ class FleetRules:
             that its nodes have it.
         hold: annotation of a node: the autoscaler leaves it alone.
         hold_is_ours: annotation of a node: the other one is a machine controller's doing.
+        in_place: names of what belongs to an update in place.
         holds_nodes: whether the autoscaler is to leave the nodes of a rollout alone.
     """
 
@@ -254,4 +284,5 @@ class FleetRules:
     old_taint: str
     hold: str
     hold_is_ours: str
+    in_place: InPlaceRules
     holds_nodes: bool = True

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from ccm.machines import autoscaler, bounds, progress, revisions, scaling
+from ccm.machines import autoscaler, bounds, inplace, progress, revisions, scaling
 from ccm.machines.autoscaler import Mark, NodeMark
 from ccm.machines.fleet import (
     DeploymentStatus,
@@ -20,6 +20,7 @@ from ccm.machines.fleet import (
     SetView,
     Strategy,
 )
+from ccm.machines.inplace import NOTHING, Update
 from ccm.machines.revisions import Name, Revert
 
 
@@ -46,12 +47,14 @@ class Change:
         set: the set.
         replicas: its size; None: as it is.
         annotations: what it gets; None as a value: loses.
+        labels: likewise.
         copies: whether it gets what its template lacks of the deployment's, and the settings.
     """
 
     set: SetView
     replicas: int | None = None
     annotations: Mapping[str, str | None] = field(default_factory=dict)
+    labels: Mapping[str, str | None] = field(default_factory=dict)
     copies: bool = False
 
 
@@ -66,6 +69,7 @@ class Plan:
         nodes: what nodes get.
         make: the set to be made.
         changes: what becomes of sets.
+        update: what is done about machines that are updated in place; `sizes` are in `changes`.
         drop: sets that are not kept.
         status: what is said.
         after_s: seconds until time alone changes something; None: never.
@@ -77,6 +81,7 @@ class Plan:
     nodes: Sequence[NodeMark] = ()
     make: Making | None = None
     changes: Sequence[Change] = ()
+    update: Update = NOTHING
     drop: Sequence[SetView] = ()
     status: DeploymentStatus
     after_s: float | None = None
@@ -92,6 +97,7 @@ class Plan:
             or self.make
             or self.changes
             or self.drop
+            or self.update != NOTHING
         )
 
 
@@ -175,7 +181,8 @@ def _moved(found: Plan, seen: progress.Seen, rules: FleetRules, taken: Collectio
     """The plan with all that becomes of sets and nodes."""
     deployment, new, olds = seen.deployment, seen.new, seen.olds
     fleet = fleet_of(seen, rules)
-    sizes, first = _sizes(fleet, seen)
+    update = _update(fleet, seen, rules)
+    sizes, first = _sizes(fleet, seen, update)
     rolls = is_rolling(deployment, olds)
     revision = revisions.next_number(new, olds, rules)
     nodes = autoscaler.node_marks(new, olds, rules, rolls=rolls)
@@ -195,16 +202,28 @@ def _moved(found: Plan, seen: progress.Seen, rules: FleetRules, taken: Collectio
         annotations=annotations,
         nodes=() if deployment.is_paused else tuple(nodes),
         make=make,
+        update=update,
         changes=_changes(seen, fleet, sizes, rules, rolls=rolls),
         drop=() if rolls or new is None else revisions.superfluous(deployment, olds),
     )
 
 
-def _sizes(fleet: scaling.Fleet, seen: progress.Seen) -> tuple[scaling.Sizes, int]:
+def _update(fleet: scaling.Fleet, seen: progress.Seen, rules: FleetRules) -> Update:
+    """What is done about machines that are updated in place."""
+    deployment = seen.deployment
+    if deployment.strategy is not Strategy.IN_PLACE or deployment.is_paused:
+        return NOTHING
+    manual = deployment.is_manual
+    return inplace.update(seen.new, seen.olds, fleet, rules.in_place, is_manual=manual)
+
+
+def _sizes(fleet: scaling.Fleet, seen: progress.Seen, update: Update) -> tuple[scaling.Sizes, int]:
     """Sizes that change, by UID, and the first size of a set that is to be made."""
     deployment = seen.deployment
-    if deployment.is_paused or deployment.strategy is Strategy.IN_PLACE:
+    if deployment.is_paused:
         return scaling.held(fleet), 0
+    if deployment.strategy is Strategy.IN_PLACE:
+        return update.sizes, bounds.new_size(deployment, present=fleet.present, new=0)
     if deployment.strategy is Strategy.RECREATE:
         return scaling.recreated(fleet, waits=_waits(seen))
     return scaling.rolled(fleet, deployment)
@@ -245,9 +264,11 @@ def _changes(
         if is_new or (one.replicas if size is None else size):
             notes |= _missing(one, _limits(fleet, rules))
         notes |= _notes(one, seen, rules, is_new=is_new)
+        is_old = seen.deployment.strategy is Strategy.IN_PLACE and not is_new
+        labels = inplace.set_labels(one, rules.in_place, is_old=is_old)
         copies = is_new and one.template.rest != seen.deployment.template.rest
-        change = Change(set=one, replicas=size, annotations=notes, copies=copies)
-        if size is not None or notes or copies:
+        change = Change(set=one, replicas=size, annotations=notes, labels=labels, copies=copies)
+        if size is not None or notes or labels or copies:
             found.append(change)
     return found
 

@@ -10,13 +10,15 @@ from ccm.base import clock, log, tasks
 from ccm.controllers.machinedeployment import plan
 from ccm.controllers.machinedeployment.plan import Event
 from ccm.gardener import names, rollouts
-from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
+from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS
 from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
+from ccm.machines import inplace
 from ccm.machines.autoscaler import Mark, NodeMark, node_patch
-from ccm.machines.fleet import DeploymentStatus, FleetRules, SetView
+from ccm.machines.fleet import DeploymentStatus, FleetRules, Piece, SetView
+from ccm.machines.inplace import Move, NodeStep, Update
 from ccm.machines.rollout import Change, Making, Plan
 from ccm.model import Node, ObjectReference
 from ccm.model.names import NORMAL, WARNING
@@ -99,6 +101,7 @@ class Calls:
             await self._make(obj, found.make)
         for change in found.changes:
             await self._change(obj, change, sets[change.set.uid])
+        await self._update(found.update, sets)
         for one in found.drop:
             await self.drop(obj, one, sets[one.uid])
         return obj
@@ -226,6 +229,42 @@ class Calls:
             await self.write_nodes.change(mark.node, Step(marked))
 
         await _all(marks, mark_one)
+
+    async def _update(self, found: Update, sets: Mapping[str, MachineSet]) -> None:
+        """Machines that are updated in place, and their nodes, come a step further."""
+
+        async def step(one: tuple[Node, NodeStep]) -> None:
+            def stepped(node: Node) -> Patch | None:
+                return inplace.node_patch(node, one[1], self._rules.in_place)
+
+            await self.write_nodes.change(one[0], Step(stepped))
+
+        async def move(one: Move) -> None:
+            await self._move(one.piece, sets[one.old.uid], sets[one.new.uid])
+
+        async def arrive(one: Piece) -> None:
+            cached = self._world.machines.store.get(one.machine.key)
+            if cached is not None and cached.uid == one.uid:
+                await self._write_machines.change(cached, Step(rollouts.arrival_patch))
+
+        await _all(found.moves, move)
+        await _all(found.nodes, step)
+        await _all(found.arrived, arrive)
+
+    async def _move(self, piece: Piece, old: MachineSet, new: MachineSet) -> None:
+        cached = self._world.machines.store.get(piece.machine.key)
+        if cached is None or cached.uid != piece.uid:
+            return
+        kind = MACHINE_SETS
+        owner = as_controller(new, api_version=kind.api_version, kind=kind.kind)
+
+        def moved(one: Machine) -> Patch | None:
+            if controller_uid(one) != old.uid or one.is_deleting:
+                return None
+            return rollouts.move_patch(one, old, new, owner)
+
+        await self._write_machines.change(cached, Step(moved))
+        self._log.info("machine was updated in place", key=new.key, machine=cached.key)
 
     # --- sets -------------------------------------------------------------------------------------
 

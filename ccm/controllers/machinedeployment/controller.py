@@ -209,16 +209,24 @@ class MachineDeploymentController:
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
         if new is None and old is not None:
             self._calls.write_nodes.forget(old.key)
+        elif new is not None and plan.node_matters(old, new):
+            self._of_machine(
+                self._world.machines.store.get(f"{self._world.namespace}/{plan.machine_of(new)}")
+            )
         return False
+
+    def _of_machine(self, machine: Machine | None) -> None:
+        """The deployment of a machine has something to do."""
+        key = "" if machine is None else plan.owner_key(machine, plan.SET_KIND)
+        owner = self._world.machine_sets.store.get(key)
+        if owner is not None:
+            self._add(plan.owner_key(owner, plan.KIND))
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
         self._machines.note(old, new)
         if plan.machine_matters(old, new):
-            sets = {plan.owner_key(one, plan.SET_KIND) for one in (old, new) if one is not None}
-            for key in sets:
-                owner = self._world.machine_sets.store.get(key)
-                if owner is not None:
-                    self._add(plan.owner_key(owner, plan.KIND))
+            for one in (old, new):
+                self._of_machine(one)
         return False
 
     def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:

@@ -11,9 +11,12 @@ from ccm.gardener.types import Machine
 from ccm.machines import progress
 from ccm.machines.fleet import DeploymentStatus
 from ccm.machines.rollout import Change, Plan
+from ccm.model import Node
 from ccm.model.meta import KubeObject
 from ccm.model.names import NORMAL, WARNING
 from ccm.model.owners import controller_of
+
+_STEPS = (names.LABEL_CANDIDATE, names.LABEL_SELECTED, names.LABEL_UPDATE_RESULT)
 
 KIND = "MachineDeployment"
 SET_KIND = "MachineSet"
@@ -38,6 +41,23 @@ def machine_matters(old: Machine | None, new: Machine | None) -> bool:
     if old is None or new is None:
         return True
     return _seen(old) != _seen(new)
+
+
+def machine_of(node: Node) -> str:
+    """Name of a node's machine; empty: nobody said."""
+    return node.labels.get(names.LABEL_MACHINE_NAME, "")
+
+
+def node_matters(old: Node | None, new: Node) -> bool:
+    """Whether an update in place may go on because of a change of a node."""
+    return old is None or _updating(old) != _updating(new)
+
+
+def _updating(node: Node) -> tuple[object, ...]:
+    labels = [node.labels.get(key) for key in _STEPS]
+    conditions = node.status.conditions or ()
+    reasons = [one.reason for one in conditions if one.type == names.CONDITION_IN_PLACE]
+    return (*labels, *reasons)
 
 
 def set_matters(old: MachineSet | None, new: MachineSet | None) -> bool:

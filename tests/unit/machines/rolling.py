@@ -10,6 +10,7 @@ from ccm.machines import bounds, progress, rollout
 from ccm.machines.fleet import (
     DeploymentView,
     FleetRules,
+    InPlaceRules,
     Piece,
     SetView,
     Strategy,
@@ -34,6 +35,18 @@ RULES = FleetRules(
     old_taint="old",
     hold="hold",
     hold_is_ours="hold-is-ours",
+    in_place=InPlaceRules(
+        candidate="candidate",
+        selected="selected",
+        result="result",
+        successful="successful",
+        reason="reason",
+        condition="InPlace",
+        updated="Updated",
+        no_growth="no-growth",
+        old_taint="old",
+        critical_taint="critical",
+    ),
 )
 
 

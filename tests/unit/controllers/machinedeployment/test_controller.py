@@ -9,10 +9,12 @@ import pytest
 from ccm.kube.errors import Forbidden
 from ccm.testing.clock import advance
 from tests.unit.controllers.machinedeployments import (
+    MACHINES,
     SETS,
     WEB,
     Rolling,
     all_run,
+    owned_by_deployment,
     rolling,
     template,
 )
@@ -142,3 +144,61 @@ async def test_a_set_that_cannot_be_made() -> None:
         world.server.refuse = lambda _method, _path: None
         await advance(120)
         assert len(world.sets()) == 1
+
+
+async def test_a_machine_that_cannot_be_read_counts_as_nobody_knows_what() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        assert world.shared is not None
+        unreadable = world.shared.machines._reflector.undecodable
+        unreadable.add("default/odd")
+        world.edit(template=template("large"))
+        await advance(5)
+        assert world.sizes() == {"small": 1}
+        unreadable.clear()
+        await advance(120)
+
+    assert world.sizes() == {"small": 1, "large": 1}
+
+
+async def test_a_deployment_that_goes_keeps_its_sets_from_being_forgotten() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        for name in world.here():
+            world.change(f"{MACHINES}/{name}", metadata={"finalizers": ["example.com/slow"]})
+        world.server.drop(WEB)
+        await advance(5)
+        assert (len(world.machines()), len(world.sets()), bool(world.web())) == (1, 1, True)
+        for one in world.machines():
+            path = f"{MACHINES}/{one['metadata']['name']}"
+            world.change(path, metadata={"finalizers": None})
+        await advance(30)
+
+    assert (world.machines(), world.sets(), world.web()) == ([], [], {})
+
+
+async def test_a_set_without_owner_is_adopted_and_one_that_does_not_match_released() -> None:
+    world = Rolling()
+    labels = {"labels": {"name": "web"}}
+    world.set("orphan", metadata=labels, template=template("small"))
+    uid = world.deployment(replicas=1)
+    world.set(
+        "stray",
+        metadata={**owned_by_deployment(uid), "labels": {"name": "other"}},
+        selector={"matchLabels": {"name": "other"}},
+        template=template("small") | {"metadata": {"labels": {"name": "other"}}},
+    )
+    async with world.running("machinedeployment"):
+        await advance(5)
+
+    owners = {
+        one["metadata"]["name"]: [
+            each["uid"] for each in one["metadata"].get("ownerReferences", ())
+        ]
+        for one in world.sets()
+    }
+    assert owners == {"orphan": [uid], "stray": []}

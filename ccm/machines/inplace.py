@@ -1,0 +1,252 @@
+"""Machines that are updated where they are: they change hands, from the old set to the new. Pure.
+
+An update passes through states that labels of the nodes tell: candidate, selected, and the result,
+which somebody on the node writes. A machine that was updated is moved to the new set; what the
+sets want follows from what they have then, so that nothing is lost where a pass ends halfway. Old
+sets make no machines meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from ccm.machines.fleet import InPlaceRules, Piece, SetView
+from ccm.machines.scaling import Fleet, Sizes
+from ccm.machines.views import Phase
+from ccm.model import Node, Taint
+from ccm.model.node import taints_value
+from ccm.model.patches import Patch, same_object, same_version
+
+_TRUE = "true"
+_TAINTED = "True"
+
+
+class NodeStep(Enum):
+    """What becomes of a node."""
+
+    CANDIDATE = "candidate"
+    SELECT = "select"
+    RELEASE = "release"
+    """It is no candidate any more: its set is the new one again."""
+    FINISH = "finish"
+    """It was updated, and is in use again once its critical components are ready."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A machine that changes hands.
+
+    Attributes:
+        piece: the machine.
+        old: the set that it leaves.
+        new: the set that it comes to.
+    """
+
+    piece: Piece
+    old: SetView
+    new: SetView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """What is done about machines that are updated in place.
+
+    Attributes:
+        sizes: of sets, by UID, that change.
+        moves: machines that change hands.
+        nodes: what becomes of nodes.
+        arrived: machines of the new set that lose the mark of their move.
+    """
+
+    sizes: Sizes = field(default_factory=dict)
+    moves: Sequence[Move] = ()
+    nodes: Sequence[tuple[Node, NodeStep]] = ()
+    arrived: Sequence[Piece] = ()
+
+
+NOTHING = Update()
+
+
+def update(
+    new: SetView | None,
+    olds: Sequence[SetView],
+    fleet: Fleet,
+    rules: InPlaceRules,
+    *,
+    is_manual: bool,
+) -> Update:
+    """What is done now; one thing after the other."""
+    if new is None:
+        return NOTHING
+    marks = tuple(_marks(new, olds, rules))
+    if not fleet.is_known:
+        return Update(nodes=marks)
+    found = _settled(new, olds, rules) or _grown(new, olds, fleet, rules)
+    if found is None:
+        found = _chosen(new, olds, fleet, rules, is_manual=is_manual)
+    return Update(
+        sizes=found.sizes,
+        moves=found.moves,
+        nodes=(*marks, *found.nodes),
+        arrived=found.arrived,
+    )
+
+
+def _marks(
+    new: SetView, olds: Sequence[SetView], rules: InPlaceRules
+) -> Iterator[tuple[Node, NodeStep]]:
+    """Candidates that are none yet, and those that are none any more."""
+    for one in olds:
+        for node in _nodes(one):
+            if rules.candidate not in node.labels:
+                yield node, NodeStep.CANDIDATE
+    for node in _nodes(new):
+        is_under_way = rules.selected in node.labels or rules.result in node.labels
+        if rules.candidate in node.labels and not is_under_way:
+            yield node, NodeStep.RELEASE
+
+
+def _settled(new: SetView, olds: Sequence[SetView], rules: InPlaceRules) -> Update | None:
+    """What the sets want follows from what moved; None: it does."""
+    sets = [*olds, new]
+    sizes = {one.uid: size for one in sets if (size := _size(one, new, rules)) != one.replicas}
+    if sizes:
+        return Update(sizes=sizes)
+    # The sets want them by now, so that none is one too many without its mark.
+    moved = [piece for one in sets for piece in one.live if piece.machine.has_moved]
+    # What an old set was updated to before counts for nothing any more.
+    arrived = [*_nodes(new), *(piece.node for piece in moved if piece.node is not None)]
+    done = {one.name: one for one in arrived if one.labels.get(rules.result) == rules.successful}
+    if moved or done:
+        return Update(arrived=moved, nodes=[(one, NodeStep.FINISH) for one in done.values()])
+    return None
+
+
+def _size(one: SetView, new: SetView, rules: InPlaceRules) -> int:
+    """What a set wants once it wants what moved to it, and not what moved away."""
+    moved = sum(piece.machine.has_moved for piece in one.live)
+    surplus = len(one.live) - one.replicas
+    if min(moved, surplus) > 0:
+        return one.replicas + min(moved, surplus)
+    # Without the label the set would make the machine that it lacks.
+    has_label = rules.no_growth in (one.metadata.labels or {})
+    shrinks = one is not new and has_label and not one.is_deleting
+    return len(one.live) if shrinks and surplus < 0 else one.replicas
+
+
+def _grown(
+    new: SetView, olds: Sequence[SetView], fleet: Fleet, rules: InPlaceRules
+) -> Update | None:
+    """The new set gets machines: those that were updated, or further ones; None: it has all."""
+    old = sum(one.replicas for one in olds)
+    if new.replicas == fleet.replicas:
+        return None
+    if new.replicas > fleet.replicas or old == 0:
+        return Update(sizes={new.uid: fleet.replicas})
+    if old + new.replicas < fleet.replicas:
+        return Update(sizes={new.uid: fleet.replicas - old})
+    moves = [
+        Move(piece=piece, old=one, new=new)
+        for one in olds
+        for piece in one.live
+        if _is_updated(piece, rules)
+    ]
+    return Update(moves=moves) if moves else None
+
+
+def _is_updated(piece: Piece, rules: InPlaceRules) -> bool:
+    node = piece.node
+    if node is None or piece.machine.phase is Phase.UPDATING:
+        return False
+    said = [one.reason for one in node.status.conditions or () if one.type == rules.condition]
+    return node.labels.get(rules.result) == rules.successful and rules.updated in said
+
+
+def _chosen(
+    new: SetView, olds: Sequence[SetView], fleet: Fleet, rules: InPlaceRules, *, is_manual: bool
+) -> Update:
+    """Candidates that are updated next; once the new set is full the old ones are not needed."""
+    if new.replicas >= fleet.replicas:
+        return Update(sizes={one.uid: 0 for one in olds if one.is_active})
+    pieces = [piece for one in olds if not one.is_deleting for piece in one.live]
+    nodes = [piece.node for piece in pieces if piece.node is not None]
+    undergoing = sum(rules.selected in node.labels for node in nodes)
+    if is_manual or undergoing + new.replicas >= fleet.replicas:
+        return NOTHING
+    wanted = sum(one.replicas for one in fleet.sets if not one.is_deleting)
+    available = sum(one.available_at(one.replicas) for one in fleet.sets)
+    sized = fleet.new
+    missing = new.replicas - (sized.available_at(new.replicas) if sized is not None else 0)
+    if wanted - fleet.floor - missing - undergoing <= 0:
+        return NOTHING
+    count = min(available - undergoing - fleet.floor, fleet.replicas - new.replicas)
+    ready = [
+        node
+        for node in nodes
+        if rules.candidate in node.labels and rules.selected not in node.labels
+    ]
+    return Update(nodes=[(node, NodeStep.SELECT) for node in ready[: max(0, count)]])
+
+
+def _nodes(one: SetView) -> Sequence[Node]:
+    found = [piece.node for piece in one.live]
+    return [node for node in found if node is not None and not node.is_deleting]
+
+
+# --- what is written --------------------------------------------------------------------------
+
+
+def set_labels(found: SetView, rules: InPlaceRules, *, is_old: bool) -> Mapping[str, str | None]:
+    """What keeps an old set from making machines, and only an old one; empty where it is so."""
+    is_kept = rules.no_growth in (found.metadata.labels or {})
+    if is_kept is is_old:
+        return {}
+    return {rules.no_growth: _TRUE if is_old else None}
+
+
+def node_patch(node: Node, step: NodeStep, rules: InPlaceRules) -> Patch | None:
+    """What is written on a node; None where it stands."""
+    labels, notes, spec = _wanted(node, step, rules)
+    metadata: dict[str, Any] = same_object(node) | same_version(node)
+    for key, values, there in (
+        ("labels", labels, node.labels),
+        ("annotations", notes, node.annotations),
+    ):
+        changed = {name: value for name, value in values.items() if there.get(name) != value}
+        if changed:
+            metadata[key] = changed
+    if not (spec or "labels" in metadata or "annotations" in metadata):
+        return None
+    return {"metadata": metadata} | ({"spec": spec} if spec else {})
+
+
+def _wanted(
+    node: Node, step: NodeStep, rules: InPlaceRules
+) -> tuple[Mapping[str, str | None], Mapping[str, str | None], dict[str, Any]]:
+    """Labels, annotations and fields of the spec."""
+    if step is NodeStep.CANDIDATE:
+        taint = Taint(key=rules.old_taint, value=_TAINTED, effect="PreferNoSchedule")
+        return {rules.candidate: _TRUE}, {}, _tainted(node, taint, rules)
+    if step is NodeStep.SELECT:
+        return {rules.selected: _TRUE}, {}, {}
+    labels = dict.fromkeys((rules.candidate, rules.selected, rules.result))
+    if step is NodeStep.RELEASE:
+        return labels, {}, _tainted(node, None, rules)
+    critical = Taint(key=rules.critical_taint, effect="NoSchedule")
+    spec = _tainted(node, critical, rules)
+    return (
+        labels,
+        {rules.reason: None},
+        spec | ({"unschedulable": None} if node.spec.unschedulable else {}),
+    )
+
+
+def _tainted(node: Node, wanted: Taint | None, rules: InPlaceRules) -> dict[str, Any]:
+    """The taints without that of an old machine, and with another one."""
+    key = None if wanted is None else wanted.key
+    taints = [one for one in node.taints if one.key not in (rules.old_taint, key)]
+    taints += [wanted] if wanted is not None else []
+    return {} if taints == list(node.taints) else {"taints": taints_value(taints)}

@@ -1,0 +1,295 @@
+"""Updates in place, row by row: what is decided, and what is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ccm.gardener import names, rollouts
+from ccm.machines import inplace, rollout
+from ccm.machines.fleet import Piece, SetView, Strategy, Template
+from ccm.machines.inplace import NodeStep, Update
+from ccm.machines.views import Phase
+from ccm.model import Node, NodeCondition, ObjectMeta, Taint
+from ccm.model.node import NodeSpec, NodeStatus
+from ccm.testing.clock import advance
+from tests.conformance.machine.test_rollout_plans import machines, shelf
+from tests.unit.controllers.machinedeployments import MACHINES, Rolling, all_run, template
+from tests.unit.machines.rolling import BEGIN, RULES, deployment
+
+NAMES = RULES.in_place
+NO_GROWTH = {NAMES.no_growth: "true"}
+
+
+def node(name: str, *labels: str, result: str = "", reason: str = "") -> Node:
+    found = dict.fromkeys(labels, "true") | ({NAMES.result: result} if result else {})
+    conditions = [NodeCondition(type=NAMES.condition, status="True", reason=reason)]
+    return Node(
+        metadata=ObjectMeta(name=name, uid=name, resource_version="1", labels=found),
+        status=NodeStatus(conditions=conditions if reason else None),
+    )
+
+
+CANDIDATE = node("n", NAMES.candidate)
+SELECTED = node("n", NAMES.candidate, NAMES.selected)
+UPDATED = node("n", NAMES.candidate, NAMES.selected, result="successful", reason="Updated")
+
+
+def on(pieces: list[Piece], *nodes: Node) -> list[Piece]:
+    """Machines with nodes; those that are left over have none."""
+    given = [*nodes, *[None] * (len(pieces) - len(nodes))]
+    return [replace(piece, node=each) for piece, each in zip(pieces, given, strict=True)]
+
+
+def old(count: int, pieces: list[Piece] | None = None) -> SetView:
+    members = machines("old", count) if pieces is None else pieces
+    found = shelf("old", count, age=9, members=members)
+    metadata = ObjectMeta(name="old", uid="old", labels=NO_GROWTH, annotations={"revision": "1"})
+    return replace(found, metadata=metadata)
+
+
+def new(count: int, pieces: list[Piece] | None = None) -> SetView:
+    members = machines("new", count) if pieces is None else pieces
+    return shelf("new", count, kind="new", members=members)
+
+
+def decided(*sets: SetView, replicas: int = 3, manual: bool = False) -> rollout.Plan:
+    wanted = deployment(
+        replicas=replicas,
+        max_surge=0,
+        max_unavailable=1,
+        strategy=Strategy.IN_PLACE,
+        is_manual=manual,
+        template=Template(essence="new"),
+    )
+    return rollout.plan(wanted, sets, BEGIN, RULES)
+
+
+def sizes(found: rollout.Plan) -> dict[str, int]:
+    return {one.set.name: one.replicas for one in found.changes if one.replicas is not None}
+
+
+def moved(count: int) -> list[Piece]:
+    return machines("moved", count, has_moved=True)
+
+
+@pytest.mark.parametrize(
+    ("sets", "found"),
+    [
+        pytest.param((old(2), new(2, [*machines("new", 2), *moved(1)])), {"new": 3},
+                     id="came-over", marks=pytest.mark.row("rollout-inplace-02")),
+        pytest.param((old(2, machines("old", 1)), new(3)), {"old": 1},
+                     id="moved-away", marks=pytest.mark.row("rollout-inplace-03")),
+        pytest.param((old(2), new(4)), {"new": 3}, id="down",
+                     marks=pytest.mark.row("rollout-inplace-04")),
+        pytest.param((old(0), new(1)), {"new": 3}, id="alone",
+                     marks=pytest.mark.row("rollout-inplace-04")),
+        pytest.param((old(1), new(1)), {"new": 2}, id="too-few",
+                     marks=pytest.mark.row("rollout-inplace-04")),
+        pytest.param((old(2), new(3)), {"old": 0}, id="full",
+                     marks=[pytest.mark.row("rollout-inplace-08"),
+                            pytest.mark.row("rollout-inplace-01")]),
+        pytest.param((old(0), new(3)), {}, id="done", marks=pytest.mark.row("rollout-inplace-08")),
+        pytest.param((old(2), new(2)), {}, id="as-many"),
+    ],
+)  # fmt: skip
+def test_sizes(sets: tuple[SetView, ...], found: dict[str, int]) -> None:
+    assert sizes(decided(*sets)) == found
+
+
+@pytest.mark.row("rollout-inplace-03")
+def test_an_old_set_that_may_still_grow_does_not_shrink() -> None:
+    grows = replace(old(2, machines("old", 1)), metadata=ObjectMeta(name="old", uid="old"))
+
+    assert "old" not in sizes(decided(grows, new(1)))
+
+
+@pytest.mark.row("rollout-inplace-02")
+def test_who_came_over_is_one_of_them() -> None:
+    pieces = on([*moved(1), *machines("new", 2)], UPDATED)
+
+    found = decided(old(2), new(3, pieces)).update
+
+    assert ([one.name for one in found.arrived], found.nodes) == (
+        ["moved-0"],
+        ((UPDATED, NodeStep.FINISH),),
+    )
+
+
+@pytest.mark.row("rollout-inplace-05")
+def test_a_machine_that_was_updated_moves() -> None:
+    pieces = on(machines("old", 2), UPDATED)
+
+    found = decided(old(2, pieces), new(1))
+
+    assert ([one.piece.name for one in found.update.moves], sizes(found)) == (["old-0"], {})
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        on(machines("old", 2, phase=Phase.UPDATING), UPDATED),
+        on(machines("old", 2), node("n", NAMES.selected, result="successful")),
+        on(machines("old", 2), node("n", NAMES.selected, result="failed", reason="Failed")),
+    ],
+    ids=["still-updating", "not-confirmed", "failed"],
+)
+def test_a_machine_that_was_not_updated_stays(piece: list[Piece]) -> None:
+    assert decided(old(2, piece), new(1)).update.moves == ()
+
+
+def test_what_was_updated_to_the_template_before_is_updated_again() -> None:
+    pieces = on([*moved(1), *machines("old", 1)], UPDATED)
+
+    before = decided(old(1, pieces), new(1))
+    found = decided(old(2, pieces), new(1))
+
+    assert (sizes(before), before.update.arrived) == ({"old": 2}, ())
+    assert found.update.moves == ()
+    assert [one.name for one in found.update.arrived] == ["moved-0"]
+    assert (UPDATED, NodeStep.FINISH) in found.update.nodes
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ready", "manual", "count"),
+    [
+        pytest.param((), True, False, 0, id="no-candidates",
+                     marks=pytest.mark.row("rollout-inplace-06")),
+        pytest.param((CANDIDATE,), False, False, 0, id="not-available",
+                     marks=pytest.mark.row("rollout-inplace-06")),
+        pytest.param((SELECTED,), True, False, 0, id="selected-already",
+                     marks=pytest.mark.row("rollout-inplace-06")),
+        pytest.param((CANDIDATE, CANDIDATE), True, False, 1, id="two",
+                     marks=pytest.mark.row("rollout-inplace-07")),
+        pytest.param((CANDIDATE, CANDIDATE), True, True, 0, id="manual",
+                     marks=pytest.mark.row("rollout-inplace-07")),
+    ],
+)  # fmt: skip
+def test_who_is_selected(nodes: tuple[Node, ...], ready: bool, manual: bool, count: int) -> None:
+    news = machines("new", 1, phase=Phase.RUNNING if ready else Phase.PENDING)
+
+    found = decided(old(2, on(machines("old", 2), *nodes)), new(1, news), manual=manual)
+
+    assert [step for _, step in found.update.nodes].count(NodeStep.SELECT) == count
+
+
+@pytest.mark.row("rollout-inplace-09")
+def test_old_sets_and_their_nodes() -> None:
+    bare = node("bare")
+    fresh = replace(
+        old(2, on(machines("old", 2), bare)), metadata=ObjectMeta(name="old", uid="old")
+    )
+
+    found = decided(fresh, new(1, on(machines("new", 1), CANDIDATE)))
+
+    assert found.update.nodes[:2] == ((bare, NodeStep.CANDIDATE), (CANDIDATE, NodeStep.RELEASE))
+    assert {one.set.name: dict(one.labels) for one in found.changes if one.labels} == {
+        "old": NO_GROWTH
+    }
+
+
+@pytest.mark.row("rollout-inplace-10")
+def test_replicas_that_change_meanwhile() -> None:
+    assert sizes(decided(old(2), new(1), replicas=5)) == {"new": 3}
+    assert sizes(decided(old(2), new(3), replicas=2)) == {"new": 2}
+
+
+def test_a_set_that_does_not_know_yet_is_waited_for() -> None:
+    found = decided(old(2, machines("old", 1)), replace(new(1), has_seen=False))
+
+    assert (sizes(found), found.update) == ({}, Update())
+
+
+@pytest.mark.parametrize(
+    ("step", "before", "after"),
+    [
+        (NodeStep.CANDIDATE, node("n"), {
+            "labels": {"candidate": "true"},
+            "taints": [{"key": "old", "value": "True", "effect": "PreferNoSchedule"}],
+        }),
+        (NodeStep.SELECT, CANDIDATE, {"labels": {"selected": "true"}}),
+        (NodeStep.SELECT, SELECTED, None),
+        (NodeStep.RELEASE, CANDIDATE, {"labels": {"candidate": None}}),
+    ],
+)  # fmt: skip
+def test_what_is_written_on_a_node(
+    step: NodeStep, before: Node, after: dict[str, Any] | None
+) -> None:
+    found = inplace.node_patch(before, step, NAMES)
+
+    if after is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found["metadata"]["labels"] == after["labels"]
+    assert found.get("spec", {}).get("taints") == after.get("taints")
+
+
+@pytest.mark.row("rollout-inplace-02")
+def test_a_node_that_was_updated_is_in_use_again() -> None:
+    taints = [Taint(key="old", effect="PreferNoSchedule"), Taint(key="mine", effect="NoSchedule")]
+    metadata = ObjectMeta(
+        name="n", uid="n", labels=dict(UPDATED.labels), annotations={"reason": "x"}
+    )
+    before = Node(metadata=metadata, spec=NodeSpec(taints=taints, unschedulable=True))
+
+    found = inplace.node_patch(before, NodeStep.FINISH, NAMES)
+
+    assert found is not None
+    assert found["metadata"]["labels"] == dict.fromkeys(("candidate", "selected", "result"))
+    assert found["metadata"]["annotations"] == {"reason": None}
+    keys = [one["key"] for one in found["spec"]["taints"]]
+    assert (keys, found["spec"]["unschedulable"]) == (["mine", "critical"], None)
+
+
+IN_PLACE = {
+    "type": "InPlaceUpdate",
+    "inPlaceUpdate": {"maxSurge": 0, "maxUnavailable": 1, "orchestrationType": "Auto"},
+}
+
+
+@pytest.mark.row("rollout-inplace-05")
+@pytest.mark.row("rollout-inplace-09")
+@pytest.mark.virtual_time
+async def test_all_machines_are_updated_in_place() -> None:
+    """What the machine controller and an agent on the node do, the test does."""
+    world = Rolling()
+    world.deployment(replicas=3, strategy=IN_PLACE)
+    kinds = rollouts.IN_PLACE
+    async with world.running("machineset", "machinedeployment"):
+        await all_run(world)
+        first = world.here()
+        assert len(first) == 3
+        for name in first:
+            world.change(f"{MACHINES}/{name}", metadata={"labels": {"node": name}})
+            world.node(name, metadata={"labels": {names.LABEL_MACHINE_NAME: name}})
+        world.edit(template=template("large"))
+        under_way = 0
+        for _ in range(30):
+            await advance(2)
+            chosen = [
+                one["metadata"]["name"]
+                for one in world.nodes()
+                if kinds.selected in one["metadata"]["labels"]
+            ]
+            under_way = max(under_way, len(chosen))
+            for name in chosen:
+                ok = {kinds.result: kinds.successful}
+                world.server.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": ok}})
+                told = [{"type": kinds.condition, "status": "True", "reason": kinds.updated}]
+                path = f"/api/v1/nodes/{name}/status"
+                world.server.patch(path, {"status": {"conditions": told}})
+
+    assert (world.here(), under_way) == (first, 1)
+    assert (world.kinds(), world.sizes()) == ({"large": 3}, {"large": 3})
+    labels = [one["metadata"]["labels"] for one in world.machines()]
+    assert len({one["machine-template-hash"] for one in labels}) == 1
+    assert not any(kinds.result in one for one in labels)
+    for one in world.nodes():
+        assert (
+            not {kinds.candidate, kinds.selected, kinds.result} & one["metadata"]["labels"].keys()
+        )
+        assert kinds.critical_taint in {each["key"] for each in one["spec"]["taints"]}
+    assert world.said() == ("True", "NewMachineSetAvailable")
