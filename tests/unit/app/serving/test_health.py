@@ -247,8 +247,8 @@ async def test_caches_have_to_be_complete_and_followed(
 async def test_a_cache_of_another_cluster_says_whose_it_is() -> None:
     world = World()
     world.vitals.informers = Mock(all=[])
-    world.vitals.others = {"target": Mock(all=[Mock(resource="nodes", has_synced=False)])}
-    world.vitals.others["target"].all[0].trouble_since = None
+    nodes = Mock(resource="nodes", has_synced=False, trouble_since=None)
+    world.vitals.others = {"target": Mock(all=[nodes])}
 
     assert await world.ready() == {"caches": "nodes of the target cluster are not complete yet"}
 
