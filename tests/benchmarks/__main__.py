@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import decoding, machines, scenarios, services
+from tests.benchmarks import decoding, machine_pool, scenarios, services
 from tests.benchmarks.world import World, open_world
 
 SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
     "init": scenarios.init,
     "init-default": scenarios.init_default,
     "services": services.services,
-    "machines": machines.fifty,
+    "machines": machine_pool.fifty,
     "memory": scenarios.memory,
     "stall": scenarios.stall,
 }
