@@ -13,14 +13,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import decoding, machines, rollouts, scenarios, services
+from tests.benchmarks import decoding, machine_pool, rollouts, scenarios, services
 from tests.benchmarks.world import World, open_world
 
 SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
     "init": scenarios.init,
     "init-default": scenarios.init_default,
     "services": services.services,
-    "machines": machines.fifty,
+    "machines": machine_pool.fifty,
     "rollout": rollouts.rollout,
     "many-rollouts": rollouts.many_rollouts,
     "memory": scenarios.memory,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests import servers
-from tests.benchmarks import machines
+from tests.benchmarks import machine_pool
 from tests.benchmarks.world import open_world
 
 MANY = 500
@@ -29,7 +29,7 @@ async def run(folder: Path, count: int, workers: int, **settings: float) -> dict
     servers.require_assets()
     folder.mkdir()
     async with open_world(folder, latency="20ms") as world:
-        found = await machines.many(world, count, workers=workers, **settings)
+        found = await machine_pool.many(world, count, workers=workers, **settings)
     print(found)
     return found
 
