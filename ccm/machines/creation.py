@@ -146,7 +146,8 @@ def is_claimed(machine: MachineView, made_of: ClassView, rules: Rules) -> bool:
 
 def needs_token(made_of: ClassView, rules: Rules) -> bool:
     """Whether the VMs of a class are booted with a bootstrap token."""
-    return rules.has_target and has(made_of.user_data, TOKEN)
+    every = (made_of.user_data, made_of.spec_user_data)
+    return rules.has_target and any(has(one, TOKEN) for one in every)
 
 
 def is_stored(machine: MachineView, rules: Rules) -> bool:

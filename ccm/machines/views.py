@@ -35,6 +35,9 @@ class Phase(Enum):
     """One that we do not know: it is kept as it stands, and is not ours to end."""
 
 
+SPEC_USER_DATA = "userData"
+"""Field of a provider spec whose placeholders are filled in as those of the Secret are."""
+
 CREATING = frozenset({Phase.NEW, Phase.CRASH_LOOP})
 """Phases in which the VM is yet to be made, or its making to be said."""
 
@@ -198,6 +201,12 @@ class ClassView:
     extra_capacity: Mapping[str, str] = field(default_factory=dict)
     place: tuple[str, str] = ("", "")
     version: tuple[str, ...] = ()
+
+    @property
+    def spec_user_data(self) -> bytes:
+        """User data that stand in the provider spec, where some drivers look for them first."""
+        found = self.provider_spec.get(SPEC_USER_DATA)
+        return found.encode() if isinstance(found, str) else b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,12 +102,11 @@ class Client:
 
         Raises:
             FailedPrecondition: something that the order names is not there.
+            ResourceExhausted: a quota is used up.
         """
         path = f"{_place(project_id, region)}/servers"
-        try:
+        with refusals.of_order():
             return await self._http.send("POST", path, order, Server)
-        except cloud.NotFound as error:
-            raise cloud.FailedPrecondition(str(error)) from error
 
     async def delete_server(self, project_id: str, region: str, server_id: str) -> None:
         """Begin to take a server away; `NotFound` if it is gone."""

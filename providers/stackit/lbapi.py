@@ -182,7 +182,8 @@ class Client:
     async def create(self, order: Mapping[str, Any]) -> Balancer:
         """Order one; `Aborted` if the name is taken."""
         path = f"{self._place}/load-balancers"
-        return await self._http.send("POST", path, order, Balancer, headers=_request_id())
+        with refusals.of_order():
+            return await self._http.send("POST", path, order, Balancer, headers=_request_id())
 
     async def replace(self, name: str, order: Mapping[str, Any]) -> Balancer:
         """Give one everything anew; `Aborted` if its version is another by now."""

@@ -6,7 +6,8 @@ documents a 404 without words; `SilentAbsence` has it looked for in a listing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -115,6 +116,24 @@ def tokens(body: bytes) -> rest.Refusal:
     """The words of the token API, which are those of OAuth."""
     said = msgspec.json.decode(body, type=_Tokens)
     return rest.Refusal(code=said.error, message=said.error_description)
+
+
+@contextlib.contextmanager
+def of_order() -> Iterator[None]:
+    """What errors mean where something is ordered.
+
+    Raises:
+        FailedPrecondition: what the order names is not there.
+        ResourceExhausted: a quota is used up, though the status says to come back soon.
+    """
+    try:
+        yield
+    except cloud.NotFound as error:
+        raise cloud.FailedPrecondition(str(error)) from error
+    except cloud.RetryAfter as error:
+        if exhausted(str(error)):
+            raise cloud.ResourceExhausted(str(error)) from error
+        raise
 
 
 def exhausted(text: str) -> str:

@@ -193,6 +193,16 @@ async def test_states(harness: StackitHarness, project: cloud.Cloud) -> None:
         await ensure(CLUSTER, service(), [])
 
 
+@pytest.mark.row("stackit-balancer-24")
+async def test_no_room_for_one_more(harness: StackitHarness, project: cloud.Cloud) -> None:
+    harness.service.settings.balancers = 0
+    with pytest.raises(cloud.ResourceExhausted, match="quota"):
+        await balancer_of(project).ensure_load_balancer(CLUSTER, service(), [])
+    harness.service.script.add(Fault(code="too_many_requests", operation="POST*", count=1))
+    with pytest.raises(cloud.RetryAfter):
+        await balancer_of(project).ensure_load_balancer(CLUSTER, service(), [])
+
+
 @pytest.mark.row("stackit-balancer-02")
 async def test_a_deletion_is_waited_for(harness: StackitHarness, project: cloud.Cloud) -> None:
     await ensured(balancer_of(project), service(), [])

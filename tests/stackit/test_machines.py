@@ -212,6 +212,25 @@ async def test_what_cards_may_send_from(
 
 
 @pytest.mark.row("stackit-machine-03")
+async def test_a_crash_while_cards_are_changed(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    world = harness.service.cloud
+    cards = [servers.new_nic(world, NETWORK) for _ in range(2)]
+    networking = {"nicIds": [one["id"] for one in cards]}
+    group = of(project, harness, networking=networking, allowedAddresses=["10.0.0.0/8"])
+    made = await group.create(who := group.identity())
+    for number in (1, 2):
+        for one in cards:
+            one["allowedAddresses"] = []
+        await harness.lose_answer(number)
+        with pytest.raises(cloud.Unavailable):
+            await group.initialize(who, made.provider_id)
+        await group.initialize(who, made.provider_id)
+        assert [one["allowedAddresses"] for one in cards] == [["10.0.0.0/8"]] * 2
+
+
+@pytest.mark.row("stackit-machine-03")
 async def test_no_card(harness: StackitHarness, project: cloud.Cloud) -> None:
     group = of(project, harness)
     made = await group.create(who := group.identity())

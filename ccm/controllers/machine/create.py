@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from ccm.gardener.world import World
 from ccm.machines import creation, userdata
 from ccm.machines.creation import SHORT_S, Evidence, Outcome, Step
 from ccm.machines.tokens import is_id
-from ccm.machines.views import ClassView, MachineView
+from ccm.machines.views import SPEC_USER_DATA, ClassView, MachineView
 from ccm.model.patches import Patch, StaleObject
 from ccm.runtime import writer
 from ccm.runtime.turns import Turn
@@ -178,10 +178,10 @@ class _Pass:
 
     async def _create(self, obj: Machine, machine: MachineView) -> Machine:
         try:
-            user_data = await self._user_data(machine)
+            known = await self._placeholders(machine)
         except Taken:
             return await self._claimed(obj, Tokens.new_id())
-        request = replace(self._world.request(machine, self._made_of), user_data=user_data)
+        request = self._filled(self._world.request(machine, self._made_of), known)
         began = clock.monotonic()
         try:
             info = await self._call(MachineDriver.create_machine, request)
@@ -194,12 +194,23 @@ class _Pass:
         self._seen = replace(self._seen, created=info)
         return await self._remembered(obj, info)
 
-    async def _user_data(self, machine: MachineView) -> bytes:
-        found = userdata.filled(self._made_of.user_data, userdata.NAME, machine.name)
-        if not creation.needs_token(self._made_of, self._rules):
-            return found
-        token = await self._creator.tokens.ensure(machine, self._rules)
-        return userdata.filled(found, userdata.TOKEN, token)
+    async def _placeholders(self, machine: MachineView) -> Mapping[str, str]:
+        """What user data may ask for, and what stands for it."""
+        known = {userdata.NAME: machine.name}
+        if creation.needs_token(self._made_of, self._rules):
+            known[userdata.TOKEN] = await self._creator.tokens.ensure(machine, self._rules)
+        return known
+
+    def _filled(self, request: MachineRequest, known: Mapping[str, str]) -> MachineRequest:
+        """The request with user data, wherever they stand, that are ready to use."""
+        of_secret, of_spec = self._made_of.user_data, self._made_of.spec_user_data
+        for placeholder, value in known.items():
+            of_secret = userdata.filled(of_secret, placeholder, value)
+            of_spec = userdata.filled(of_spec, placeholder, value)
+        if not of_spec:
+            return replace(request, user_data=of_secret)
+        spec = {**request.provider_spec, SPEC_USER_DATA: of_spec.decode()}
+        return replace(request, user_data=of_secret, provider_spec=spec)
 
     async def _remembered(self, obj: Machine, info: MachineInfo) -> Machine:
         """The object, with what the driver wants to remember: before anything is asked of it."""

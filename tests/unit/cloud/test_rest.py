@@ -24,6 +24,7 @@ CODES: dict[str, type[errors.CloudError]] = {
     "absent": errors.NotFound,
     "full": errors.ResourceExhausted,
     "busy": errors.RetryAfter,
+    "no disk": errors.DiskNotFound,
 }
 
 
@@ -84,6 +85,8 @@ async def test_a_request_goes_below_the_url_with_our_credentials(
         (403, "full", errors.ResourceExhausted),
         (404, "", errors.Unknown),
         (404, "absent", errors.NotFound),
+        (404, "no disk", errors.DiskNotFound),
+        (503, "no disk", errors.Unavailable),
         (409, "", errors.Aborted),
         (409, "busy", errors.RetryAfter),
         (418, "odd", errors.Unknown),

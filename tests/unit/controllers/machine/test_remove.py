@@ -68,6 +68,20 @@ async def test_the_node_of_another_vm_stays() -> None:
     assert (world.get(), world.node_object() != {}) == ({}, True)
 
 
+async def test_the_node_goes_whichever_form_its_provider_id_has() -> None:
+    world = World()
+    world.ready_class()
+    async with world.running("machine", "machineclass"):
+        path = world.machine()
+        await advance(1)
+        world.node(providerID="fake://in-some-region/0")
+        await advance(1)
+        world.server.drop(path)
+        await advance(30)
+
+    assert (world.get(), world.node_object()) == ({}, {})
+
+
 async def test_deleting_a_node_replaces_its_machine() -> None:
     world = World()
     world.ready_class()

@@ -37,6 +37,25 @@ async def test_a_token_of_somebody_else_is_left_alone(monkeypatch: pytest.Monkey
     ]
 
 
+@pytest.mark.row("machine-userdata-05")
+@pytest.mark.parametrize("of_secret", ["", "<<BOOTSTRAP_TOKEN>>"])
+async def test_user_data_of_a_spec_are_filled_in_too(of_secret: str) -> None:
+    world = World()
+    world.secret(userData=of_secret)
+    given = {"size": "small", "userData": "<<MACHINE_NAME>> <<BOOTSTRAP_TOKEN>>"}
+    world.machine_class(providerSpec=given)
+    async with world.running("machine", "machineclass"):
+        world.machine()
+        await advance(1)
+
+    request = world.driver.given["create_machine"]
+    name, _, token = request.provider_spec["userData"].partition(" ")
+    assert (name, request.provider_spec["size"]) == ("m0", "small")
+    assert len(token) == len("aaaaaa.bbbbbbbbbbbbbbbb")
+    assert request.user_data.decode() == (token if of_secret else "")
+    assert len(world.server.list(TOKENS)) == 1
+
+
 async def test_a_token_is_used_again_by_the_next_try() -> None:
     world = World()
     world.ready_class()
