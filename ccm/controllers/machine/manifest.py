@@ -119,6 +119,9 @@ MANIFEST: Manifest[MachineFlags] = Manifest(
     acts=(
         ("get", "namespaces"),
         ("get", "nodes"),
+        # A drain watches the volumes of its node itself.
+        ("list", "nodes"),
+        ("watch", "nodes"),
         ("patch", "nodes"),
         ("patch", "nodes/status"),
         ("delete", "nodes"),
