@@ -262,7 +262,9 @@ class MachineDriver(Protocol):
 
         With a provider ID that VM and no other, whatever marks it bears; without one, all that
         bears this identity, which after a creation cut short may be something beside no VM. An
-        answer means that all is gone, and nobody will ask again.
+        answer means that all is gone, and nobody will ask again. So it is given of the place where
+        the VM was made: a driver whose provider IDs say neither project nor region remembers them
+        in `last_known_state`, and looks there.
 
         Raises:
             RetryAfter: the cloud still works on it; called again then.

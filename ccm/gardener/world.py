@@ -251,6 +251,13 @@ class World:
         """The machine is gone."""
         self._creations_ended.pop(uid, None)
         self.ages.forget(uid)
+        gone = [key for key in self._usable if self.classes.store.get(key) is None]
+        if gone:
+            # Credentials are kept no longer than there is something to delete with them.
+            machines = self.machines.store.list()
+            wanted = {f"{one.namespace}/{one.spec.class_.name}" for one in machines}
+            for key in set(gone) - wanted:
+                del self._usable[key]
 
     async def _list(self, made_of: ClassView) -> Sequence[MachineRecord]:
         return await self.call(

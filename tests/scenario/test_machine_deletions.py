@@ -129,4 +129,6 @@ async def test_fifty_of_two_hundred_machines_go(machines: Environment, pods: Clu
     took_s, each = await gone(machines, pods, 200, 50)
 
     assert each <= 6.5
-    assert took_s <= GRACE_S * EACH * 50 / AWAY + 5
+    # The real controller counts a budget anew after each wave of evictions, a second or two later.
+    is_real = isinstance(machines.server, realserver.RealServer)
+    assert took_s <= (60 if is_real else GRACE_S + 5)

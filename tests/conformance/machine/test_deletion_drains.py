@@ -119,5 +119,6 @@ async def test_fifty_machines_with_two_pods_each() -> None:
     assert [world.get(f"n{number}") for number in range(MANY)] == [{}] * MANY
     assert (writes / MANY, calls / MANY) == (6, 2)
     assert world.evictions() == EACH * MANY
+    assert REGISTRY.get_sample_value("workqueue_adds_total", {"name": "machinetermination"})
     took = {"namespace": "default", "machine_deployment": "pool"}
     assert REGISTRY.get_sample_value("mcm_machine_drain_duration_seconds", took) is not None
