@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from ccm import cloud
+from ccm.base.clock import monotonic
 from ccm.testing import machine_probes
 from ccm.testing.builders import node
 from ccm.testing.builders import service as build_service
@@ -134,7 +135,7 @@ async def test_the_fake_limits_as_the_real_thing(
 ) -> None:
     service = harness.service
     service.settings.requests = 72000
-    service._left = 0.0
+    service._left, service._counted_at = 0.0, monotonic()  # setting up takes its time
     assert project.inventory is not None
 
     with pytest.raises(cloud.RetryAfter):
