@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from ccm.machines.fleet import InPlaceRules, Piece, SetView
-from ccm.machines.scaling import Fleet, Sizes
+from ccm.machines.scaling import Fleet, Sizes, down
 from ccm.machines.views import Phase
 from ccm.model import Node, Taint
 from ccm.model.node import taints_value
@@ -76,15 +76,25 @@ def update(
     fleet: Fleet,
     rules: InPlaceRules,
     *,
+    surge: int,
     is_manual: bool,
 ) -> Update:
-    """What is done now; one thing after the other."""
+    """What is done now; one thing after the other.
+
+    Args:
+        new: the set of the newest template.
+        olds: the others.
+        fleet: both, as far as their sizes are concerned.
+        rules: of the front.
+        surge: most further machines while machines are updated.
+        is_manual: somebody else selects the nodes.
+    """
     if new is None:
         return NOTHING
     marks = tuple(_marks(new, olds, rules))
     if not fleet.is_known:
         return Update(nodes=marks)
-    found = _settled(new, olds, rules) or _grown(new, olds, fleet, rules)
+    found = _settled(new, olds, rules) or _grown(new, olds, fleet, rules, surge)
     if found is None:
         found = _chosen(new, olds, fleet, rules, is_manual=is_manual)
     return Update(
@@ -138,7 +148,7 @@ def _size(one: SetView, new: SetView, rules: InPlaceRules) -> int:
 
 
 def _grown(
-    new: SetView, olds: Sequence[SetView], fleet: Fleet, rules: InPlaceRules
+    new: SetView, olds: Sequence[SetView], fleet: Fleet, rules: InPlaceRules, surge: int
 ) -> Update | None:
     """The new set gets machines: those that were updated, or further ones; None: it has all."""
     old = sum(one.replicas for one in olds)
@@ -154,7 +164,10 @@ def _grown(
         for piece in one.live
         if _is_updated(piece, rules)
     ]
-    return Update(moves=moves) if moves else None
+    if moves:
+        return Update(moves=moves)
+    more = min(fleet.replicas + surge - fleet.present, fleet.replicas - new.replicas)
+    return Update(sizes={new.uid: new.replicas + more}) if more > 0 else None
 
 
 def _is_updated(piece: Piece, rules: InPlaceRules) -> bool:
@@ -169,8 +182,11 @@ def _chosen(
     new: SetView, olds: Sequence[SetView], fleet: Fleet, rules: InPlaceRules, *, is_manual: bool
 ) -> Update:
     """Candidates that are updated next; once the new set is full the old ones are not needed."""
-    if new.replicas >= fleet.replicas:
-        return Update(sizes={one.uid: 0 for one in olds if one.is_active})
+    if new.replicas >= fleet.replicas and fleet.new is not None:
+        # The old machines are one too many each, but not before the new ones are available.
+        sizes = down(fleet, fleet.new)
+        less = [one for one in fleet.old_active if sizes[one.uid] < one.replicas]
+        return Update(sizes={one.uid: sizes[one.uid] for one in less})
     pieces = [piece for one in olds if not one.is_deleting for piece in one.live]
     nodes = [piece.node for piece in pieces if piece.node is not None]
     undergoing = sum(rules.selected in node.labels for node in nodes)

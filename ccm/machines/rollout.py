@@ -214,7 +214,14 @@ def _update(fleet: scaling.Fleet, seen: progress.Seen, rules: FleetRules) -> Upd
     if deployment.strategy is not Strategy.IN_PLACE or deployment.is_paused:
         return NOTHING
     manual = deployment.is_manual
-    return inplace.update(seen.new, seen.olds, fleet, rules.in_place, is_manual=manual)
+    return inplace.update(
+        seen.new,
+        seen.olds,
+        fleet,
+        rules.in_place,
+        surge=0 if manual else bounds.amount(deployment.max_surge, deployment.replicas, up=True),
+        is_manual=manual,
+    )
 
 
 def _sizes(fleet: scaling.Fleet, seen: progress.Seen, update: Update) -> tuple[scaling.Sizes, int]:

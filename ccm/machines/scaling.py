@@ -207,10 +207,10 @@ def rolled(fleet: Fleet, deployment: DeploymentView) -> tuple[Sizes, int]:
     size = bounds.new_size(deployment, present=fleet.present, new=new.replicas)
     if new.replicas > fleet.replicas:
         size = _fit(fleet, new)
-    return _changed({new.uid: size, **_down(fleet, new)}, fleet), 0
+    return _changed({new.uid: size, **down(fleet, new)}, fleet), 0
 
 
-def _down(fleet: Fleet, new: Sized) -> Sizes:
+def down(fleet: Fleet, new: Sized) -> Sizes:
     """Sizes of old sets: first those go that are missing anyway, then as many as may be missing."""
     sizes = {one.uid: one.replicas for one in fleet.olds}
     missing = new.replicas - new.available_at(new.replicas)

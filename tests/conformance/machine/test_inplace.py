@@ -91,6 +91,8 @@ def moved(count: int) -> list[Piece]:
         pytest.param((old(2), new(3)), {"old": 0}, id="full",
                      marks=[pytest.mark.row("rollout-inplace-08"),
                             pytest.mark.row("rollout-inplace-01")]),
+        pytest.param((old(2), new(3, machines("new", 3, phase=Phase.PENDING))), {},
+                     id="full-but-not-available", marks=pytest.mark.row("rollout-inplace-08")),
         pytest.param((old(0), new(3)), {}, id="done", marks=pytest.mark.row("rollout-inplace-08")),
         pytest.param((old(2), new(2)), {}, id="as-many"),
     ],

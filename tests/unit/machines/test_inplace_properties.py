@@ -1,0 +1,213 @@
+"""Machines are updated in place in any order, and wishes change: never too many at once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ccm.machines import bounds, rollout
+from ccm.machines.fleet import DeploymentView, Piece, SetView, Strategy, Template
+from ccm.machines.inplace import NodeStep
+from ccm.machines.replicas import Member
+from ccm.machines.views import Phase
+from ccm.model import Node, NodeCondition, ObjectMeta
+from ccm.model.node import NodeStatus
+from tests.unit.machines.rolling import BEGIN, RULES, deployment
+
+NAMES = RULES.in_place
+
+
+@dataclass
+class Box:
+    """A machine with its node; `made_of` is what it was updated to last."""
+
+    name: str
+    made_of: str
+    moved: bool = False
+    labels: dict[str, str] = field(default_factory=dict)
+    updated: bool = False
+
+    def view(self) -> Piece:
+        said = [NodeCondition(type=NAMES.condition, status="True", reason=NAMES.updated)]
+        node = Node(
+            metadata=ObjectMeta(name=self.name, uid=self.name, labels=dict(self.labels)),
+            status=NodeStatus(conditions=said if self.updated else None),
+        )
+        works = NAMES.selected not in self.labels or NAMES.result in self.labels
+        phase = Phase.RUNNING if works else Phase.UPDATING
+        machine = Member(key=f"default/{self.name}", created=BEGIN, phase=phase, since=BEGIN)
+        return Piece(uid=self.name, machine=replace(machine, has_moved=self.moved), node=node)
+
+
+@dataclass
+class Shelf:
+    """A set."""
+
+    name: str
+    number: int
+    kind: str
+    replicas: int
+    annotations: dict[str, str]
+    labels: dict[str, str] = field(default_factory=dict)
+    boxes: list[Box] = field(default_factory=list)
+
+    def view(self) -> SetView:
+        return SetView(
+            metadata=ObjectMeta(
+                name=self.name,
+                uid=self.name,
+                labels=dict(self.labels),
+                annotations=dict(self.annotations),
+            ),
+            created=BEGIN.replace(microsecond=self.number),
+            replicas=self.replicas,
+            template=Template(essence=self.kind),
+            members=[one.view() for one in self.boxes],
+        )
+
+
+class Workshop:
+    """A deployment whose machines are updated where they are."""
+
+    def __init__(self, wanted: DeploymentView) -> None:
+        self.wanted = wanted
+        self.shelves: dict[str, Shelf] = {}
+        self.count = 0
+
+    def act(self) -> rollout.Plan:
+        """The planner's move."""
+        views = [one.view() for one in self.shelves.values()]
+        found = rollout.plan(self.wanted, views, BEGIN, RULES)
+        told = {**self.wanted.annotations, **found.annotations}
+        metadata = ObjectMeta(name="web", annotations=told)  # type: ignore[arg-type]
+        self.wanted = replace(self.wanted, status=found.status, metadata=metadata)
+        if found.make is not None:
+            self.count += 1
+            kind, name = self.wanted.template.essence, found.make.name.name
+            notes = dict(found.make.annotations)
+            shelf = Shelf(name, self.count, kind, found.make.replicas, notes)
+            self.shelves[name] = shelf
+        for change in found.changes:
+            shelf = self.shelves[change.set.name]
+            shelf.replicas = shelf.replicas if change.replicas is None else change.replicas
+            notes = {**shelf.annotations, **change.annotations}  # type: ignore[dict-item]
+            shelf.annotations = {key: value for key, value in notes.items() if value}
+            merged = {**shelf.labels, **change.labels}
+            shelf.labels = {key: value for key, value in merged.items() if value}
+        boxes = {box.name: box for shelf in self.shelves.values() for box in shelf.boxes}
+        for move in found.update.moves:
+            box = boxes[move.piece.name]
+            self.shelves[move.old.name].boxes.remove(box)
+            self.shelves[move.new.name].boxes.append(box)
+            box.moved = True
+        for node, step in found.update.nodes:
+            self._step(boxes[node.name], step)
+        for piece in found.update.arrived:
+            boxes[piece.name].moved = False
+        return found
+
+    def _step(self, box: Box, step: NodeStep) -> None:
+        if step in (NodeStep.CANDIDATE, NodeStep.SELECT):
+            key = NAMES.candidate if step is NodeStep.CANDIDATE else NAMES.selected
+            box.labels[key] = "true"
+        else:
+            box.labels, box.updated = {}, False
+
+    def tend(self, shelf: Shelf) -> None:
+        """The set's move."""
+        countable = [one for one in shelf.boxes if not one.moved]
+        for box in countable[: max(0, len(countable) - shelf.replicas)]:
+            shelf.boxes.remove(box)
+        while len(shelf.boxes) < shelf.replicas and NAMES.no_growth not in shelf.labels:
+            self.count += 1
+            shelf.boxes.append(Box(f"m{self.count}", shelf.kind))
+
+    def work(self, box: Box) -> None:
+        """Whoever is on the node updates it, to what is wanted now."""
+        if NAMES.selected in box.labels and NAMES.result not in box.labels:
+            box.labels[NAMES.result], box.updated = NAMES.successful, True
+            box.made_of = self.wanted.template.essence
+
+    def boxes(self) -> list[Box]:
+        return [box for shelf in self.shelves.values() for box in shelf.boxes]
+
+    def at_work(self) -> int:
+        """Machines that are not being updated."""
+        return sum(
+            NAMES.selected not in box.labels or NAMES.result in box.labels for box in self.boxes()
+        )
+
+
+def opened(rng: random.Random) -> Workshop:
+    """A deployment at rest."""
+    found = Workshop(
+        deployment(
+            replicas=rng.randrange(1, 7),
+            strategy=Strategy.IN_PLACE,
+            max_surge=rng.choice((0, 0, 1, 2)),
+            max_unavailable=rng.choice((0, 1, 2, "50%")),
+        )
+    )
+    settle(found)
+    return found
+
+
+def settle(shop: Workshop) -> None:
+    """All move in turn until nothing is left to do."""
+    for _ in range(300):
+        found = shop.act()
+        full = all(len(one.boxes) == one.replicas for one in shop.shelves.values())
+        if found.is_empty and full and not any(box.labels for box in shop.boxes()):
+            return
+        for shelf in shop.shelves.values():
+            shop.tend(shelf)
+        for box in shop.boxes():
+            shop.work(box)
+    raise AssertionError(f"no end: {shop.shelves}")
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_never_too_many_at_once_and_all_in_the_end(seed: int) -> None:
+    rng = random.Random(seed)
+    shop = opened(rng)
+    survivors = {box.name for box in shop.boxes()}
+    shop.wanted = replace(shop.wanted, template=Template(essence="b"))
+    for _ in range(60):
+        before = shop.at_work()
+        shelves = list(shop.shelves.values())
+        shop.tend(rng.choice(shelves)) if rng.random() < 0.5 else shop.act()
+        floor = shop.wanted.replicas - bounds.unavailable(shop.wanted)
+        assert shop.at_work() >= min(before, floor)
+        if shop.boxes() and rng.random() < 0.3:
+            shop.work(rng.choice(shop.boxes()))
+    settle(shop)
+
+    assert {box.made_of for box in shop.boxes()} == {"b"}
+    assert len(shop.boxes()) == shop.wanted.replicas
+    if shop.wanted.max_surge == 0:
+        assert {box.name for box in shop.boxes()} == survivors
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_wishes_that_change(seed: int) -> None:
+    rng = random.Random(seed)
+    shop = opened(rng)
+    for _ in range(80):
+        shelves = list(shop.shelves.values())
+        shop.tend(rng.choice(shelves)) if rng.random() < 0.3 else shop.act()
+        if shop.boxes() and rng.random() < 0.4:
+            shop.work(rng.choice(shop.boxes()))
+        if rng.random() < 0.1:
+            shop.wanted = replace(shop.wanted, template=Template(essence=rng.choice("abc")))
+        if rng.random() < 0.05:
+            shop.wanted = replace(shop.wanted, replicas=rng.randrange(1, 7))
+    settle(shop)
+
+    assert len(shop.boxes()) == shop.wanted.replicas
+    (full,) = [one for one in shop.shelves.values() if one.boxes]
+    assert full.kind == shop.wanted.template.essence
