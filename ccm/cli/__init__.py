@@ -16,7 +16,17 @@ import sys
 from collections.abc import Callable, Sequence
 
 import ccm
-from ccm.cli import completion, doctor, explain, new_provider, orphans, plan, providers, sandbox
+from ccm.cli import (
+    completion,
+    doctor,
+    explain,
+    new_provider,
+    orphans,
+    plan,
+    providers,
+    rollout,
+    sandbox,
+)
 
 _DESCRIPTION = """\
 Tools around the cloud-controller-manager: try it, look into it, develop a provider.
@@ -36,6 +46,7 @@ with a cluster of your own:
   kube-ccm plan ...                    the same flags: what the daemon would do, nothing is done
   kube-ccm explain node NAME           why a node or Service is as it is: the daemon's own word
   kube-ccm orphans ...                 the same flags: load balancers that belong to no Service
+  kube-ccm rollout status mcd/NAME     how far machines are exchanged; undo, pause, resume
   source <(kube-ccm completion bash)   Tab completes commands and flags, the daemon's too
 
 with a cloud of your own:
@@ -89,6 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
     plan.add(commands)
     explain.add(commands)
     orphans.add(commands)
+    rollout.add(commands)
     new_provider.add(commands)
     completion.add(commands)
     return parser

@@ -105,18 +105,19 @@ class GardenerFlags:
 
 
 def local(
-    *acts: tuple[str, str], tokens: Iterable[str] = ()
+    *acts: tuple[str, str], tokens: Iterable[str] = (), follows: Iterable[str] = _FOLLOWS
 ) -> Callable[[GardenerFlags], Iterator[tuple[str, str, str]]]:
     """`Manifest.local` of a machine controller.
 
     Args:
-        acts: (verb, resource) beyond the watches that all of them share.
+        acts: (verb, resource) beyond the watches.
         tokens: verbs on the Secrets of bootstrap tokens.
+        follows: resources that are listed and watched.
     """
 
     def found(flags: GardenerFlags) -> Iterator[tuple[str, str, str]]:
         for verb in ("list", "watch"):
-            yield from ((verb, resource, flags.namespace) for resource in _FOLLOWS)
+            yield from ((verb, resource, flags.namespace) for resource in follows)
         yield from ((verb, resource, flags.namespace) for verb, resource in acts)
         yield from ((verb, "secrets", _TOKENS) for verb in tokens)
         if flags.target_kubeconfig == NO_TARGET:

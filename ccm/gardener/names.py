@@ -91,6 +91,16 @@ ANNOTATION_UNFREEZE = "safety.machine.sapcloud.io/unfreeze"
 ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a name
 """On a Machine: the ID of its bootstrap token. Ours: the reference derives it from the name."""
 
+# --- deployments --------------------------------------------------------------------------
+
+EVENT_SCALING = "ScalingMachineSet"
+EVENT_SELECTING_ALL = "SelectingAll"
+EVENT_CREATE_ERROR = "MachineSetCreateError"
+EVENT_ROLLBACK = "DeploymentRollback"
+EVENT_NO_REVISION = "DeploymentRollbackRevisionNotFound"
+EVENT_SAME_TEMPLATE = "DeploymentRollbackTemplateUnchanged"
+"""Reasons of events on a MachineDeployment."""
+
 # --- taints and conditions of nodes ----------------------------------------------------------
 
 TAINT_CRITICAL = "node.gardener.cloud/critical-components-not-ready"
@@ -125,3 +135,44 @@ has no marker, and is left alone. Ours."""
 
 COMPONENT = "machine-controller"
 """Event source component."""
+
+# --- sets ---------------------------------------------------------------------------------
+
+UPDATE_SUCCESSFUL = "successful"
+"""Value of the label of an update in place on a Machine that came over to its new set."""
+
+FROZEN = "True"
+"""Value of the label of a set or deployment that makes no machines."""
+
+CONDITION_REPLICA_FAILURE = "ReplicaFailure"
+CONDITION_FROZEN = "Frozen"
+"""Types of conditions of a MachineSet; the latter of a MachineDeployment too."""
+
+CONDITION_SLOWED = "CreationSlowed"
+"""Type of a condition of a MachineSet: its machines fail, so it waits between two. Ours."""
+
+REASON_FAILED_CREATE = "FailedCreate"
+REASON_FAILED_DELETE = "FailedDelete"
+REASON_INVALID_SET = "InvalidSpec"
+"""Why `ReplicaFailure`; the last one is ours: nothing can be done with the set as it is."""
+
+REASON_REPEATED_FAILURES = "RepeatedFailures"
+"""Why `CreationSlowed`. Ours."""
+
+REASON_CREATED = "SuccessfulCreate"
+REASON_DELETED = "SuccessfulDelete"
+"""Events on a MachineSet; those of failures have the reasons of the condition."""
+
+REASON_OVERSHOOT = "OverShootingReplicaCount"
+REASON_UNDERSHOOT = "UnderShootingReplicaCount"
+REASON_UNFREEZE = "UnfreezeAnnotation"
+REASON_STATE_SYNC = "MachineDeploymentStateSync"
+"""Why a set, or with the last one a deployment, is frozen or thaws."""
+
+REASON_FROZE_SET = "FrozeMachineSet"
+REASON_UNFROZE_SET = "UnfrozeMachineSet"
+"""Events on a MachineSet and its MachineDeployment."""
+
+COMPONENT_SETS = "machineset-controller"
+COMPONENT_MANAGER = "machine-controller-manager"
+"""Event source components: of creations and deletions of a set, and of freezing."""

@@ -22,7 +22,7 @@ from ccm.gardener.types import (
 from ccm.machines.views import ClassView, MachineView, Phase, Rules, Status
 from ccm.model import Secret
 from ccm.model.patches import Patch, same_object, same_version
-from ccm.model.times import format_time, parse_time
+from ccm.model.times import format_time, moment
 
 USER_DATA = "userData"
 """Key of a class's Secret: what VMs are booted with."""
@@ -60,7 +60,7 @@ def machine(obj: Machine) -> MachineView:
     sick = tuple(one.strip() for one in spec.node_conditions.split(",") if one.strip())
     return MachineView(
         metadata=obj.metadata,
-        created=_moment(obj.metadata.creation_timestamp) or _NEVER,
+        created=moment(obj.metadata.creation_timestamp) or _NEVER,
         class_name=spec.class_.name if refers else "",
         provider_id=spec.provider_id,
         node_name=obj.labels.get(names.LABEL_NODE, ""),
@@ -165,33 +165,26 @@ def _status(found: MachineStatus) -> Status:
     current: CurrentStatus = found.current_status
     last: LastOperation = found.last_operation
     return Status(
-        phase=_phase(current.phase),
+        phase=phase(current.phase),
         description=last.description,
         code=last.error_code,
         state=last.state,
         kind=last.type,
         timeout_active=current.timeout_active,
-        since=_moment(current.last_update_time),
-        updated=_moment(last.last_update_time),
+        since=moment(current.last_update_time),
+        updated=moment(last.last_update_time),
         known_state=found.last_known_state,
         addresses=tuple(found.addresses or ()),
         conditions=tuple(found.conditions or ()),
     )
 
 
-def _phase(text: str) -> Phase:
+def phase(text: str) -> Phase:
     """A phase nobody knows: it is not ours to end."""
     try:
         return Phase(text)
     except ValueError:
         return Phase.UNKNOWN
-
-
-def _moment(text: str | None) -> datetime | None:
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        return None
 
 
 def _text(moment: datetime | None) -> str | None:

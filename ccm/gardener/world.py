@@ -22,7 +22,8 @@ from ccm.cloud.errors import CloudError
 from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRecord, MachineRequest
 from ccm.cloud.operation import Caller
 from ccm.gardener import metrics, views
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
+from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import Machine, MachineClass
 from ccm.kube.errors import KubeError, NotFound
 from ccm.kube.informer import Informer, Informers
@@ -139,6 +140,16 @@ class World:
     def classes(self) -> Informer[MachineClass]:
         """All MachineClasses."""
         return self._informers.of(MACHINE_CLASSES, namespace=self.namespace)
+
+    @property
+    def machine_sets(self) -> Informer[MachineSet]:
+        """All MachineSets."""
+        return self._informers.of(MACHINE_SETS, namespace=self.namespace)
+
+    @property
+    def machine_deployments(self) -> Informer[MachineDeployment]:
+        """All MachineDeployments."""
+        return self._informers.of(MACHINE_DEPLOYMENTS, namespace=self.namespace)
 
     @property
     def secrets(self) -> Informer[Secret]:

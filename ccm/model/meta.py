@@ -35,6 +35,7 @@ class OwnerReference(Wire, frozen=True, kw_only=True):
     name: str = ""
     uid: str = ""
     controller: bool | None = None
+    block_owner_deletion: bool | None = None
 
 
 class ObjectMeta(Wire, frozen=True, kw_only=True):
@@ -44,6 +45,7 @@ class ObjectMeta(Wire, frozen=True, kw_only=True):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
+    generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None

@@ -145,6 +145,9 @@ BOOTSTRAP_TOKEN_PREFIX = "bootstrap-token-"  # noqa: S105 - of a name
 BOOTSTRAP_TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 """Type of such a Secret."""
 
+ANNOTATION_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""On whatever was written with `kubectl apply`; belongs to nobody else."""
+
 ANNOTATION_REVISION = "deployment.kubernetes.io/revision"
 ANNOTATION_REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
 ANNOTATION_DESIRED_REPLICAS = "deployment.kubernetes.io/desired-replicas"

@@ -65,3 +65,17 @@ def remove_finalizer(obj: KubeObject, name: str, *, strategic: bool = True) -> P
     else:
         metadata["finalizers"] = others
     return {"metadata": metadata}
+
+
+def merge_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The smallest merge patch that makes one map the other; lists are replaced whole."""
+    found: dict[str, Any] = {}
+    for key in {**before, **after}:
+        old, new = before.get(key), after.get(key)
+        if old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found[key] = merge_changes(old, new)
+        else:
+            found[key] = new
+    return found

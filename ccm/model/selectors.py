@@ -1,4 +1,4 @@
-"""Label selectors in their text form: parse, then match.
+"""Label selectors in their text form, and in that of objects: parse, then match.
 
 `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x,y)`, `a`, `!a`, joined by commas.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 _TERM = re.compile(
     r"\s*(?P<absent>!\s*)?(?P<key>[^\s,!=()]+)"
@@ -57,3 +57,41 @@ def _label_term(found: re.Match[str]) -> Requirement:
     is_negative = found["absent"] or found["op"] == "!=" or found["set"] == "notin"
     among = frozenset(value.strip() for value in values) if values else None
     return Requirement(key=found["key"], values=among, wanted=not is_negative)
+
+
+_OPERATORS = {"In": True, "NotIn": False, "Exists": True, "DoesNotExist": False}
+"""Whether what the operator of an object's selector speaks of is wanted."""
+
+
+def label_terms(
+    labels: Mapping[str, str], expressions: Iterable[tuple[str, str, Collection[str]]]
+) -> tuple[Requirement, ...]:
+    """The requirements of a selector as objects have it.
+
+    Args:
+        labels: `matchLabels`.
+        expressions: `matchExpressions`: key, operator and values of each.
+
+    Raises:
+        BadSelectorError: an operator is unknown, or has values that it does not go with.
+    """
+    exact = [Requirement(key=k, values=frozenset({v}), wanted=True) for k, v in labels.items()]
+    return (*exact, *(_expression(*one) for one in expressions))
+
+
+def matches(terms: Iterable[Requirement], found: Mapping[str, str]) -> bool:
+    """Whether labels satisfy all terms."""
+    return all(term.matches(found) for term in terms)
+
+
+def _expression(key: str, operator: str, values: Collection[str]) -> Requirement:
+    if operator not in _OPERATORS:
+        known = ", ".join(_OPERATORS)
+        raise BadSelectorError(f"operator {operator!r} of {key!r} is none of {known}")
+    needs = operator in ("In", "NotIn")
+    if needs != bool(values):
+        raise BadSelectorError(
+            f"operator {operator} of {key!r} {'needs values' if needs else 'takes no values'}"
+        )
+    among = frozenset(values) if needs else None
+    return Requirement(key=key, values=among, wanted=_OPERATORS[operator])

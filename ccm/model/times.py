@@ -27,5 +27,13 @@ def parse_time(text: str) -> datetime:
     return moment.astimezone(UTC)
 
 
+def moment(text: str | None) -> datetime | None:
+    """What others wrote, as a time; None where it is none."""
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        return None
+
+
 def _in_utc(moment: datetime) -> datetime:
     return moment.astimezone(UTC).replace(tzinfo=None)

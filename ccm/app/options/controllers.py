@@ -13,7 +13,10 @@ from typing import Any
 
 from ccm.controllers.machine.manifest import MachineFlags
 from ccm.controllers.machineclass.manifest import MachineClassFlags
+from ccm.controllers.machinedeployment.manifest import MachineDeploymentFlags
+from ccm.controllers.machineovershoot.manifest import MachineOvershootFlags
 from ccm.controllers.machinesafety.manifest import MachineSafetyFlags
+from ccm.controllers.machineset.manifest import MachineSetFlags
 from ccm.controllers.node.manifest import NodeFlags
 from ccm.controllers.nodelifecycle.manifest import NodeLifecycleFlags
 from ccm.controllers.route.manifest import RouteFlags
@@ -30,6 +33,9 @@ class ControllerFlags(
     MachineClassFlags,
     MachineFlags,
     MachineSafetyFlags,
+    MachineSetFlags,
+    MachineDeploymentFlags,
+    MachineOvershootFlags,
 ):
     """The flags of all controllers, which start in the order of these bases."""
 

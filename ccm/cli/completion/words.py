@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from ccm.cli import doctor, explain, orphans, plan
+from ccm.cli import doctor, explain, orphans, plan, rollout
 from ccm.cli.completion import NO_FILES, NO_SPACE
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 DAEMON = "cloud-controller-manager"
 
-_TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, explain, orphans, plan)}
+_TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, explain, orphans, plan, rollout)}
 
 _PROVIDERS = "ccm.providers"
 """The registry's group of entry points, without the time it takes to load the registry."""
@@ -96,7 +96,7 @@ def place(whole: argparse.ArgumentParser, before: Sequence[str]) -> Place:
             name, parser = word, told[1]
     if name in _TAKES_DAEMONS_FLAGS:
         own = _TAKES_DAEMONS_FLAGS[name].own_flags().values()
-        words = explain.OBJECTS if name == explain.NAME else {}
+        words = {explain.NAME: explain.OBJECTS, rollout.NAME: rollout.ACTIONS}.get(name, {})
         return Place(options=[*map(_of_flag, own), *_daemon()], words=words)
     positionals = [action for action in _actions(parser) if not action.option_strings]
     words = dict.fromkeys((word for one in positionals for word in _known(_of_action(one))), "")

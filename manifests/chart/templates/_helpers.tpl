@@ -93,7 +93,7 @@ host: {{ . | quote }}
 {{- end }}
 {{- if .Values.machines.enabled }}
 {{- if not (hasKey .Values.extraArgs "controllers") }}
-- --controllers=*,machine,machineclass,machinesafety
+- --controllers=*,machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot
 {{- end }}
 - --namespace={{ .Values.machines.namespace }}
 {{- end }}

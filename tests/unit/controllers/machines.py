@@ -25,13 +25,17 @@ from ccm.cloud.machines import (
 )
 from ccm.controllers.machine.controller import MachineController
 from ccm.controllers.machineclass.controller import MachineClassController
+from ccm.controllers.machinedeployment.controller import MachineDeploymentController
+from ccm.controllers.machineovershoot.controller import MachineOvershootController
 from ccm.controllers.machinesafety.controller import MachineSafetyController
-from ccm.gardener import crds, names
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
+from ccm.controllers.machineset.controller import MachineSetController
+from ccm.gardener import crds, names, rollouts
+from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.world import Settings
 from ccm.gardener.world import World as Shared
 from ccm.kube.informer import Informers
 from ccm.kube.resources import NODES, SECRETS
+from ccm.machines.overshoot import Margins
 from ccm.model import ObjectReference
 from ccm.model.times import format_time
 from ccm.runtime.controller import Runnable
@@ -208,6 +212,40 @@ class World:
             nodes=client.resource(NODES),
             events=self,
             period_s=self.period_s,
+            rng=random.Random(0),
+        ).controller
+
+    def _machineset(self, world: Shared, client: Any) -> Runnable:
+        return MachineSetController(
+            world=world,
+            sets=client.resource(MACHINE_SETS),
+            machines=client.resource(MACHINES),
+            events=self,
+            workers=2,
+            rng=random.Random(0),
+        ).controller
+
+    def _machinedeployment(self, world: Shared, client: Any) -> Runnable:
+        return MachineDeploymentController(
+            world=world,
+            deployments=client.resource(MACHINE_DEPLOYMENTS),
+            sets=client.resource(MACHINE_SETS),
+            machines=client.resource(MACHINES),
+            nodes=client.resource(NODES),
+            events=self,
+            rules=rollouts.rules(holds_nodes=True),
+            workers=2,
+            rng=random.Random(0),
+        ).controller
+
+    def _machineovershoot(self, world: Shared, client: Any) -> Runnable:
+        return MachineOvershootController(
+            world=world,
+            sets=client.resource(MACHINE_SETS),
+            deployments=client.resource(MACHINE_DEPLOYMENTS),
+            events=self,
+            margins=Margins(),
+            period_s=60.0,
             rng=random.Random(0),
         ).controller
 

@@ -112,7 +112,7 @@ class MemoryServer:
         return sum(
             count
             for (method, path), count in self.requests.items()
-            if method != "GET" and f"/{plural}" in path
+            if method != "GET" and plural in path.split("/")
         )
 
     def reads(self, plural: str) -> int:

@@ -83,9 +83,12 @@ def test_with_accounts_of_their_own_the_component_grants_the_rest() -> None:
     }
 
 
+MACHINES = "machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot"
+
+
 def test_for_machines_a_component_grants_the_rest() -> None:
     base = rules(needs(given()))
-    wanted = rules(needs(given("--controllers=*,machine,machineclass,machinesafety")))
+    wanted = rules(needs(given(f"--controllers=*,{MACHINES}")))
 
     assert wanted - base == granted(documents("components", "machines", "rbac.yaml"))
 

@@ -43,6 +43,7 @@ def test_every_command_is_there_with_what_it_does() -> None:
 
     assert set(told) == {
         *("sandbox", "providers", "doctor", "plan", "explain", "orphans", "new-provider"),
+        "rollout",
         "completion",
     }
     assert all(told.values())

@@ -1,0 +1,310 @@
+"""Carries out what was planned for a deployment; a write fails where the state is another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from ccm.base import clock, log, tasks
+from ccm.controllers.machinedeployment import plan
+from ccm.controllers.machinedeployment.plan import Event
+from ccm.gardener import names, rollouts
+from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
+from ccm.gardener.sets import MachineDeployment, MachineSet
+from ccm.gardener.types import Machine
+from ccm.gardener.world import World
+from ccm.kube.errors import AlreadyExists, ApiError, KubeError, NotFound
+from ccm.machines.autoscaler import Mark, NodeMark, node_patch
+from ccm.machines.fleet import DeploymentStatus, FleetRules, SetView
+from ccm.machines.rollout import Change, Making, Plan
+from ccm.model import Node, ObjectReference
+from ccm.model.names import NORMAL, WARNING
+from ccm.model.owners import as_controller, controller_uid
+from ccm.model.patches import Patch, StaleObject
+from ccm.runtime import writer
+from ccm.runtime.recorder import Recorder
+from ccm.runtime.writer import Deletes, Step, Writer, Writes
+
+AT_ONCE = 16
+"""Machines, or nodes, that are written at once for one deployment."""
+
+SHOWN_WITHIN_S = 30.0
+"""How long the cache has to show a set that was made; then it is looked up by making it again."""
+
+
+class Sets(Deletes[MachineSet], Protocol):
+    """What is asked of the API server about MachineSets (a `Resource`)."""
+
+    async def create(
+        self, obj: MachineSet | Mapping[str, Any], *, namespace: str = ""
+    ) -> MachineSet:
+        """Make one."""
+        ...
+
+
+class Calls:
+    """All requests about a deployment and what belongs to it.
+
+    Args:
+        world: what the machine controllers share.
+        deployments: requests about MachineDeployments.
+        sets: requests about MachineSets.
+        machines: requests about Machines.
+        nodes: requests about Nodes.
+        events: where events go.
+        rules: names of the front, and settings.
+        rng: jitter.
+    """
+
+    def __init__(
+        self,
+        *,
+        world: World,
+        deployments: Writes[MachineDeployment],
+        sets: Sets,
+        machines: Writes[Machine],
+        nodes: Writes[Node],
+        events: Recorder,
+        rules: FleetRules,
+        rng: random.Random,
+    ) -> None:
+        self._world = world
+        self._deployments, self._sets, self._events = deployments, sets, events
+        self._rules = rules
+        cache = world.machine_deployments.store
+        self.write = Writer(deployments, cache=cache, strategic=False, rng=rng)
+        self.write_sets = Writer(sets, cache=world.machine_sets.store, strategic=False, rng=rng)
+        self.write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
+        self._write_machines = Writer(machines, strategic=False, rng=rng)
+        self._made: dict[str, float] = {}
+        self._log = log.logger(plan.KIND.lower())
+
+    async def carry_out(
+        self, obj: MachineDeployment, found: Plan, sets: Mapping[str, MachineSet]
+    ) -> MachineDeployment:
+        """Do all but to say how it is; the deployment as it is then.
+
+        Raises:
+            StaleObject: something is not as it was when that was planned.
+            KubeError: a request failed.
+        """
+        if found.revert is not None:
+            return await self._revert(obj, found, sets)
+        await self._mark(obj, found.marks)
+        if found.annotations:
+            obj = await self._note(obj, found)
+        await self._mark_nodes(found.nodes)
+        if found.make is not None:
+            await self._make(obj, found.make)
+        for change in found.changes:
+            await self._change(obj, change, sets[change.set.uid])
+        for one in found.drop:
+            await self.drop(obj, one, sets[one.uid])
+        return obj
+
+    async def say(self, obj: MachineDeployment, found: DeploymentStatus) -> None:
+        """Write the status.
+
+        Raises:
+            StaleObject: the deployment is gone, or another is wanted by now.
+            KubeError: a request failed.
+        """
+
+        def said(one: MachineDeployment) -> Patch | None:
+            if one.metadata.generation != obj.metadata.generation:
+                raise StaleObject
+            return rollouts.status_patch(one, found)
+
+        await self.write.change(obj, Step(said, "status"))
+
+    async def drop(self, obj: MachineDeployment, view: SetView, cached: MachineSet) -> None:
+        """Delete a set that nobody needs, if that is so on the API server too.
+
+        Raises:
+            StaleObject: it has machines after all.
+            KubeError: a request failed.
+        """
+        try:
+            live = await self._sets.get(cached.name, namespace=cached.namespace)
+        except NotFound:
+            return
+        is_empty = not (live.spec.replicas or live.status.replicas)
+        if live.uid != cached.uid or controller_uid(live) != obj.uid or not is_empty:
+            raise StaleObject
+        await writer.delete(self._sets, live)
+        self._log.info("old machine set deleted", key=obj.key, machine_set=view.name)
+
+    async def delete_sets(self, obj: MachineDeployment, sets: Sequence[MachineSet]) -> None:
+        """Delete all sets of a deployment that is being deleted; that is asked for once more.
+
+        Raises:
+            StaleObject: it is not being deleted, or is another.
+            KubeError: a request failed.
+        """
+        left = [one for one in sets if not one.is_deleting]
+        if not left:
+            return
+        live = await self._deployments.get(obj.name, namespace=obj.namespace)
+        if live.uid != obj.uid or not live.is_deleting:
+            raise StaleObject
+        for one in left:
+            await writer.delete(self._sets, one)
+        self._log.info("machine deployment goes, so do its sets", key=obj.key, count=len(left))
+
+    def tell(self, obj: MachineDeployment, event: Event | None) -> None:
+        """Record an event."""
+        if event is None:
+            return
+        reference = ObjectReference(
+            kind=MACHINE_DEPLOYMENTS.kind,
+            api_version=MACHINE_DEPLOYMENTS.api_version,
+            namespace=obj.namespace,
+            name=obj.name,
+            uid=obj.uid,
+        )
+        self._events.event(reference, event.kind, event.reason, event.message)
+
+    def shown(self, key: str) -> None:
+        """The cache shows a set, or that it is gone."""
+        self._made.pop(key, None)
+
+    # --- the deployment -------------------------------------------------------------------------
+
+    async def _revert(
+        self, obj: MachineDeployment, found: Plan, sets: Mapping[str, MachineSet]
+    ) -> MachineDeployment:
+        wish = found.revert
+        to = sets[wish.to.uid] if wish is not None and wish.to is not None else None
+
+        def back(one: MachineDeployment) -> Patch | None:
+            _same(one, obj)
+            return rollouts.revert_patch(one, to)
+
+        after = await self._written(obj, back)
+        event = plan.reverted(found, obj)
+        self.tell(obj, event)
+        if event is not None:
+            self._log.info("rollback answered", key=obj.key, reason=event.message)
+        return after
+
+    async def _note(self, obj: MachineDeployment, found: Plan) -> MachineDeployment:
+        def noted(one: MachineDeployment) -> Patch | None:
+            _same(one, obj)
+            return rollouts.notes_patch(one, found.annotations)
+
+        return await self._written(obj, noted)
+
+    async def _written(self, obj: MachineDeployment, step: Any) -> MachineDeployment:
+        after = (await self.write.change(obj, Step(step))).obj
+        if after is None:
+            raise StaleObject
+        return after
+
+    # --- machines and nodes -----------------------------------------------------------------------
+
+    async def _mark(self, obj: MachineDeployment, marks: Sequence[Mark]) -> None:
+        store = self._world.machines.store
+
+        async def mark_one(mark: Mark) -> None:
+            cached = store.get(mark.piece.machine.key)
+
+            def marked(one: Machine) -> Patch | None:
+                return rollouts.mark_patch(one, mark)
+
+            if cached is not None and cached.uid == mark.piece.uid:
+                await self._write_machines.change(cached, Step(marked))
+                self._log.info("autoscaler chose a machine", key=obj.key, machine=cached.key)
+
+        await _all(marks, mark_one)
+
+    async def _mark_nodes(self, marks: Sequence[NodeMark]) -> None:
+        async def mark_one(mark: NodeMark) -> None:
+            def marked(one: Node) -> Patch | None:
+                return node_patch(one, mark, self._rules)
+
+            await self.write_nodes.change(mark.node, Step(marked))
+
+        await _all(marks, mark_one)
+
+    # --- sets -------------------------------------------------------------------------------------
+
+    async def _make(self, obj: MachineDeployment, making: Making) -> None:
+        """Make a set; one that the cache does not show yet is not made twice."""
+        key = f"{obj.namespace}/{making.name.name}"
+        if self._made.get(key, 0.0) > clock.monotonic():
+            return
+        reference = as_controller(
+            obj, api_version=MACHINE_DEPLOYMENTS.api_version, kind=MACHINE_DEPLOYMENTS.kind
+        )
+        body = rollouts.new_set(obj, making, reference)
+        try:
+            await self._sets.create(body, namespace=obj.namespace)
+        except AlreadyExists:
+            await self._collided(obj, making)
+            return
+        except ApiError as error:
+            text = f"Failed to create new machine set {making.name.name}: {error}"
+            self.tell(obj, Event(WARNING, names.EVENT_CREATE_ERROR, text))
+            raise
+        self._made[key] = clock.monotonic() + SHOWN_WITHIN_S
+        self._log.info("machine set made", key=obj.key, machine_set=key)
+        if making.replicas:
+            text = f"Scaled up machine set {making.name.name} to {making.replicas}"
+            self.tell(obj, Event(NORMAL, names.EVENT_SCALING, text))
+
+    async def _collided(self, obj: MachineDeployment, making: Making) -> None:
+        """The name is taken: by what we made before, or by somebody else's."""
+        live = await self._sets.get(making.name.name, namespace=obj.namespace)
+        ours = rollouts.template(live.spec.template).essence
+        is_ours = controller_uid(live) == obj.uid and not live.is_deleting
+        if is_ours and ours == rollouts.template(obj.spec.template).essence:
+            self._made[live.key] = clock.monotonic() + SHOWN_WITHIN_S
+            return
+        count = making.name.collisions + 1
+
+        def collided(one: MachineDeployment) -> Patch | None:
+            return rollouts.collision_patch(one, count)
+
+        self._log.info("name of a machine set is taken", key=obj.key, machine_set=live.key)
+        await self.write.change(obj, Step(collided, "status"))
+        raise StaleObject
+
+    async def _change(self, obj: MachineDeployment, change: Change, cached: MachineSet) -> None:
+        def changed(one: MachineSet) -> Patch | None:
+            # Sizes belong together: where somebody else chose one, all are chosen anew.
+            if one.spec.replicas != change.set.replicas or controller_uid(one) != obj.uid:
+                raise StaleObject
+            return rollouts.set_patch(one, change, obj)
+
+        written = await self.write_sets.change(cached, Step(changed))
+        if written.obj is None:
+            raise StaleObject
+        if event := plan.scaled(change):
+            self.tell(obj, event)
+            self._log.info("machine set scaled", key=cached.key, reason=event.message)
+
+
+def _same(one: MachineDeployment, obj: MachineDeployment) -> None:
+    """Raises StaleObject where another is wanted than what was planned for."""
+    if one.metadata.generation != obj.metadata.generation:
+        raise StaleObject
+
+
+async def _all(items: Sequence[Any], call: Any) -> None:
+    """Do all of them, some at once.
+
+    Raises:
+        KubeError: of the first that failed; the others are done.
+    """
+    errors = list[KubeError]()
+
+    async def one(item: Any) -> None:
+        try:
+            await call(item)
+        except KubeError as error:
+            errors.append(error)
+
+    await tasks.bounded(items, one, limit=min(AT_ONCE, len(items)), name=plan.KIND)
+    if errors:
+        raise errors[0]

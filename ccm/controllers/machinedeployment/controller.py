@@ -1,0 +1,274 @@
+"""Keeps each MachineDeployment rolling: one plan a pass, from the caches as they are.
+
+Any change of the deployment, its sets, or of what matters of their machines brings the next pass.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+from ccm.base import clock
+from ccm.controllers.machinedeployment import metrics, plan
+from ccm.controllers.machinedeployment.calls import Calls, Sets
+from ccm.gardener import rollouts, templates
+from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
+from ccm.gardener.names import FINALIZER
+from ccm.gardener.sets import MachineDeployment, MachineSet
+from ccm.gardener.types import Machine
+from ccm.gardener.world import World
+from ccm.machines import progress, rollout
+from ccm.machines.fleet import DeploymentStatus, DeploymentView, FleetRules, SetView
+from ccm.model import Node, selectors
+from ccm.model.patches import Patch, StaleObject, add_finalizer, remove_finalizer
+from ccm.model.selectors import BadSelectorError
+from ccm.runtime.backoff import default_backoff
+from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
+from ccm.runtime.ownership import Index, Ownership
+from ccm.runtime.recorder import Recorder
+from ccm.runtime.writer import Step, Writes
+
+NAME = "machinedeployment"
+BACK_OFF_CAP_S = 60.0
+
+RESYNC_S = 600.0
+"""How often a deployment is looked over though nothing changed (reference)."""
+
+STATUS_PAUSE_S = 1.0
+"""Shortest time between two statuses that differ by numbers only: many machines change at about
+the same time."""
+
+
+GATHER_S = 0.1
+"""How long changes of machines and sets are gathered before the next pass: machines of one step of
+a roll come at about the same time, and each step costs writes for every set."""
+
+
+class MachineDeploymentController:
+    """The machine deployment controller.
+
+    Args:
+        world: what the machine controllers share; it is ready.
+        deployments: requests about MachineDeployments.
+        sets: requests about MachineSets.
+        machines: requests about Machines.
+        nodes: requests about Nodes.
+        events: where events go.
+        rules: names of the front, and settings.
+        workers: deployments that are worked on at once.
+        rng: jitter.
+    """
+
+    def __init__(
+        self,
+        *,
+        world: World,
+        deployments: Writes[MachineDeployment],
+        sets: Sets,
+        machines: Writes[Machine],
+        nodes: Writes[Node],
+        events: Recorder,
+        rules: FleetRules,
+        workers: int,
+        rng: random.Random | None = None,
+    ) -> None:
+        rng = rng or random.Random()
+        self._world, self._rules = world, rules
+        self._calls = Calls(
+            world=world,
+            deployments=deployments,
+            sets=sets,
+            machines=machines,
+            nodes=nodes,
+            events=events,
+            rules=rules,
+            rng=rng,
+        )
+        self._ownership = Ownership(
+            kind=MACHINE_DEPLOYMENTS, owners=deployments, write=self._calls.write_sets
+        )
+        self._machines: Index[Machine] = Index()
+        self._sets: Index[MachineSet] = Index()
+        self._said_at: dict[str, float] = {}
+        self.controller = Controller(
+            NAME,
+            queue=NAME,
+            reconcile=self.sync,
+            workers=workers,
+            backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
+            watches=[
+                Watch(informer=world.nodes, changed=self._node_changed),
+                Watch(informer=world.machines, changed=self._machine_changed),
+                Watch(informer=world.machine_sets, changed=self._set_changed),
+                Watch(informer=world.machine_deployments, changed=self._deployment_changed),
+            ],
+            rng=rng,
+        )
+
+    async def sync(self, key: str) -> Result:
+        """Bring one deployment a step further.
+
+        Raises:
+            KubeError: a request failed.
+        """
+        cached = self._world.machine_deployments.store.get(key)
+        if cached is None:
+            return IDLE
+        try:
+            return await self._step(self._calls.write.newest(cached))
+        except StaleObject:
+            # Decided anew, in a moment: what made it stale may not be in the caches yet.
+            return Result(back_off=True)
+
+    async def _step(self, obj: MachineDeployment) -> Result:
+        if obj.is_deleting:
+            await self._remove(obj)
+            return DONE
+        held = (await self._calls.write.change(obj, Step(_held))).obj
+        if held is None:
+            return DONE
+        view = rollouts.deployment(held)
+        if view.faults:
+            await self._refuse(held, view)
+            return DONE
+        if self._world.machines.undecodable or self._world.machine_sets.undecodable:
+            # What cannot be read counts too, and nobody knows as what.
+            return Result(back_off=True)
+        return await self._roll(held, view)
+
+    async def _roll(self, obj: MachineDeployment, view: DeploymentView) -> Result:
+        sets = {one.uid: one for one in await self._claimed(obj)}
+        found = rollout.plan(
+            view,
+            [self._set_view(one) for one in sets.values()],
+            clock.now(),
+            self._rules,
+            generation=obj.metadata.generation,
+            taken=[one.name for one in self._world.machine_sets.store.list()],
+        )
+        after = await self._calls.carry_out(obj, found, sets)
+        if found.revert is not None:
+            return DONE
+        rest_s = await self._say(after, view.status, found.status)
+        waits = [one for one in (rest_s, found.after_s, RESYNC_S) if one is not None]
+        return Result(after_s=min(waits))
+
+    async def _say(
+        self, obj: MachineDeployment, before: DeploymentStatus, found: DeploymentStatus
+    ) -> float | None:
+        """Write the status, not too often; seconds until it may be written, if it is not."""
+        if rollouts.status_patch(obj, found) is None:
+            return None
+        rest_s = self._said_at.get(obj.uid, -math.inf) + STATUS_PAUSE_S - clock.monotonic()
+        if rest_s > 0 and not plan.is_urgent(before, found):
+            return rest_s
+        self._said_at[obj.uid] = clock.monotonic()
+        await self._calls.say(obj, found)
+        return None
+
+    async def _refuse(self, obj: MachineDeployment, view: DeploymentView) -> None:
+        found = progress.refusal(view, obj.metadata.generation, clock.now())
+        if rollouts.status_patch(obj, found) is None:
+            return
+        await self._calls.say(obj, found)
+        for event in plan.refused(found, selects_all=rollouts.selects_all(obj.spec.selector)):
+            self._calls.tell(obj, event)
+
+    async def _remove(self, obj: MachineDeployment) -> None:
+        """Its sets go first; each of them sees to its machines."""
+        if FINALIZER not in obj.finalizers:
+            return
+        sets = await self._claimed(obj)
+        await self._calls.delete_sets(obj, sets)
+        if not sets and not self._world.machine_sets.undecodable:
+            await self._calls.write.change(obj, Step(_released))
+
+    # --- what belongs to it -----------------------------------------------------------------------
+
+    async def _claimed(self, obj: MachineDeployment) -> Sequence[MachineSet]:
+        store, terms = self._world.machine_sets.store, _terms(obj)
+        among = (store.get(key) for key in self._sets.candidates(obj.uid))
+
+        def matches(one: MachineSet) -> bool:
+            return terms is not None and selectors.matches(terms, one.labels)
+
+        return await self._ownership.claim(obj, [one for one in among if one], matches)
+
+    def _set_view(self, obj: MachineSet) -> SetView:
+        store = self._world.machines.store
+        machines = (store.get(key) for key in self._machines.owned(obj.uid))
+        return rollouts.machine_set(obj, [one for one in machines if one], self._node)
+
+    def _node(self, name: str) -> Node | None:
+        node = self._world.nodes.store.get(name)
+        return None if node is None else self._calls.write_nodes.newest(node)
+
+    # --- the caches -------------------------------------------------------------------------------
+
+    def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
+        if new is None and old is not None:
+            self._calls.write_nodes.forget(old.key)
+        return False
+
+    def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
+        self._machines.note(old, new)
+        if plan.machine_matters(old, new):
+            sets = {plan.owner_key(one, plan.SET_KIND) for one in (old, new) if one is not None}
+            for key in sets:
+                owner = self._world.machine_sets.store.get(key)
+                if owner is not None:
+                    self._add(plan.owner_key(owner, plan.KIND))
+        return False
+
+    def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
+        self._sets.note(old, new)
+        found = new or old
+        if found is not None:
+            self._calls.shown(found.key)
+        if plan.set_matters(old, new):
+            for one in filter(None, (old, new)):
+                self._add(plan.owner_key(one, plan.KIND) or self._adopter(one))
+        if new is None and old is not None:
+            self._calls.write_sets.forget(old.key)
+        return False
+
+    def _adopter(self, orphan: MachineSet) -> str:
+        """Key of a deployment that may take over a set that nobody controls."""
+        for one in self._world.machine_deployments.store.list():
+            terms = _terms(one)
+            is_near = one.namespace == orphan.namespace
+            if terms and is_near and selectors.matches(terms, orphan.labels):
+                return one.key
+        return ""
+
+    def _deployment_changed(
+        self, old: MachineDeployment | None, new: MachineDeployment | None, _: bool
+    ) -> bool:
+        metrics.note(old, new, total=len(self._world.machine_deployments.store))
+        if new is None and old is not None:
+            self._calls.write.forget(old.key)
+            self._said_at.pop(old.uid, None)
+        return new is not None
+
+    def _add(self, key: str) -> None:
+        if key:
+            self.controller.queue.add_after(key, GATHER_S)
+
+
+def _terms(obj: MachineDeployment) -> tuple[selectors.Requirement, ...] | None:
+    """What labels of its sets have to be like; None: nobody knows."""
+    if obj.spec.selector is None:
+        return None
+    try:
+        return templates.requirements(obj.spec.selector)
+    except BadSelectorError:
+        return None
+
+
+def _held(obj: MachineDeployment) -> Patch | None:
+    return None if obj.is_deleting else add_finalizer(obj, FINALIZER, strategic=False)
+
+
+def _released(obj: MachineDeployment) -> Patch | None:
+    return remove_finalizer(obj, FINALIZER, strategic=False)

@@ -1,0 +1,98 @@
+"""What of a change concerns a deployment, and what is told of a pass. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ccm.gardener import names
+from ccm.gardener.sets import MachineDeployment, MachineSet
+from ccm.gardener.types import Machine
+from ccm.machines import progress
+from ccm.machines.fleet import DeploymentStatus
+from ccm.machines.rollout import Change, Plan
+from ccm.model.meta import KubeObject
+from ccm.model.names import NORMAL, WARNING
+from ccm.model.owners import controller_of
+
+KIND = "MachineDeployment"
+SET_KIND = "MachineSet"
+
+
+class Event(NamedTuple):
+    """What is told of a deployment: `Normal` or `Warning`, in one word, for people."""
+
+    kind: str
+    reason: str
+    message: str
+
+
+def owner_key(obj: KubeObject, kind: str) -> str:
+    """Key of the object of a kind that controls another; empty: none does."""
+    found = controller_of(obj)
+    return "" if found is None or found.kind != kind else f"{obj.namespace}/{found.name}"
+
+
+def machine_matters(old: Machine | None, new: Machine | None) -> bool:
+    """Whether a rollout may go on, or has to be told otherwise, because a machine changed."""
+    if old is None or new is None:
+        return True
+    return _seen(old) != _seen(new)
+
+
+def set_matters(old: MachineSet | None, new: MachineSet | None) -> bool:
+    """Whether a change of a set is one; a resync is none."""
+    if old is None or new is None:
+        return True
+    return old.resource_version != new.resource_version
+
+
+def _seen(machine: Machine) -> tuple[object, ...]:
+    current, notes = machine.status.current_status, machine.annotations
+    return (
+        machine.uid,
+        machine.is_deleting,
+        machine.metadata.owner_references,
+        machine.labels.get(names.LABEL_NODE),
+        notes.get(names.ANNOTATION_PRIORITY),
+        notes.get(names.ANNOTATION_MARKED),
+        current.phase,
+        current.last_update_time,
+        current.preserve_expiry_time,
+    )
+
+
+def is_urgent(before: DeploymentStatus, after: DeploymentStatus) -> bool:
+    """Whether a status says more than other numbers, so that it is written at once."""
+    known = [
+        [(one.type, one.status, one.reason) for one in each.conditions] for each in (before, after)
+    ]
+    return before.observed != after.observed or known[0] != known[1]
+
+
+def scaled(change: Change) -> Event | None:
+    """What is told of a set that gets another size."""
+    if change.replicas is None or change.replicas == change.set.replicas:
+        return None
+    way = "up" if change.replicas > change.set.replicas else "down"
+    text = f"Scaled {way} machine set {change.set.name} to {change.replicas}"
+    return Event(NORMAL, names.EVENT_SCALING, text)
+
+
+def reverted(found: Plan, obj: MachineDeployment) -> Event | None:
+    """What is told of the wish for an older template."""
+    wish = found.revert
+    if wish is None:
+        return None
+    if wish.to is not None:
+        text = f'Rolled back deployment "{obj.name}" to revision {wish.revision}'
+        return Event(NORMAL, names.EVENT_ROLLBACK, text)
+    reason = names.EVENT_SAME_TEMPLATE if wish.is_same else names.EVENT_NO_REVISION
+    return Event(WARNING, reason, wish.why_not)
+
+
+def refused(found: DeploymentStatus, *, selects_all: bool) -> Iterator[Event]:
+    """What is told of a deployment with which nothing can be done."""
+    said = found.condition(progress.PROGRESSING)
+    if said is not None and selects_all:
+        yield Event(WARNING, names.EVENT_SELECTING_ALL, said.message)

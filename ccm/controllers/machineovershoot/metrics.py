@@ -1,0 +1,14 @@
+"""Metrics of the machine overshoot controller."""
+
+from __future__ import annotations
+
+from ccm.base import metrics
+
+FROZEN = metrics.gauge(
+    "ccm_machine_sets_frozen", "MachineSets that make no machines, because they have too many."
+)
+FREEZES = metrics.counter(
+    "ccm_machine_set_freezes",
+    "MachineSets that were frozen, and that thawed, by the reason.",
+    ["reason"],
+)

@@ -1,0 +1,98 @@
+"""What is remembered of sets beside their objects, and said of it in their conditions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ccm.base import clock
+from ccm.controllers.machineset import plan
+from ccm.controllers.machineset.plan import Outcome
+from ccm.gardener.sets import MachineSet, SetCondition
+from ccm.gardener.types import LastOperation, Machine, MachineTemplateSpec
+from ccm.kube.errors import (
+    ApiError,
+    Conflict,
+    KubeError,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+)
+from ccm.machines import setbacks
+from ccm.machines.setbacks import Setbacks
+from ccm.model.owners import controller_uid
+from ccm.model.times import moment
+
+_PASSING = (ServerError, TooManyRequests, Conflict, Unauthorized)
+"""The API server is in trouble, or in a hurry: that says nothing about the machine."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """What is known of a set beside its object.
+
+    Attributes:
+        template: what its machines were made of last.
+        setbacks: machines that failed in a row.
+        failure: says that machines could not be made or deleted the last time.
+        last: what was done last; None = nothing since this daemon leads.
+        said_at: when its status was written.
+    """
+
+    template: MachineTemplateSpec
+    setbacks: Setbacks = setbacks.NONE
+    failure: SetCondition | None = None
+    last: LastOperation | None = None
+    said_at: float = -math.inf
+
+    def conditions(self) -> Sequence[SetCondition]:
+        """Those of the types that this controller writes."""
+        found = [self.failure] if self.failure else []
+        if (next_at := setbacks.until(self.setbacks)) is not None:
+            found.append(plan.slowed(self.setbacks, next_at, clock.now()))
+        return found
+
+    def refused(self, error: KubeError) -> None:
+        """The API server did not make a machine."""
+        if isinstance(error, ApiError) and not isinstance(error, _PASSING):
+            now = clock.now()
+            self.setbacks = setbacks.failed(self.setbacks, made=now, now=now, text=str(error))
+
+
+class Memories:
+    """The memory of each set, by its UID."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, Memory] = {}
+
+    def of(self, obj: MachineSet) -> Memory:
+        """That of a set; of one whose template is another now the failures are forgotten."""
+        template, found = obj.spec.template, self._of.get(obj.uid)
+        if found is None:
+            found = self._of[obj.uid] = Memory(template=template)
+            if plan.slowed_since(obj) is not None:
+                found.setbacks = setbacks.resumed(clock.now())
+        elif found.template != template:
+            found.template, found.setbacks, found.failure = template, setbacks.NONE, None
+        return found
+
+    def learn(self, outcome: Outcome | None, machine: Machine | None) -> None:
+        """What became of a machine says how fast others are made."""
+        memory = None if machine is None else self._of.get(controller_uid(machine))
+        if outcome is None or machine is None or memory is None:
+            return
+        if outcome is Outcome.JOINED:
+            memory.setbacks = setbacks.NONE
+            return
+        now = clock.now()
+        memory.setbacks = setbacks.failed(
+            memory.setbacks,
+            made=moment(machine.metadata.creation_timestamp) or now,
+            now=now,
+            text=machine.status.last_operation.description,
+        )
+
+    def forget(self, uid: str) -> None:
+        """A set is gone."""
+        self._of.pop(uid, None)

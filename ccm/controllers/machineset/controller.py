@@ -1,0 +1,378 @@
+"""Keeps as many machines of each MachineSet as it wants, and says how they are.
+
+A pass claims the machines, brings what has changed of the template to them, and decides from the
+cache how many to make and which to delete; not before the cache shows what the pass before did.
+One that did something says nothing yet: what it did brings the next pass. So a burst costs one
+write a machine, and one about the set.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from ccm.base import clock, log
+from ccm.controllers.machineset import bursts, metrics, plan
+from ccm.controllers.machineset.conditions import Memories, Memory
+from ccm.controllers.machineset.create import Creates, Creator
+from ccm.controllers.machineset.remove import Remover
+from ccm.gardener import members, names, templates
+from ccm.gardener.kinds import MACHINE_SETS
+from ccm.gardener.sets import MachineSet
+from ccm.gardener.types import Machine
+from ccm.gardener.world import World
+from ccm.kube.errors import KubeError
+from ccm.machines import replicas, setbacks
+from ccm.machines.replicas import Counts, Member, Scaling, Wanted
+from ccm.machines.views import Kind, Phase
+from ccm.model import Node, ObjectReference, selectors
+from ccm.model.names import NORMAL, WARNING
+from ccm.model.owners import controller_uid
+from ccm.model.patches import Patch, add_finalizer, remove_finalizer
+from ccm.model.selectors import BadSelectorError
+from ccm.runtime.backoff import default_backoff
+from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
+from ccm.runtime.expectations import Expectations
+from ccm.runtime.ownership import Index, Ownership
+from ccm.runtime.recorder import Recorder
+from ccm.runtime.writer import Deletes, Step, Writer, Writes
+
+NAME = "machineset"
+BACK_OFF_CAP_S = 60.0
+
+RESYNC_S = 600.0
+"""How often a set is looked over though nothing changed (reference)."""
+
+STATUS_PAUSE_S = 0.5
+"""Shortest time between two writes of a set's status: machines change one by one, and many of
+them at about the same time."""
+
+
+class MachineRequests(Creates, Deletes[Machine], Protocol):
+    """What is asked of the API server about Machines (a `Resource`)."""
+
+
+class MachineSetController:
+    """The machine set controller.
+
+    Args:
+        world: what the machine controllers share; it is ready.
+        sets: requests about MachineSets.
+        machines: requests about Machines.
+        events: where events go.
+        workers: sets that are worked on at once.
+        rng: names of machines, and jitter.
+    """
+
+    def __init__(
+        self,
+        *,
+        world: World,
+        sets: Writes[MachineSet],
+        machines: MachineRequests,
+        events: Recorder,
+        workers: int,
+        rng: random.Random | None = None,
+    ) -> None:
+        rng = rng or random.Random()
+        self._world = world
+        self._machines = machines
+        self._events = events
+        self._log = log.logger(NAME)
+        cache = world.machines.store
+        self._write = Writer(sets, cache=world.machine_sets.store, strategic=False, rng=rng)
+        self._write_machines = Writer(machines, cache=cache, strategic=False, rng=rng)
+        self._ownership = Ownership(kind=MACHINE_SETS, owners=sets, write=self._write_machines)
+        self._index: Index[Machine] = Index()
+        self._expect = Expectations()
+        self._creator = Creator(machines, cache, self._expect, rng)
+        self._remover = Remover(machines, cache, self._expect)
+        self._memories = Memories()
+        self.controller = Controller(
+            NAME,
+            queue=NAME,
+            reconcile=self.sync,
+            workers=workers,
+            backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
+            watches=[
+                Watch(informer=world.nodes, changed=self._node_changed),
+                Watch(informer=world.machines, changed=self._machine_changed),
+                Watch(informer=world.machine_sets, changed=self._set_changed),
+            ],
+            rng=rng,
+        )
+
+    async def sync(self, key: str) -> Result:
+        """Bring one set in step with what it wants.
+
+        Raises:
+            KubeError: a request failed.
+        """
+        cached = self._world.machine_sets.store.get(key)
+        if cached is None:
+            return IDLE
+        obj = self._write.newest(cached)
+        if not obj.is_deleting:
+            spec = obj.spec
+            found = templates.faults(
+                replicas=spec.replicas, selector=spec.selector, template=spec.template
+            )
+            if faults := list(found):
+                await self._refuse(obj, faults)
+                return DONE
+            held = (await self._write.change(obj, Step(_held))).obj
+            if held is None:
+                return DONE
+            obj = held
+        machines = {one.key: one for one in await self._claimed(obj)}
+        errors = () if obj.is_deleting else await self._push(obj, machines)
+        await self._manage(obj, machines)
+        if errors:
+            raise errors[0]
+        return Result(after_s=RESYNC_S)
+
+    async def _refuse(self, obj: MachineSet, faults: Sequence[str]) -> None:
+        """Nothing can be done with the set as it is, and it says so."""
+        condition = plan.refusal(faults, clock.now())
+        observed = obj.metadata.generation
+
+        def said(one: MachineSet) -> Patch | None:
+            return plan.condition_patch(one, observed, condition)
+
+        if (await self._write.change(obj, Step(said, "status"))).changed:
+            self._log.warning("machine set cannot be used", key=obj.key, error=condition.message)
+
+    async def _claimed(self, obj: MachineSet) -> Sequence[Machine]:
+        """The machines of a set, as they are or as we left them."""
+        store, terms = self._world.machines.store, _terms(obj)
+        among = (store.get(key) for key in self._index.candidates(obj.uid))
+
+        def matches(one: Machine) -> bool:
+            return terms is not None and selectors.matches(terms, one.labels)
+
+        return await self._ownership.claim(obj, [one for one in among if one], matches)
+
+    async def _push(self, obj: MachineSet, machines: dict[str, Machine]) -> Sequence[KubeError]:
+        """Bring what has changed of the template to the machines; errors keep nothing else."""
+        template = obj.spec.template
+
+        def pushed(one: Machine) -> Patch | None:
+            return members.push_patch(one, template)
+
+        async def push(one: Machine) -> None:
+            after = (await self._write_machines.change(one, Step(pushed))).obj
+            if after is not None:
+                machines[after.key] = after
+
+        stale = [one for one in machines.values() if pushed(one) is not None]
+        return await bursts.together(stale, push)
+
+    # --- how many ---------------------------------------------------------------------------
+
+    async def _manage(self, obj: MachineSet, machines: Mapping[str, Machine]) -> None:
+        """Make and delete machines, and say how many there are.
+
+        Raises:
+            KubeError: a request failed.
+        """
+        wanted, memory = members.wanted(obj), self._memories.of(obj)
+        labels = templates.labels_of(obj.spec.template)
+        found: Sequence[Member] = [
+            members.member(one, self._node_of(one), labels) for one in machines.values()
+        ]
+        if not obj.is_deleting:
+            found = await self._preserve(wanted, found, machines)
+        if not await self._is_current(obj):
+            self._later(obj, self._expect.due_s(obj.uid))
+            return
+        if obj.is_deleting and not found and not self._world.machines.undecodable:
+            await self._write.change(obj, Step(_released))
+            return
+        scaling = replicas.scaling(wanted, found, clock.now())
+        did, error = await self._scale(obj, memory, scaling, found, machines)
+        if not did or error is not None:
+            await self._say(obj, memory, replicas.counts(wanted, found, clock.now()), machines)
+        if error is not None and not memory.setbacks.level:
+            raise error
+
+    async def _preserve(
+        self, wanted: Wanted, found: Sequence[Member], machines: Mapping[str, Machine]
+    ) -> Sequence[Member]:
+        """Keep failed machines, or keep them no more, before it is decided which go."""
+        keep, drop = replicas.preservation(wanted, found)
+        for each, is_kept in ((keep, True), (drop, False)):
+            for one in each:
+                await self._annotate(machines[one.key], keep=is_kept)
+        return replicas.preserved(found, keep, drop)
+
+    async def _annotate(self, machine: Machine, *, keep: bool) -> None:
+        def annotated(one: Machine) -> Patch | None:
+            return members.preserve_patch(one, keep=keep)
+
+        await self._write_machines.change(machine, Step(annotated))
+
+    async def _is_current(self, obj: MachineSet) -> bool:
+        """Whether the cache shows all that was done about the set."""
+        if self._expect.satisfied(obj.uid):
+            return True
+        late = await self._expect.look_up(obj.uid, self._machines, self._world.machines.store)
+        if late:
+            self._log.warning("cache of machines lags far behind", key=obj.key, count=late)
+        return self._expect.satisfied(obj.uid)
+
+    async def _scale(
+        self,
+        obj: MachineSet,
+        memory: Memory,
+        scaling: Scaling,
+        found: Sequence[Member],
+        machines: Mapping[str, Machine],
+    ) -> tuple[bool, KubeError | None]:
+        """Make and delete machines; whether any was, and an error."""
+        now, owner = clock.now(), self._ownership.reference(obj)
+        # One that cannot be read may be of this set.
+        can_count = not self._world.machines.undecodable
+        count = setbacks.allowed(memory.setbacks, scaling.create, found, now) if can_count else 0
+        made, refused = await self._creator.run(obj, owner, count)
+        self._did(obj, memory, Kind.CREATE, made, refused)
+        victims = [machines[one.key] for one in scaling.delete]
+        metrics.STALE.inc(sum(one.phase is Phase.FAILED for one in scaling.delete))
+        gone, kept = await self._remover.run(obj, victims)
+        self._did(obj, memory, Kind.DELETE, gone, kept)
+        if refused is None and kept is None and (count or victims or not scaling.lacking):
+            memory.failure = None
+        if refused is not None:
+            memory.refused(refused)
+        if scaling.create:
+            self._later(obj, setbacks.wait_s(memory.setbacks, now) or None)
+        return bool(made or gone), refused or kept
+
+    def _did(
+        self,
+        obj: MachineSet,
+        memory: Memory,
+        kind: Kind,
+        done: Sequence[str],
+        error: KubeError | None,
+    ) -> None:
+        """Remember and tell what was done, and what could not be."""
+        if not done and error is None:
+            return
+        now, is_create = clock.now(), kind is Kind.CREATE
+        memory.last = plan.operation(kind, done, error, now)
+        who = self._reference(obj)
+        if done:
+            reason = names.REASON_CREATED if is_create else names.REASON_DELETED
+            self._events.event(who, NORMAL, reason, plan.told(kind, done))
+        if error is not None:
+            reason = names.REASON_FAILED_CREATE if is_create else names.REASON_FAILED_DELETE
+            memory.failure = plan.failure(error, reason=reason, now=now)
+            self._events.event(who, WARNING, reason, memory.failure.message)
+
+    # --- what is said -----------------------------------------------------------------------
+
+    async def _say(
+        self, obj: MachineSet, memory: Memory, counts: Counts, machines: Mapping[str, Machine]
+    ) -> None:
+        """Write the status, if it says anything new, and not too often."""
+        failed = plan.summaries(obj, counts.failed, machines)
+        conditions, observed, last = memory.conditions(), obj.metadata.generation, memory.last
+        self._later(obj, counts.changes_in_s)
+
+        def said(one: MachineSet) -> Patch | None:
+            return plan.status_patch(
+                one,
+                observed=observed,
+                counts=counts,
+                failed=failed,
+                conditions=conditions,
+                last=last,
+            )
+
+        if said(obj) is None:
+            return
+        rest_s = memory.said_at + STATUS_PAUSE_S - clock.monotonic()
+        if rest_s > 0:
+            self._later(obj, rest_s)
+            return
+        memory.said_at = clock.monotonic()
+        await self._write.change(obj, Step(said, "status"))
+
+    def _later(self, obj: MachineSet, seconds: float | None) -> None:
+        """Come back at that time, and no later; None = when something changes."""
+        if seconds is not None:
+            self.controller.queue.add_after(obj.key, seconds)
+
+    def _reference(self, obj: MachineSet) -> ObjectReference:
+        return ObjectReference(
+            kind=MACHINE_SETS.kind,
+            api_version=MACHINE_SETS.api_version,
+            namespace=obj.namespace,
+            name=obj.name,
+            uid=obj.uid,
+        )
+
+    def _node_of(self, machine: Machine) -> Node | None:
+        name = machine.labels.get(names.LABEL_NODE)
+        return self._world.nodes.store.get(name) if name else None
+
+    # --- the caches -------------------------------------------------------------------------
+
+    def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
+        self._index.note(old, new)
+        if new is not None:
+            self._expect.seen(new)
+        elif old is not None:
+            self._expect.gone(old)
+            self._write_machines.forget(old.key)
+        self._memories.learn(plan.outcome(old, new), new)
+        if plan.matters(old, new):
+            self._add(filter(None, (old, new)))
+        return False
+
+    def _add(self, machines: Iterable[Machine]) -> None:
+        """Queue the sets of machines; of one that nobody controls those that may adopt it."""
+        for machine in machines:
+            if key := plan.owner_key(machine):
+                self.controller.queue.add(key)
+            elif not controller_uid(machine):
+                for one in self._world.machine_sets.store.list():
+                    terms = _terms(one)
+                    if terms is not None and selectors.matches(terms, machine.labels):
+                        self.controller.queue.add(one.key)
+
+    def _node_changed(self, old: Node | None, new: Node | None, initial: bool) -> bool:
+        found = new or old
+        if not initial and found is not None and plan.node_matters(old, new):
+            machines = self._world.machines.store.list()
+            self._add(one for one in machines if one.labels.get(names.LABEL_NODE) == found.name)
+        return False
+
+    def _set_changed(self, old: MachineSet | None, new: MachineSet | None, _: bool) -> bool:
+        metrics.note(old, new, total=len(self._world.machine_sets.store))
+        if new is None and old is not None:
+            self._write.forget(old.key)
+            self._expect.forget(old.uid)
+            self._memories.forget(old.uid)
+        return new is not None and plan.set_matters(old, new)
+
+
+def _held(one: MachineSet) -> Patch | None:
+    # To one that is being deleted no finalizer can be added any more.
+    return None if one.is_deleting else add_finalizer(one, names.FINALIZER, strategic=False)
+
+
+def _released(one: MachineSet) -> Patch | None:
+    return remove_finalizer(one, names.FINALIZER, strategic=False)
+
+
+def _terms(obj: MachineSet) -> Sequence[selectors.Requirement] | None:
+    """What its machines have to be like; None: no machine is."""
+    selector = obj.spec.selector
+    if selector is None or not (selector.match_labels or selector.match_expressions):
+        return None
+    try:
+        return templates.requirements(selector)
+    except BadSelectorError:
+        return None

@@ -1,0 +1,72 @@
+"""Names, flags and rights of the machine set controller, and how it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ccm.base import flag_checks as checks
+from ccm.gardener import flags as gardener
+from ccm.runtime.manifest import ControllerContext, Manifest
+
+if TYPE_CHECKING:
+    from ccm.runtime.controller import Runnable
+
+NAME = "machine-set-controller"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineSetFlags(gardener.GardenerFlags):
+    """The flags of this controller."""
+
+    machine_set_concurrent_syncs: int = gardener.SECTION.flag(
+        10,
+        "MachineSets that are worked on at the same time. The reference calls it "
+        "--concurrent-syncs.",
+        unit="machine sets",
+        check=checks.at_least_one,
+    )
+
+
+def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
+    from ccm.controllers.machineset.controller import MachineSetController
+    from ccm.gardener.kinds import MACHINE_SETS, MACHINES
+    from ccm.gardener.names import COMPONENT_SETS
+    from ccm.runtime.deferred import Deferred
+
+    world, client = gardener.world(context, flags), context.client(MANIFEST.client)
+
+    def make() -> Runnable:
+        return MachineSetController(
+            world=world,
+            sets=client.resource(MACHINE_SETS),
+            machines=client.resource(MACHINES),
+            events=context.recorder(COMPONENT_SETS),
+            workers=flags.machine_set_concurrent_syncs,
+        ).controller
+
+    return Deferred(world.ready, make)
+
+
+MANIFEST: Manifest[MachineSetFlags] = Manifest(
+    name=NAME,
+    alias="machineset",
+    client=gardener.ACCOUNT,
+    metric="machineset",
+    groups=gardener.GROUPS,
+    acts=(("get", "namespaces"),),
+    local=gardener.local(
+        ("get", "machinesets"),
+        ("patch", "machinesets"),
+        ("patch", "machinesets/status"),
+        ("get", "machines"),
+        ("create", "machines"),
+        ("patch", "machines"),
+        ("delete", "machines"),
+        follows=("machines", "machinesets"),
+    ),
+    off_by_default=True,
+    # Making and deleting VMs is somebody else's part: any provider will do.
+    lacks=lambda _cloud: "",
+    build=_build,
+)

@@ -1,0 +1,179 @@
+"""Between the objects of this front and the neutral terms in which sets are decided. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from ccm.gardener import names, templates
+from ccm.gardener.sets import MachineSet
+from ccm.gardener.types import Machine, MachineTemplateSpec
+from ccm.gardener.views import phase
+from ccm.machines.replicas import DEFAULT_PRIORITY, Member, Preserve, Wanted
+from ccm.machines.views import Phase
+from ccm.model import Node, OwnerReference
+from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.times import moment
+
+_NEVER = datetime.fromtimestamp(0, UTC)
+
+_PUSHED = (
+    "nodeTemplate",
+    "drainTimeout",
+    "healthTimeout",
+    "creationTimeout",
+    "inPlaceUpdateTimeout",
+    "machinePreserveTimeout",
+    "disableHealthTimeout",
+    "maxEvictRetries",
+    "nodeConditions",
+)
+"""What of the template reaches machines that are there already; all else makes other machines."""
+
+_NAME_ROOM = 58
+"""Characters of the set's name in that of a machine; the server cuts `generateName` there too."""
+
+
+def wanted(obj: MachineSet) -> Wanted:
+    """What is wanted of a set."""
+    spec = obj.spec
+    frozen = obj.labels.get(names.LABEL_FREEZE) == names.FROZEN
+    return Wanted(
+        replicas=spec.replicas,
+        is_deleting=obj.is_deleting,
+        may_grow=not frozen and names.LABEL_SCALE_UP_DISABLED not in obj.labels,
+        scaled=moment(obj.annotations.get(names.ANNOTATION_SCALER_TIME)),
+        min_ready_s=float(spec.min_ready_seconds),
+        most_preserved=spec.auto_preserve_failed_machine_max,
+    )
+
+
+def member(obj: Machine, node: Node | None, labels: Mapping[str, str]) -> Member:
+    """A machine, as far as its set cares.
+
+    Args:
+        obj: the machine.
+        node: its node; None where there is none, or none is known.
+        labels: those of the set's template.
+    """
+    found, current = obj.annotations, obj.status.current_status
+    own = _preserve(found.get(names.ANNOTATION_PRESERVE, ""))
+    said = "" if node is None else node.annotations.get(names.ANNOTATION_PRESERVE, "")
+    # Where the node has spoken, its silence means that it took its word back.
+    is_its_own = not said and not found.get(names.ANNOTATION_PRESERVED)
+    is_its_own = is_its_own or node is None
+    return Member(
+        key=obj.key,
+        created=moment(obj.metadata.creation_timestamp) or _NEVER,
+        phase=phase(current.phase),
+        since=moment(current.last_update_time),
+        is_deleting=obj.is_deleting,
+        state=obj.status.last_operation.state,
+        priority=_priority(found.get(names.ANNOTATION_PRIORITY, "")),
+        called=moment(found.get(names.ANNOTATION_MARKED)),
+        preserve=own if is_its_own else _preserve(said),
+        own_preserve=own,
+        is_its_own=is_its_own,
+        kept_until=moment(current.preserve_expiry_time),
+        has_moved=obj.labels.get(names.LABEL_UPDATE_RESULT) == names.UPDATE_SUCCESSFUL,
+        is_labeled=labels.items() <= obj.labels.items(),
+    )
+
+
+def body(owner: MachineSet, reference: OwnerReference, name: str) -> Mapping[str, Any]:
+    """A new machine of a set."""
+    template = owner.spec.template
+    found = template.metadata or {}
+    metadata: dict[str, Any] = {
+        "name": name,
+        "generateName": f"{owner.name}-",
+        "namespace": owner.namespace,
+        "labels": dict(templates.labels_of(template)),
+        "annotations": dict(templates.annotations_of(template)),
+        "ownerReferences": [msgspec.to_builtins(reference)],
+    }
+    if finalizers := found.get("finalizers"):
+        metadata["finalizers"] = list(finalizers)
+    return {"metadata": metadata, "spec": _spec(template)}
+
+
+def name_of(owner: MachineSet, suffix: str) -> str:
+    """Name of a new machine."""
+    return f"{owner.name[: _NAME_ROOM - 1]}-{suffix}"
+
+
+def push_patch(obj: Machine, template: MachineTemplateSpec) -> Patch | None:
+    """What of the template has changed and concerns a machine that is there; None: nothing.
+
+    One that failed or ends stays as it is, but for the kind of its class, without which nothing
+    can be done about it.
+    """
+    goal, has = (_without_nulls(one) for one in (_spec(template), msgspec.to_builtins(obj.spec)))
+    rests = obj.is_deleting or obj.status.current_status.phase in _AT_REST
+    changes = {} if rests else _changes(has, goal, _PUSHED)
+    kind = template.spec.class_.kind
+    if obj.spec.class_.kind != kind:
+        changes["class"] = {"kind": kind}
+    if not changes:
+        return None
+    return {"metadata": same_object(obj) | same_version(obj), "spec": changes}
+
+
+_AT_REST = frozenset({Phase.FAILED.value, Phase.TERMINATING.value})
+
+
+def preserve_patch(obj: Machine, *, keep: bool) -> Patch | None:
+    """What says that the set keeps a machine, or does not any more; None where it stands."""
+    is_kept = obj.annotations.get(names.ANNOTATION_PRESERVE) == Preserve.AUTO.value
+    if is_kept is keep:
+        return None
+    value = Preserve.AUTO.value if keep else None
+    metadata = same_object(obj) | same_version(obj)
+    return {"metadata": {**metadata, "annotations": {names.ANNOTATION_PRESERVE: value}}}
+
+
+def _spec(template: MachineTemplateSpec) -> dict[str, Any]:
+    spec: dict[str, Any] = msgspec.to_builtins(template.spec)
+    timeout = templates.annotations_of(template).get(names.ANNOTATION_CREATION_TIMEOUT)
+    return spec | ({"creationTimeout": timeout} if timeout else {})
+
+
+def _without_nulls(found: Any) -> Any:
+    """A merge patch cannot write a null, and Go writes some: they would differ for ever."""
+    if not isinstance(found, Mapping):
+        return found
+    return {key: _without_nulls(value) for key, value in found.items() if value is not None}
+
+
+def _changes(
+    has: Mapping[str, Any], goal: Mapping[str, Any], keys: Sequence[str]
+) -> dict[str, Any]:
+    """The merge patch that makes these keys what they are in the goal."""
+    found: dict[str, Any] = {}
+    for key in keys:
+        before, after = has.get(key), goal.get(key)
+        if before == after:
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            found[key] = _changes(before, after, sorted(before.keys() | after.keys()))
+        else:
+            found[key] = after
+    return found
+
+
+def _priority(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return DEFAULT_PRIORITY
+
+
+def _preserve(text: str) -> Preserve:
+    """What makes no sense was not said."""
+    try:
+        return Preserve(text)
+    except ValueError:
+        return Preserve.UNSAID

@@ -1,0 +1,151 @@
+"""What a deployment and the autoscaler tell each other. Pure.
+
+The autoscaler says in an annotation which machines it wants to go, and then lowers the replicas:
+those machines get the lowest priority. While machines are exchanged their nodes ask to be left
+alone, and those that are to go ask for no more Pods than need be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ccm.machines.fleet import FleetRules, Piece, SetView
+from ccm.machines.replicas import CALLED_PRIORITY
+from ccm.machines.views import Phase
+from ccm.model import Node, Taint
+from ccm.model.node import taints_value
+from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.times import format_time, moment
+
+_PREFER_NO_SCHEDULE = "PreferNoSchedule"
+_TRUE = "True"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A machine that the autoscaler wants to go.
+
+    Attributes:
+        piece: the machine.
+        annotations: what it gets.
+    """
+
+    piece: Piece
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMark:
+    """What is wanted of a node of a rollout; None = whatever is there.
+
+    Attributes:
+        node: the node.
+        is_old: whether its machine is to be exchanged: it takes Pods last.
+        is_held: whether the autoscaler is to leave it alone.
+    """
+
+    node: Node
+    is_old: bool | None = None
+    is_held: bool | None = None
+
+
+def triggered(
+    text: str, members: Sequence[Piece], now: datetime, rules: FleetRules
+) -> tuple[Sequence[Mark], str]:
+    """Who is to get the lowest priority, and what is left of the wish.
+
+    Machines that are gone, going or failed are none of it any more, nor is what makes no sense.
+    A wish without a moment, as older autoscalers write it, is one of this moment.
+    """
+    by_name = {one.name: one for one in members}
+    marks, left = list[Mark](), list[str]()
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        name, tilde, when = entry.partition("~")
+        piece = by_name.get(name)
+        when = when if tilde else format_time(now)
+        if piece is None or (called := moment(when)) is None:
+            continue
+        machine = piece.machine
+        if machine.is_ending or machine.phase is Phase.FAILED:
+            continue
+        left.append(f"{name}~{when}")
+        if (machine.priority, machine.called) != (CALLED_PRIORITY, called):
+            wanted = {rules.priority: str(CALLED_PRIORITY), rules.marked: when}
+            marks.append(Mark(piece=piece, annotations=wanted))
+    return marks, ",".join(left)
+
+
+def node_marks(
+    new: SetView | None, olds: Sequence[SetView], rules: FleetRules, *, rolls: bool
+) -> Iterator[NodeMark]:
+    """What nodes lack, or have too much.
+
+    Args:
+        new: the set of the newest template.
+        olds: the others.
+        rules: of the front.
+        rolls: whether machines are exchanged one by one now.
+    """
+    for one in olds:
+        becomes_old = rolls and rules.old_taint not in one.annotations
+        yield from _marks(one, rules, rolls=rolls, is_old=True if becomes_old else None)
+    if new is not None:
+        is_new_again = rules.old_taint in new.annotations
+        yield from _marks(new, rules, rolls=rolls, is_old=False if is_new_again else None)
+
+
+def set_mark(found: SetView, rules: FleetRules, *, rolls: bool, is_new: bool) -> dict[str, Any]:
+    """The annotation by which a set remembers that its nodes were told."""
+    if is_new:
+        return {rules.old_taint: None} if rules.old_taint in found.annotations else {}
+    return {} if not rolls or rules.old_taint in found.annotations else {rules.old_taint: _TRUE}
+
+
+def node_patch(node: Node, mark: NodeMark, rules: FleetRules) -> Patch | None:
+    """What gives a node what a mark wants; None when it has it."""
+    found: dict[str, Any] = {}
+    notes = _hold_notes(node, mark.is_held, rules)
+    if mark.is_old is not None and _is_old(node, rules) != mark.is_old:
+        taints = [one for one in node.taints if one.key != rules.old_taint]
+        if mark.is_old:
+            taints.append(Taint(key=rules.old_taint, value=_TRUE, effect=_PREFER_NO_SCHEDULE))
+        found["spec"] = {"taints": taints_value(taints)}
+    if not notes and not found:
+        return None
+    metadata = same_object(node) | same_version(node) | ({"annotations": notes} if notes else {})
+    return {**found, "metadata": metadata}
+
+
+def _marks(
+    found: SetView, rules: FleetRules, *, rolls: bool, is_old: bool | None
+) -> Iterator[NodeMark]:
+    for member in found.live:
+        if member.node is None or member.node.is_deleting:
+            continue
+        held = _hold(member, rules, rolls=rolls)
+        mark = NodeMark(node=member.node, is_old=is_old, is_held=held)
+        if node_patch(member.node, mark, rules) is not None:
+            yield mark
+
+
+def _hold(member: Piece, rules: FleetRules, *, rolls: bool) -> bool | None:
+    """Whether the autoscaler is to leave a node alone; that of a preserved machine stays so."""
+    if rolls:
+        return True if rules.holds_nodes else None
+    return None if member.machine.kept_until is not None else False
+
+
+def _hold_notes(node: Node, is_held: bool | None, rules: FleetRules) -> dict[str, str | None]:
+    """Annotations to set or to remove; what a person wrote stays."""
+    is_ours = rules.hold_is_ours in node.annotations
+    if is_held is None or is_held == is_ours or (is_held and rules.hold in node.annotations):
+        return {}
+    value = "true" if is_held else None
+    return {rules.hold: value, rules.hold_is_ours: value}
+
+
+def _is_old(node: Node, rules: FleetRules) -> bool:
+    return any(one.key == rules.old_taint for one in node.taints)

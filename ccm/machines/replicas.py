@@ -1,0 +1,305 @@
+"""How many machines a set makes and which it deletes, decided from what there is. Pure.
+
+A set has as many machines as it wants, those that are on their way out not counted. Surplus ones
+go in a fixed order, so that a decision that is repeated meets the same machines; those that
+failed, and those that the autoscaler chose, go in any case. What is kept for somebody to look at
+goes last, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import Enum
+
+from ccm.machines.views import Phase, State
+
+BURST = 100
+"""Most machines that are made, and most that are deleted, in one pass (reference)."""
+
+DEFAULT_PRIORITY = 3
+"""Of a machine that nobody gave one that can be read (reference)."""
+
+CALLED_PRIORITY = 1
+"""Of one that the autoscaler wants to go (reference)."""
+
+_ORDER = (
+    {Phase.TERMINATING, Phase.NEW},
+    {Phase.FAILED, Phase.UPDATE_FAILED},
+    {Phase.CRASH_LOOP},
+    {Phase.UNKNOWN},
+    {Phase.PENDING, Phase.UPDATING},
+    {Phase.AVAILABLE},
+    {Phase.RUNNING, Phase.UPDATED},
+)
+"""Of two machines alike the one whose phase comes first goes first: it does less."""
+
+_RANKS: Mapping[Phase, int] = {
+    phase: rank for rank, phases in enumerate(_ORDER) for phase in phases
+}
+_FOREVER = datetime.max.replace(tzinfo=UTC)
+
+
+class Preserve(Enum):
+    """What somebody wants of a machine that fails."""
+
+    UNSAID = ""
+    NO = "false"
+    NOW = "now"
+    WHEN_FAILED = "when-failed"
+    AUTO = "auto-preserved"
+    """A set wants it, on behalf of its own `Wanted.most_preserved`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A machine, as far as its set cares.
+
+    Attributes:
+        key: `namespace/name`.
+        created: when the object was made.
+        phase: how far it is.
+        since: when the phase was written.
+        is_deleting: its deletion was asked for.
+        state: how the last operation went, in the front's word.
+        priority: lower goes first.
+        called: since when the autoscaler wants it to go; None = it did not say when, or at all.
+        preserve: what counts of what people said about keeping it.
+        own_preserve: what its own object says of that, whether it counts or not.
+        is_its_own: whether what its own object says counts, and not its node.
+        kept_until: until when it is kept; None = it is not, or not yet.
+        has_moved: it came over from another set by an update in place.
+        is_labeled: it has all the labels of the template.
+    """
+
+    key: str
+    created: datetime
+    phase: Phase = Phase.NEW
+    since: datetime | None = None
+    is_deleting: bool = False
+    state: str = ""
+    priority: int = DEFAULT_PRIORITY
+    called: datetime | None = None
+    preserve: Preserve = Preserve.UNSAID
+    own_preserve: Preserve = Preserve.UNSAID
+    is_its_own: bool = True
+    kept_until: datetime | None = None
+    has_moved: bool = False
+    is_labeled: bool = True
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is on its way out, and counts no more."""
+        return self.is_deleting or self.phase is Phase.TERMINATING
+
+    @property
+    def works(self) -> bool:
+        """Whether it does what it is for."""
+        return self.phase in (Phase.RUNNING, Phase.AVAILABLE) and not self.is_deleting
+
+    def is_kept(self, now: datetime) -> bool:
+        """Whether it is kept for somebody to look at, or is about to be."""
+        if self.kept_until is not None:
+            return self.kept_until > now
+        if self.preserve is Preserve.NOW:
+            return True
+        waits = self.preserve in (Preserve.WHEN_FAILED, Preserve.AUTO)
+        return waits and self.phase is Phase.FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is wanted of a set.
+
+    Attributes:
+        replicas: how many machines.
+        is_deleting: it is to end, and all its machines before it.
+        may_grow: nothing stands against making machines: it is not frozen, nor old in an update
+            in place.
+        scaled: when the autoscaler last changed the replicas; it called its victims before that.
+        min_ready_s: how long a machine has to work before it counts as available.
+        most_preserved: most failed machines that it keeps of its own accord.
+    """
+
+    replicas: int
+    is_deleting: bool = False
+    may_grow: bool = True
+    scaled: datetime | None = None
+    min_ready_s: float = 0.0
+    most_preserved: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What a pass does.
+
+    Attributes:
+        create: how many machines are made.
+        delete: which are deleted.
+        lacking: how many there are too few, whether they may be made or not.
+    """
+
+    create: int = 0
+    delete: Sequence[Member] = ()
+    lacking: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What is said of a set.
+
+    Attributes:
+        replicas: machines that are there, on their way out or not.
+        labeled: those with all labels of the template.
+        ready: those that run.
+        available: those that have worked for long enough.
+        preserved: those that failed and are kept.
+        preserved_by_us: those that the set itself keeps.
+        failed: keys of those whose last operation failed, without those that are kept.
+        changes_in_s: seconds until one of the numbers changes just by time; None = none will.
+    """
+
+    replicas: int = 0
+    labeled: int = 0
+    ready: int = 0
+    available: int = 0
+    preserved: int = 0
+    preserved_by_us: int = 0
+    failed: Sequence[str] = ()
+    changes_in_s: float | None = None
+
+
+def scaling(wanted: Wanted, members: Iterable[Member], now: datetime) -> Scaling:
+    """What a pass does about the number of machines."""
+    every = list(members)
+    if wanted.is_deleting:
+        return Scaling(delete=deletion_order((one for one in every if not one.is_deleting), now))
+    here = [one for one in every if not one.is_ending]
+    lacking = max(0, wanted.replicas - len(here))
+    return Scaling(
+        create=min(lacking, BURST) if wanted.may_grow else 0,
+        delete=_victims(wanted, here, now),
+        lacking=lacking,
+    )
+
+
+def _victims(wanted: Wanted, here: Sequence[Member], now: datetime) -> Sequence[Member]:
+    # One that was updated in place came with its replica, which the set may not have yet.
+    countable = deletion_order((one for one in here if not one.has_moved), now, wanted.min_ready_s)
+    surplus = min(max(0, len(countable) - wanted.replicas), BURST)
+    doomed = {one.key for one in countable[:surplus]}
+    doomed |= {one.key for one in here if is_called(one, wanted.scaled) or _is_spent(one, now)}
+    return [one for one in deletion_order(here, now) if one.key in doomed][:BURST]
+
+
+def is_called(member: Member, scaled: datetime | None) -> bool:
+    """Whether the autoscaler chose it, and has lowered the replicas since."""
+    if member.priority != CALLED_PRIORITY or member.called is None or scaled is None:
+        return False
+    return member.called <= scaled
+
+
+def _is_spent(member: Member, now: datetime) -> bool:
+    """Whether it failed, and nobody keeps it."""
+    return member.phase is Phase.FAILED and not member.is_kept(now)
+
+
+def deletion_order(
+    members: Iterable[Member], now: datetime, min_ready_s: float = 0.0
+) -> Sequence[Member]:
+    """Machines in the order in which they go; of two alike the one that is not available yet."""
+    return sorted(members, key=lambda one: _rank(one, now, min_ready_s))
+
+
+def _rank(member: Member, now: datetime, min_ready_s: float) -> tuple[object, ...]:
+    kept = member.is_kept(now)
+    return (
+        kept,
+        # Of those that are kept the set's own go first, then those that would go sooner.
+        kept and member.preserve is not Preserve.AUTO,
+        (member.kept_until or _FOREVER) if kept else _FOREVER,
+        member.priority,
+        member.called or _FOREVER,
+        _RANKS[member.phase],
+        ready_in_s(member, min_ready_s, now) <= 0,
+        member.created,
+        member.key,
+    )
+
+
+def preservation(
+    wanted: Wanted, members: Iterable[Member]
+) -> tuple[Sequence[Member], Sequence[Member]]:
+    """Which machines the set begins to keep, and which it keeps no more, of its own accord."""
+    here = [one for one in members if not one.is_ending]
+    ours = [one for one in here if one.own_preserve is Preserve.AUTO]
+    room = wanted.most_preserved - len(ours)
+    if room < 0:
+        return (), sorted(ours, key=_age)[:-room]
+    # About the others people have spoken.
+    free = [
+        one
+        for one in here
+        if one.phase is Phase.FAILED
+        and one.is_its_own
+        and one.own_preserve is Preserve.UNSAID
+        and one.kept_until is None
+    ]
+    return sorted(free, key=_age, reverse=True)[:room], ()
+
+
+def preserved(
+    members: Iterable[Member], keep: Collection[Member], drop: Collection[Member]
+) -> Sequence[Member]:
+    """The machines, once that is written on them."""
+    kept, dropped = ({one.key for one in each} for each in (keep, drop))
+    return [
+        replace(one, own_preserve=Preserve.AUTO, preserve=Preserve.AUTO)
+        if one.key in kept
+        else _dropped(one)
+        if one.key in dropped
+        else one
+        for one in members
+    ]
+
+
+def _dropped(one: Member) -> Member:
+    left = Preserve.UNSAID if one.is_its_own else one.preserve
+    return replace(one, own_preserve=Preserve.UNSAID, preserve=left)
+
+
+def _age(member: Member) -> tuple[datetime, str]:
+    return (member.created, member.key)
+
+
+def counts(wanted: Wanted, members: Iterable[Member], now: datetime) -> Counts:
+    """What is said of a set."""
+    every = list(members)
+    kept = [one for one in every if one.phase is Phase.FAILED and one.kept_until is not None]
+    waits = [ready_in_s(one, wanted.min_ready_s, now) for one in every if one.works]
+    ends = [(one.kept_until - now).total_seconds() for one in kept if one.kept_until is not None]
+    later = [seconds for seconds in (*waits, *ends) if seconds > 0]
+    keys = {one.key for one in kept}
+    return Counts(
+        replicas=len(every),
+        labeled=sum(one.is_labeled for one in every),
+        ready=sum(one.phase is Phase.RUNNING for one in every),
+        available=sum(seconds <= 0 for seconds in waits),
+        preserved=len(kept),
+        preserved_by_us=sum(
+            one.own_preserve is Preserve.AUTO for one in every if not one.is_ending
+        ),
+        failed=sorted(
+            one.key for one in every if one.state == State.FAILED.value and one.key not in keys
+        ),
+        changes_in_s=min(later, default=None),
+    )
+
+
+def ready_in_s(member: Member, min_ready_s: float, now: datetime) -> float:
+    """Seconds until a machine that works has done so for long enough."""
+    if not min_ready_s:
+        return 0.0
+    since = member.since or member.created
+    return min_ready_s - (now - since).total_seconds()

@@ -1,0 +1,286 @@
+"""The whole rollout of a deployment: from what there is to what is written now. Pure.
+
+Level-triggered: whatever happened before, also under another program, the same state leads to the
+same plan, and where nothing is left to be done the plan is empty. `scaling` keeps the bounds,
+`revisions` knows which set is the newest, `autoscaler` what it wants, `progress` what is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from ccm.machines import autoscaler, bounds, progress, revisions, scaling
+from ccm.machines.autoscaler import Mark, NodeMark
+from ccm.machines.fleet import (
+    DeploymentStatus,
+    DeploymentView,
+    FleetRules,
+    SetView,
+    Strategy,
+)
+from ccm.machines.revisions import Name, Revert
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """A set to be made of the newest template.
+
+    Attributes:
+        name: how it is called.
+        replicas: its first size.
+        annotations: what it bears.
+    """
+
+    name: Name
+    replicas: int
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What becomes of a set.
+
+    Attributes:
+        set: the set.
+        replicas: its size; None: as it is.
+        annotations: what it gets; None as a value: loses.
+        copies: whether it gets what its template lacks of the deployment's, and the settings.
+    """
+
+    set: SetView
+    replicas: int | None = None
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    copies: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be written, in this order.
+
+    Attributes:
+        revert: answer to the wish for an older template; then nothing else is done.
+        marks: machines that the autoscaler wants to go; nothing shrinks before they bear it.
+        annotations: what the deployment gets.
+        nodes: what nodes get.
+        make: the set to be made.
+        changes: what becomes of sets.
+        drop: sets that are not kept.
+        status: what is said.
+        after_s: seconds until time alone changes something; None: never.
+    """
+
+    revert: Revert | None = None
+    marks: Sequence[Mark] = ()
+    annotations: Mapping[str, str | None] = field(default_factory=dict)
+    nodes: Sequence[NodeMark] = ()
+    make: Making | None = None
+    changes: Sequence[Change] = ()
+    drop: Sequence[SetView] = ()
+    status: DeploymentStatus
+    after_s: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing but the status may be left to write."""
+        return not (
+            self.revert
+            or self.marks
+            or self.annotations
+            or self.nodes
+            or self.make
+            or self.changes
+            or self.drop
+        )
+
+
+def plan(
+    deployment: DeploymentView,
+    sets: Sequence[SetView],
+    now: datetime,
+    rules: FleetRules,
+    *,
+    generation: int = 0,
+    taken: Collection[str] = (),
+) -> Plan:
+    """What is to be done about a deployment now.
+
+    Args:
+        deployment: the deployment.
+        sets: those that it controls, with their machines and nodes.
+        now: this moment.
+        rules: of the front.
+        generation: of the deployment.
+        taken: names of other sets.
+    """
+    if deployment.faults:
+        return Plan(status=progress.refusal(deployment, generation, now))
+    new, olds = revisions.new_and_old(deployment, sets)
+    seen = progress.Seen(deployment=deployment, new=new, olds=olds, now=now)
+    if deployment.rollback_to is not None and not deployment.is_paused:
+        wish = revisions.revert(deployment, sets, rules)
+        return _said(Plan(revert=wish, status=DeploymentStatus()), seen, generation)
+    marks, annotations = _wishes(deployment, sets, now, rules)
+    found = Plan(marks=marks, annotations=annotations, status=DeploymentStatus())
+    if not marks:
+        found = _moved(found, seen, rules, {*taken, *(one.name for one in sets)})
+    return _said(found, seen, generation)
+
+
+def fleet_of(seen: progress.Seen, rules: FleetRules) -> scaling.Fleet:
+    """The sets as far as their sizes are concerned."""
+    deployment = seen.deployment
+    olds = [scaling.sized(one, deployment, seen.now, rules) for one in seen.olds]
+    new = None if seen.new is None else scaling.sized(seen.new, deployment, seen.now, rules)
+    return scaling.Fleet(
+        replicas=deployment.replicas,
+        surge=bounds.surge(deployment),
+        floor=deployment.replicas - bounds.unavailable(deployment),
+        new=new,
+        olds=olds,
+    )
+
+
+def is_rolling(deployment: DeploymentView, olds: Sequence[SetView]) -> bool:
+    """Whether machines are exchanged one by one now."""
+    if deployment.strategy is not Strategy.ROLLING or deployment.is_paused:
+        return False
+    return any(one.replicas or one.live for one in olds)
+
+
+def _said(found: Plan, seen: progress.Seen, generation: int) -> Plan:
+    """The plan with the status that goes with it."""
+    made = found.make.name if found.make is not None else None
+    seen = replace(seen, made=made.name if made is not None else "")
+    status = progress.status(seen, generation)
+    if made is not None and made.collisions:
+        status = replace(status, collisions=made.collisions)
+    return replace(found, status=status, after_s=progress.due_s(seen, status))
+
+
+def _wishes(
+    deployment: DeploymentView, sets: Sequence[SetView], now: datetime, rules: FleetRules
+) -> tuple[Sequence[Mark], Mapping[str, str | None]]:
+    """What the autoscaler wants, and what becomes of its words."""
+    text = deployment.annotations.get(rules.trigger)
+    if not text:
+        return (), {}
+    members = [member for one in sets for member in one.members]
+    marks, left = autoscaler.triggered(text, members, now, rules)
+    return marks, {} if left == text else {rules.trigger: left}
+
+
+def _moved(found: Plan, seen: progress.Seen, rules: FleetRules, taken: Collection[str]) -> Plan:
+    """The plan with all that becomes of sets and nodes."""
+    deployment, new, olds = seen.deployment, seen.new, seen.olds
+    fleet = fleet_of(seen, rules)
+    sizes, first = _sizes(fleet, seen)
+    rolls = is_rolling(deployment, olds)
+    revision = revisions.next_number(new, olds, rules)
+    nodes = autoscaler.node_marks(new, olds, rules, rolls=rolls)
+    make = None
+    if new is None and _may_make(seen):
+        notes = _copied(deployment, {}, rules) | _limits(fleet, rules)
+        make = Making(
+            name=revisions.name_for(deployment, taken),
+            replicas=first,
+            annotations=notes | {rules.revision: str(revision)},
+        )
+    annotations = dict(found.annotations)
+    if (new or make) and revisions.number(deployment.annotations, rules) != revision:
+        annotations[rules.revision] = str(revision)
+    return replace(
+        found,
+        annotations=annotations,
+        nodes=() if deployment.is_paused else tuple(nodes),
+        make=make,
+        changes=_changes(seen, fleet, sizes, rules, rolls=rolls),
+        drop=() if rolls or new is None else revisions.superfluous(deployment, olds),
+    )
+
+
+def _sizes(fleet: scaling.Fleet, seen: progress.Seen) -> tuple[scaling.Sizes, int]:
+    """Sizes that change, by UID, and the first size of a set that is to be made."""
+    deployment = seen.deployment
+    if deployment.is_paused or deployment.strategy is Strategy.IN_PLACE:
+        return scaling.held(fleet), 0
+    if deployment.strategy is Strategy.RECREATE:
+        return scaling.recreated(fleet, waits=_waits(seen))
+    return scaling.rolled(fleet, deployment)
+
+
+def _may_make(seen: progress.Seen) -> bool:
+    """Whether the set of the newest template is to be made now."""
+    deployment = seen.deployment
+    if deployment.is_paused:
+        return False
+    if deployment.strategy is Strategy.RECREATE:
+        return not _waits(seen)
+    return True
+
+
+def _waits(seen: progress.Seen) -> bool:
+    """Whether there are old machines, or may be."""
+    return any(
+        one.replicas or one.members or not (one.has_seen or one.is_deleting) for one in seen.olds
+    )
+
+
+def _changes(
+    seen: progress.Seen,
+    fleet: scaling.Fleet,
+    sizes: scaling.Sizes,
+    rules: FleetRules,
+    *,
+    rolls: bool,
+) -> Sequence[Change]:
+    found = []
+    for one in seen.sets:
+        if one.is_deleting:
+            continue
+        is_new = one is seen.new
+        size = sizes.get(one.uid)
+        notes = autoscaler.set_mark(one, rules, rolls=rolls, is_new=is_new)
+        if is_new or (one.replicas if size is None else size):
+            notes |= _missing(one, _limits(fleet, rules))
+        notes |= _notes(one, seen, rules, is_new=is_new)
+        copies = is_new and one.template.rest != seen.deployment.template.rest
+        change = Change(set=one, replicas=size, annotations=notes, copies=copies)
+        if size is not None or notes or copies:
+            found.append(change)
+    return found
+
+
+def _notes(
+    one: SetView, seen: progress.Seen, rules: FleetRules, *, is_new: bool
+) -> Mapping[str, str]:
+    """What a set gets of the annotations of its deployment, and its revision."""
+    deployment = seen.deployment
+    if not is_new:
+        said = deployment.annotations.get(rules.scaler_time)
+        return _missing(one, {rules.scaler_time: said}) if said and one.replicas else {}
+    revision = revisions.next_number(one, seen.olds, rules)
+    return {
+        **_copied(deployment, one.annotations, rules),
+        **revisions.numbered(one, revision, rules),
+    }
+
+
+def _copied(
+    deployment: DeploymentView, there: Mapping[str, str], rules: FleetRules
+) -> dict[str, str]:
+    return {
+        key: value
+        for key, value in deployment.annotations.items()
+        if key not in rules.not_copied and there.get(key) != value
+    }
+
+
+def _limits(fleet: scaling.Fleet, rules: FleetRules) -> dict[str, str]:
+    """The annotations that tell how a set was scaled last."""
+    return {rules.desired: str(fleet.replicas), rules.most: str(fleet.most)}
+
+
+def _missing(one: SetView, wanted: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in wanted.items() if one.annotations.get(key) != value}

@@ -1,0 +1,304 @@
+"""How many machines a set makes, and which it deletes, row by row, as pure decisions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ccm.controllers.machineset import bursts
+from ccm.kube.errors import Forbidden, KubeError
+from ccm.machines import replicas
+from ccm.machines.replicas import Member, Preserve, Wanted
+from ccm.machines.views import Phase
+from tests.unit.machines.members import NOW, at, member
+
+CALLED = {"priority": 1, "called": at(0)}
+FAILED = {"phase": Phase.FAILED}
+
+
+def deleted(wanted: Wanted, *members: Member) -> list[str]:
+    return [one.key.partition("/")[2] for one in replicas.scaling(wanted, members, NOW).delete]
+
+
+def made(wanted: Wanted, *members: Member) -> int:
+    return replicas.scaling(wanted, members, NOW).create
+
+
+def running(count: int) -> list[Member]:
+    return [member(f"m{number}") for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "members", "create", "delete"),
+    [
+        pytest.param(3, running(2), 1, [], marks=pytest.mark.row("machineset-replicas-01")),
+        pytest.param(200, [], 100, [], marks=pytest.mark.row("machineset-replicas-03")),
+        pytest.param(2, running(2), 0, [], marks=pytest.mark.row("machineset-replicas-04")),
+        pytest.param(
+            1,
+            [member("a"), member("b", **FAILED)],
+            0,
+            ["b"],
+            marks=pytest.mark.row("machineset-replicas-05"),
+        ),
+        pytest.param(1, running(2), 0, ["m0"], marks=pytest.mark.row("machineset-replicas-06")),
+        pytest.param(
+            2,
+            [*running(2), member("extra", has_moved=True)],
+            0,
+            [],
+            marks=pytest.mark.row("machineset-replicas-09"),
+        ),
+        pytest.param(
+            3,
+            [*running(1), member("extra", has_moved=True)],
+            1,
+            [],
+            marks=pytest.mark.row("machineset-replicas-10"),
+        ),
+        pytest.param(
+            2,
+            [member("a"), member("b", is_deleting=True), member("c", phase=Phase.TERMINATING)],
+            1,
+            [],
+            marks=pytest.mark.row("machineset-replicas-11"),
+        ),
+        pytest.param(
+            2,
+            [member("a"), member("b", **FAILED)],
+            0,
+            ["b"],
+            marks=pytest.mark.row("machineset-delete-06"),
+        ),
+    ],
+)
+def test_a_pass(wanted: int, members: Sequence[Member], create: int, delete: list[str]) -> None:
+    found = replicas.scaling(Wanted(replicas=wanted), members, NOW)
+
+    assert found.create == create
+    assert [one.key for one in found.delete] == [f"default/{name}" for name in delete]
+
+
+def test_no_more_than_a_burst_is_deleted_at_once() -> None:
+    assert len(deleted(Wanted(replicas=0), *running(150))) == replicas.BURST
+
+
+def test_a_set_that_ends_deletes_all_it_has() -> None:
+    members = [*running(150), member("t", phase=Phase.TERMINATING), member("d", is_deleting=True)]
+    found = replicas.scaling(Wanted(replicas=9, is_deleting=True), members, NOW)
+
+    assert (found.create, len(found.delete)) == (0, 151)
+
+
+@pytest.mark.row("machineset-replicas-07", "machineset-replicas-08")
+@pytest.mark.parametrize("wanted", [2, 1])
+def test_called_machines_go_whatever_is_wanted(wanted: int) -> None:
+    both = [member("a", **CALLED), member("b", **CALLED)]
+
+    assert deleted(Wanted(replicas=wanted, scaled=at(0)), *both) == ["a", "b"]
+    assert made(Wanted(replicas=wanted, scaled=at(0)), *both) == 0
+
+
+@pytest.mark.row("machineset-scaler-02")
+@pytest.mark.parametrize(
+    ("scaled", "marks"),
+    [
+        pytest.param(at(-1), CALLED, id="marked later"),
+        pytest.param(None, CALLED, id="the set says nothing"),
+        pytest.param(at(0), {"priority": 1}, id="marked without a time"),
+        pytest.param(at(0), {"called": at(0)}, id="marked without the priority"),
+        pytest.param(at(0), {"priority": 2, "called": at(0)}, id="another priority"),
+    ],
+)
+def test_one_that_is_not_called_stays(scaled: Any, marks: dict[str, Any]) -> None:
+    assert deleted(Wanted(replicas=1, scaled=scaled), member("a", **marks)) == []
+
+
+@pytest.mark.row("machineset-scaler-01")
+def test_those_that_were_called_are_the_surplus() -> None:
+    members = [member("a", phase=Phase.PENDING), member("b", priority=1), member("c")]
+
+    assert deleted(Wanted(replicas=2), *members) == ["b"]
+
+
+@pytest.mark.row("machineset-replicas-12", "machineset-freeze-12")
+def test_one_that_may_not_grow_shrinks_all_the_same() -> None:
+    frozen = Wanted(replicas=3, may_grow=False)
+    found = replicas.scaling(frozen, [member("a"), member("b", **FAILED)], NOW)
+
+    assert (found.create, found.lacking) == (0, 1)
+    assert [one.key for one in found.delete] == ["default/b"]
+    assert deleted(Wanted(replicas=1, may_grow=False), *running(2)) == ["m0"]
+
+
+@pytest.mark.row("machineset-delete-01")
+def test_the_order_in_which_machines_go() -> None:
+    order = [
+        member("a", priority=1),
+        member("b", called=at(0)),
+        member("c", called=at(60), **FAILED),
+        member("d", called=at(60)),
+        member("e"),
+    ]
+    mixed = random.Random(1).sample(order, k=len(order))
+
+    assert deleted(Wanted(replicas=0), *mixed) == list("abcde")
+
+
+@pytest.mark.row("machineset-delete-01")
+def test_of_machines_alike_what_does_least_goes_and_then_the_oldest() -> None:
+    phases = [
+        Phase.NEW,
+        Phase.FAILED,
+        Phase.CRASH_LOOP,
+        Phase.UNKNOWN,
+        Phase.PENDING,
+        Phase.AVAILABLE,
+        Phase.RUNNING,
+    ]
+    order = [member(f"p{number}", phase=phase) for number, phase in enumerate(phases)]
+    order.append(member("young", created=at(1)))
+
+    assert deleted(Wanted(replicas=0), *reversed(order)) == [one.key[8:] for one in order]
+
+
+@pytest.mark.row("machineset-delete-02", "machineset-delete-03")
+def test_preserved_machines_go_last() -> None:
+    order = [
+        member("plain"),
+        member("auto", **FAILED, preserve=Preserve.AUTO, kept_until=at(90)),
+        member("soon", preserve=Preserve.NOW, kept_until=at(30)),
+        member("later", preserve=Preserve.NOW, kept_until=at(60), priority=1),
+        member("waits", preserve=Preserve.NOW),
+    ]
+
+    assert deleted(Wanted(replicas=0), *reversed(order)) == [one.key[8:] for one in order]
+    assert deleted(Wanted(replicas=4), *reversed(order)) == ["plain"]
+    assert deleted(Wanted(replicas=3), *reversed(order)) == ["plain", "auto"]
+
+
+@pytest.mark.row("machineset-delete-07")
+@pytest.mark.parametrize(
+    ("facts", "goes"),
+    [
+        ({}, True),
+        ({"kept_until": at(1)}, False),
+        ({"kept_until": at(1), "preserve": Preserve.NO}, False),
+        ({"preserve": Preserve.NO}, True),
+        ({"preserve": Preserve.NOW}, False),
+        ({"preserve": Preserve.WHEN_FAILED}, False),
+        ({"preserve": Preserve.AUTO}, False),
+        ({"kept_until": at(0), "preserve": Preserve.NOW}, True),
+        ({"kept_until": at(-1), "preserve": Preserve.AUTO}, True),
+    ],
+)
+def test_a_failed_machine_goes_unless_it_is_kept(facts: dict[str, Any], goes: bool) -> None:
+    found = deleted(Wanted(replicas=1), member("a", **FAILED, **facts))
+
+    assert found == (["a"] if goes else [])
+
+
+FIRST = member("old", **FAILED, created=at(-60))
+SECOND = member("new", **FAILED)
+OURS = {**FAILED, "own_preserve": Preserve.AUTO, "preserve": Preserve.AUTO}
+
+
+@pytest.mark.parametrize(
+    ("most", "members", "keep", "drop"),
+    [
+        pytest.param(
+            1, [FIRST, SECOND], ["new"], [], marks=pytest.mark.row("machineset-preserve-01")
+        ),
+        pytest.param(0, [FIRST, SECOND], [], [], marks=pytest.mark.row("machineset-preserve-02")),
+        pytest.param(
+            1,
+            [member("ours", **OURS), SECOND],
+            [],
+            [],
+            marks=pytest.mark.row("machineset-preserve-03"),
+        ),
+        pytest.param(
+            2, [FIRST, SECOND], ["new", "old"], [], marks=pytest.mark.row("machineset-preserve-04")
+        ),
+        pytest.param(
+            1,
+            [member("no", **FAILED, own_preserve=Preserve.NO), FIRST],
+            ["old"],
+            [],
+            marks=pytest.mark.row("machineset-preserve-05"),
+        ),
+        pytest.param(
+            1,
+            [member("a", **OURS), member("b", **OURS, created=at(-60))],
+            [],
+            ["b"],
+            marks=pytest.mark.row("machineset-preserve-06"),
+        ),
+        pytest.param(2, [member("runs"), member("goes", **FAILED, is_deleting=True)], [], []),
+        pytest.param(1, [member("said", **FAILED, is_its_own=False)], [], []),
+        pytest.param(1, [member("kept", **FAILED, kept_until=at(60))], [], []),
+    ],
+)
+def test_what_a_set_keeps_of_its_own_accord(
+    most: int, members: Sequence[Member], keep: list[str], drop: list[str]
+) -> None:
+    wanted = Wanted(replicas=len(members), most_preserved=most)
+    kept, dropped = replicas.preservation(wanted, members)
+
+    assert [one.key[8:] for one in kept] == keep
+    assert [one.key[8:] for one in dropped] == drop
+    after = replicas.preserved(members, kept, dropped)
+    assert [list(each) for each in replicas.preservation(wanted, after)] == [[], []]
+
+
+@pytest.mark.row("machineset-status-01", "machineset-status-02")
+def test_what_is_said_of_a_set() -> None:
+    members = [
+        member("a"),
+        member("b", phase=Phase.AVAILABLE, is_labeled=False),
+        member("c", phase=Phase.PENDING, state="Failed"),
+        member("d", **FAILED, state="Failed", kept_until=at(30), own_preserve=Preserve.AUTO),
+        member("e", **FAILED, state="Failed"),
+        member("f", is_deleting=True),
+    ]
+    found = replicas.counts(Wanted(replicas=6), members, NOW)
+
+    assert (found.replicas, found.labeled, found.ready, found.available) == (6, 5, 2, 2)
+    assert (found.preserved, found.preserved_by_us) == (1, 1)
+    assert found.failed == ["default/c", "default/e"]
+    assert found.changes_in_s == 30
+
+
+@pytest.mark.row("machineset-status-02")
+def test_a_machine_is_available_once_it_has_run_for_long_enough() -> None:
+    wanted = Wanted(replicas=3, min_ready_s=60.0)
+    members = [member("a", since=at(-60)), member("b", since=at(-50)), member("c", since=at(-20))]
+    found = replicas.counts(wanted, members, NOW)
+
+    assert (found.ready, found.available, found.changes_in_s) == (3, 1, 10)
+
+
+@pytest.mark.parametrize(
+    ("first", "fails", "done", "calls"),
+    [
+        pytest.param(2, False, 10, 10, marks=pytest.mark.row("machineset-create-01")),
+        pytest.param(0, False, 0, 0, marks=pytest.mark.row("machineset-create-02")),
+        pytest.param(1, True, 0, 1, marks=pytest.mark.row("machineset-create-03")),
+    ],
+)
+async def test_slow_start(first: int, fails: bool, done: int, calls: int) -> None:
+    tried = list[int]()
+    refusal = Forbidden(status=403, reason="Forbidden", message="no")
+
+    async def call(number: int) -> None:
+        tried.append(number)
+        if fails:
+            raise refusal
+
+    found, error = await bursts.slow_start(range(10), call, first=first)
+
+    expected: KubeError | None = refusal if fails else None
+    assert (found, len(tried), error) == (done, calls, expected)

@@ -1,0 +1,255 @@
+"""What is decided about a deployment, row by row, from the views alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ccm.machines import bounds, rollout
+from ccm.machines.fleet import DeploymentView, Piece, SetView, Strategy, Template
+from ccm.machines.replicas import Member
+from ccm.machines.views import Phase
+from ccm.model import ObjectMeta
+from tests.unit.machines.rolling import BEGIN, RULES, deployment
+
+LONG_AGO = BEGIN - timedelta(hours=1)
+
+
+def machines(set_name: str, count: int, **fields: Any) -> list[Piece]:
+    """Machines of a set that have worked for an hour."""
+    wanted = {"phase": Phase.RUNNING, "since": LONG_AGO, **fields}
+    return [
+        Piece(
+            uid=f"{set_name}-{number}",
+            machine=Member(key=f"default/{set_name}-{number}", created=LONG_AGO, **wanted),
+        )
+        for number in range(count)
+    ]
+
+
+def shelf(name: str, count: int, *, age: int = 0, kind: str = "old", **fields: Any) -> SetView:
+    """A set with all its machines; the larger the age, the older."""
+    annotations = {"revision": "1", **fields.pop("annotations", {})}
+    found = SetView(
+        metadata=ObjectMeta(name=name, uid=name, annotations=annotations),
+        created=BEGIN - timedelta(minutes=age),
+        replicas=count,
+        template=Template(essence=kind),
+        members=machines(name, count),
+    )
+    return replace(found, **fields)
+
+
+def rolling(replicas: int, surge: int, unavailable: int = 0, **fields: Any) -> DeploymentView:
+    """A deployment that wants new machines."""
+    return deployment(
+        replicas=replicas,
+        max_surge=surge,
+        max_unavailable=unavailable,
+        template=Template(essence="new"),
+        **fields,
+    )
+
+
+def decided(wanted: DeploymentView, *sets: SetView) -> rollout.Plan:
+    return rollout.plan(wanted, sets, BEGIN, RULES)
+
+
+def sizes(found: rollout.Plan) -> dict[str, int]:
+    return {one.set.name: one.replicas for one in found.changes if one.replicas is not None}
+
+
+IN_PLACE = {"strategy": Strategy.IN_PLACE}
+MANUAL = {**IN_PLACE, "is_manual": True}
+
+
+@pytest.mark.parametrize(
+    ("replicas", "most", "how", "missing"),
+    [
+        pytest.param(5, 1, {"strategy": Strategy.RECREATE}, 0, id="recreate",
+                     marks=pytest.mark.row("rollout-unavailable-01")),
+        pytest.param(0, 1, {}, 0, id="none", marks=pytest.mark.row("rollout-unavailable-02")),
+        pytest.param(5, 1, {}, 1, id="one", marks=pytest.mark.row("rollout-unavailable-03")),
+        pytest.param(5, 10, {}, 5, id="all", marks=pytest.mark.row("rollout-unavailable-04")),
+        pytest.param(5, 2, MANUAL, 2, id="manual", marks=pytest.mark.row("rollout-unavailable-05")),
+        pytest.param(3, 10, IN_PLACE, 3, id="auto",
+                     marks=pytest.mark.row("rollout-unavailable-06")),
+        pytest.param(0, 2, MANUAL, 0, id="manual-none",
+                     marks=pytest.mark.row("rollout-unavailable-07")),
+    ],
+)  # fmt: skip
+def test_how_many_may_be_missing(
+    replicas: int, most: int, how: dict[str, Any], missing: int
+) -> None:
+    wanted = deployment(replicas=replicas, max_unavailable=most, max_surge=1, **how)
+
+    assert bounds.unavailable(wanted) == missing
+
+
+@pytest.mark.row("rollout-unavailable-08")
+@pytest.mark.parametrize(
+    ("surge", "missing", "found"),
+    [("25%", "25%", (2, 1)), ("0%", "10%", (0, 1)), (0, 0, (0, 1)), ("1%", "0%", (1, 0))],
+)
+def test_percentages(surge: int | str, missing: int | str, found: tuple[int, int]) -> None:
+    wanted = deployment(replicas=7, max_surge=surge, max_unavailable=missing)
+
+    assert (bounds.surge(wanted), bounds.unavailable(wanted)) == found
+
+
+@pytest.mark.parametrize(
+    ("how", "surge", "present", "new", "size"),
+    [
+        pytest.param({}, 2, 6, 2, 3, id="grows", marks=pytest.mark.row("rollout-size-01")),
+        pytest.param({}, 2, 7, 2, 2, id="full", marks=pytest.mark.row("rollout-size-02")),
+        pytest.param({"strategy": Strategy.RECREATE}, 0, 0, 0, 5, id="recreate",
+                     marks=pytest.mark.row("rollout-size-03")),
+        pytest.param(MANUAL, 2, 4, 0, 0, id="manual", marks=pytest.mark.row("rollout-size-04")),
+        pytest.param(IN_PLACE, 2, 6, 2, 3, id="auto", marks=pytest.mark.row("rollout-size-05")),
+        pytest.param(IN_PLACE, 1, 6, 2, 2, id="auto-full",
+                     marks=pytest.mark.row("rollout-size-06")),
+    ],
+)  # fmt: skip
+def test_how_large_the_new_set_may_be(
+    how: dict[str, Any], surge: int, present: int, new: int, size: int
+) -> None:
+    wanted = deployment(replicas=5, max_surge=surge, **how)
+
+    assert bounds.new_size(wanted, present=present, new=new) == size
+
+
+@pytest.mark.row("rollout-size-07")
+def test_a_strategy_that_nobody_knows_has_no_size() -> None:
+    with pytest.raises(ValueError, match="no such strategy"):
+        bounds.new_size(deployment(strategy=None), present=0, new=0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counts", "found"),
+    [
+        pytest.param(7, 10, (1, 3, 5), (1, 3, 8), id="up",
+                     marks=pytest.mark.row("rollout-scale-01")),
+        pytest.param(7, 3, (1, 3, 5), (1, 2, 2), id="down",
+                     marks=pytest.mark.row("rollout-scale-02")),
+        pytest.param(8, 5, (1, 3, 6), (1, 2, 4), id="less",
+                     marks=pytest.mark.row("rollout-scale-03")),
+        pytest.param(7, 7, (1, 3, 5), (1, 3, 5), id="same",
+                     marks=pytest.mark.row("rollout-scale-04")),
+    ],
+)  # fmt: skip
+def test_scaling_in_mid_roll(
+    before: int, after: int, counts: tuple[int, ...], found: tuple[int, ...]
+) -> None:
+    notes = {"desired": str(before), "most": str(before + 2), "old": "True"}
+    kinds = ["a", "b", "new"]
+    sets = [
+        shelf(kind, count, age=9 - number, kind=kind, annotations=notes)
+        for number, (kind, count) in enumerate(zip(kinds, counts, strict=True))
+    ]
+    # Paused, so that nothing but the size changes.
+    plan = decided(rolling(after, 2, is_paused=True), *sets)
+
+    told = {one.set.name: dict(one.annotations) for one in plan.changes}
+    assert sizes(plan) == {
+        kind: size for kind, size, old in zip(kinds, found, counts, strict=True) if size != old
+    }
+    wanted = {"desired": str(after), "most": str(after + 2)}
+    for kind in kinds if before != after else ():
+        assert wanted.items() <= told[kind].items()
+
+
+@pytest.mark.row("rollout-scale-05")
+def test_the_only_set_is_told_the_size() -> None:
+    one = shelf("new", 1, kind="new", annotations={"desired": "2", "most": "4"})
+
+    plan = decided(rolling(1, 2), one)
+
+    assert sizes(plan) == {}
+    assert plan.changes[0].annotations["desired"] == "1"
+    assert plan.changes[0].annotations["most"] == "3"
+
+
+@pytest.mark.row("rollout-scale-06")
+def test_those_go_first_that_are_missing_anyway() -> None:
+    notes = {"desired": "8", "most": "10", "old": "True"}
+    new = shelf("new", 6, kind="new", annotations=notes)
+    new = replace(new, members=machines("new", 6, phase=Phase.PENDING))
+    olds = [shelf("a", 1, age=9, annotations=notes), shelf("b", 3, age=8, annotations=notes)]
+
+    assert sizes(decided(rolling(5, 2, 1), *olds, new)) == {"new": 3}
+
+
+@pytest.mark.row("rollout-scale-07")
+def test_who_has_not_worked_for_long_enough_goes_first() -> None:
+    young = machines("young", 5, since=BEGIN)
+    one = shelf("new", 10, kind="new", members=[*machines("new", 5), *young])
+
+    shrinks = decided(rolling(5, 1, min_ready_s=60.0), one)
+
+    assert sizes(shrinks) == {"new": 5}
+    assert shrinks.after_s == 60.0
+
+
+@pytest.mark.row("rollout-first-01")
+def test_the_first_pass_of_a_roll() -> None:
+    old = shelf("a", 5, annotations={"desired": "5", "most": "6"})
+
+    first = decided(rolling(5, 1, 1), old)
+
+    assert first.make is not None
+    assert (first.make.replicas, sizes(first)) == (1, {})
+    new = shelf("new", 1, kind="new", members=machines("new", 1, phase=Phase.PENDING))
+    assert sizes(decided(rolling(5, 1, 1), old, new)) == {"a": 4}
+
+
+@pytest.mark.row("rollout-first-02")
+def test_a_machine_on_its_way_out_makes_room() -> None:
+    going = [*machines("a", 3), *machines("b", 2, is_deleting=True)]
+    old = shelf("a", 3, members=going)
+    new = shelf("new", 1, kind="new")
+
+    assert sizes(decided(rolling(5, 1, 1), old, new))["new"] == 3
+
+
+@pytest.mark.row("rollout-first-03")
+def test_nothing_is_scaled_before_all_sets_know() -> None:
+    sets = [shelf("a", 4, has_seen=False), shelf("new", 2, kind="new")]
+
+    assert sizes(decided(rolling(5, 1, 2), *sets)) == {}
+    assert sizes(decided(rolling(5, 1, 2), replace(sets[0], has_seen=True), sets[1])) != {}
+
+
+@pytest.mark.row("rollout-first-04")
+def test_machines_that_are_missing_anyway_go_first() -> None:
+    members = [*machines("a", 3), *machines("b", 2, phase=Phase.CRASH_LOOP)]
+    new = shelf("new", 1, kind="new")
+
+    found = sizes(decided(rolling(5, 1, 1), shelf("a", 5, members=members), new))
+
+    assert found == {"a": 3}
+
+
+@pytest.mark.row("rollout-first-05")
+def test_an_available_machine_is_no_victim_while_none_may_be_missing() -> None:
+    members = [
+        *machines("a", 3),
+        *machines("first", 1, priority=1),
+        *machines("b", 1, phase=Phase.CRASH_LOOP),
+    ]
+    new = shelf("new", 1, kind="new")
+
+    assert sizes(decided(rolling(5, 1, 0), shelf("a", 5, members=members), new)) == {}
+
+
+@pytest.mark.row("rollout-autoscaler-02")
+def test_a_wish_without_a_moment() -> None:
+    one = shelf("new", 2, kind="new")
+    metadata = ObjectMeta(name="web", annotations={"trigger": "new-0,new-1~never,gone"})
+
+    plan = decided(rolling(2, 1, metadata=metadata), one)
+
+    assert plan.annotations == {"trigger": "new-0~2026-01-01T00:00:00Z"}
+    assert [mark.piece.name for mark in plan.marks] == ["new-0"]

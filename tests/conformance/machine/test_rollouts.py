@@ -1,0 +1,331 @@
+"""What becomes of deployments, row by row; before an API server in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccm.gardener import names
+from ccm.gardener.sets import MachineSet
+from ccm.testing.clock import advance
+from tests.unit.controllers.machinedeployments import (
+    MACHINES,
+    REVISION,
+    SETS,
+    WEB,
+    Rolling,
+    all_run,
+    owned_by_deployment,
+    rolling,
+    template,
+)
+
+pytestmark = pytest.mark.virtual_time
+
+ONLY = ("machineset", "machinedeployment")
+TRIGGER = names.ANNOTATION_TRIGGER_DELETION
+SCALER_TIME = names.ANNOTATION_SCALER_TIME
+
+
+@pytest.mark.row("rollout-pass-01")
+@pytest.mark.row("rollout-set-02")
+async def test_a_set_is_made() -> None:
+    world = Rolling()
+    uid = world.deployment(replicas=2)
+    async with world.running(*ONLY):
+        await all_run(world)
+
+    (made,) = world.sets()
+    name, digest = made["metadata"]["name"], made["metadata"]["labels"][names.LABEL_TEMPLATE_HASH]
+    assert (name[:4], len(name), digest.isdecimal()) == ("web-", 9, True)
+    assert made["spec"]["selector"]["matchLabels"] == {
+        "name": "web",
+        "machine-template-hash": digest,
+    }
+    labels = made["spec"]["template"]["metadata"]["labels"]
+    assert labels == {"name": "web", "machine-template-hash": digest}
+    assert [one["uid"] for one in made["metadata"]["ownerReferences"]] == [uid]
+    assert made["metadata"]["annotations"][REVISION] == "1"
+    assert world.web()["metadata"]["annotations"][REVISION] == "1"
+    assert world.web()["metadata"]["finalizers"] == [names.FINALIZER]
+    status = world.status()
+    assert [status[key] for key in ("replicas", "updatedReplicas", "availableReplicas")] == [2] * 3
+    assert world.said() == ("True", "NewMachineSetAvailable")
+    assert world.said("Available") == ("True", "MinimumReplicasAvailable")
+
+
+@pytest.mark.row("rollout-pass-02")
+async def test_an_empty_selector() -> None:
+    world = Rolling()
+    world.deployment(replicas=2, selector={})
+    async with world.running(*ONLY):
+        await advance(2)
+
+    assert (world.sets(), world.said()) == ([], ("False", "InvalidDeployment"))
+    assert [reason for reason, _ in world.events] == ["SelectingAll"]
+
+
+@pytest.mark.row("rollout-pass-03")
+async def test_a_deletion() -> None:
+    world = Rolling()
+    world.deployment(replicas=2)
+    async with world.running(*ONLY):
+        await all_run(world)
+        world.server.drop(WEB)
+        await advance(5)
+
+    assert (world.web(), world.sets(), world.machines()) == ({}, [], [])
+
+
+@pytest.mark.row("rollout-pass-04")
+@pytest.mark.parametrize(
+    ("strategy", "said"),
+    [
+        ({"type": "Magic"}, "spec.strategy.type is 'Magic'"),
+        ({"type": "RollingUpdate"}, "spec.strategy.rollingUpdate is missing"),
+        (rolling("many"), "spec.strategy.rollingUpdate.maxSurge is 'many'"),
+        ({"type": "InPlaceUpdate"}, "spec.strategy.inPlaceUpdate is missing"),
+    ],
+)
+async def test_a_strategy_that_makes_no_sense(strategy: dict[str, Any], said: str) -> None:
+    world = Rolling()
+    world.deployment(replicas=2, strategy=strategy)
+    async with world.running(*ONLY):
+        await advance(2)
+
+    (condition,) = world.status()["conditions"]
+    assert (world.sets(), condition["status"]) == ([], "False")
+    assert said in condition["message"]
+
+
+@pytest.mark.row("rollout-pass-05")
+async def test_recreation() -> None:
+    world = Rolling()
+    world.deployment(replicas=2, strategy={"type": "Recreate"})
+    async with world.running(*ONLY):
+        await all_run(world)
+        assert world.kinds() == {"small": 2}
+        for name in world.here():
+            world.change(f"{MACHINES}/{name}", metadata={"finalizers": ["example.com/slow"]})
+        world.edit(template=template("large"))
+        await advance(5)
+        assert (world.here(), world.kinds(), world.sizes()) == ([], {"small": 2}, {})
+        for one in world.machines():
+            path = f"{MACHINES}/{one['metadata']['name']}"
+            world.change(path, metadata={"finalizers": None})
+        await advance(5)
+
+    assert (world.kinds(), world.sizes()) == ({"large": 2}, {"large": 2})
+
+
+@pytest.mark.row("rollout-pass-06")
+@pytest.mark.row("rollout-set-05")
+async def test_a_rollback() -> None:
+    world = Rolling()
+    world.deployment(replicas=1, template=template(extra="one"))
+    async with world.running(*ONLY):
+        await all_run(world)
+        world.edit(template=template("large") | {"metadata": {"labels": {"extra": None}}})
+        await advance(5)
+        world.edit(rollbackTo={"revision": 0})
+        await advance(5)
+
+    spec = world.web()["spec"]
+    assert "rollbackTo" not in spec
+    assert spec["template"] == template(extra="one")
+    assert ("DeploymentRollback", 'Rolled back deployment "web" to revision 1') in world.events
+    notes = [one["metadata"]["annotations"] for one in world.sets()]
+    known = {(one[REVISION], one.get(f"{REVISION}-history")) for one in notes}
+    assert known == {("3", "1"), ("2", None)}
+    assert world.web()["metadata"]["annotations"][REVISION] == "3"
+
+
+@pytest.mark.row("rollout-pass-07")
+@pytest.mark.parametrize(
+    ("revision", "reason"),
+    [
+        (0, "DeploymentRollbackRevisionNotFound"),
+        (7, "DeploymentRollbackRevisionNotFound"),
+        (1, "DeploymentRollbackTemplateUnchanged"),
+    ],
+)
+async def test_a_rollback_to_nowhere(revision: int, reason: str) -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        world.edit(rollbackTo={"revision": revision})
+        await advance(5)
+
+    assert "rollbackTo" not in world.web()["spec"]
+    assert reason in [each for each, _ in world.events]
+    assert len(world.sets()) == 1
+
+
+@pytest.mark.row("rollout-pass-08")
+async def test_a_pause() -> None:
+    world = Rolling()
+    world.deployment(replicas=2)
+    async with world.running(*ONLY):
+        await all_run(world)
+        world.edit(paused=True, template=template("large"), replicas=3)
+        await advance(5)
+        assert (world.sizes(), world.said()) == ({"small": 3}, ("Unknown", "DeploymentPaused"))
+        world.edit(paused=False)
+        await advance(5)
+
+    assert (world.sizes(), world.said()[0]) == ({"small": 3, "large": 1}, "True")
+
+
+@pytest.mark.row("rollout-pass-09")
+async def test_no_progress() -> None:
+    world = Rolling()
+    world.deployment(replicas=2, progressDeadlineSeconds=60)
+    async with world.running(*ONLY):
+        await advance(50)
+        assert world.said() == ("True", "MachineSetUpdated")
+        await advance(20)
+        assert world.said() == ("False", "ProgressDeadlineExceeded")
+        await all_run(world)
+
+    assert world.said() == ("True", "NewMachineSetAvailable")
+
+
+# --- sets ---------------------------------------------------------------------------------
+
+
+@pytest.mark.row("rollout-set-01")
+async def test_what_does_not_roll_is_copied() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        more = {
+            "drainTimeout": "5m",
+            "nodeConditions": "KernelDeadlock",
+            "nodeTemplate": {"metadata": {"labels": {"a": "b"}}},
+        }
+        world.edit(template={"spec": more}, minReadySeconds=7)
+        await advance(5)
+        (only,) = world.sets()
+        assert more.items() <= only["spec"]["template"]["spec"].items()
+        assert only["spec"]["minReadySeconds"] == 7
+        world.edit(template={"spec": {"drainTimeout": None}})
+        await advance(5)
+
+    (only,) = world.sets()
+    assert "drainTimeout" not in only["spec"]["template"]["spec"]
+    assert only["metadata"]["annotations"][REVISION] == "1"
+
+
+@pytest.mark.row("rollout-set-03")
+async def test_a_name_that_is_taken() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        (first,) = world.sets()
+    name = first["metadata"]["name"]
+    other = Rolling()
+    other.set(name, selector={"matchLabels": {"name": "other"}}, template={
+        "metadata": {"labels": {"name": "other"}},
+        "spec": {"class": {"kind": "MachineClass", "name": "small"}},
+    })  # fmt: skip
+    other.deployment(replicas=1)
+    async with other.running(*ONLY):
+        await all_run(other)
+
+    assert other.status()["collisionCount"] == 1
+    assert len(other.sets()) == 2
+    assert other.said() == ("True", "NewMachineSetAvailable")
+
+
+@pytest.mark.row("rollout-set-04")
+@pytest.mark.row("rollout-autoscaler-03")
+async def test_annotations_reach_the_set() -> None:
+    world = Rolling()
+    unsaid = {TRIGGER: "gone~2026-01-01T00:00:00Z", names.ANNOTATION_UNFREEZE: "now"}
+    copied = {"example.com/team": "blue", SCALER_TIME: "2026-01-01T00:00:00Z"}
+    world.deployment(replicas=1, metadata={"annotations": {**unsaid, **copied}})
+    async with world.running(*ONLY):
+        await all_run(world)
+        world.note(**{"example.com/team": "red"})
+        await advance(5)
+
+    (made,) = world.sets()
+    found = made["metadata"]["annotations"]
+    assert found["example.com/team"] == "red"
+    assert found[SCALER_TIME] == copied[SCALER_TIME]
+    assert not unsaid.keys() & found.keys()
+    assert TRIGGER not in world.web()["metadata"]["annotations"]
+
+
+@pytest.mark.row("rollout-set-06")
+@pytest.mark.parametrize(("limit", "left"), [(None, 5), (1, 2), (0, 1)])
+async def test_the_history(limit: int | None, left: int) -> None:
+    world = Rolling()
+    more: dict[str, Any] = {} if limit is None else {"revisionHistoryLimit": limit}
+    world.deployment(replicas=1, **more)
+    async with world.running(*ONLY):
+        for number in range(4):
+            world.edit(template=template(number=str(number)))
+            for _ in range(3):
+                await all_run(world)
+
+    assert len(world.sets()) == left
+    assert world.said() == ("True", "NewMachineSetAvailable")
+
+
+# --- what brings a pass -------------------------------------------------------------------
+
+
+@pytest.mark.row("rollout-event-01")
+@pytest.mark.row("rollout-event-04")
+async def test_a_machine_brings_a_pass() -> None:
+    world = Rolling()
+    uid = world.deployment(replicas=1)
+    world.set(metadata=owned_by_deployment(uid) | {"labels": {"name": "web"}}, replicas=1)
+    async with world.running("machinedeployment"):
+        await advance(1)
+        world.member("m0", owner=world.set_object()["metadata"]["uid"], phase="Pending")
+        await advance(1)
+        assert world.status()["replicas"] == 1
+        world.becomes("m0", "Running")
+        await advance(2)
+        assert world.status()["availableReplicas"] == 1
+        world.server.drop(f"{MACHINES}/m0")
+        await advance(2)
+
+    assert world.status().get("replicas", 0) == 0
+
+
+@pytest.mark.row("rollout-event-02")
+def test_a_resync_is_no_change() -> None:
+    from ccm.controllers.machinedeployment import plan
+    from ccm.model import ObjectMeta
+
+    one = MachineSet(metadata=ObjectMeta(name="web", resource_version="7"))
+
+    assert not plan.set_matters(one, one)
+    other = MachineSet(metadata=ObjectMeta(name="web", resource_version="8"))
+    assert plan.set_matters(one, other)
+
+
+@pytest.mark.row("rollout-event-03")
+async def test_a_set_that_changes_hands() -> None:
+    world = Rolling()
+    first = world.deployment("first", replicas=1)
+    second = world.deployment("second", replicas=1)
+    labels = {"labels": {"name": "web"}}
+    world.set(metadata=owned_by_deployment(first, "first") | labels, replicas=1)
+    async with world.running("machinedeployment"):
+        await advance(2)
+        own = owned_by_deployment(second, "second")["ownerReferences"]
+        made = {one["metadata"]["name"] for one in world.sets()}
+        world.change(f"{SETS}/web", metadata={"ownerReferences": own})
+        await advance(2)
+
+    assert made == {"web"} | {one for one in made if one.startswith("second-")}
+    new = {one["metadata"]["name"] for one in world.sets()} - made
+    assert [one[:6] for one in new] == ["first-"]

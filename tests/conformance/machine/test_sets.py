@@ -1,0 +1,308 @@
+"""MachineSets before an API server, row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccm.gardener import names
+from ccm.kube.errors import Forbidden, Unreachable
+from ccm.testing.clock import advance
+from tests.unit.controllers.machinesets import MACHINES, SELECTOR, SETS, TEMPLATE, Sets, moment
+
+pytestmark = pytest.mark.virtual_time
+
+WEB = f"{SETS}/web"
+CLASS = TEMPLATE["spec"]["class"]
+REFUSED = Forbidden(status=403, reason="Forbidden", message="not this one")
+
+
+async def test_nothing_is_said_twice() -> None:
+    world = Sets()
+    world.set(replicas=1)
+    async with world.running("machineset"):
+        await advance(5)
+        world.all_become("Running")
+        await advance(5)
+        before = world.server.requests.total()
+        await advance(1300)
+
+    assert world.server.requests.total() == before
+
+
+@pytest.mark.row("machineset-replicas-01")
+async def test_what_is_missing_is_made_of_the_template() -> None:
+    world = Sets()
+    template: dict[str, Any] = {
+        "metadata": {"labels": {"name": "web", "a": "1"}, "annotations": {"b": "2"}},
+        "spec": {"class": CLASS, "drainTimeout": "5m"},
+    }
+    owner = world.set(replicas=3, template=template)
+    for name in ("m0", "m1"):
+        world.member(name, owner=owner, labels={"a": "1"})
+    async with world.running("machineset"):
+        await advance(5)
+        made = [one for one in world.machines() if one["metadata"]["name"] not in ("m0", "m1")]
+
+    assert len(made) == 1
+    metadata = made[0]["metadata"]
+    assert metadata["name"].startswith("web-")
+    assert metadata["generateName"] == "web-"
+    assert metadata["labels"] == template["metadata"]["labels"]
+    assert metadata["annotations"] == template["metadata"]["annotations"]
+    assert metadata["ownerReferences"] == [
+        {
+            "apiVersion": f"{names.GROUP}/{names.VERSION}",
+            "kind": "MachineSet",
+            "name": "web",
+            "uid": owner,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+    assert made[0]["spec"] == template["spec"]
+
+
+@pytest.mark.row("machineset-replicas-02")
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"selector": None}, "spec.selector selects everything"),
+        ({"selector": {"matchLabels": {"name": "api"}}}, "spec.selector asks for name"),
+        ({"template": {"metadata": TEMPLATE["metadata"]}}, "spec.template.spec.class.kind is ''"),
+        ({"replicas": -1}, "spec.replicas is -1"),
+    ],
+    ids=["no-selector", "other-labels", "no-class", "negative"],
+)
+async def test_an_invalid_set(spec: dict[str, Any], said: str) -> None:
+    world = Sets()
+    world.set(**{"replicas": 2, **spec})
+    world.member("orphan")
+    async with world.running("machineset"):
+        await advance(700)
+
+        assert world.here() == ["orphan"]
+        assert world.owners("orphan") == []
+        condition = world.conditions()["ReplicaFailure"]
+        assert (condition["status"], condition["reason"]) == ("True", "InvalidSpec")
+        assert condition["message"].startswith(said)
+        assert world.server.writes("machinesets") == 1
+
+        world.change(WEB, spec={"replicas": 1, "selector": SELECTOR, "template": TEMPLATE})
+        await advance(5)
+
+    assert world.owners("orphan") != []
+    assert world.conditions() == {}
+
+
+@pytest.mark.row("machineset-replicas-03")
+async def test_a_large_set_comes_in_bursts() -> None:
+    world = Sets()
+    world.set(replicas=150)
+    sizes = list[int]()
+    async with world.running("machineset"):
+        await advance(60)
+        sizes = [text.count(",") + 1 for reason, text in world.events]
+
+        assert len(world.here()) == 150
+    more = [text for _, text in world.events]
+    assert sizes == [5, 5]
+    assert [text.rpartition(" and ")[2] for text in more] == ["95 more", "45 more"]
+    assert world.server.writes("machines") == 150
+
+
+@pytest.mark.row("machineset-replicas-04")
+async def test_a_full_set_is_left_alone() -> None:
+    world = Sets()
+    owner = world.set(replicas=1)
+    world.member("m0", owner=owner)
+    async with world.running("machineset"):
+        await advance(5)
+
+    assert world.server.writes("machines") == 0
+
+
+@pytest.mark.row("machineset-replicas-07", "machineset-scaler-01")
+async def test_the_autoscaler_has_its_victims() -> None:
+    world = Sets()
+    told = {names.ANNOTATION_SCALER_TIME: moment(0)}
+    owner = world.set(replicas=2, metadata={"annotations": told})
+    for number in range(2):
+        marks = {names.ANNOTATION_PRIORITY: "1", names.ANNOTATION_MARKED: moment(-1)}
+        world.member(f"m{number}", owner=owner, annotations=marks)
+    async with world.running("machineset"):
+        await advance(5)
+
+        replaced = world.here()
+        assert len(replaced) == 2
+        assert not {"m0", "m1"} & set(replaced)
+
+        victim = replaced[1]
+        world.all_become("Running")
+        world.change(
+            f"{MACHINES}/{victim}", metadata={"annotations": {names.ANNOTATION_PRIORITY: "1"}}
+        )
+        world.change(WEB, spec={"replicas": 1})
+        await advance(5)
+
+    assert world.here() == replaced[:1]
+
+
+@pytest.mark.row("machineset-replicas-09")
+async def test_one_that_moved_over_is_not_surplus() -> None:
+    world = Sets()
+    owner = world.set(replicas=1)
+    world.member("m0", owner=owner)
+    world.member("m1", owner=owner, labels={names.LABEL_UPDATE_RESULT: names.UPDATE_SUCCESSFUL})
+    async with world.running("machineset"):
+        await advance(5)
+
+    assert world.here() == ["m0", "m1"]
+
+
+@pytest.mark.row("machineset-replicas-12", "machineset-freeze-12")
+@pytest.mark.parametrize("label", [names.LABEL_FREEZE, names.LABEL_SCALE_UP_DISABLED])
+async def test_a_set_that_may_not_grow(label: str) -> None:
+    world = Sets()
+    value = names.FROZEN if label == names.LABEL_FREEZE else "true"
+    owner = world.set(replicas=2, metadata={"labels": {label: value}})
+    world.member("m0", owner=owner, phase="Failed")
+    async with world.running("machineset"):
+        await advance(5)
+        assert world.machines() == []
+
+        world.change(WEB, metadata={"labels": {label: None}})
+        await advance(5)
+
+    assert len(world.here()) == 2
+
+
+@pytest.mark.row("machineset-replicas-13")
+async def test_the_scale_sub_resource() -> None:
+    world = Sets()
+    world.set(replicas=1)
+    async with world.running("machineset"):
+        await advance(5)
+        world.server.patch(f"{WEB}/scale", {"spec": {"replicas": 3}})
+        await advance(5)
+
+    assert len(world.here()) == 3
+    scale = world.server.get(f"{WEB}/scale") or {}
+    assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (3, 3)
+
+
+@pytest.mark.row("machineset-replicas-15")
+@pytest.mark.parametrize("was_made", [True, False], ids=["made", "not-made"])
+async def test_a_lost_answer_makes_no_second_machine(was_made: bool) -> None:
+    world = Sets()
+    world.set(replicas=1)
+    asked = list[str]()
+
+    async def lose() -> None:
+        if was_made and len(asked) == 1 and world.machines():
+            asked.append("lost")
+            raise Unreachable("cut", kind="timeout")
+
+    def refuse(method: str, path: str) -> Exception | None:
+        if method == "POST" and path == MACHINES:
+            asked.append(path)
+            if len(asked) == 1 and not was_made:
+                return Unreachable("cut", kind="timeout")
+        return None
+
+    world.server.refuse, world.server.point = refuse, lose
+    async with world.running("machineset"):
+        await advance(30)
+
+    assert len(asked) >= 2
+    assert len(world.machines()) == 1
+
+
+@pytest.mark.row("machineset-create-04")
+async def test_the_effective_creation_timeout_is_in_the_spec_too() -> None:
+    world = Sets()
+    metadata = {
+        "labels": {"name": "web"},
+        "annotations": {names.ANNOTATION_CREATION_TIMEOUT: "7m"},
+    }
+    world.set(replicas=1, template={"metadata": metadata, "spec": TEMPLATE["spec"]})
+    async with world.running("machineset"):
+        await advance(5)
+        writes = world.server.writes("machines")
+        await advance(700)
+
+    made = world.machines()[0]
+    assert made["metadata"]["annotations"] == {names.ANNOTATION_CREATION_TIMEOUT: "7m"}
+    assert made["spec"]["creationTimeout"] == "7m"
+    assert world.server.writes("machines") == writes == 1
+
+
+@pytest.mark.row("machineset-create-05")
+async def test_a_set_whose_machines_fail_slows_down() -> None:
+    world = Sets()
+    world.set(replicas=1)
+    times = list[float]()
+
+    async def minute_by_minute(minutes: float) -> None:
+        for second in range(round(minutes * 60)):
+            await advance(1)
+            for name in world.here():
+                times.append(second)
+                world.becomes(name, "Failed", state="Failed", description=f"{name} did not join")
+
+    async with world.running("machineset"):
+        await minute_by_minute(8.5)
+        assert [round(one / 60) for one in times] == [0, 0, 0, 1, 3, 7]
+        condition = world.conditions()["CreationSlowed"]
+        assert (condition["status"], condition["reason"]) == ("True", "RepeatedFailures")
+        assert condition["message"].startswith("6 machines in a row failed before they worked")
+        assert condition["message"].endswith("did not join")
+
+        await advance(460)
+        assert len(world.here()) == 1
+        world.all_become("Running")
+        await advance(5)
+        assert "CreationSlowed" not in world.conditions()
+
+        world.change(WEB, spec={"replicas": 5})
+        await advance(5)
+        assert len(world.here()) == 5
+
+
+@pytest.mark.row("machineset-create-05")
+async def test_machines_that_are_refused_slow_the_set_down() -> None:
+    world = Sets()
+    world.set(replicas=3)
+    world.server.refuse = lambda method, path: REFUSED if method == "POST" else None
+    async with world.running("machineset"):
+        await advance(50)
+        assert world.server.requests["POST", MACHINES] == 3
+        assert world.conditions()["ReplicaFailure"]["reason"] == "FailedCreate"
+        assert "not this one" in world.conditions()["CreationSlowed"]["message"]
+        assert ("FailedCreate", "not this one (403 Forbidden)") in world.events
+
+        world.change(WEB, spec={"template": {"spec": {"drainTimeout": "9m"}}})
+        await advance(1)
+        assert world.server.requests["POST", MACHINES] > 3
+
+        world.server.refuse = lambda _method, _path: None
+        await advance(200)
+        world.all_become("Running")
+        await advance(60)
+
+    assert len(world.here()) == 3
+    assert world.conditions() == {}
+
+
+@pytest.mark.row("machineset-create-05")
+async def test_another_daemon_goes_on_slowly() -> None:
+    world = Sets()
+    slow = {"type": "CreationSlowed", "status": "True", "lastTransitionTime": moment(-600)}
+    world.set(replicas=3)
+    world.change(f"{WEB}/status", status={"machineSetCondition": [slow]})
+    async with world.running("machineset"):
+        await advance(50)
+        assert world.here() == []
+        await advance(20)
+        assert len(world.here()) == 1

@@ -1,0 +1,49 @@
+"""Selectors as objects have them; their text form is tried where the sandbox reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from ccm.model.selectors import BadSelectorError, label_terms, matches
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        pytest.param({"a": "1", "b": "2"}, True, id="all terms hold"),
+        pytest.param({"a": "1"}, False, id="one is missing"),
+        pytest.param({"a": "9", "b": "2"}, False, id="a value differs"),
+        pytest.param({"a": "1", "b": "2", "c": ""}, False, id="one that must not exist does"),
+        pytest.param({"a": "1", "b": "2", "d": "4"}, False, id="a value that must not be is"),
+        pytest.param({"a": "1", "b": "2", "d": "5"}, True, id="another value may be"),
+    ],
+)
+def test_a_selector_holds_where_all_its_terms_do(labels: Mapping[str, str], expected: bool) -> None:
+    terms = label_terms(
+        {"a": "1"},
+        [
+            ("b", "In", ["2", "3"]),
+            ("b", "Exists", []),
+            ("c", "DoesNotExist", []),
+            ("d", "NotIn", ["4"]),
+        ],
+    )
+
+    assert matches(terms, labels) is expected
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "said"),
+    [
+        ("Near", [], "'Near' of 'a' is none of In, NotIn, Exists, DoesNotExist"),
+        ("In", [], "In of 'a' needs values"),
+        ("NotIn", [], "NotIn of 'a' needs values"),
+        ("Exists", ["1"], "Exists of 'a' takes no values"),
+        ("DoesNotExist", ["1"], "DoesNotExist of 'a' takes no values"),
+    ],
+)
+def test_a_term_that_makes_no_sense_is_refused(operator: str, values: list[str], said: str) -> None:
+    with pytest.raises(BadSelectorError, match=said):
+        label_terms({}, [("a", operator, values)])
