@@ -4,8 +4,8 @@ app.kubernetes.io/instance: {{ .Values.name }}
 {{- end -}}
 
 {{- define "kube-ccm.machineLabels" -}}
-app.kubernetes.io/name: machine-controller
-app.kubernetes.io/instance: machine-controller
+app.kubernetes.io/name: {{ . }}
+app.kubernetes.io/instance: {{ . }}
 {{- end -}}
 
 {{- define "kube-ccm.subject" -}}
