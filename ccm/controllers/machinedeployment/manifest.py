@@ -41,7 +41,8 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
     from ccm.kube.resources import NODES
     from ccm.runtime.deferred import Deferred
 
-    world, client = gardener.world(context, flags), context.client(MANIFEST.client)
+    world, control = gardener.world(context, flags), context.at(gardener.CONTROL)
+    client = control.client(MANIFEST.client)
 
     def make() -> Runnable:
         return MachineDeploymentController(
@@ -49,8 +50,8 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
             deployments=client.resource(MACHINE_DEPLOYMENTS),
             sets=client.resource(MACHINE_SETS),
             machines=client.resource(MACHINES),
-            nodes=client.resource(NODES),
-            events=context.recorder(COMPONENT_MANAGER),
+            nodes=context.at(gardener.TARGET).client(MANIFEST.client).resource(NODES),
+            events=control.recorder(COMPONENT_MANAGER),
             rules=rollouts.rules(holds_nodes=flags.autoscaler_scaledown_annotation_during_rollout),
             workers=flags.machine_deployment_concurrent_syncs,
         ).controller
@@ -64,6 +65,7 @@ MANIFEST: Manifest[MachineDeploymentFlags] = Manifest(
     client=gardener.ACCOUNT,
     metric="machinedeployment",
     groups=gardener.GROUPS,
+    roles=gardener.roles,
     acts=(("get", "namespaces"), ("get", "nodes"), ("patch", "nodes")),
     local=gardener.local(
         ("get", "machinedeployments"),

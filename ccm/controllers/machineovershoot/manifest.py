@@ -48,14 +48,15 @@ def _build(context: ControllerContext, flags: MachineOvershootFlags) -> Runnable
     from ccm.machines.overshoot import Margins
     from ccm.runtime.deferred import Deferred
 
-    world, client = gardener.world(context, flags), context.client(MANIFEST.client)
+    world, control = gardener.world(context, flags), context.at(gardener.CONTROL)
+    client = control.client(MANIFEST.client)
 
     def make() -> Runnable:
         return MachineOvershootController(
             world=world,
             sets=client.resource(MACHINE_SETS),
             deployments=client.resource(MACHINE_DEPLOYMENTS),
-            events=context.recorder(COMPONENT_MANAGER),
+            events=control.recorder(COMPONENT_MANAGER),
             margins=Margins(up=flags.safety_up, down=flags.safety_down),
             period_s=flags.machine_safety_overshooting_period.total_seconds(),
         ).controller
@@ -69,6 +70,7 @@ MANIFEST: Manifest[MachineOvershootFlags] = Manifest(
     client=gardener.ACCOUNT,
     metric="machineovershoot",
     groups=gardener.GROUPS,
+    roles=gardener.roles,
     acts=(("get", "namespaces"),),
     local=gardener.local(
         ("get", "machinesets"),

@@ -34,14 +34,15 @@ def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
     from ccm.gardener.names import COMPONENT_SETS
     from ccm.runtime.deferred import Deferred
 
-    world, client = gardener.world(context, flags), context.client(MANIFEST.client)
+    world, control = gardener.world(context, flags), context.at(gardener.CONTROL)
+    client = control.client(MANIFEST.client)
 
     def make() -> Runnable:
         return MachineSetController(
             world=world,
             sets=client.resource(MACHINE_SETS),
             machines=client.resource(MACHINES),
-            events=context.recorder(COMPONENT_SETS),
+            events=control.recorder(COMPONENT_SETS),
             workers=flags.machine_set_concurrent_syncs,
         ).controller
 
@@ -54,6 +55,7 @@ MANIFEST: Manifest[MachineSetFlags] = Manifest(
     client=gardener.ACCOUNT,
     metric="machineset",
     groups=gardener.GROUPS,
+    roles=gardener.roles,
     acts=(("get", "namespaces"),),
     local=gardener.local(
         ("get", "machinesets"),
