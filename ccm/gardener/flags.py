@@ -39,6 +39,11 @@ ACCOUNT = "machine-controller"
 """Service account and user-agent suffix of all of them."""
 
 
+def somewhere(kubeconfig: str) -> str:
+    """A check of the control cluster's flag."""
+    return "must name a cluster: Machines have to be somewhere" if kubeconfig == NO_TARGET else ""
+
+
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
@@ -62,6 +67,7 @@ class GardenerFlags:
         "",
         "kubeconfig of the cluster that has Machines, MachineClasses and their Secrets; "
         f"{IN_CLUSTER} means the one whose Pod this is. Empty means that of --target-kubeconfig.",
+        check=somewhere,
     )
     target_kubeconfig: str = SECTION.flag(
         "",

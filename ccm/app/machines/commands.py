@@ -18,7 +18,7 @@ from ccm.app.machines.options import CommandOptions
 from ccm.app.machines.serving import serving
 from ccm.app.main import Program
 from ccm.app.options import FLAGS, SECTIONS, Options, argv, command, election, logs
-from ccm.app.options.controllers import ALIASES, FLAGS_OF
+from ccm.app.options.controllers import ALIASES, FLAGS_OF, MANIFESTS
 from ccm.app.options.table import fields
 from ccm.base.flags import Fault, Flag, Section, table
 from ccm.gardener.flags import IN_CLUSTER
@@ -143,6 +143,9 @@ def _faults(options: CommandOptions) -> Iterator[Fault]:
         if right := flag.wrong(options.by_flag[name]):
             yield name, right
     yield from flags.faults(options.by_flag)
+    for manifest in MANIFESTS:
+        if manifest.name in options.controllers:
+            yield from manifest.faults(options)
     # What follows from another flag is that one's fault.
     implied = {"leader-elect-resource-namespace"} - options.explicit
     yield from (fault for fault in election.faults(options) if fault[0] not in implied)

@@ -15,10 +15,11 @@ from ipaddress import IPv4Address
 from types import MappingProxyType
 from typing import Any
 
+from ccm.app.options import FLAGS
 from ccm.base import flag_checks as checks
 from ccm.base import flag_values as values
 from ccm.base.flags import Fault, Section, table
-from ccm.gardener.flags import IN_CLUSTER, NO_TARGET
+from ccm.gardener.flags import IN_CLUSTER, NO_TARGET, somewhere
 from ccm.runtime.manifest import GENERIC
 
 CLUSTERS = Section("clusters")
@@ -27,6 +28,7 @@ WORK = Section("work")
 IDLE = Section("without effect")
 
 _HIGHEST_PORT = 65535
+_LOOKS = "machine-safety-apiserver-statuscheck"
 _MEDIA_TYPE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(/[!#$%&'*+.^_`|~0-9A-Za-z-]+)?(\s*;.*)?")
 
 
@@ -49,6 +51,7 @@ class CommandFlags:
         "kubeconfig of the cluster that has Machines, MachineClasses, their Secrets, and our "
         f"Lease; {IN_CLUSTER} means the one whose Pod this is. Empty means that of "
         "--target-kubeconfig.",
+        check=somewhere,
     )
     target_kubeconfig: str = CLUSTERS.flag(
         "",
@@ -186,12 +189,11 @@ def faults(given: Any) -> Iterator[Fault]:
     """Settings that make no sense together; `given` has the value of each flag by its name."""
     if given["target-kubeconfig"] == NO_TARGET and not given["control-kubeconfig"]:
         yield "control-kubeconfig", f"is needed with --target-kubeconfig={NO_TARGET}"
-    if given["control-kubeconfig"] == NO_TARGET:
-        yield "control-kubeconfig", "must name a cluster: Machines have to be somewhere"
     if given["contention-profiling"] and not given["profiling"]:
         yield "contention-profiling", "needs --profiling"
-    prefix = "machine-safety-apiserver-statuscheck"
-    period, timeout = given.get(f"{prefix}-period"), given.get(f"{prefix}-timeout")
-    if period is not None and timeout is not None and period < timeout:
+    if f"{_LOOKS}-period" in FLAGS:
+        return  # a controller reads it, and says what is right
+    timeout = given[f"{_LOOKS}-timeout"]
+    if given[f"{_LOOKS}-period"] < timeout:
         text = values.DURATION.write(timeout)
-        yield f"{prefix}-period", f"must be --{prefix}-timeout={text} or longer"
+        yield f"{_LOOKS}-period", f"must be --{_LOOKS}-timeout={text} or longer"

@@ -389,22 +389,6 @@ async def test_a_deletion_in_mid_creation() -> None:
     assert world.server.list(TOKENS) == []
 
 
-@pytest.mark.row("machine-create-17")
-@pytest.mark.parametrize("fault", [None, errors.Internal("x"), errors.ResourceExhausted("x")])
-async def test_a_deletion_after_a_creation(fault: errors.CloudError | None) -> None:
-    world = World()
-    world.ready_class()
-    world.driver.faults["create_machine"] = [fault]
-    async with world.running("machine", "machineclass"):
-        path = world.machine()
-        await advance(1)
-        assert len(world.driver.vms) == (fault is None)
-        world.server.drop(path)
-        await advance(1)
-
-    assert (world.get(), world.driver.vms) == ({}, {})
-
-
 # --- user data ----------------------------------------------------------------------------
 
 

@@ -244,6 +244,15 @@ async def test_caches_have_to_be_complete_and_followed(
     assert await world.live() == {}
 
 
+async def test_a_cache_of_another_cluster_says_whose_it_is() -> None:
+    world = World()
+    world.vitals.informers = Mock(all=[])
+    nodes = Mock(resource="nodes", has_synced=False, trouble_since=None)
+    world.vitals.others = {"target": Mock(all=[nodes])}
+
+    assert await world.ready() == {"caches": "nodes of the target cluster are not complete yet"}
+
+
 @pytest.mark.row("serving-health-04", "serving-health-05")
 async def test_what_is_in_order_is_told_and_fails_nothing() -> None:
     """A standby without caches, a controller that is left out, a server that waits."""
