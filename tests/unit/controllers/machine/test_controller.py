@@ -283,6 +283,7 @@ async def test_a_failure_that_repeats_is_written_once() -> None:
     assert wrote == 1
 
 
+@pytest.mark.row("machine-command-05")
 async def test_definitions_that_are_missing_are_waited_for() -> None:
     world = World()
     for name in ("machines", "machineclasses", "machinesets", "machinedeployments"):
