@@ -144,7 +144,7 @@ def soak(arguments: list[str]) -> None:
 
 
 def envtest_assets(arguments: list[str]) -> None:
-    """Get the real kube-apiserver, etcd, kubectl and helm that tests use (or: versions)."""
+    """Get the real programs of Kubernetes, etcd and helm that tests use (or: versions)."""
     prepare()
     command = [str(PYTHON), "-m", "tests.envtest.assets", *arguments]
     step("kube-apiserver, etcd, kubectl and helm", command)

@@ -41,6 +41,9 @@ _WIPED = (
     "/api/v1/services",
     "/api/v1/nodes",
     "/api/v1/persistentvolumes",
+    "/api/v1/persistentvolumeclaims",
+    "/apis/policy/v1/poddisruptionbudgets",
+    "/apis/storage.k8s.io/v1/volumeattachments",
     "/api/v1/events",
     "/api/v1/configmaps",
     "/apis/events.k8s.io/v1/events",
@@ -220,7 +223,7 @@ def require_assets() -> Path:
     """The folder with the real programs; skips (fails with CI set) without them."""
     folder = assets.assets_dir()
     if missing := assets.missing_programs(folder):
-        _leave_out(
+        leave_out(
             f"{folder} has no {', '.join(missing)}; run `python -m tests.envtest.assets` first"
         )
     return folder
@@ -231,7 +234,7 @@ def assets_of(version: str) -> Path:
     try:
         return assets.ensure_version(version)
     except assets.AssetsError as trouble:
-        _leave_out(str(trouble))
+        leave_out(str(trouble))
 
 
 def require_builtin() -> None:
@@ -239,10 +242,11 @@ def require_builtin() -> None:
     if importlib.util.find_spec(_BUILTIN_MODULE) is None or (
         importlib.util.find_spec(f"{_BUILTIN_MODULE}.__main__") is None
     ):
-        _leave_out(f"`python -m {_BUILTIN_MODULE}` is not there")
+        leave_out(f"`python -m {_BUILTIN_MODULE}` is not there")
 
 
-def _leave_out(reason: str) -> NoReturn:
+def leave_out(reason: str) -> NoReturn:
+    """Skip (fail with CI set)."""
     if os.environ.get("CI"):
         pytest.fail(f"nothing may be skipped where CI is set: {reason}", pytrace=False)
     pytest.skip(reason)

@@ -252,6 +252,7 @@ class Daemon:
             self._options.persistence_config,
             clients.named(persistence.CLIENT),
             namespace=self._options.leader_elect_resource_namespace,
+            tell=self._election.tell,
         )
         self.vitals.persistence = self._stores.health
 

@@ -7,7 +7,7 @@ won, because a folder has room for one process and a stale leader must not write
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,8 @@ from ccm.app.provider import Misconfigured
 from ccm.base import files, log
 from ccm.cloud.config import Context as Document
 from ccm.cloud.fields import ConfigError, Fields
+from ccm.model import names
+from ccm.model.names import NORMAL, WARNING
 from ccm.persistence import registry
 from ccm.persistence.envelope import Writer
 from ccm.persistence.errors import BackendDead, Unreachable
@@ -83,13 +85,22 @@ class Stores:
         file: of `--persistence-config`.
         client: of the API server.
         namespace: of the daemon's Lease; Secrets are kept there unless the file names another.
+        tell: records an event (type, reason, message) about the daemon.
 
     Raises:
         Misconfigured: a person has to correct the file.
     """
 
-    def __init__(self, file: str, client: Client, *, namespace: str) -> None:
+    def __init__(
+        self,
+        file: str,
+        client: Client,
+        *,
+        namespace: str,
+        tell: Callable[[str, str, str], None] = lambda *_: None,
+    ) -> None:
         self._file = file
+        self._tell = tell
         self._client = client
         self._writer = Writer()
         self._is_open = False
@@ -107,6 +118,7 @@ class Stores:
                 when_down=config.when_unavailable,
                 writer=lambda: self._writer,
                 limit=config.repair_queue,
+                tell=partial(self._say, config.when_unavailable),
             )
             self.secrets = self._secrets(config)
 
@@ -146,6 +158,17 @@ class Stores:
         if not await self.manager.may_create():
             return wrong("no instance is up, and nothing is created without one")
         return Finding(detail=f"down: {', '.join(down)}") if down else WELL
+
+    def _say(self, when_down: str, is_up: bool) -> None:
+        if is_up:
+            self._tell(NORMAL, names.REASON_PERSISTENCE_UP, "storage works again")
+            return
+        then = "what is made is not recorded" if when_down == "degrade" else "nothing is created"
+        self._tell(
+            WARNING,
+            names.REASON_PERSISTENCE_DOWN,
+            f"no instance of storage works; until one does, {then}",
+        )
 
     async def _machine(self, name: str) -> MachineId:
         found = msgspec.json.decode(await self._client.raw("GET", CLUSTER))

@@ -23,6 +23,8 @@ class Outage:
         self._ends = ends
         self.since: float | None = None
         """Monotonic time when it began; None: all is well."""
+        self.last = (0.0, 0.0)
+        """When the last one that is over began and ended; zeros: there was none."""
 
     def __bool__(self) -> bool:
         """Whether it lasts."""
@@ -37,6 +39,7 @@ class Outage:
     def is_over(self, **facts: Any) -> None:
         """There is none, or none any more."""
         if self.since is not None:
-            lasted_s = round(clock.monotonic() - self.since, 1)
+            self.last = self.since, clock.monotonic()
+            lasted_s = round(self.last[1] - self.last[0], 1)
             self.since = None
             self._log.info(self._ends, after_s=lasted_s, **facts)

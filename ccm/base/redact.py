@@ -40,7 +40,7 @@ _CUT = "..."
 
 _NAME = re.compile(
     r"(?i)(?:pass(?:word|wd|phrase)?|pwd|token|secret(?:[-_]?id)?|authorization"
-    r"|(?:api|access|private)[-_]?key)$"
+    r"|(?:api|access|private)[-_]?key|service[-_]?account[-_.]?(?:json|key))$"
 )
 
 TRANSIENT = 8

@@ -11,7 +11,7 @@ from typing import IO, Any
 import yaml
 from yaml import YAMLError
 
-__all__ = ["FAULTS", "YAMLError", "load", "reason"]
+__all__ = ["FAULTS", "YAMLError", "load", "load_all", "reason"]
 
 _QUOTED = re.compile(r"'(.+)'")
 _HARMLESS = re.compile(r"<[a-z ]+>|\\.|.")
@@ -32,6 +32,11 @@ def load(data: bytes | IO[str], *, any_case: bool = False) -> Any:
     `any_case`: names that differ in case only are one.
     """
     return yaml.load(data, _AnyCase if any_case else _Strict)  # noqa: S506 - safe, only stricter
+
+
+def load_all(data: bytes | IO[str]) -> list[Any]:
+    """What the documents of a file hold; raises one of `FAULTS`."""
+    return list(yaml.load_all(data, _Strict))
 
 
 def reason(error: Exception) -> str:

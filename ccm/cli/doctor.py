@@ -27,14 +27,15 @@ SUMMARY = "look for what keeps the daemon from working, and say what to do about
 
 _INTRODUCTION = """\
 Looks at the API server, the permissions, the daemon's Deployment and who leads, the provider, the
-cloud and the nodes, in this order, and says of each what it found and what to do next; but first,
-what starting the daemon would delete. Nothing is ever written, neither to the cluster nor to the
-cloud.
+cloud, the nodes, and Machines with their classes and VMs, in this order, and says of each what it
+found and what to do next; but first, what starting the daemon would delete. Nothing is ever
+written, neither to the cluster nor to the cloud.
 
 Usage: kube-ccm doctor [-o table|json] [--timeout=DURATION] [--as=USER] [the daemon's own flags]
 
 Give it the flags of the daemon, for instance those of its Deployment. Without --kubeconfig and
-outside a cluster it uses $KUBECONFIG or ~/.kube/config, as kubectl does.
+outside a cluster it uses $KUBECONFIG or ~/.kube/config, as kubectl does. Where --controllers names
+those of Machines, it reads the Secrets of their namespace, as the daemon does.
 
 examples:
   kube-ccm doctor --cloud-provider=sim --cloud-config=cloud.yaml

@@ -1,4 +1,4 @@
-"""`kube-ccm explain`: why one node or Service is as it is, and what to do about it."""
+"""`kube-ccm explain`: why one node, Service or Machine is as it is, and what to do about it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
     from ccm.doctor.case import Case
     from ccm.doctor.explain import verdict
     from ccm.doctor.explain.asking import Door
+    from ccm.machines.views import MachineView
     from ccm.model import Node, Service
 
 NAME = "explain"
 
-SUMMARY = "say why a node or a Service is as it is, and what to do about it"
+SUMMARY = "say why a node, a Service or a Machine is as it is, and what to do about it"
 
 _INTRODUCTION = """\
-Says in its first line why a node is not initialised or not deleted, or a Service has no load
-balancer; then what the daemon knows of it: state, plan, last calls to the cloud, next try.
+Says in its first line why a node is not initialised or not deleted, a Service has no load balancer,
+or a Machine no VM or no node; then what the daemon knows of it: state, plan, last calls to the
+cloud, next try.
 
-Usage: kube-ccm explain node NAME | service NAMESPACE/NAME [-o table|json]
+Usage: kube-ccm explain node NAME | service NAMESPACE/NAME | machine NAMESPACE/NAME [-o table|json]
 
 The daemon that holds the Lease is asked, through a port-forward to its Pod, with your own
 credentials from the kubeconfig: token, exec plugin or client certificate. That takes the rights to
@@ -44,6 +46,7 @@ no more than the above.
 examples:
   kube-ccm explain node worker-3
   kube-ccm explain service default/web -o json
+  kube-ccm explain machine default/worker-0
   kube-ccm explain node worker-3 --address=10.0.0.7:10258 --insecure
 
 exit status: 0 nothing is to be done about it, 1 something is, 2 the command line is wrong
@@ -70,6 +73,7 @@ LIMIT_S = 15.0
 OBJECTS = {
     "node": "NAME: of a node",
     "service": "NAMESPACE/NAME: of a Service",
+    "machine": "NAMESPACE/NAME: of a Machine",
 }
 """Words that may follow, with what follows them."""
 
@@ -80,6 +84,9 @@ _KINDS = {
     "service": "service",
     "services": "service",
     "svc": "service",
+    "machine": "machine",
+    "machines": "machine",
+    "mc": "machine",
 }
 
 
@@ -89,8 +96,8 @@ class Wanted:
 
     Attributes:
         options: the daemon's settings, as far as they were given.
-        kind: `node` or `service`.
-        name: of the object; of a Service perhaps without its namespace.
+        kind: `node`, `service` or `machine`.
+        name: of the object; but of a node perhaps without its namespace.
         output: `table` or `json`.
         door: the way to a daemon without a port-forward.
         limit_s: longest time of one request, in seconds.
@@ -167,7 +174,10 @@ def read(words: Sequence[str]) -> Wanted:
         objects.extend(given)
         if len(given) != 2 or given[0] not in _KINDS:
             shown = " ".join(given) or "nothing"
-            yield f"say which object: node NAME or service NAMESPACE/NAME, not {shown!r}"
+            yield (
+                "say which object: node NAME, service NAMESPACE/NAME or machine NAMESPACE/NAME, "
+                f"not {shown!r}"
+            )
 
     options, chosen = daemon_flags.read(
         words,
@@ -234,24 +244,31 @@ async def _known(case: Case, wanted: Wanted) -> verdict.Case | str:
     if finding.verdict is Verdict.FAIL:
         return "; ".join((finding.found, *finding.details, *finding.advice))
     name = wanted.name
-    if wanted.kind == verdict.SERVICE and "/" not in name:
+    if wanted.kind != verdict.NODE and "/" not in name:
         name = f"{case.cluster.namespace}/{name}"
     try:
         found = await _object(case, wanted.kind, name)
+        is_served = found is not None or await _is_served(case, wanted.kind)
         told = await asking.ask(case, wanted.kind, name, wanted.door)
     except KubeError as error:
         return redact.words(f"{case.cluster.server}: {error}")
     known = verdict.Case(
-        kind=wanted.kind, name=name, found=found, foreign=_foreign(found, wanted.options)
+        kind=wanted.kind,
+        name=name,
+        found=found,
+        is_served=is_served,
+        foreign=_foreign(found, wanted.options),
     )
     if isinstance(told, verdict.Silence):
         return replace(known, silence=told)
     return replace(known, answer=told)
 
 
-async def _object(case: Case, kind: str, name: str) -> Node | Service | None:
+async def _object(case: Case, kind: str, name: str) -> Node | Service | MachineView | None:
     """As the cluster has it; None: there is none. Raises KubeError."""
     from ccm.doctor.explain import verdict
+    from ccm.gardener import views
+    from ccm.gardener.kinds import MACHINES
     from ccm.kube.errors import NotFound
     from ccm.kube.resources import NODES, SERVICES
 
@@ -259,23 +276,35 @@ async def _object(case: Case, kind: str, name: str) -> Node | Service | None:
         if kind == verdict.NODE:
             return await case.client.resource(NODES).get(name)
         namespace, _, bare = name.partition("/")
+        if kind == verdict.MACHINE:
+            found = await case.client.resource(MACHINES).get(bare, namespace=namespace)
+            return views.machine(found)
         return await case.client.resource(SERVICES).get(bare, namespace=namespace)
     except NotFound:
         return None
 
 
-def _foreign(found: Node | Service | None, options: Options) -> str:
+async def _is_served(case: Case, kind: str) -> bool:
+    """Whether the API server knows such objects. Raises KubeError."""
+    from ccm.doctor.explain import verdict
+    from ccm.gardener import served
+    from ccm.gardener.kinds import MACHINES
+
+    return kind != verdict.MACHINE or MACHINES.plural in await served.resources(case.client)
+
+
+def _foreign(found: Node | Service | MachineView | None, options: Options) -> str:
     """Why it is another's by the flags that were given, where no daemon says it."""
     from ccm.cloud.ownership import Ownership
     from ccm.controllers.service import plan
-    from ccm.model import Service
+    from ccm.model import Node, Service
 
-    if found is None:
-        return ""
     if isinstance(found, Service):
         given = found.spec.load_balancer_class
         is_foreign = plan.is_foreign(found, options.load_balancer_classes)
         return f"it asks for a load balancer of class {given}" if is_foreign else ""
+    if not isinstance(found, Node):
+        return ""
     ours = Ownership.of((), options.own_nodes)
     if ours.is_explicit and not all(term.matches(found.labels) for term in ours.selector):
         return f"its labels are not those of --own-nodes={options.own_nodes}"

@@ -22,8 +22,9 @@ SUMMARY = "show what the daemon would do to this cluster and its cloud, and do n
 
 _INTRODUCTION = """\
 Shows what the daemon would change if it were started now with these flags: nodes, Services, load
-balancers and routes, and which deletions it would hold back and why. Nothing is written, neither
-to the cluster nor to the cloud; another manager may run meanwhile, such as the one to be replaced.
+balancers, routes, Machines and their VMs, and which deletions it would hold back and why. Nothing
+is written, neither to the cluster nor to the cloud; another manager may run meanwhile, such as the
+one to be replaced.
 
 The daemon's own controllers run over a copy of the cluster in memory. They ask the cloud as they
 always do; what they would change there is noted and taken for done, so that what follows from it
@@ -33,8 +34,9 @@ Usage: kube-ccm plan [-o text|json] [--wait] [the daemon's own flags]
 
 Give it the flags of the daemon, for instance those of its Deployment. Without --kubeconfig and
 outside a cluster it uses $KUBECONFIG or ~/.kube/config, as kubectl does. It needs the right to
-list nodes and Services and to read the ConfigMap kube-ccm-deletions beside the Lease. With -v the
-controllers' own log is shown too, which tells of changes as if they were made.
+list nodes and Services and to read the ConfigMap kube-ccm-deletions beside the Lease; for Machines
+also to list them, their classes and the Secrets beside them, and to read the namespace kube-system.
+With -v the controllers' own log is shown too, which tells of changes as if they were made.
 
 examples:
   kube-ccm plan --cloud-provider=sim --cloud-config=cloud.yaml
@@ -52,6 +54,8 @@ how to read it:
     ! held: ...                                                is not deleted, why, and what to do
   Service default/shop
     ~ load balancer: members worker-4 (would ensure it: nobody knows whether anything differs)
+  Machine default/worker-6
+    + VM: of class small                                       is made; what follows is not known
 
 A node is deleted once the cloud has denied its instance twice, a monitor period apart. Without
 --wait the second answer is not waited for. A load balancer whose state the cloud does not list
@@ -60,8 +64,8 @@ would be ensured, which changes nothing where nothing differs, but counts as a c
 -o json is one object:
   summary   one line
   changes   of each: object (kind, namespace, name), action (create, change or delete), what (a
-            field, the kind of the object itself, "load balancer", "members of the load balancer"
-            or "route"), old and new (null: not there, or not known), afterSeconds, note
+            field, the kind of the object itself, "load balancer", "members of the load balancer",
+            "route" or "VM"), old and new (null: not there, or not known), afterSeconds, note
   held, warnings   of each: object, reason, message
   leftOut   controller -> why it would not run
   failures  why it is not known what would be done

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -36,9 +36,10 @@ Runs a small cluster without machines, all of it on loopback:
 
 Then watch: the daemon finds each node's instance and gives the node its provider ID,
 labels and addresses, lifts the taint, and makes a route to the node's pods in the cloud.
-When all nodes are there, the sandbox creates Services of type LoadBalancer, and the
-daemon gives each a load balancer with all nodes behind it. On a terminal a live table
-shows it; else lines of text. Ctrl-C ends everything; nothing is left behind.
+With --machines the daemon makes VMs in the cloud too, for objects of kind Machine, and their
+kubelets join. When all nodes are there, the sandbox creates Services of type LoadBalancer,
+and the daemon gives each a load balancer with all nodes behind it. On a terminal a live
+table shows it; else lines of text. Ctrl-C ends everything; nothing is left behind.
 
 Meanwhile, in another terminal, set KUBECONFIG as the sandbox tells you and use kubectl,
 for example to create a Service of your own; or power a machine off with the commands below
@@ -49,6 +50,7 @@ _EPILOG = """\
 examples:
   kube-ccm sandbox                               5 nodes, until Ctrl-C
   kube-ccm sandbox --nodes 500 --latency 50ms    a bigger cluster, a slower cloud
+  kube-ccm sandbox --machines 3                  Machines become VMs, and VMs nodes
   kube-ccm sandbox --once                        exit with 0 as soon as all is done
   kube-ccm sandbox --cloud-provider acme --cloud-config acme.yaml --node-names vm-1,vm-2
                                                  your own provider, and nodes your cloud knows
@@ -94,6 +96,21 @@ def add(commands: Any) -> None:
         metavar="N",
         help="how many Services of type LoadBalancer to create, as web-1 and so on "
         f"(default {settings.SERVICES}; with --provider 0, for they may cost money)",
+    )
+    option(
+        "--machines",
+        type=partial(_number, least=0, most=settings.MAX_MACHINES),
+        metavar="N",
+        default=0,
+        help="how many Machines to create, as machine-0001 and so on: objects whose VMs the daemon "
+        "makes in the cloud, and whose nodes come beside the others (default 0)",
+    )
+    option(
+        "--machine-class",
+        type=Path,
+        metavar="FILE",
+        help="with --machines and --cloud-provider: the MachineClass to make them of, and the "
+        "Secrets that it refers to, in YAML; VMs are made in your cloud, and removed at the end",
     )
     option(
         "--latency",
@@ -199,13 +216,14 @@ def read(options: argparse.Namespace, refuse: Callable[[str], NoReturn]) -> sett
     if options.timeout is not None and not options.once:
         refuse("--timeout needs --once")
     provider = _read_provider(options, refuse)
-    names = options.node_names or settings.default_names(options.nodes or settings.NODES)
+    names = options.node_names or settings.default_names(options.nodes or _nodes(options))
     timeout_s = settings.TIMEOUT_S if options.timeout is None else options.timeout.total_seconds()
     services = settings.SERVICES if provider is None else 0
     assets = os.environ.get(ASSETS_VARIABLE)
     return settings.Settings(
         node_names=names,
         services=services if options.services is None else options.services,
+        machines=options.machines,
         latency=options.latency or timedelta(0),
         once=options.once,
         timeout_s=timeout_s,
@@ -221,7 +239,11 @@ def _read_provider(
 ) -> settings.Provider | None:
     file: Path | None = options.provider_config
     if options.provider is None:
-        for flag, given in (("--cloud-config", file), ("--routes", options.routes)):
+        for flag, given in (
+            ("--cloud-config", file),
+            ("--routes", options.routes),
+            ("--machine-class", options.machine_class),
+        ):
             if given:
                 refuse(f"{flag} needs --cloud-provider")
         return None
@@ -235,11 +257,41 @@ def _read_provider(
         refuse(f"--cloud-provider: {error}")
     if options.routes and offers is not None and "routes" not in offers:
         refuse(f"--routes: the provider {options.provider} says that it has none")
+    if options.machines and offers is not None and "machines" not in offers:
+        refuse(f"--machines: the provider {options.provider} says that it has none")
     if file is not None and not os.access(file, os.R_OK):
         refuse(f"--cloud-config: {file} is not there or cannot be read")
     return settings.Provider(
-        name=options.provider, config=file and file.absolute(), routes=options.routes
+        name=options.provider,
+        config=file and file.absolute(),
+        routes=options.routes,
+        instances=offers is None or bool({"instances", "instances_v1"}.intersection(offers)),
+        machine_class=_read_class(options, refuse),
     )
+
+
+def _read_class(
+    options: argparse.Namespace, refuse: Callable[[str], NoReturn]
+) -> tuple[Mapping[str, Any], ...]:
+    """The objects of `--machine-class`."""
+    file: Path | None = options.machine_class
+    if (file is None) == bool(options.machines):
+        refuse("--machines with --cloud-provider and --machine-class need each other")
+    if file is None:
+        return ()
+    from ccm.sandbox import machines
+
+    try:
+        return machines.read(file.read_bytes())
+    except OSError:
+        refuse(f"--machine-class: {file} is not there or cannot be read")
+    except ValueError as error:
+        refuse(f"--machine-class: {file}: {error}")
+
+
+def _nodes(options: argparse.Namespace) -> int:
+    """Nodes where nobody says how many: none beside machines in a cloud of one's own."""
+    return 0 if options.machines and options.provider is not None else settings.NODES
 
 
 def _picture(file: Path | None, refuse: Callable[[str], NoReturn]) -> Path | None:

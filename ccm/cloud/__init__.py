@@ -76,7 +76,12 @@ from ccm.cloud.machines import (
     Problem,
     SpecValidation,
 )
-from ccm.cloud.provider_id import format_provider_id, is_foreign, parse_provider_id
+from ccm.cloud.provider_id import (
+    format_provider_id,
+    is_foreign,
+    is_same_instance,
+    parse_provider_id,
+)
 from ccm.cloud.registry import SDK_VERSION, ProviderError, provider
 from ccm.cloud.services import (
     DEFAULT_SOURCE_RANGES,
@@ -224,6 +229,7 @@ __all__ = [
     "health_check_path_port",
     "is_allow_all",
     "is_foreign",
+    "is_same_instance",
     "load_balancer_name",
     "load_balancer_source_ranges",
     "load_balancer_status",

@@ -8,11 +8,12 @@ it balances that Service.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ccm.base import redact
+from ccm.base.booleans import parse_bool
 from ccm.cloud.errors import InvalidArgument
 from ccm.model import Service
 
@@ -68,3 +69,20 @@ class ServiceAnnotation(Generic[T]):
         text = redact.words(text)
         shown = text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "..."
         return f"annotation {self.name}: {shown!r} is not understood; expected {self.expects}"
+
+
+def truth(text: str) -> bool:
+    """For `parse`: true or false, in all words of Go."""
+    found = parse_bool(text)
+    if found is None:
+        raise ValueError(text)
+    return found
+
+
+def markdown(schema: Iterable[ServiceAnnotation[Any]], *, without: str = "") -> str:
+    """Annotations as a table for people; `without` stands for a default that nobody states."""
+    rows = ["| annotation | values | default | effect |", "| --- | --- | --- | --- |"]
+    for one in schema:
+        default = f"`{one.shown}`" if one.shown else without
+        rows.append(f"| `{one.name}` | {one.expects} | {default} | {one.help} |")
+    return "\n".join(rows)

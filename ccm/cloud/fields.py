@@ -122,6 +122,11 @@ class Fields:
             raise ConfigError(f"{self._where}{error}") from error
 
     def _field(self, name: str, kind: inspect.Type, default: T, *, required: bool = False) -> T:
+        if required and self._values.get(name) is None and _is_section(kind):
+            # Every setting that is missing in it is named, not just that it is not there.
+            self._seen.add(name)
+            made = self._made(kind, {}, f"{self._where}{name}", is_hidden=False)
+            return default if made is None else made
         value = self._given(name, unwrapped(kind)[1].get("file", ""), required=required)
         if value is None:
             return default
@@ -186,6 +191,10 @@ class Fields:
         except ConfigError as error:
             self.faults.extend(error.faults)
             return None
+
+
+def _is_section(kind: inspect.Type) -> bool:
+    return isinstance(unwrapped(kind)[0], inspect.StructType)
 
 
 def _none(_: object) -> Sequence[str]:

@@ -37,3 +37,16 @@ def is_foreign(provider_id: str, schemes: Collection[str]) -> bool:
     """
     scheme, separator, _ = provider_id.partition(_SEPARATOR)
     return bool(separator) and scheme not in schemes
+
+
+def is_same_instance(one: str, other: str) -> bool:
+    """Whether two provider IDs name the same instance, one of them with more of its place.
+
+    `stackit://<project>/<server>` and `stackit://<server>` do: some clouds' machine drivers and
+    node controllers write different forms. Two of the same length are the same when they are equal.
+    """
+    if not one or not other:
+        return False
+    schemes, _, rests = zip(*(each.partition(_SEPARATOR) for each in (one, other)), strict=True)
+    shorter, longer = sorted((rest.strip("/").split("/") for rest in rests), key=len)
+    return len(set(schemes)) == 1 and longer[-len(shorter) :] == shorter

@@ -51,6 +51,9 @@ STATUSES: Mapping[int, type[errors.CloudError]] = MappingProxyType(
 
 Statuses = int | Collection[int]
 
+JSON = "application/json"
+"""What is sent, unless a request says otherwise."""
+
 SUCCESS: Mapping[str, Statuses] = MappingProxyType(
     {"GET": 200, "POST": 201, "PUT": 200, "PATCH": 200, "DELETE": 204}
 )
@@ -76,6 +79,26 @@ class Quota(Protocol):
 
     def hear(self, status: int, headers: Mapping[str, str]) -> None:
         """Take note of what an answer says about the quota."""
+        ...
+
+
+class Authorizer(Protocol):
+    """What gives each request its credentials, where they do not stay the same."""
+
+    async def header(self) -> str:
+        """Value of the `Authorization` header, a scheme and a secret; empty for none.
+
+        Raises:
+            CloudError: there is none to be had; the request is not made.
+        """
+        ...
+
+    def refused(self, header: str) -> bool:
+        """Hear that the cloud refused this value with 401.
+
+        True has the request made once more, with what `header` gives then: one that was refused
+        so did nothing.
+        """
         ...
 
 
@@ -116,17 +139,28 @@ class RestClient:
     secret: str
     refusal: Callable[[bytes], Refusal]
     codes: Mapping[str, type[errors.CloudError]]
+    statuses: Mapping[int, type[errors.CloudError]]
     success: Mapping[str, Statuses]
     quota: Quota | None
+    authorizer: Authorizer | None
 
     async def get(self, path: str, answer: type[T], query: Mapping[str, str] | None = None) -> T:
         """Ask, and read the answer as that type."""
         body = await self.request("GET", path, query=query)
         return self._decoded(f"GET {path}", body, answer)
 
-    async def send(self, method: str, path: str, content: object, answer: type[T]) -> T:
+    async def send(
+        self,
+        method: str,
+        path: str,
+        content: object,
+        answer: type[T],
+        *,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
         """Send something as JSON, and read the answer as that type."""
-        body = await self.request(method, path, data=msgspec.json.encode(content))
+        data = msgspec.json.encode(content)
+        body = await self.request(method, path, data=data, headers=headers)
         return self._decoded(f"{method} {path}", body, answer)
 
     async def pages(
@@ -164,15 +198,60 @@ class RestClient:
         *,
         query: Mapping[str, str] | None = None,
         data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """The body of the one answer that means success; `path` is quoted already."""
+        """The body of the one answer that means success; `path` is quoted already.
+
+        Args:
+            method: GET, POST, ...
+            path: behind the client's URL.
+            query: of the request.
+            data: what is sent, JSON unless `headers` say otherwise.
+            headers: of this request, beside those of all.
+        """
         what = f"{method} {path}"
+        own = {**({"Content-Type": JSON} if data else {}), **(headers or {})}
+        known = await self._authorize(own)
+        response, body = await self._asked(what, method, path, query, data, own)
+        if response.status == 401 and self.authorizer and self.authorizer.refused(known):
+            known = await self._authorize(own)
+            response, body = await self._asked(what, method, path, query, data, own)
+        wanted = self.success[method]
+        allowed = (wanted,) if isinstance(wanted, int) else wanted
+        if response.status not in allowed:
+            raise self._failure(what, response, body, known)
+        if len(allowed) > 1 and not body and response.status != 204:
+            raise errors.Unknown(f"{what}: HTTP {response.status} without a body")
+        return body
+
+    async def _authorize(self, headers: dict[str, str]) -> str:
+        """Put the credentials of the moment among the headers of a request."""
+        known = await self.authorizer.header() if self.authorizer else ""
+        if known:
+            headers["Authorization"] = known
+        return known
+
+    async def _asked(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        data: bytes | None,
+        headers: Mapping[str, str],
+    ) -> tuple[aiohttp.ClientResponse, bytes]:
+        """The answer, whatever it is."""
         if self.quota is not None:
             await self.quota.acquire()
         try:
             fence.check()
             async with self.session.request(
-                method, self.url + path, params=query, data=data, allow_redirects=False
+                method,
+                self.url + path,
+                params=query,
+                data=data,
+                headers=headers,
+                allow_redirects=False,
             ) as response:
                 body = await response.read()
         except TimeoutError as error:
@@ -182,13 +261,7 @@ class RestClient:
             raise errors.Unavailable(self._masked(said)) from error
         if self.quota is not None:
             self.quota.hear(response.status, response.headers)
-        wanted = self.success[method]
-        allowed = (wanted,) if isinstance(wanted, int) else wanted
-        if response.status not in allowed:
-            raise self._failure(what, response, body)
-        if len(allowed) > 1 and not body and response.status != 204:
-            raise errors.Unknown(f"{what}: HTTP {response.status} without a body")
-        return body
+        return response, body
 
     def _decoded(self, what: str, body: bytes, answer: type[T]) -> T:
         try:
@@ -197,7 +270,7 @@ class RestClient:
             raise errors.Unknown(f"{what}: unreadable answer: {error}") from error
 
     def _failure(
-        self, what: str, response: aiohttp.ClientResponse, body: bytes
+        self, what: str, response: aiohttp.ClientResponse, body: bytes, known: str
     ) -> errors.CloudError:
         """The error for an answer that is none of success."""
         status = response.status
@@ -206,20 +279,22 @@ class RestClient:
         except msgspec.MsgspecError:
             said = Refusal()
         told = f" {said.code}: {said.message}" if said.code else ""
-        text = self._masked(f"{what}: HTTP {status}{told}")
+        text = self._masked(f"{what}: HTTP {status}{told}", known.rpartition(" ")[2])
         otherwise = errors.Unavailable if status >= 500 else errors.Unknown
-        kind = STATUSES.get(status, otherwise)
+        kind = self.statuses.get(status, otherwise)
         if kind is not errors.RetryAfter:
             named = self.codes.get(said.code, kind)
-            kind = kind if named is errors.NotFound and status != 404 else named
+            is_believed = status == 404 or not issubclass(named, errors.NotFound)
+            kind = named if is_believed else kind
         if issubclass(kind, errors.RetryAfter):
             return kind(text, seconds=_retry_after_s(response.headers.get("Retry-After", "")))
         return kind(text)
 
-    def _masked(self, text: str) -> str:
+    def _masked(self, text: str, known: str = "") -> str:
         """What a cloud or a proxy quotes may hold our credentials, and errors reach events."""
-        if self.secret:
-            text = text.replace(self.secret, redact.MASK)
+        for secret in (self.secret, known):
+            if secret:
+                text = text.replace(secret, redact.MASK)
         return redact.words(text)
 
 
@@ -229,11 +304,12 @@ async def open_client(
     *,
     refusal: Callable[[bytes], Refusal],
     codes: Mapping[str, type[errors.CloudError]],
-    authorization: str = "",
+    authorization: str | Authorizer = "",
     timeout_s: float = 30.0,
     connect_timeout_s: float = 5.0,
     connections: int = 100,
     quota: Quota | None = None,
+    statuses: Mapping[int, type[errors.CloudError]] = STATUSES,
     success: Mapping[str, Statuses] = SUCCESS,
 ) -> AsyncIterator[RestClient]:
     """A client with its own pool of connections, closed with the context.
@@ -243,12 +319,14 @@ async def open_client(
         refusal: reads the body of an error; it may raise what msgspec raises.
         codes: the cloud's words -> the class that says more than the status; `NotFound` is
             believed with status 404 only, `RetryAfter` takes its time from the headers.
-        authorization: value of that header, a scheme and a secret; errors never show it.
+        authorization: value of that header, a scheme and a secret; errors never show it. Or what
+            gives it anew for each request.
         timeout_s: limit of one request, from connecting to the last byte; keep it below the
             deadline of the calls.
         connect_timeout_s: limit for getting a connection.
         connections: how many there are at most.
         quota: waited for before each request, and told of each answer.
+        statuses: HTTP status -> what it means where the cloud's words say nothing more special.
         success: method -> the status that means success, or several; any other is a fault, 200
             with a body that nobody expects too.
 
@@ -261,8 +339,10 @@ async def open_client(
             "out, there are other credentials"
         )
     timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
-    headers = {"Authorization": authorization} if authorization else {}
-    redact.know(authorization.rpartition(" ")[2], lasting=False)
+    fixed = authorization if isinstance(authorization, str) else ""
+    headers = {"Authorization": fixed} if fixed else {}
+    secret = fixed.rpartition(" ")[2]
+    redact.know(secret, lasting=False)
     async with aiohttp.ClientSession(
         timeout=timeout,
         headers=headers,
@@ -272,11 +352,13 @@ async def open_client(
         yield RestClient(
             session=session,
             url=url,
-            secret=authorization.rpartition(" ")[2],
+            secret=secret,
             refusal=refusal,
             codes=codes,
+            statuses=statuses,
             success=success,
             quota=quota,
+            authorizer=None if isinstance(authorization, str) else authorization,
         )
 
 

@@ -99,6 +99,15 @@ def table(declared: type[msgspec.Struct]) -> list[Setting]:
     return list(_rows(declared, ""))
 
 
+def markdown(declared: type[msgspec.Struct]) -> str:
+    """The same as a table for people."""
+    rows = ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
+    for one in table(declared):
+        default = "required" if one.required else f"`{one.default}`" if one.default else ""
+        rows.append(f"| `{one.name}` | {one.kind} | {default} | {one.help} |")
+    return "\n".join(rows)
+
+
 def _rows(declared: type[msgspec.Struct], where: str) -> Iterator[Setting]:
     for one in fields.fields_of(declared):
         name = f"{where}{one.encode_name}"

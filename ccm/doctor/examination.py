@@ -16,6 +16,7 @@ from ccm.doctor import (
     deployment,
     held,
     leases,
+    machines,
     nodes,
     outlook,
     provider,
@@ -91,6 +92,9 @@ CHECKS = (
     Check("pod-cidrs", "the nodes' Pod ranges", nodes.pod_cidrs, needs=("identity", "controllers")),
     Check("persistence", "where copies are kept", storage.persistence, needs=("identity",)),
     Check("services", "unclaimed Services", services.unclaimed, needs=("identity", "cloud-config")),
+    Check("machines", "how Machines are", machines.machines, needs=("identity", "cloud-config")),
+    Check("machine-classes", "what Machines are made of", machines.classes, needs=("machines",)),
+    Check("machine-vms", "whose the VMs are", machines.vms, needs=("machines",)),
 )
 """All of them, in order."""
 

@@ -94,18 +94,23 @@ def _controller(options: Options, manifest: Manifest[Any]) -> Iterator[tuple[str
             yield manifest.name, Need(verb=verb, resource=resource)
     account = manifest.client if options.use_service_account_credentials else ""
     for verb, resource in manifest.acts:
-        yield manifest.name, Need(verb=verb, resource=resource, account=account)
+        group = _group(manifest, resource)
+        yield manifest.name, Need(verb=verb, resource=resource, group=group, account=account)
     for verb, resource, namespace in manifest.local(options):
         yield (
             manifest.name,
             Need(
                 verb=verb,
                 resource=resource,
-                group=manifest.groups.get(resource.partition("/")[0], ""),
+                group=_group(manifest, resource),
                 namespace=namespace,
                 account="" if verb in ("list", "watch") else account,
             ),
         )
+
+
+def _group(manifest: Manifest[Any], resource: str) -> str:
+    return manifest.groups.get(resource.partition("/")[0], "")
 
 
 def _at(role: str, need: Need, options: Options) -> Need:

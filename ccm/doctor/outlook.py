@@ -21,7 +21,7 @@ from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, ok, skip, some, warn
 from ccm.doctor.opening import NotOpened
 from ccm.kube.errors import KubeError, Unauthorized, Unreachable
-from ccm.planning.changes import BALANCER, ROUTE, Change
+from ccm.planning.changes import BALANCER, ROUTE, VM, Change
 from ccm.planning.forecast import Forecast, forecast
 from ccm.planning.timeloop import HurryingLoop
 
@@ -33,7 +33,7 @@ no failure."""
 
 
 async def start(case: Case) -> Finding:
-    """Say which nodes, load balancers and routes would go."""
+    """Say which nodes, load balancers, routes and VMs would go."""
     options, environ = case.options, case.environ
 
     async def find() -> Forecast:
@@ -153,4 +153,6 @@ def _shown(one: Change) -> str:
         return f"the load balancer of {one.subject}"
     if one.what == ROUTE:
         return f"the route {one.subject.name}"
+    if one.what == VM:
+        return f"the VM of {one.subject}"
     return str(one.subject)

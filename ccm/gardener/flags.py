@@ -81,9 +81,33 @@ class GardenerFlags:
         "A Machine may have its own.",
         check=checks.positive,
     )
+    machine_health_timeout: timedelta = SECTION.flag(
+        timedelta(minutes=10),
+        "Time that the node of a Machine may be sick or gone, after which the Machine has failed. "
+        "A Machine may have its own.",
+        check=checks.positive,
+    )
+    machine_preserve_timeout: timedelta = SECTION.flag(
+        timedelta(hours=96),
+        "Time that a Machine is kept which somebody wants to be preserved. A Machine may have its "
+        "own.",
+        check=checks.positive,
+    )
     resource_exhausted_retry: timedelta = SECTION.flag(
         timedelta(minutes=10),
         "When the creation of a VM is tried again that was out of quota or capacity. 0 means 10m.",
+        check=checks.not_negative,
+    )
+    machine_drain_timeout: timedelta = SECTION.flag(
+        timedelta(hours=2),
+        "Time from the deletion of a Machine, after which its node is drained by force: without "
+        "regard for disruption budgets, grace and volumes. A Machine may have its own.",
+        check=checks.not_negative,
+    )
+    machine_pv_detach_timeout: timedelta = SECTION.flag(
+        timedelta(minutes=2),
+        "Time for which a drain waits for the volumes of a Pod to leave the node, beyond the "
+        "Pod's grace, and a deletion for those that a drain by force left.",
         check=checks.not_negative,
     )
     node_conditions: tuple[str, ...] = SECTION.flag(
@@ -157,7 +181,11 @@ def world(context: ControllerContext, flags: GardenerFlags) -> World:
     rules = {
         "has_target": flags.target_kubeconfig != NO_TARGET,
         "creation_timeout_s": flags.machine_creation_timeout.total_seconds(),
+        "health_timeout_s": flags.machine_health_timeout.total_seconds(),
+        "preserve_timeout_s": flags.machine_preserve_timeout.total_seconds(),
         "exhausted_retry_s": flags.resource_exhausted_retry.total_seconds() or 600.0,
+        "drain_timeout_s": flags.machine_drain_timeout.total_seconds(),
+        "detach_timeout_s": flags.machine_pv_detach_timeout.total_seconds(),
         "sick_conditions": flags.node_conditions,
         "adopt_unmarked": flags.adopt_unmarked_machines,
         "token_groups": flags.bootstrap_token_auth_extra_groups,

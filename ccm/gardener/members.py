@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ccm.gardener import names, templates
 from ccm.gardener.sets import MachineSet
@@ -111,6 +112,9 @@ def push_patch(obj: Machine, template: MachineTemplateSpec) -> Patch | None:
     One that failed or ends stays as it is, but for the kind of its class, without which nothing
     can be done about it.
     """
+    known = replace(template.spec, provider_id=obj.spec.provider_id)
+    if obj.spec == known and not _timeout(template):
+        return None  # mostly, and found out at little cost
     goal, has = (_without_nulls(one) for one in (_spec(template), msgspec.to_builtins(obj.spec)))
     rests = obj.is_deleting or obj.status.current_status.phase in _AT_REST
     changes = {} if rests else _changes(has, goal, _PUSHED)
@@ -137,8 +141,13 @@ def preserve_patch(obj: Machine, *, keep: bool) -> Patch | None:
 
 def _spec(template: MachineTemplateSpec) -> dict[str, Any]:
     spec: dict[str, Any] = msgspec.to_builtins(template.spec)
-    timeout = templates.annotations_of(template).get(names.ANNOTATION_CREATION_TIMEOUT)
+    timeout = _timeout(template)
     return spec | ({"creationTimeout": timeout} if timeout else {})
+
+
+def _timeout(template: MachineTemplateSpec) -> str:
+    """The creation timeout in the annotations, which goes before that of the spec."""
+    return templates.annotations_of(template).get(names.ANNOTATION_CREATION_TIMEOUT, "")
 
 
 def _without_nulls(found: Any) -> Any:

@@ -91,6 +91,12 @@ ANNOTATION_UNFREEZE = "safety.machine.sapcloud.io/unfreeze"
 ANNOTATION_TOKEN_ID = "machine.sapcloud.io/bootstrap-token-id"  # noqa: S105 - a name
 """On a Machine: the ID of its bootstrap token. Ours: the reference derives it from the name."""
 
+ANNOTATION_ORIGIN = "machine.sapcloud.io/created-with"
+"""On a Machine: a short mark of the credentials and the region that its VM was made with. Ours."""
+
+ANNOTATION_DELETION = "machine.sapcloud.io/deletion-state"
+"""On a Machine: JSON of how far its deletion is, beside the text in its status. Ours."""
+
 # --- deployments --------------------------------------------------------------------------
 
 EVENT_SCALING = "ScalingMachineSet"
@@ -114,6 +120,11 @@ CONDITION_IN_PLACE = "InPlaceUpdate"
 CONDITION_PRESERVED = "Preserved"
 """Types of conditions that are written on Nodes."""
 
+REASON_PRESERVED_BY_US = "Preserved by MCM."
+REASON_PRESERVED_BY_USER = "Preserved by user."
+REASON_PRESERVED_NO_MORE = "Preservation stopped."
+"""Reasons of the condition Preserved."""
+
 SICK_CONDITIONS = ("KernelDeadlock", "ReadonlyFilesystem", "DiskPressure", "NetworkUnavailable")
 """A node is healthy only while each of these that it has is False; default of the flag."""
 
@@ -132,6 +143,21 @@ REASON_ORPHAN_HELD = "OrphanVMsHeld"
 REASON_STRANGER = "UnmarkedVM"
 """Events on a MachineClass about VMs without Machine: one was deleted; too many would be; one
 has no marker, and is left alone. Ours."""
+
+REASON_DRAINED = "NodeDrained"
+REASON_DRAIN_BLOCKED = "NodeDrainBlocked"
+REASON_DRAIN_FAILED = "NodeDrainFailed"
+"""Events on a Machine whose node is drained: it is; something has to happen first, such as Pods
+becoming ready elsewhere; it gave up, and begins anew. Ours."""
+
+REASON_NODE_SICK = "NodeUnhealthy"
+REASON_NODE_HEALTHY = "NodeHealthy"
+REASON_MACHINE_FAILED = "MachineFailed"
+REASON_REPLACEMENT_HELD = "ReplacementHeld"
+REASON_PRESERVED = "MachinePreserved"
+REASON_PRESERVED_ENDED = "PreservationEnded"
+"""Events on a Machine: its node is sick, or well again; it has failed; it has, and others go
+first; it is kept, or kept no more. Ours: the reference tells nothing."""
 
 COMPONENT = "machine-controller"
 """Event source component."""

@@ -134,11 +134,10 @@ def machine_set(
 
 def template(found: MachineTemplateSpec, settings: Sequence[int] = ()) -> Template:
     """A template in neutral terms; `settings` are copied along with it."""
-    metadata = {key: value for key, value in (found.metadata or {}).items() if value}
-    metadata.pop("creationTimestamp", None)
+    metadata = _filled(found.metadata or {})
     labels = dict(templates.labels_of(found))
     labels.pop(names.LABEL_TEMPLATE_HASH, None)
-    spec: dict[str, Any] = msgspec.to_builtins(found.spec)
+    spec = _filled(msgspec.to_builtins(found.spec))
     made_of = dict(spec.pop("class", {}))
     kind = made_of.pop("kind", "")
     decides = [metadata | {"labels": labels}, made_of, spec.pop("providerID", "")]
@@ -199,7 +198,7 @@ def set_patch(obj: MachineSet, change: Change, owner: MachineDeployment) -> Patc
     if change.replicas is not None:
         spec["replicas"] = change.replicas
     if change.copies:
-        before, after = (msgspec.to_builtins(one.spec.template.spec) for one in (obj, owner))
+        before, after = (_filled(_plain(one.spec.template.spec)) for one in (obj, owner))
         spec |= {
             "template": {"spec": merge_changes(before, after)},
             "minReadySeconds": owner.spec.min_ready_seconds,
@@ -295,6 +294,18 @@ def _written(one: Condition) -> DeploymentCondition:
         reason=one.reason,
         message=one.message,
     )
+
+
+def _filled(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What says something: Go writes fields that are empty."""
+    inner = {
+        key: _filled(value) if isinstance(value, Mapping) else value for key, value in found.items()
+    }
+    return {key: value for key, value in inner.items() if value not in (None, "", {}, [])}
+
+
+def _plain(found: msgspec.Struct) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(found))
 
 
 # --- what is read -----------------------------------------------------------------------------

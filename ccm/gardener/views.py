@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from ccm.base.booleans import parse_bool
 from ccm.base.durations import parse_duration
 from ccm.cloud.machines import Credentials
 from ccm.gardener import names
@@ -19,8 +20,8 @@ from ccm.gardener.types import (
     MachineClass,
     MachineStatus,
 )
-from ccm.machines.views import ClassView, MachineView, Phase, Rules, Status
-from ccm.model import Secret
+from ccm.machines.views import ClassView, MachineView, Phase, PreserveNames, Rules, Status
+from ccm.model import ObjectReference, Secret
 from ccm.model.patches import Patch, same_object, same_version
 from ccm.model.times import format_time, moment
 
@@ -45,10 +46,21 @@ def rules(cluster: str, **settings: Any) -> Rules:
         machine_label=names.LABEL_MACHINE_NAME,
         priority=(names.ANNOTATION_PRIORITY, names.DEFAULT_PRIORITY),
         token_id=names.ANNOTATION_TOKEN_ID,
+        origin=names.ANNOTATION_ORIGIN,
+        deletion=names.ANNOTATION_DELETION,
         applied=names.ANNOTATION_APPLIED,
         applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
         unmanaged=names.ANNOTATION_NOT_MANAGED,
         critical_taint=names.TAINT_CRITICAL,
+        preserve=PreserveNames(
+            wish=names.ANNOTATION_PRESERVE,
+            last=names.ANNOTATION_PRESERVED,
+            taint=names.TAINT_PRESERVED,
+            condition=names.CONDITION_PRESERVED,
+            by_us=names.REASON_PRESERVED_BY_US,
+            by_user=names.REASON_PRESERVED_BY_USER,
+            stopped=names.REASON_PRESERVED_NO_MORE,
+        ),
         **settings,
     )
 
@@ -65,31 +77,39 @@ def machine(obj: Machine) -> MachineView:
         provider_id=spec.provider_id,
         node_name=obj.labels.get(names.LABEL_NODE, ""),
         status=_status(obj.status),
+        group=_group(obj),
         creation_timeout_s=_seconds(
             obj.annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
         ),
+        health_timeout_s=_positive(spec.health_timeout),
+        never_fails=bool(spec.disable_health_timeout),
+        preserve_timeout_s=_positive(spec.machine_preserve_timeout),
         sick_conditions=sick or None,
         labels=_texts(template.get("labels")),
         annotations=_texts(template.get("annotations")),
         taints=tuple(spec.node_template.spec.taints or ()),
+        force_deletion=parse_bool(obj.labels.get(names.LABEL_FORCE_DELETION, "")) is True,
+        drain_timeout_s=_seconds(spec.drain_timeout),
+        max_evict_retries=spec.max_evict_retries,
     )
 
 
 def machine_class(obj: MachineClass, secret: Callable[[str, str], Secret | None]) -> ClassView:
     """A class in neutral terms; `secret` finds a Secret by namespace and name."""
     data: dict[str, bytes] = {}
-    faults = list(class_faults(obj))
+    lacking: list[str] = []
     for reference in obj.secrets:
         namespace = reference.namespace or obj.namespace
         who = f"Secret {namespace}/{reference.name}, to which MachineClass {obj.name} refers,"
         found = secret(namespace, reference.name)
         if namespace != obj.namespace:
-            faults.append(f"{who} has to be in the namespace of the class, {obj.namespace}")
+            lacking.append(f"{who} has to be in the namespace of the class, {obj.namespace}")
         elif found is None:
-            faults.append(f"{who} does not exist; create it")
+            lacking.append(f"{who} does not exist; create it")
         else:
             data |= found.data or {}
     template = obj.node_template or ClassNodeTemplate()
+    faults = (*class_faults(obj), *lacking)
     # User data are among them, as drivers of the origin know them.
     credentials = Credentials(data)
     spec = _ORDERED.encode(obj.spec).decode()
@@ -98,7 +118,9 @@ def machine_class(obj: MachineClass, secret: Callable[[str, str], Secret | None]
         provider_spec=obj.spec,
         credentials=credentials,
         user_data=data.get(USER_DATA, b""),
-        faults=tuple(faults),
+        faults=faults,
+        lacking=tuple(lacking),
+        origin=_origin(obj, data),
         is_held=names.FINALIZER in obj.finalizers,
         extra_capacity=_texts(template.virtual_capacity),
         place=(template.instance_type, template.zone),
@@ -112,7 +134,21 @@ def no_class(name: str, namespace: str) -> ClassView:
     fault = f"MachineClass {namespace}/{name} does not exist; create it, or correct spec.class.name"
     if not name:
         fault = f"spec.class needs the kind {names.CLASS_KIND} and a name"
-    return ClassView(name=name, provider_spec={}, credentials=Credentials({}), faults=(fault,))
+    return ClassView(
+        name=name,
+        provider_spec={},
+        credentials=Credentials({}),
+        faults=(fault,),
+        lacking=(fault,),
+    )
+
+
+def _origin(obj: MachineClass, data: Mapping[str, bytes]) -> str:
+    """See `ClassView.origin`. Four digits tell that something is another, and not what it is."""
+    template = obj.node_template or ClassNodeTemplate()
+    region = f"{template.region}/{obj.spec.get('region', '')}"
+    where = {key: value for key, value in data.items() if key != USER_DATA}
+    return Credentials({**where, "": region.encode()}).digest[:4]
 
 
 def class_faults(obj: MachineClass) -> Iterator[str]:
@@ -131,11 +167,15 @@ def class_faults(obj: MachineClass) -> Iterator[str]:
 
 def status_patch(obj: Machine, status: Status) -> Patch:
     """The patch of the status that says this, and leaves alone what we know nothing of."""
+    phase = status.phase.value
+    if status.phase is Phase.FOREIGN:
+        phase = obj.status.current_status.phase
     found = {
         "currentStatus": {
-            "phase": status.phase.value,
+            "phase": phase,
             "timeoutActive": status.timeout_active,
             "lastUpdateTime": _text(status.since),
+            "preserveExpiryTime": _text(status.preserve_until),
         },
         "lastOperation": {
             "description": status.description,
@@ -153,9 +193,28 @@ def status_patch(obj: Machine, status: Status) -> Patch:
     return {"metadata": same_object(obj) | same_version(obj), "status": found}
 
 
-def identity_patch(obj: Machine, provider_id: str, node_name: str) -> Patch:
-    """The patch that says which VM is the machine's."""
+def preserve_patch(obj: Machine, until: datetime | None) -> Patch:
+    """The patch of the status that says until when the machine is kept; None: no longer."""
+    found = {"currentStatus": {"preserveExpiryTime": _text(until)}}
+    return {"metadata": same_object(obj) | same_version(obj), "status": found}
+
+
+def reference(obj: Machine) -> ObjectReference:
+    """What an event about a machine names."""
+    return ObjectReference(
+        kind="Machine",
+        api_version=f"{names.GROUP}/{names.VERSION}",
+        namespace=obj.namespace,
+        name=obj.name,
+        uid=obj.uid,
+    )
+
+
+def identity_patch(obj: Machine, provider_id: str, node_name: str, origin: str) -> Patch:
+    """The patch that says which VM is the machine's, and with what it was made."""
     metadata = same_object(obj) | same_version(obj)
+    if origin and not obj.spec.provider_id:
+        metadata["annotations"] = {names.ANNOTATION_ORIGIN: origin}
     if node_name:
         metadata["labels"] = {names.LABEL_NODE: node_name}
     return {"metadata": metadata, "spec": {"providerID": provider_id}}
@@ -172,6 +231,7 @@ def _status(found: MachineStatus) -> Status:
         kind=last.type,
         timeout_active=current.timeout_active,
         since=moment(current.last_update_time),
+        preserve_until=moment(current.preserve_expiry_time),
         updated=moment(last.last_update_time),
         known_state=found.last_known_state,
         addresses=tuple(found.addresses or ()),
@@ -184,7 +244,14 @@ def phase(text: str) -> Phase:
     try:
         return Phase(text)
     except ValueError:
-        return Phase.UNKNOWN
+        return Phase.FOREIGN
+
+
+def _group(obj: Machine) -> str:
+    """Its deployment; without one, whoever controls it."""
+    owners = obj.metadata.owner_references or ()
+    others = (one.uid for one in owners if one.controller)
+    return obj.labels.get(names.LABEL_DEPLOYMENT, "") or next(others, "")
 
 
 def _text(moment: datetime | None) -> str | None:
@@ -197,6 +264,14 @@ def _seconds(text: str) -> float | None:
         return parse_duration(text).total_seconds() if text else None
     except ValueError:
         return None
+
+
+def _positive(text: str) -> float | None:
+    """A duration that a machine sets itself. One of nothing is none: it would end the machine at
+    the first hiccup of its node.
+    """
+    seconds = _seconds(text)
+    return seconds if seconds is not None and seconds > 0 else None
 
 
 def _texts(found: Any) -> Mapping[str, str]:

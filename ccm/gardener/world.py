@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar, TypeVarTuple
 
-import msgspec
-
 from ccm.base import clock, log
 from ccm.base.backoff import Exponential
 from ccm.base.outage import Outage
@@ -21,11 +19,11 @@ from ccm.cloud.codes import code_of
 from ccm.cloud.errors import CloudError
 from ccm.cloud.machines import ListMachinesRequest, MachineDriver, MachineRecord, MachineRequest
 from ccm.cloud.operation import Caller
-from ccm.gardener import metrics, views
+from ccm.gardener import metrics, served, views
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import Machine, MachineClass
-from ccm.kube.errors import KubeError, NotFound
+from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer, Informers
 from ccm.kube.resources import NAMESPACES, NODES, SECRETS
 from ccm.machines.ages import Ages
@@ -115,6 +113,8 @@ class World:
         self.namespace = settings.namespace
         self.listings = Listings(self._list)
         self.ages = Ages(client.server_time)
+        self.lacking = ""
+        """What is still waited for; empty: nothing."""
         self._informers = informers
         self._client = client
         self._settings = settings
@@ -124,6 +124,7 @@ class World:
         self._rules: Rules | None = None
         self._opening = asyncio.Lock()
         self._creations_ended: dict[str, float] = {}
+        self._usable: dict[str, ClassView] = {}
 
     @property
     def rules(self) -> Rules:
@@ -179,11 +180,13 @@ class World:
                     await self._served()
                     cluster = self._settings.cluster or await self._marker()
                 except KubeError as error:
+                    self.lacking = str(error)
                     outage.goes_on(error=str(error))
                     await asyncio.sleep(_PAUSES.even_delay(attempt))
                     attempt += 1
                 else:
                     self._rules = views.rules(cluster, **self._settings.rules)
+                    self.lacking = ""
                     outage.is_over()
 
     async def tend(self) -> None:
@@ -199,7 +202,16 @@ class World:
         found = self.classes.store.get(f"{namespace}/{name}") if name else None
         if found is None:
             return views.no_class(name, namespace)
-        return self.class_view(found)
+        view = self.class_view(found)
+        if not view.lacking:
+            self._usable[found.key] = view
+        return view
+
+    def class_to_delete_with(self, machine: MachineView) -> ClassView:
+        """The machine's class; where it or its Secret is gone, as it was while it was of use."""
+        found = self.class_of(machine)
+        key = f"{machine.metadata.namespace}/{machine.class_name}"
+        return self._usable.get(key, found) if found.lacking else found
 
     def class_view(self, found: MachineClass) -> ClassView:
         """A class in neutral terms, with what its Secrets hold now."""
@@ -256,13 +268,8 @@ class World:
 
     async def _served(self) -> None:
         """Raises KubeError where the objects cannot be used yet."""
-        path = f"/apis/{MACHINES.api_version}"
-        try:
-            answer = msgspec.json.decode(await self._client.raw("GET", path))
-        except NotFound:
-            answer = {}
-        served = {one.get("name") for one in answer.get("resources", ())}
-        missing = [one for one in (MACHINES, MACHINE_CLASSES) if one.plural not in served]
+        known = await served.resources(self._client)
+        missing = [one for one in (MACHINES, MACHINE_CLASSES) if one.plural not in known]
         if missing:
             kinds = " and ".join(one.plural for one in missing)
             raise NotServed(f"{MACHINES.api_version} has no {kinds}; apply manifests/crds.yaml")

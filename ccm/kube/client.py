@@ -137,6 +137,10 @@ class Resource(Generic[T]):
         """The objects of one namespace, to be listed and watched."""
         return Within(self, namespace)
 
+    def where(self, field_selector: str) -> Within[T]:
+        """The objects with these fields, in all namespaces, to be listed and watched."""
+        return Within(self, "", field_selector)
+
     async def get(self, name: str, *, namespace: str = "") -> T:
         """Read one object as it is now."""
         return await self._call("GET", self._path(name, namespace))
@@ -212,8 +216,21 @@ class Resource(Generic[T]):
         path = self._path(name, namespace, subresource)
         return await self._call("PATCH", path, body=patch, content_type=_MERGE)
 
-    async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
+    async def delete(
+        self,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str | None = None,
+        grace_period_s: int | None = None,
+    ) -> None:
         """Delete an object.
+
+        Args:
+            name: of the object.
+            namespace: of the object.
+            uid: delete it only if it has this UID.
+            grace_period_s: how long a Pod may take to end; None = as it says itself.
 
         Raises:
             errors.Conflict: the object has another UID than the one given.
@@ -222,9 +239,30 @@ class Resource(Generic[T]):
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}
+        if grace_period_s is not None:
+            options["gracePeriodSeconds"] = grace_period_s
         path = self._path(name, namespace)
         metrics.writes(self.kind.plural).inc()
         await self._client.raw("DELETE", path, body=_ENCODER.encode(options))
+
+    async def evict(self, name: str, *, namespace: str, uid: str) -> None:
+        """Ask for a Pod to be deleted as far as its disruption budget allows it now; tried once.
+
+        Raises:
+            errors.TooManyRequests: not now.
+            errors.Conflict: the Pod has another UID.
+            errors.NotFound: there is no such Pod.
+        """
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        path = self._path(name, namespace, "eviction")
+        metrics.writes("pods/eviction").inc()
+        # A refusal is an answer, which whoever asked has to know at once.
+        await self._client.raw("POST", path, body=_ENCODER.encode(body), retry=False)
 
     @contextlib.asynccontextmanager
     async def watch(
@@ -309,16 +347,20 @@ class Resource(Generic[T]):
 
 
 class Within(Generic[T]):
-    """What an informer needs of a `Resource`, of one namespace; build it with `within`."""
+    """What an informer needs of a part of a `Resource`; build it with `within` or `where`."""
 
-    def __init__(self, resource: Resource[T], namespace: str) -> None:
+    def __init__(self, resource: Resource[T], namespace: str, field_selector: str = "") -> None:
         self._resource = resource
         self._namespace = namespace
+        self._field_selector = field_selector
 
     async def list_page(self, *, limit: int, continue_: str = "") -> Page[T]:
         """See `Resource.list_page`."""
         return await self._resource.list_page(
-            namespace=self._namespace, limit=limit, continue_=continue_
+            namespace=self._namespace,
+            limit=limit,
+            continue_=continue_,
+            field_selector=self._field_selector,
         )
 
     def watch(
@@ -336,6 +378,7 @@ class Within(Generic[T]):
             timeout_s=timeout_s,
             send_initial_events=send_initial_events,
             idle_timeout_s=idle_timeout_s,
+            field_selector=self._field_selector,
         )
 
 

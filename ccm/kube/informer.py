@@ -168,6 +168,11 @@ class Informer(Generic[T]):
         return self._reflector.trouble_since
 
     @property
+    def last_trouble(self) -> tuple[float, float]:
+        """From when to when, monotonic, the server could not be followed last; (0, 0): never."""
+        return self._reflector.trouble.last
+
+    @property
     def undecodable(self) -> Collection[str]:
         """Keys of objects that are there and whose newest state could not be decoded.
 

@@ -214,7 +214,7 @@ class Reflector(Generic[T]):
 
         A quiet but healthy watch gives one at least with each bookmark (about a minute).
         """
-        self._trouble = Outage(
+        self.trouble = Outage(
             logger("reflector", resource=resource),
             begins="list or watch failed, retrying",
             ends="list and watch work again",
@@ -226,7 +226,7 @@ class Reflector(Generic[T]):
     @property
     def trouble_since(self) -> float | None:
         """Monotonic time since when lists or watches fail; None while all is well."""
-        return self._trouble.since
+        return self.trouble.since
 
     @property
     def _is_initial(self) -> bool:
@@ -298,7 +298,7 @@ class Reflector(Generic[T]):
         self._fruitless = 0
         self._progress = True
         self._sink.complete()
-        self._trouble.is_over()
+        self.trouble.is_over()
 
     async def _watch_from_start(self) -> None:
         self._unseen = _Unseen(self._sink.keys())
@@ -355,7 +355,7 @@ class Reflector(Generic[T]):
         if not self._progress and lasted < self._settings.short_watch_s:
             raise _Fruitless(f"the watch ended after {lasted:.1f} s without any event")
         self._fruitless = 0
-        self._trouble.is_over()
+        self.trouble.is_over()
 
     async def _watchdog(self, timeout_s: float) -> None:
         """End the watch when its initial events do not come, or when it overstays."""
@@ -372,7 +372,7 @@ class Reflector(Generic[T]):
                 raise _Ignored("the initial events of a watch were not completed in time")
             await asyncio.sleep(left)
         await asyncio.sleep(self._settings.short_watch_s)
-        self._trouble.is_over()
+        self.trouble.is_over()
         await asyncio.sleep(timeout_s + self._settings.overtime_s)
 
     async def _follow(self, events: AsyncIterator[WatchEvent[T]]) -> None:
@@ -416,7 +416,7 @@ class Reflector(Generic[T]):
     async def _recover(self, problem: Exception) -> None:
         """Count and log a failure, decide where to go on, and pause."""
         self._failures.inc()
-        self._trouble.goes_on(error=str(problem))
+        self.trouble.goes_on(error=str(problem))
         if not self._progress and not _is_about_the_way(problem):
             self._fruitless += 1
         if self._fruitless >= _FRUITLESS_LIMIT or _is_version_too_large(problem):

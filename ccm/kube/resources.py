@@ -11,7 +11,21 @@ from urllib.parse import quote
 
 import msgspec
 
-from ccm.model import ConfigMap, Event, Lease, Namespace, Node, Secret, Service
+from ccm.model import (
+    ConfigMap,
+    Event,
+    Lease,
+    Namespace,
+    Node,
+    NodeVolumes,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    PodDisruptionBudget,
+    Secret,
+    Service,
+    VolumeAttachment,
+)
 from ccm.model.meta import KubeObject, ObjectMeta, Wire
 
 T = TypeVar("T", bound=KubeObject)
@@ -145,3 +159,30 @@ CONFIG_MAPS = Kind(plural="configmaps", kind="ConfigMap", namespaced=True, type=
 EVENTS = Kind(plural="events", kind="Event", namespaced=True, type=Event)
 NAMESPACES = Kind(plural="namespaces", kind="Namespace", namespaced=False, type=Namespace)
 SECRETS = Kind(plural="secrets", kind="Secret", namespaced=True, type=Secret)
+NODE_VOLUMES = Kind(plural="nodes", kind="Node", namespaced=False, type=NodeVolumes)
+"""Nodes again, for those who look at the volumes of one."""
+
+PODS = Kind(plural="pods", kind="Pod", namespaced=True, type=Pod)
+CLAIMS = Kind(
+    plural="persistentvolumeclaims",
+    kind="PersistentVolumeClaim",
+    namespaced=True,
+    type=PersistentVolumeClaim,
+)
+VOLUMES = Kind(
+    plural="persistentvolumes", kind="PersistentVolume", namespaced=False, type=PersistentVolume
+)
+ATTACHMENTS = Kind(
+    group="storage.k8s.io",
+    plural="volumeattachments",
+    kind="VolumeAttachment",
+    namespaced=False,
+    type=VolumeAttachment,
+)
+BUDGETS = Kind(
+    group="policy",
+    plural="poddisruptionbudgets",
+    kind="PodDisruptionBudget",
+    namespaced=True,
+    type=PodDisruptionBudget,
+)

@@ -86,11 +86,13 @@ class Outcome:
     Attributes:
         status: what is written; None = nothing new.
         after_s: when it comes back though nothing changes; None = never.
+        punctual: that time is a promise, such as a timeout; others may be a little later.
         joined: its node is in use now, so that its bootstrap token has served.
     """
 
     status: Status | None = None
     after_s: float | None = None
+    punctual: bool = False
     joined: bool = False
 
 
@@ -173,7 +175,13 @@ def settled(machine: MachineView, seen: Evidence, now: datetime, rules: Rules) -
     state = machine.status.known_state
     if seen.created is None and vm.last_known_state is not None:
         state = vm.last_known_state
-    there = Status(kind=Kind.CREATE.value, since=now, updated=now, known_state=state)
+    there = Status(
+        kind=Kind.CREATE.value,
+        since=now,
+        updated=now,
+        known_state=state,
+        preserve_until=machine.status.preserve_until,
+    )
     if rules.has_target:
         return Outcome(
             status=replace(

@@ -68,10 +68,15 @@ def patch(machine: MachineView, node: Node, rules: Rules) -> Patch | None:
         found["spec"] = {"taints": taints_value(taints)}
     held = None if node.is_deleting else add_finalizer(node, rules.node_finalizer)
     if held is not None:
-        metadata |= held["metadata"]
+        metadata |= {
+            key: held["metadata"][key] for key in held["metadata"].keys() - same_version(node)
+        }
     if not metadata and not found:
         return None
-    return {**found, "metadata": same_object(node) | same_version(node) | metadata}
+    # Taints are replaced as a whole, and nobody else's may be lost. All else is merged, so that a
+    # kubelet that tells of its node at the same moment is no conflict.
+    version = same_version(node) if found else {}
+    return {**found, "metadata": same_object(node) | version | metadata}
 
 
 def template(machine: MachineView) -> Applied:

@@ -31,7 +31,8 @@ _ORDER = (
     {Phase.UNKNOWN},
     {Phase.PENDING, Phase.UPDATING},
     {Phase.AVAILABLE},
-    {Phase.RUNNING, Phase.UPDATED},
+    # Of one that nobody knows it may do anything.
+    {Phase.RUNNING, Phase.UPDATED, Phase.FOREIGN},
 )
 """Of two machines alike the one whose phase comes first goes first: it does less."""
 

@@ -31,6 +31,8 @@ class Phase(Enum):
     UPDATING = "InPlaceUpdating"
     UPDATED = "InPlaceUpdateSuccessful"
     UPDATE_FAILED = "InPlaceUpdateFailed"
+    FOREIGN = "?"
+    """One that we do not know: it is kept as it stands, and is not ours to end."""
 
 
 CREATING = frozenset({Phase.NEW, Phase.CRASH_LOOP})
@@ -65,6 +67,7 @@ class Status:
         kind: what it was for, in the front's word.
         timeout_active: whether a timeout runs.
         since: when the phase was written.
+        preserve_until: until when the machine is kept though it has failed; None = it is not.
         updated: when the last operation was written.
         known_state: the driver's own.
         addresses: of the VM; only where there is no cluster to join.
@@ -78,6 +81,7 @@ class Status:
     kind: str = ""
     timeout_active: bool = False
     since: datetime | None = None
+    preserve_until: datetime | None = None
     updated: datetime | None = None
     known_state: str = ""
     addresses: tuple[NodeAddress, ...] = ()
@@ -95,11 +99,18 @@ class MachineView:
         provider_id: of its VM; empty until it was made.
         node_name: of its node; empty until it is known.
         status: what is known of it.
+        group: machines of one group are given up one at a time; empty = it is in none.
         creation_timeout_s: after how long it has failed to join; None = as the rules say.
+        health_timeout_s: after how long with a sick node it has failed; None = as the rules say.
+        never_fails: a sick node does not make it fail, however long.
+        preserve_timeout_s: for how long it is preserved; None = as the rules say.
         sick_conditions: what makes its node sick; None = as the rules say.
         labels: that are kept on its node.
         annotations: that are kept on its node.
         taints: that are kept on its node.
+        force_deletion: a person wants it gone, whatever stands against it.
+        drain_timeout_s: after how long its drain turns to force; None = as the rules say.
+        max_evict_retries: how often a refused eviction is repeated; None = as settings say.
     """
 
     metadata: ObjectMeta
@@ -108,11 +119,18 @@ class MachineView:
     provider_id: str = ""
     node_name: str = ""
     status: Status = Status()
+    group: str = ""
     creation_timeout_s: float | None = None
+    health_timeout_s: float | None = None
+    never_fails: bool = False
+    preserve_timeout_s: float | None = None
     sick_conditions: Sequence[str] | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     taints: Sequence[Taint] = ()
+    force_deletion: bool = False
+    drain_timeout_s: float | None = None
+    max_evict_retries: int | None = None
 
     @property
     def name(self) -> str:
@@ -159,6 +177,8 @@ class ClassView:
         credentials: for the driver.
         user_data: what VMs are booted with, with its placeholders.
         faults: why no VM can be made of it now; said in the status of its machines.
+        lacking: those of them for which the cloud cannot be asked about a VM either.
+        origin: differs when its VMs may be in another place: other credentials, other region.
         is_held: whether our finalizer keeps it.
         extra_capacity: resources that are added to the capacity of its nodes.
         place: type and zone of its VMs, as far as the class says; for metrics.
@@ -170,10 +190,35 @@ class ClassView:
     credentials: Credentials
     user_data: bytes = field(default=b"", repr=False)
     faults: tuple[str, ...] = ()
+    lacking: tuple[str, ...] = ()
+    origin: str = ""
     is_held: bool = True
     extra_capacity: Mapping[str, str] = field(default_factory=dict)
     place: tuple[str, str] = ("", "")
     version: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreserveNames:
+    """How a front calls what preserves a machine.
+
+    Attributes:
+        wish: annotation of machine and node: whether it is to be preserved.
+        last: annotation of the machine: the node's wish that was acted upon last.
+        taint: on the node of a failed machine that is preserved.
+        condition: type of the node's condition.
+        by_us: reason of that condition where nobody asked for it.
+        by_user: its reason where somebody did.
+        stopped: its reason once that is over.
+    """
+
+    wish: str
+    last: str
+    taint: str
+    condition: str
+    by_us: str
+    by_user: str
+    stopped: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +233,8 @@ class Rules:
         machine_label: on the node: the name of its machine.
         priority: annotation of the object, and its first value.
         token_id: annotation of the object: the ID of its bootstrap token.
+        origin: annotation of the object: `ClassView.origin` when its VM was made.
+        deletion: annotation of the object: how far its deletion is.
         applied: annotation of the node: what was put on it for its machine.
         applied_capacity: annotation of the node: which resources were.
         unmanaged: annotation of the node: it has no machine.
@@ -195,7 +242,12 @@ class Rules:
         sick_conditions: a node is healthy while each of them that it has is False.
         has_target: whether there is a cluster to join.
         creation_timeout_s: after how long a machine has failed to join.
+        health_timeout_s: after how long with a sick node it has failed.
+        preserve_timeout_s: for how long it is preserved.
+        preserve: what preserves it; None: this front preserves none.
         exhausted_retry_s: when a creation is tried again that was out of quota or capacity.
+        drain_timeout_s: after how long a drain turns to force.
+        detach_timeout_s: for how long volumes are waited for that a drain by force left.
         adopt_unmarked: whether a VM without any marker is ours if it has the name of a machine.
         token_groups: what a bootstrap token gives membership of, beside the standard group.
     """
@@ -207,6 +259,8 @@ class Rules:
     machine_label: str
     priority: tuple[str, str]
     token_id: str
+    origin: str
+    deletion: str
     applied: str
     applied_capacity: str
     unmanaged: str
@@ -214,7 +268,12 @@ class Rules:
     sick_conditions: Sequence[str] = ()
     has_target: bool = True
     creation_timeout_s: float = 1200.0
+    health_timeout_s: float = 600.0
+    preserve_timeout_s: float = 345_600.0
+    preserve: PreserveNames | None = None
     exhausted_retry_s: float = 600.0
+    drain_timeout_s: float = 7200.0
+    detach_timeout_s: float = 120.0
     adopt_unmarked: bool = False
     token_groups: str = ""
 

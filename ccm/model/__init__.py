@@ -5,12 +5,14 @@ are read-only everywhere; a change is a patch that names only what changes, so
 fields we do not decode survive on the server.
 """
 
+from ccm.model.budget import PodDisruptionBudget
 from ccm.model.configmap import ConfigMap
 from ccm.model.event import Event, EventSource
 from ccm.model.lease import Lease, LeaseSpec
 from ccm.model.meta import ObjectMeta, ObjectReference, OwnerReference
 from ccm.model.namespace import Namespace
 from ccm.model.node import Node, NodeAddress, NodeCondition, NodeSpec, NodeStatus, Taint
+from ccm.model.pod import Pod
 from ccm.model.secret import Secret
 from ccm.model.service import (
     LoadBalancerIngress,
@@ -19,6 +21,12 @@ from ccm.model.service import (
     ServicePort,
     ServiceSpec,
     ServiceStatus,
+)
+from ccm.model.storage import (
+    NodeVolumes,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    VolumeAttachment,
 )
 
 __all__ = [
@@ -35,13 +43,19 @@ __all__ = [
     "NodeCondition",
     "NodeSpec",
     "NodeStatus",
+    "NodeVolumes",
     "ObjectMeta",
     "ObjectReference",
     "OwnerReference",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "Pod",
+    "PodDisruptionBudget",
     "Secret",
     "Service",
     "ServicePort",
     "ServiceSpec",
     "ServiceStatus",
     "Taint",
+    "VolumeAttachment",
 ]

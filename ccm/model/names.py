@@ -36,6 +36,9 @@ ANNOTATION_SOURCE_RANGES = "service.beta.kubernetes.io/load-balancer-source-rang
 CONDITION_NETWORK_UNAVAILABLE = "NetworkUnavailable"
 """On a node: True while the network has no route to its Pods."""
 
+ANNOTATION_MIRROR = "kubernetes.io/config.mirror"
+"""On a Pod that stands for one which a kubelet runs by itself."""
+
 ANNOTATION_PROVIDED_NODE_IP = "alpha.kubernetes.io/provided-node-ip"
 """Written by a kubelet from its node IP setting: one IP, or an IPv4/IPv6 pair with a comma."""
 
@@ -89,6 +92,10 @@ REASON_DELETING_NODE_FAILED = "DeletingNodeFailed"
 REASON_DELETION_HELD = "DeletionHeld"
 """Warning: an object, or what it has in the cloud, is not deleted for now. Ours."""
 
+REASON_PERSISTENCE_DOWN = "PersistenceUnavailable"
+REASON_PERSISTENCE_UP = "PersistenceAvailable"
+"""On the Lease: no storage of `--persistence-config` works, or one does again. Ours."""
+
 REASON_ENSURING_BALANCER = "EnsuringLoadBalancer"
 REASON_ENSURED_BALANCER = "EnsuredLoadBalancer"
 REASON_DELETING_BALANCER = "DeletingLoadBalancer"
@@ -128,6 +135,10 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 TAINT_NOT_READY = "node.kubernetes.io/not-ready"
 """On a node that is not Ready yet; an API server puts it on every new node."""
+
+LABEL_STACKIT_MACHINE = "kubernetes.io/machine"
+LABEL_STACKIT_MACHINE_CLASS = "kubernetes.io/machineclass"
+"""On servers of STACKIT, by its driver for Gardener: names of machine and class."""
 
 LABEL_NAMESPACE = "kubernetes.io/metadata.name"
 """On every namespace: its own name."""

@@ -10,7 +10,9 @@ is read only beside others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from ccm.base.log import logger
@@ -42,6 +44,15 @@ _REFUSED = (Fenced, InvalidObject, ObjectTooLarge, SensitiveObjectRefused)
 """What every instance would say alike."""
 
 
+@dataclass(slots=True, eq=False)
+class _Write:
+    """The newest write of an object while it is under way, and who does not have it yet."""
+
+    copy: Stamped
+    behind: set[Member]
+    is_acknowledged: bool = False
+
+
 class Manager:
     """All instances of all backends.
 
@@ -52,6 +63,7 @@ class Manager:
         writer: asked at each write who leads.
         limit: copies that are remembered for an instance that missed them.
         repair_s: seconds between two rounds of repair.
+        tell: called with whether any instance is up, when that changes; at the start all are.
     """
 
     def __init__(
@@ -63,6 +75,7 @@ class Manager:
         writer: Callable[[], Writer] = nobody,
         limit: int = LIMIT,
         repair_s: float = REPAIR_S,
+        tell: Callable[[bool], None] = lambda _is_up: None,
     ) -> None:
         self._backends = tuple(backends)
         count = sum(len(backend.instances) for backend in backends)
@@ -75,8 +88,11 @@ class Manager:
         self._when_down = when_down
         self._writer = writer
         self._repair_s = repair_s
+        self._tell = tell
+        self._was_up = True
         self._stamps = Stamps()
-        self._newest: dict[Place, Stamped] = {}
+        self._newest: dict[Place, _Write] = {}
+        self._readers: list[dict[Place, Stamped]] = []
         self._kinds: set[GVK] = set()
         self._finishing: set[asyncio.Task[None]] = set()
         self._repairing: asyncio.Task[None] | None = None
@@ -116,6 +132,10 @@ class Manager:
             await backend.open(self._machine)
         is_up = any([await member.is_up() for member in self.members])
         metrics.DEGRADED.set(not is_up)
+        if is_up is self._was_up:
+            return
+        self._was_up = is_up
+        self._tell(is_up)
         if not is_up:
             self._log.warning("no persistence instance is up", detail=self._when_down)
 
@@ -158,7 +178,7 @@ class Manager:
         up = await self._up()
         if all(member.repairs.knows(kind) for member in up):
             for member in up:
-                if place in member.repairs:
+                if self._lacks(member, place):
                     continue
                 try:
                     found = await member.read(place)
@@ -191,14 +211,14 @@ class Manager:
         for member in self.members:
             if member not in up:
                 member.missed(place)
-        self._newest[place] = copy
+        self._newest[place] = write = _Write(copy, set(self.members))
         self._mended.discard(place)
         writes = {
             spawn(member.write(place, copy), name="persistence-write"): member for member in up
         }
         enough = asyncio.Event()
         refused: list[PersistenceError] = []
-        finish = spawn(self._finish(place, copy, writes, enough, refused), name="persistence-ends")
+        finish = spawn(self._finish(place, write, writes, enough, refused), name="persistence-ends")
         self._finishing.add(finish)
         finish.add_done_callback(self._finishing.discard)
         # Whoever asked may be cancelled; the copies are still written, and seen to.
@@ -215,7 +235,7 @@ class Manager:
     async def _finish(
         self,
         place: Place,
-        copy: Stamped,
+        write: _Write,
         writes: Mapping[asyncio.Task[None], Member],
         enough: asyncio.Event,
         refused: list[PersistenceError],
@@ -229,6 +249,7 @@ class Manager:
                 error = task.exception()
                 if error is None:
                     done += 1
+                    write.behind.discard(writes[task])
                 elif isinstance(error, _REFUSED):
                     refused.append(error)
                 elif isinstance(error, PersistenceError):
@@ -236,10 +257,13 @@ class Manager:
                 else:
                     raise error
             if done >= self._needed and not refused:
+                write.is_acknowledged = True
+                for acknowledged in self._readers:
+                    acknowledged[place] = write.copy
                 enough.set()
-        if self._newest.get(place) is copy:
+        if self._newest.get(place) is write:
             del self._newest[place]
-            if copy.obj is None and done == len(self.members):
+            if write.copy.obj is None and done == len(self.members):
                 await self._purge(place, self.members)
 
     async def _purge(self, place: Place, members: Sequence[Member]) -> None:
@@ -253,26 +277,44 @@ class Manager:
 
     # Reading
 
+    def _lacks(self, member: Member, place: Place) -> bool:
+        # A write that enough have acknowledged may be on its way to the fastest.
+        write = self._newest.get(place)
+        return place in member.repairs or (write is not None and member in write.behind)
+
     async def _up(self) -> list[Member]:
         """The fastest first."""
         found = [(await member.latency(), at) for at, member in enumerate(self.members)]
         ready = sorted((latency, at) for latency, at in found if latency is not None)
         return [self.members[at] for _, at in ready]
 
+    @contextmanager
+    def _acknowledged(self) -> Iterator[Mapping[Place, Stamped]]:
+        """What is written while several instances are read one after the other: the first may
+        be read before it has a deletion, and the last when the mark of it is gone again."""
+        seen = {at: write.copy for at, write in self._newest.items() if write.is_acknowledged}
+        self._readers.append(seen)
+        try:
+            yield seen
+        finally:
+            self._readers = [one for one in self._readers if one is not seen]
+
     async def _compared(self, place: Place, up: Sequence[Member]) -> tuple[Stamped | None, bool]:
         """The newest of all copies that can be read, and whether all could; who has an older
         one is repaired."""
         found: dict[Member, Stamped | None] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
-        for member in up:
-            try:
-                found[member] = await member.read(place)
-            except PersistenceError as error:
-                fault = error
-                member.missed(place)
+        with self._acknowledged() as written:
+            for member in up:
+                try:
+                    found[member] = await member.read(place)
+                except PersistenceError as error:
+                    fault = error
+                    member.missed(place)
         if not found:
             raise fault
-        newest = max(filter(None, found.values()), key=_stamp, default=None)
+        copies = [written.get(place), *found.values()]
+        newest = max(filter(None, copies), key=_stamp, default=None)
         for member, copy in found.items():
             if copy != newest:
                 member.missed(place)
@@ -285,15 +327,17 @@ class Manager:
         newest: dict[Place, Stamped] = {}
         read: dict[Member, dict[Place, Stamped]] = {}
         fault: PersistenceError = BackendUnavailable("no instance is up")
-        for member in up:
-            try:
-                read[member] = await member.read_all(kind)
-            except PersistenceError as error:
-                fault = error
-                member.repairs.forget()
+        with self._acknowledged() as written:
+            for member in up:
+                try:
+                    read[member] = await member.read_all(kind)
+                except PersistenceError as error:
+                    fault = error
+                    member.repairs.forget()
         if not read:
             raise fault
-        for copies in read.values():
+        fresh = {place: copy for place, copy in written.items() if place.kind == kind}
+        for copies in (fresh, *read.values()):
             for place, copy in copies.items():
                 if place not in newest or copy.stamp > newest[place].stamp:
                     newest[place] = copy

@@ -4,8 +4,8 @@ No decision is made a second time here. The daemon's own controllers, wired as t
 them, run over a copy of the cluster in memory, and with a handle to the cloud that asks questions
 and writes down changes instead of making them. So that what follows from a change is seen as well
 (a deleted node leaves its load balancers and loses its routes), each is taken for done: in the
-copy, and in what the cloud lists from then on. Only what `ensure_load_balancer` would answer
-nobody can know, so its Service goes no further.
+copy, and in what the cloud lists from then on. Only what `ensure_load_balancer` and
+`create_machine` would answer nobody can know, so their Service and Machine go no further.
 
 Time passes at once wherever the controllers only wait: a second denial a monitor period after the
 first takes as long as the first. Each question is put to the cloud once; what it said is taken for

@@ -10,7 +10,9 @@ from typing import Any
 import msgspec
 
 from ccm.cloud.interface import LoadBalancer, Routes
-from ccm.model import Node
+from ccm.cloud.machines import MachineDriver, MachineRequest
+from ccm.gardener.names import ANNOTATION_TOKEN_ID
+from ccm.model import Node, Secret
 from ccm.model.meta import KubeObject
 
 SHOWN = 20
@@ -20,8 +22,17 @@ _ENSURE = LoadBalancer.ensure_load_balancer.__name__
 _UPDATE = LoadBalancer.update_load_balancer.__name__
 _REMOVE = LoadBalancer.ensure_load_balancer_deleted.__name__
 _ROUTE = Routes.create_route.__name__
+_CREATE = MachineDriver.create_machine.__name__
+_INITIALIZE = MachineDriver.initialize_machine.__name__
 
 BALANCER, MEMBERS, ROUTE = "load balancer", "members of the load balancer", "route"
+VM = "VM"
+
+_CLOUDS = (BALANCER, MEMBERS, VM)
+"""What there is in the cloud of an object."""
+
+_CHANCE = ("lastUpdateTime", "lastTransitionTime", f"[{ANNOTATION_TOKEN_ID}]")
+"""How paths end of what is another at each attempt, and says nothing."""
 
 UNKNOWN = "would ensure it: nobody knows whether anything differs"
 UNLESS = "if the cloud still denies it"
@@ -101,7 +112,12 @@ def of_object(
 
 
 def of_call(
-    verb: str, arguments: Mapping[str, Any], *, listed: bool | None, after_s: int
+    verb: str,
+    arguments: Mapping[str, Any],
+    *,
+    listed: bool | None,
+    after_s: int,
+    namespace: str = "",
 ) -> Change:
     """What a call to the cloud changes.
 
@@ -110,7 +126,10 @@ def of_call(
         arguments: by the names of its parameters.
         listed: whether the cloud lists what it is about; None: nobody knows.
         after_s: seconds that the daemon would wait first.
+        namespace: of Machines.
     """
+    if "req" in arguments:
+        return _of_machine(verb, arguments["req"], namespace, after_s)
     if "route" in arguments:
         route = arguments["route"]
         made = verb == _ROUTE
@@ -145,6 +164,18 @@ def of_call(
     )
 
 
+def _of_machine(verb: str, req: MachineRequest, namespace: str, after_s: int) -> Change:
+    subject, there = Subject("Machine", namespace, req.identity.name), req.provider_id or None
+    if verb == _CREATE:
+        pool = f"of class {req.identity.pool}"
+        return Change(subject=subject, action=Action.CREATE, what=VM, new=pool, after_s=after_s)
+    if verb == _INITIALIZE:
+        return Change(
+            subject=subject, action=Action.CHANGE, what=VM, new="initialised", after_s=after_s
+        )
+    return Change(subject=subject, action=Action.DELETE, what=VM, old=there, after_s=after_s)
+
+
 def tidied(found: Iterable[Change]) -> Sequence[Change]:
     """Each once, by object; what an ensure sets anyway is not told beside it."""
     once: dict[tuple[Subject, str, Action, str | None, str | None], Change] = {}
@@ -161,9 +192,7 @@ def tidied(found: Iterable[Change]) -> Sequence[Change]:
     }
     told = [one for one in once.values() if one.what != MEMBERS or one.subject not in ensured]
     # What there is in the cloud before the fields that tell of it.
-    return sorted(
-        told, key=lambda one: (one.subject, one.after_s, one.what not in (BALANCER, MEMBERS))
-    )
+    return sorted(told, key=lambda one: (one.subject, one.after_s, one.what not in _CLOUDS))
 
 
 def _members(nodes: Sequence[Node]) -> str:
@@ -174,9 +203,12 @@ def _members(nodes: Sequence[Node]) -> str:
 
 def _fields(obj: KubeObject) -> _Fields:
     """What can be told apart: (path, element of a list that is a set) -> text."""
-    found = dict(_flat("", msgspec.to_builtins(obj)))
+    body = msgspec.to_builtins(obj)
+    if isinstance(obj, Secret):
+        body = {"metadata": body["metadata"]}
+    found = dict(_flat("", body))
     found.pop(("metadata.resourceVersion", ""), None)
-    return found
+    return {key: text for key, text in found.items() if not key[0].endswith(_CHANCE)}
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[tuple[str, str], str]]:

@@ -19,6 +19,13 @@ from ccm.base.throttle import Limiter
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import Cloud, LoadBalancer, LoadBalancerDigests, Routes
+from ccm.cloud.machines import (
+    DeleteMachineResponse,
+    ListMachinesRequest,
+    MachineDriver,
+    MachineInfo,
+    MachineRequest,
+)
 from ccm.cloud.operation import Operation
 from ccm.cloud.types import Route
 from ccm.model import Node, Service
@@ -39,6 +46,13 @@ HARMLESS = (
     errors.FailedPrecondition,
 )
 """Answers, as the controllers take them; any other error leaves open what the daemon would do."""
+
+
+KNOWN: Mapping[str, object] = {
+    MachineDriver.initialize_machine.__name__: MachineInfo(),
+    MachineDriver.delete_machine.__name__: DeleteMachineResponse(),
+}
+"""Changes of which everybody knows what the cloud answers in the end."""
 
 
 class ChangeRefused(errors.Internal):
@@ -137,6 +151,8 @@ class AskingHandle(Handle):
         operation = self._operation(method, args)
         if operation.change:
             await self._noted(operation)
+            if operation.verb in KNOWN:
+                return cast("T", KNOWN[operation.verb])
             if get_type_hints(method)["return"] is not NoneType:
                 raise errors.RetryAfter("nobody knows what it would answer", seconds=NEVER_S)
             return cast("T", None)
@@ -221,9 +237,19 @@ def _mark(argument: object) -> object:
         return (argument.name, argument.uid, argument.provider_id)
     if isinstance(argument, Service):
         return (argument.key, argument.uid, argument.resource_version)
+    if isinstance(argument, MachineRequest):
+        return (argument.identity, argument.provider_id, argument.credentials.digest)
+    if isinstance(argument, ListMachinesRequest):
+        return (argument.pool, repr(argument.provider_spec), argument.credentials.digest)
+    if isinstance(argument, Mapping):
+        return repr(argument)
     return argument
 
 
 def _name(argument: object) -> str:
     """What a question is about, for people."""
+    if isinstance(argument, MachineRequest):
+        return argument.identity.name
+    if isinstance(argument, ListMachinesRequest):
+        return argument.pool
     return argument.key if isinstance(argument, Node | Service) else ""

@@ -8,6 +8,7 @@ nowhere else: the copy has no way to the API server it was read from.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -80,9 +81,14 @@ class Copy(Generic[T]):
 
 
 class ClusterCopy:
-    """The copy; it makes clients as `ccm.app.clients.Clients` does."""
+    """The copy; it makes clients as `ccm.app.clients.Clients` does.
+
+    Attributes:
+        answers: to requests about no resource, by path.
+    """
 
     def __init__(self) -> None:
+        self.answers: dict[str, bytes] = {}
         self._copies: dict[Kind[Any], Copy[Any]] = {}
         self._version = 0
 
@@ -124,7 +130,9 @@ class _Client(Client):
     def resource(self, kind: Kind[T]) -> Resource[T]:
         return _Resource(self._cluster, kind)
 
-    async def raw(self, method: str, path: str, **_: Any) -> NoReturn:
+    async def raw(self, method: str, path: str, **_: Any) -> bytes:
+        if method == "GET" and path in self._cluster.answers:
+            return self._cluster.answers[path]
         raise errors.WriteRefused(f"{method} {path}: the copy has resources only")
 
     def lines(self, path: str, **_: Any) -> NoReturn:
@@ -142,17 +150,16 @@ class _Resource(Resource[T]):
     async def get(self, name: str, *, namespace: str = "") -> T:
         return self._find(name, namespace)
 
-    async def list_page(self, **_: Any) -> Page[T]:
+    async def list_page(self, *, namespace: str = "", **_: Any) -> Page[T]:
         return Page(
-            items=list(self._copy.now.values()),
+            items=[obj for obj in self._copy.now.values() if _is_in(obj, namespace)],
             resource_version=self._cluster.version,
             malformed_keys=tuple(self._copy.malformed),
         )
 
     async def create(self, obj: T | Mapping[str, Any], *, namespace: str = "") -> T:
-        del namespace  # those that we create say theirs
-        assert isinstance(obj, KubeObject)
-        made = self._with(msgspec.to_builtins(obj), uid=f"plan-{self._cluster.version}")
+        body = msgspec.to_builtins(obj) if isinstance(obj, KubeObject) else _written(obj, namespace)
+        made = self._with(body, uid=f"plan-{self._cluster.version}")
         if made.key in self._copy.now:
             raise _answer(errors.AlreadyExists, 409, "AlreadyExists", made.key)
         self._copy.put(made)
@@ -173,7 +180,15 @@ class _Resource(Resource[T]):
         del subresource
         return self._patch(name, namespace, patch, merging.merge)
 
-    async def delete(self, name: str, *, namespace: str = "", uid: str | None = None) -> None:
+    async def delete(
+        self,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str | None = None,
+        grace_period_s: int | None = None,
+    ) -> None:
+        del grace_period_s  # no Pods are copied
         current = self._find(name, namespace)
         if uid not in (None, current.uid):
             raise _answer(errors.Conflict, 409, "Conflict", current.key)
@@ -183,7 +198,12 @@ class _Resource(Resource[T]):
 
     @contextlib.asynccontextmanager
     async def watch(
-        self, *, resource_version: str = "", send_initial_events: bool = False, **_: Any
+        self,
+        *,
+        namespace: str = "",
+        resource_version: str = "",
+        send_initial_events: bool = False,
+        **_: Any,
     ) -> AsyncIterator[AsyncIterator[WatchEvent[T]]]:
         # From now on, whatever is told first.
         place = len(self._copy.log)
@@ -191,17 +211,23 @@ class _Resource(Resource[T]):
             place = sum(
                 int(one.resource_version) <= int(resource_version) for one in self._copy.log
             )
-        async with contextlib.aclosing(self._told(place, initial=send_initial_events)) as events:
+        told = self._told(place, namespace, initial=send_initial_events)
+        async with contextlib.aclosing(told) as events:
             yield events
 
-    async def _told(self, place: int, *, initial: bool) -> AsyncGenerator[WatchEvent[T], None]:
+    async def _told(
+        self, place: int, namespace: str, *, initial: bool
+    ) -> AsyncGenerator[WatchEvent[T], None]:
         if initial:
             for event in self._initial():
-                yield event
+                if event.object is None or _is_in(event.object, namespace):
+                    yield event
         while True:
             news = self._copy.news
             while place < len(self._copy.log):
-                yield self._copy.log[place]
+                event = self._copy.log[place]
+                if event.object is None or _is_in(event.object, namespace):
+                    yield event
                 place += 1
             if news is self._copy.news:
                 await news.wait()
@@ -245,6 +271,20 @@ class _Resource(Resource[T]):
         """The object in a new state."""
         known = {"resourceVersion": self._cluster.next_version(), **metadata}
         return msgspec.convert(merging.merge(body, {"metadata": known}), self.kind.type)
+
+
+def _is_in(obj: KubeObject, namespace: str) -> bool:
+    return not namespace or obj.namespace == namespace
+
+
+def _written(obj: Mapping[str, Any], namespace: str) -> dict[str, Any]:
+    """An object as it is stored that was sent without its namespace, a Secret perhaps in text."""
+    texts: Mapping[str, str] = obj.get("stringData") or {}
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+    found = {key: value for key, value in obj.items() if key != "stringData"}
+    return merging.merge(
+        found, {"metadata": {"namespace": namespace}, **({"data": data} if data else {})}
+    )
 
 
 def _answer(kind: type[errors.ApiError], status: int, reason: str, key: str) -> errors.ApiError:

@@ -19,9 +19,12 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Cloud
+from ccm.gardener import served
+from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.gardener.world import SYSTEM_NAMESPACE
 from ccm.kube import errors
 from ccm.kube.client import Client
-from ccm.kube.resources import CONFIG_MAPS, NODES, SERVICES, Kind
+from ccm.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, SECRETS, SERVICES, Kind
 from ccm.model import ObjectReference
 from ccm.model.names import REASON_DELETION_HELD, WARNING
 from ccm.planning import changes
@@ -44,7 +47,9 @@ SPARE_S = 0.5
 SHOWN = 5
 """Most objects that are named of those about which the cloud gave no answer."""
 
-FOLLOWED: tuple[Kind[Any], ...] = (NODES, SERVICES)
+_OF_MACHINES = (MACHINES, MACHINE_CLASSES, MACHINE_SETS, MACHINE_DEPLOYMENTS)
+
+FOLLOWED: tuple[Kind[Any], ...] = (NODES, SERVICES, *_OF_MACHINES, SECRETS)
 """Kinds that controllers follow."""
 
 
@@ -77,8 +82,8 @@ class Forecast:
 
     @property
     def deletions(self) -> Sequence[Change]:
-        """Nodes, load balancers and routes that would go."""
-        whole = ("Node", changes.BALANCER, changes.ROUTE)
+        """Nodes, load balancers, routes and VMs that would go."""
+        whole = ("Node", changes.BALANCER, changes.ROUTE, changes.VM)
         return [one for one in self.changes if one.action is Action.DELETE and one.what in whole]
 
 
@@ -136,9 +141,14 @@ async def forecast(
         left_out = {name: one.detail for name, one in vitals.controllers.items() if one.detail}
         found = Forecast(
             changes=_conditional(
-                gathered(cluster, ledger, lambda moment: max(0, int(moment - began)))
+                gathered(
+                    cluster,
+                    ledger,
+                    lambda moment: max(0, int(moment - began)),
+                    namespace=options.namespace,
+                )
             ),
-            left_out=left_out,
+            left_out={**left_out, **_waiting(options, cluster)},
             failures=_failures(options, handle, ledger, left_out),
         )
         found = replace(found, warnings=[*_left_alone(cluster)])
@@ -153,19 +163,36 @@ def horizon_s(options: Options) -> float:
     return max(LEAST_S, MARGIN_S + max(waits))
 
 
-def gathered(cluster: ClusterCopy, ledger: Ledger, after_s: changes.When) -> Sequence[Change]:
-    """What differs in a copy of a cluster, and was called for in its cloud."""
+def gathered(
+    cluster: ClusterCopy, ledger: Ledger, after_s: changes.When, *, namespace: str = ""
+) -> Sequence[Change]:
+    """What differs in a copy of a cluster, and was called for in its cloud.
+
+    Args:
+        cluster: the copy.
+        ledger: the calls.
+        after_s: see `changes.When`.
+        namespace: of Machines.
+    """
     found: list[Change] = []
     for kind in FOLLOWED:
         copy = cluster.of(kind)
         final = {event.key: event.object for event in copy.log}
         for key, moment in copy.touched.items():
             before, now = copy.before.get(key), copy.now.get(key)
+            if kind is SECRETS and before is None:
+                continue  # a bootstrap token: it comes and goes with its VM
             if before is not None and before.is_deleting:
                 now = final[key]  # somebody else deleted it
             found += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
     found += [
-        changes.of_call(one.verb, one.arguments, listed=one.listed, after_s=after_s(one.at_s))
+        changes.of_call(
+            one.verb,
+            one.arguments,
+            listed=one.listed,
+            after_s=after_s(one.at_s),
+            namespace=namespace,
+        )
         for one in ledger.changes
     ]
     return changes.tidied(found)
@@ -178,10 +205,9 @@ async def copied(options: Options, client: Client) -> ClusterCopy:
         KubeError: it cannot be read.
     """
     cluster = ClusterCopy()
-    wanted = {plural for one in names.enabled(options.controllers) for plural in one.follows}
-    for kind in (one for one in FOLLOWED if one.plural in wanted):
+    for kind, where in (await _followed(options, client, cluster)).items():
         objects, malformed = dict[str, Any](), list[str]()
-        async for page in client.resource(kind).pages():
+        async for page in client.resource(kind).pages(namespace=where):
             objects |= {obj.key: obj for obj in page.items}
             malformed += page.malformed_keys
         cluster.load(kind, objects, malformed=malformed)
@@ -192,6 +218,45 @@ async def copied(options: Options, client: Client) -> ClusterCopy:
         return cluster
     cluster.load(CONFIG_MAPS, {record.key: record})
     return cluster
+
+
+async def _followed(
+    options: Options, client: Client, cluster: ClusterCopy
+) -> Mapping[Kind[Any], str]:
+    """What is followed -> in which namespace; and what else is asked before that is told."""
+    found: dict[Kind[Any], str] = {}
+    by_plural = {kind.plural: kind for kind in FOLLOWED}
+    for one in names.enabled(options.controllers):
+        local = [
+            (resource, where) for verb, resource, where in one.local(options) if verb == "list"
+        ]
+        for plural, where in (*((each, "") for each in one.follows), *local):
+            if plural in by_plural:
+                found[by_plural[plural]] = where
+    if MACHINES not in found:
+        return found
+    cluster.answers[served.PATH] = await served.answer(client)
+    system = await client.resource(NAMESPACES).get(SYSTEM_NAMESPACE)
+    cluster.load(NAMESPACES, {system.key: system})
+    known = served.plurals(cluster.answers[served.PATH])
+    return {
+        kind: where
+        for kind, where in found.items()
+        if kind not in _OF_MACHINES or kind.plural in known
+    }
+
+
+def _waiting(options: Options, cluster: ClusterCopy) -> Mapping[str, str]:
+    """Controllers that would wait, for the API server does not know their objects."""
+    if served.PATH not in cluster.answers:
+        return {}
+    known = served.plurals(cluster.answers[served.PATH])
+    why = "waiting: the definitions of Machines are missing; apply manifests/crds.yaml"
+    return {
+        one.name: why
+        for one in names.enabled(options.controllers)
+        if MACHINES.plural in one.groups and MACHINES.plural not in known
+    }
 
 
 def _between_denials_s(options: Options) -> float:

@@ -35,6 +35,10 @@ class Facts:
         advice: what a person can do about that, or about the state.
         key: of the queue, if it is not the object's own.
         next_s: seconds until the controller looks again of its own accord.
+        failed: class and text of an error that the object itself tells of, where the controller
+            takes it for an outcome; both empty: of none.
+        failed_ago_s: when that was written.
+        about: what else calls are about that have to do with it, as the history knows it.
     """
 
     state: str
@@ -44,6 +48,9 @@ class Facts:
     advice: str = ""
     key: str = ""
     next_s: float | None = None
+    failed: tuple[str, str] = ("", "")
+    failed_ago_s: float = 0.0
+    about: tuple[tuple[str, str], ...] = ()
 
 
 Explain = Callable[[str], Facts]
@@ -76,6 +83,7 @@ class Account(Wire, frozen=True, kw_only=True):
         in_work: whether a worker has it in hand.
         next_s: seconds until the next try; 0: as soon as a worker is free; None: none is planned.
         failures: failures in a row.
+        about: see `Facts`.
     """
 
     controller: str
@@ -88,6 +96,7 @@ class Account(Wire, frozen=True, kw_only=True):
     in_work: bool = False
     next_s: float | None = None
     failures: int = 0
+    about: list[tuple[str, str]] = msgspec.field(default_factory=list)
 
 
 class CallSaid(Wire, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from ccm.cloud.calls.history import text_of
 from ccm.cloud.errors import CloudError, Retry
 from ccm.kube.informer import Handler, Informer
 from ccm.model.meta import KubeObject
-from ccm.runtime.account import Account, Explain, Last
+from ccm.runtime.account import Account, Explain, Facts, Last
 from ccm.runtime.backoff import (
     AFTER_JITTER,
     ItemBackoff,
@@ -44,11 +44,13 @@ class Result:
     Attributes:
         after_s: come back in that many seconds, or a little later: many may be told the same;
             None = only when something changes.
+        punctual: come back at that time and not later: it was promised to somebody.
         back_off: come back as after a failure, but without reporting one.
         idle: there was nothing to do, so that it ended quickly proves nothing.
     """
 
     after_s: float | None = None
+    punctual: bool = False
     back_off: bool = False
     idle: bool = False
 
@@ -240,10 +242,11 @@ class Controller:
             foreign=facts.foreign,
             blocked=facts.blocked,
             advice=facts.advice,
-            last=self._last(key),
+            last=_told(facts, self._last(key)),
             in_work=self.queue.is_processing(key),
             next_s=self._next_s(key, facts.next_s),
             failures=self.backoff.failures(key),
+            about=list(facts.about),
         )
 
     def _last(self, key: str) -> Last | None:
@@ -318,7 +321,8 @@ class Controller:
             return
         self.backoff.forget(key)
         if result.after_s is not None:
-            self.queue.add_after(key, jittered(result.after_s, AFTER_JITTER, self._rng))
+            jitter = 0.0 if result.punctual else AFTER_JITTER
+            self.queue.add_after(key, jittered(result.after_s, jitter, self._rng))
 
     def _failed(self, key: str, error: Exception) -> None:
         decision = self._classify(key, error)
@@ -351,3 +355,12 @@ class Controller:
             self._outage.goes_on(side=side, error=str(error))
         elif not self.backoff.in_outage:
             self._outage.is_over()
+
+
+def _told(facts: Facts, last: Last | None) -> Last | None:
+    """How the last look ended: by an error that the object tells of, where there is no other."""
+    kind, text = facts.failed
+    if not kind or (last is not None and last.kind):
+        return last
+    ago_s = facts.failed_ago_s
+    return Last(ago_s=ago_s, kind=kind, text=text, since_s=ago_s)

@@ -2,7 +2,8 @@
 
 Here lives everything that stands in for a cluster on one machine: the
 built-in API server (`ccm.sandbox.apiserver`), control of a real kube-apiserver
-and etcd (`ccm.sandbox.realserver`), and simulated kubelets.
+and etcd (`ccm.sandbox.realserver`), simulated kubelets, and what becomes of Pods
+(`ccm.sandbox.podlife`).
 
 What may enter: code that listens on loopback, starts and stops processes, and
 keeps its state in a folder the caller names. It may use every layer below it.

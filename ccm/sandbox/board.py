@@ -1,4 +1,5 @@
-"""What is known about nodes and Services: fed by changes and events, read by whoever shows it.
+"""What is known about nodes, Services and Machines: fed by changes and events, and read by whoever
+shows it.
 
 No I/O and no clock: each entry comes with its moment (monotonic seconds). A row tells
 what the daemon did to one object; the counts tell whether the sandbox has converged.
@@ -11,10 +12,11 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ccm.machines.views import MachineView
 from ccm.model import Event, Node, Service, names
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.sandbox import rows
-from ccm.sandbox.rows import Row, ServiceRow, Shown
+from ccm.sandbox.rows import MachineRow, Row, ServiceRow, Shown
 
 RECENT = 200
 """Happenings that are remembered."""
@@ -44,6 +46,8 @@ class Counts:
         routes: nodes that have a route now, or had one when they were deleted.
         services_expected: Services that shall be served.
         services: expected Services that are or once were served.
+        machines_expected: Machines that shall run.
+        machines: expected Machines that run or once ran.
         warnings: Warning events, and lines of that level or above in the daemon's log.
         cloud_calls: calls the cloud has seen; None: nobody can tell yet.
     """
@@ -54,6 +58,8 @@ class Counts:
     routes: int = 0
     services_expected: int = 0
     services: int = 0
+    machines_expected: int = 0
+    machines: int = 0
     warnings: int = 0
     cloud_calls: int | None = None
 
@@ -68,6 +74,8 @@ class Standing:
         routed: nodes that have a route.
         services: the same of Services of type LoadBalancer.
         served: Services that have what they need.
+        machines: the same of Machines.
+        running: Machines that run.
     """
 
     nodes: int
@@ -75,6 +83,8 @@ class Standing:
     routed: int
     services: int
     served: int
+    machines: int
+    running: int
 
 
 class Board:
@@ -86,6 +96,7 @@ class Board:
             its cloud. Empty: a provider ID and no taint are enough.
         routes: whether nodes shall have routes, too.
         services: namespace and name of the Services that shall be served.
+        machines: namespace and name of the Machines that shall run; their nodes are expected too.
         has_members: whether `members_seen` will be told; a Service is served then when
             traffic for it goes to every expected node, and not as soon as it has an address.
     """
@@ -97,14 +108,17 @@ class Board:
         labels: Sequence[str] = (),
         routes: bool = False,
         services: Collection[str] = (),
+        machines: Collection[str] = (),
         has_members: bool = False,
     ) -> None:
         self.rows: dict[str, Row] = {}
         self.services: dict[str, ServiceRow] = {}
+        self.machines: dict[str, MachineRow] = {}
         self.counts = Counts(
             expected=len(expected),
             routes_expected=len(expected) if routes else 0,
             services_expected=len(services),
+            machines_expected=len(machines),
         )
         self.recent: deque[Happening] = deque(maxlen=RECENT)
         self.happened = 0
@@ -112,16 +126,18 @@ class Board:
         self._has_members = has_members
         self._expected = frozenset(expected)
         self._expected_services = frozenset(services)
+        self._expected_machines = frozenset(machines)
         self._missing = set(expected)
         self._unrouted = set(expected) if routes else set()
         self._unserved = set(services)
+        self._idle = set(machines)
         self._changed = asyncio.Event()
         self._warned: dict[str, int] = {}
 
     @property
     def is_converged(self) -> bool:
-        """Whether every expected node and Service once had all that it needs."""
-        return not (self._missing or self._unrouted or self._unserved)
+        """Whether all that is expected once had what it needs."""
+        return not (self._missing or self._unrouted or self._unserved or self._idle)
 
     @property
     def missing(self) -> Sequence[str]:
@@ -139,6 +155,11 @@ class Board:
         return sorted(self._unserved)
 
     @property
+    def idle(self) -> Sequence[str]:
+        """Expected Machines that do not run, sorted."""
+        return sorted(self._idle)
+
+    @property
     def standing(self) -> Standing:
         """How things stand now."""
         nodes = [row for row in self.rows.values() if not row.is_deleted]
@@ -147,12 +168,15 @@ class Board:
             for row in self.services.values()
             if row.type == TYPE_LOAD_BALANCER and not row.is_deleted
         ]
+        machines = [row for row in self.machines.values() if not row.is_deleted]
         return Standing(
             nodes=len(nodes) + len(self._expected - self.rows.keys()),
             initialised=sum(row.settled_after is not None for row in nodes),
             routed=sum(row.has_route for row in nodes),
             services=len(services) + len(self._expected_services - self.services.keys()),
             served=sum(row.settled_after is not None and not row.is_deleting for row in services),
+            machines=len(machines) + len(self._expected_machines - self.machines.keys()),
+            running=sum(rows.runs(row) for row in machines),
         )
 
     async def wait_initialised(self) -> None:
@@ -210,6 +234,29 @@ class Board:
         """A Service was deleted, and its load balancer with it."""
         row = self.services.get(key)
         self._gone(row, f"Service {row.name if row else key}", now)
+
+    def machine_seen(self, machine: MachineView, now: float) -> None:
+        """A Machine is there, or changed."""
+        row = self.machines.get(machine.key)
+        if row is None or row.is_deleted or row.uid != machine.uid:
+            row = self.machines[machine.key] = rows.new_machine_row(machine, now)
+        before = (row.phase, row.node, row.provider_id, row.is_deleting)
+        rows.fill_machine(row, machine)
+        if before != (row.phase, row.node, row.provider_id, row.is_deleting):
+            row.changed_at = now
+            if row.phase != before[0]:
+                self.note(f"Machine {row.name}: {row.phase}", now)
+        if row.settled_after is None and rows.runs(row):
+            row.settled_after = now - row.seen_at
+            if row.key in self._idle:
+                self._idle.remove(row.key)
+                self.counts.machines += 1
+                self._changed.set()
+
+    def machine_gone(self, key: str, now: float) -> None:
+        """A Machine was deleted, and its VM with it."""
+        row = self.machines.get(key)
+        self._gone(row, f"Machine {row.name if row else key}", now)
 
     def members_seen(self, members: Mapping[str, int], now: float) -> None:
         """The load balancers that the cloud has, by name, each with its number of members."""

@@ -38,6 +38,9 @@ STATUS_UPDATES = 16
 SERVICE_SYNCS = 16
 """Services the daemon works on at once in a sandbox."""
 
+MACHINE_CONTROLLERS = "*,machine,machineclass,machinesafety"
+"""What `--controllers` says where there are Machines; they are off by themselves."""
+
 START_DEADLINE_S = 30.0
 """How long a process of ours may take to become ready."""
 
@@ -164,22 +167,23 @@ async def open_cloud(folder: Path, *, latency: timedelta) -> AsyncIterator[Cloud
 
 
 @contextlib.asynccontextmanager
-async def open_daemon(
-    folder: Path, *, kubeconfig: Path, provider: str, config: Path | None, routes: bool, port: int
-) -> AsyncIterator[Daemon]:
-    """Start the daemon; it is not waited for."""
-    flags = daemon_flags(
-        kubeconfig=kubeconfig, provider=provider, config=config, routes=routes, port=port
-    )
+async def open_daemon(folder: Path, flags: Sequence[str]) -> AsyncIterator[Daemon]:
+    """Start the daemon with these flags; it is not waited for."""
     argv = ["ccm", *flags]
     async with _open_child(argv, folder / "daemon.log") as child:
         yield Daemon(log=daemonlog.DaemonLog(child.log), child=child)
 
 
 def daemon_flags(
-    *, kubeconfig: Path, provider: str, config: Path | None, routes: bool, port: int
+    *,
+    kubeconfig: Path,
+    provider: str,
+    config: Path | None,
+    routes: bool,
+    port: int,
+    machines: bool = False,
 ) -> list[str]:
-    """The daemon's command line in a sandbox; with or without routes in the cloud.
+    """The daemon's command line in a sandbox; with or without routes in the cloud, and machines.
 
     `port` is its own, for `kube-ccm explain`; the usual one may be taken, by another sandbox too.
     """
@@ -201,6 +205,8 @@ def daemon_flags(
         "authorization-kubeconfig": kubeconfig,
         "logging-format": "json",
     }
+    if machines:
+        values["controllers"] = MACHINE_CONTROLLERS
     # A flag without effect would only earn a warning.
     return [f"--{name}={value}" for name, value in values.items() if not FLAGS[name].accepted]
 

@@ -24,7 +24,8 @@ def commands(
     routes: bool,
     node: str,
     port: int,
-    machine: bool,
+    simulated: bool,
+    machine: str = "",
 ) -> Iterator[str]:
     """Command lines, each indented; they hold from the first to the last.
 
@@ -35,7 +36,8 @@ def commands(
         routes: whether there are routes.
         node: one of the nodes.
         port: of the daemon's HTTPS server.
-        machine: whether its machine is of the simulated cloud.
+        simulated: whether it is of the simulated cloud.
+        machine: namespace and name of one of the Machines; empty: there are none.
     """
     yield f"  export KUBECONFIG={shlex.quote(str(kubeconfig))}"
     if sys.prefix != sys.base_prefix:  # an environment, which that terminal may not know
@@ -43,7 +45,11 @@ def commands(
     if shutil.which("kubectl"):
         yield "  kubectl get nodes -o wide"
         yield "  kubectl create service loadbalancer web --tcp=80"
+        if machine:
+            yield "  kubectl get machines"
     if machine:
+        yield f"  kube-ccm explain machine {machine} --address={ports.LOOPBACK}:{port} --insecure"
+    if simulated:
         yield f"  kube-ccm sandbox poweroff {node}"
         yield f"  kube-ccm sandbox delete {node}"
         yield f"  kube-ccm sandbox add {_NEW}"

@@ -8,7 +8,8 @@ after 40 s), a ready node loses the taint that the API server put on the new one
 node gets a range of addresses for its pods, if the cloud shall have routes to them.
 
 Nodes come as kubelets started for an external cloud provider register them: tainted as
-uninitialized, with a Hostname address, and not ready.
+uninitialized, with a Hostname address, and not ready. Where the provider knows no instances, they
+come as without one: with the provider ID that their kubelets were given, and no taint.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ class Kubelets:
         api: requests about nodes, not rate-limited.
         ranges: where nodes get the addresses of their pods from; None: from nowhere.
         heartbeat_s: seconds between two reports of each node.
+        external: whether nodes wait for a cloud to initialise them; else a machine's ID is the
+            provider ID of its node.
     """
 
     def __init__(
@@ -81,10 +84,12 @@ class Kubelets:
         *,
         ranges: podranges.PodRanges | None = None,
         heartbeat_s: float = HEARTBEAT_S,
+        external: bool = True,
     ) -> None:
         self._nodes = nodes
         self._api = api
         self._ranges = ranges
+        self._external = external
         self._heartbeat_s = heartbeat_s
         self._running: dict[str, str] = {}
         self._registered: set[str] = set()
@@ -149,8 +154,9 @@ class Kubelets:
         if name not in self._running or name in self._registered:
             return
         # A node of an earlier boot may be there; its state arrives through the cache.
+        given = "" if self._external else self._running[name]
         with contextlib.suppress(errors.AlreadyExists):
-            await self._api.create(new_node(name, format_time(clock.now())))
+            await self._api.create(new_node(name, format_time(clock.now()), provider_id=given))
         self._registered.add(name)
 
     async def _report(self) -> None:
@@ -204,13 +210,20 @@ def not_ready_taint_patch(node: Node) -> dict[str, Any] | None:
     }
 
 
-def new_node(name: str, moment: str) -> dict[str, Any]:
-    """The node that a kubelet of an external cloud provider registers.
+def new_node(name: str, moment: str, *, provider_id: str = "") -> dict[str, Any]:
+    """The node that a kubelet registers.
 
     Args:
         name: of the node, also its host name.
         moment: now, as Kubernetes writes times.
+        provider_id: what the kubelet was given; empty: it leaves that to an external cloud
+            provider, for which the node waits.
     """
+    waits = {
+        "key": names.TAINT_UNINITIALIZED,
+        "value": "true",
+        "effect": names.EFFECT_NO_SCHEDULE,
+    }
     resources = {"cpu": "2", "memory": "4026008Ki", "ephemeral-storage": "40Gi", "pods": "110"}
     healthy = {
         "MemoryPressure": ("KubeletHasSufficientMemory", "the kubelet has enough memory"),
@@ -230,15 +243,7 @@ def new_node(name: str, moment: str) -> dict[str, Any]:
                 names.LABEL_ARCH: "amd64",
             },
         },
-        "spec": {
-            "taints": [
-                {
-                    "key": names.TAINT_UNINITIALIZED,
-                    "value": "true",
-                    "effect": names.EFFECT_NO_SCHEDULE,
-                }
-            ]
-        },
+        "spec": {"providerID": provider_id} if provider_id else {"taints": [waits]},
         "status": {
             "addresses": [{"type": names.ADDRESS_HOSTNAME, "address": name}],
             "capacity": resources,

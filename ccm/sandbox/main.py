@@ -1,8 +1,8 @@
 """`kube-ccm sandbox`: the order of things, from the first process to the last line.
 
 Start: folder, API server, simulated cloud and its instances, daemon; then the kubelets
-register, so that the daemon is watched from the first node on; Services come when all
-nodes are initialised. End, whatever the
+register, so that the daemon is watched from the first node on, and Machines are made; Services
+come when all nodes are initialised, those of Machines too. End, whatever the
 reason: kubelets and caches, daemon, last line, cloud, API server, folder.
 
 A signal ends the sandbox at any moment, also while it starts. Processes of ours that
@@ -17,12 +17,14 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from ccm.base import durations, log, tasks
+from ccm.gardener import views
+from ccm.gardener.kinds import MACHINES
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, bearer
@@ -38,6 +40,8 @@ from ccm.sandbox import (
     daemonlog,
     hints,
     kubelet,
+    machines,
+    podlife,
     podranges,
     ports,
     report,
@@ -113,10 +117,12 @@ class Sandbox:
         self._stop = stop
         self._simulated = settings.provider is None
         self._board = Board(
-            settings.node_names,
+            # A VM of the simulated cloud has its Machine's name; of others the name is not known.
+            (*settings.node_names, *(machines.names(settings.machines) if self._simulated else ())),
             labels=SIM_LABELS if self._simulated else (),
             routes=settings.routes,
             services=webservices.keys(settings.services),
+            machines=machines.keys(settings.machines),
             has_members=self._simulated,
         )
         self._took_s: float | None = None
@@ -165,20 +171,24 @@ class Sandbox:
         transport = await stack.enter_async_context(
             Transport(_cluster_config(server), user_agent="ccm-sandbox")
         )
-        return _Stage(server=server, cloud=sim, client=Client(transport), port=ports.pick_port())
+        client = Client(transport)
+        if settings.machines:
+            await machines.define(client)
+        return _Stage(server=server, cloud=sim, client=client, port=ports.pick_port())
 
     async def _act(self, stage: _Stage) -> None:
         """Daemon, kubelets and picture, until it is over."""
         provider = self._settings.provider
         config = provider.config if provider else None
-        async with cluster.open_daemon(
-            self._folder,
+        flags = cluster.daemon_flags(
             kubeconfig=stage.server.kubeconfig,
             provider=provider.name if provider else _SIM,
             config=stage.cloud.config if stage.cloud else config,
             routes=self._settings.routes,
             port=stage.port,
-        ) as daemon:
+            machines=bool(self._settings.machines),
+        )
+        async with cluster.open_daemon(self._folder, flags) as daemon:
             self._screen.say(
                 f"daemon: may make {cluster.API_QPS} API requests a second here (its default: 20)"
             )
@@ -187,20 +197,32 @@ class Sandbox:
                 informers.of(NODES),
                 stage.client.resource(NODES),
                 ranges=podranges.PodRanges() if self._settings.routes else None,
+                external=self._settings.instances,
             )
             await tasks.first_of(
                 self._stop.wait(),
                 self._direct(stage),
                 informers.run(),
                 kubelets.run(),
-                self._power(stage, kubelets),
+                podlife.PodLife(informers, stage.client).run(),
+                podlife.Disruption(informers, stage.client).run(),
+                self._power(stage, kubelets, informers),
                 self._watch_processes(stage, daemon),
                 self._count_members(stage),
                 self._show(stage, daemon),
                 name="sandbox",
             )
+            await self._clear(stage)
         self._hear(daemon)
         self._last = daemon.log.last
+
+    async def _clear(self, stage: _Stage) -> None:
+        """Leave no VM behind in somebody's own cloud; the simulated one ends anyway."""
+        if stage.cloud is not None or not self._settings.machines:
+            return
+        self._screen.say("deleting the Machines, and their VMs with them")
+        for name in await machines.remove(stage.client):
+            self._screen.say(f"Machine {name} is not gone: look for its VM in your cloud")
 
     def _informers(self, client: Client) -> Informers:
         board = self._board
@@ -222,6 +244,13 @@ class Sandbox:
             on_add=lambda event, _: board.event_seen(event, time.monotonic()),
             on_update=lambda _, event: board.event_seen(event, time.monotonic()),
         )
+        if self._settings.machines:
+            informers.of(MACHINES, namespace=machines.NAMESPACE).add_handler(
+                name="board",
+                on_add=lambda one, _: board.machine_seen(views.machine(one), time.monotonic()),
+                on_update=lambda _, one: board.machine_seen(views.machine(one), time.monotonic()),
+                on_delete=lambda one, _: board.machine_gone(one.key, time.monotonic()),
+            )
         return informers
 
     def _service_seen(self, service: Service) -> None:
@@ -234,6 +263,8 @@ class Sandbox:
         limit = self._settings.timeout_s if self._settings.once else None
         try:
             async with asyncio.timeout(limit):
+                if count := self._settings.machines:
+                    await machines.create(stage.client, count, self._made_of(stage))
                 await self._board.wait_initialised()
                 await webservices.create(stage.client, self._settings.services)
                 await self._board.wait_converged()
@@ -248,15 +279,26 @@ class Sandbox:
             self._screen.say(line)
         await self._stop.wait()
 
-    async def _power(self, stage: _Stage, kubelets: kubelet.Kubelets) -> None:
+    def _made_of(self, stage: _Stage) -> Sequence[Mapping[str, Any]]:
+        """The class of the Machines, and its Secrets."""
+        if stage.cloud is not None:
+            return machines.simulated(stage.cloud.admin.url, stage.cloud.token)
+        assert self._settings.provider is not None
+        return self._settings.provider.machine_class
+
+    async def _power(self, stage: _Stage, kubelets: kubelet.Kubelets, informers: Informers) -> None:
         """Let kubelets boot and fall silent with their machines; without end."""
-        if stage.cloud is None:
-            kubelets.follow({name: name for name in self._settings.node_names})
-            await self._stop.wait()
-            return
         while True:
-            with contextlib.suppress(cloud.CloudTrouble):
-                kubelets.follow(await stage.cloud.admin.running())
+            if stage.cloud is not None:
+                with contextlib.suppress(cloud.CloudTrouble):
+                    kubelets.follow(await stage.cloud.admin.running())
+            else:
+                # Whether somebody's own machines run, nobody can tell.
+                running = {name: name for name in self._settings.node_names}
+                if self._settings.machines:
+                    known = informers.of(MACHINES, namespace=machines.NAMESPACE).store
+                    running |= machines.nodes(known.list())
+                kubelets.follow(running)
             await asyncio.sleep(_POWER_PERIOD_S)
 
     async def _count_members(self, stage: _Stage) -> None:
@@ -276,9 +318,10 @@ class Sandbox:
             provider=provider.name if provider else _SIM,
             config=config,
             routes=self._settings.routes,
-            node=self._settings.node_names[0],
+            node=next(iter((*self._settings.node_names, *sorted(self._board.rows))), "NODE"),
             port=stage.port,
-            machine=provider is None,
+            simulated=provider is None,
+            machine=min(self._board.machines, default=""),
         )
 
     async def _watch_processes(self, stage: _Stage, daemon: cluster.Daemon) -> None:

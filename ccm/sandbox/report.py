@@ -16,7 +16,8 @@ _SILENCE = "no event tells why; see the daemon's log"
 def summary(board: Board) -> str:
     """How things stand now, in one line of 80 columns with hundreds of nodes."""
     now, counts = board.standing, board.counts
-    parts = [f"{now.initialised}/{now.nodes} nodes initialised"]
+    parts = [f"{now.running}/{now.machines} machines"] if now.machines else []
+    parts.append(f"{now.initialised}/{now.nodes} nodes initialised")
     if counts.routes_expected:
         parts.append(f"{now.routed}/{now.nodes} routes")
     if now.services:
@@ -29,6 +30,8 @@ def summary(board: Board) -> str:
 
 def laggards(board: Board) -> Iterator[str]:
     """A line for each object that did not get what it needs, with the last that is known."""
+    for key in board.idle[:LAGGARDS]:
+        yield f"not running: Machine {key}: {_last_word(board.machines.get(key), 'never created')}"
     for name in board.missing[:LAGGARDS]:
         yield f"not initialised: {_node(board, name)}"
     waiting = [name for name in board.unrouted if name not in set(board.missing)]
@@ -71,7 +74,11 @@ def last_line(
 
 def achieved(counts: Counts) -> list[str]:
     """What is done of all that was expected, each in some words."""
-    parts = [f"{_part(counts.initialised, counts.expected)} nodes initialised"]
+    parts = []
+    if counts.machines_expected:
+        parts.append(f"{_part(counts.machines, counts.machines_expected)} machines run")
+    if counts.expected or not parts:
+        parts.append(f"{_part(counts.initialised, counts.expected)} nodes initialised")
     if counts.routes_expected:
         parts.append(f"{_part(counts.routes, counts.routes_expected)} routes")
     if counts.services_expected:

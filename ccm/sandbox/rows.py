@@ -1,4 +1,4 @@
-"""What is shown of one node and of one Service, and when each has all it needs.
+"""What is shown of one node, Service or Machine, and when each has all it needs.
 
 Filled from objects; no I/O and no clock. Moments are monotonic seconds.
 """
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ccm.cloud import default_load_balancer_name
+from ccm.machines.views import MachineView, Phase
 from ccm.model import Node, Service, names
 from ccm.model.node import has_shutdown_taint, is_uninitialized
 
@@ -25,7 +26,7 @@ SIM_LABELS = (
 
 @dataclass(slots=True, kw_only=True)
 class Shown:
-    """What a node and a Service have in common.
+    """What nodes, Services and Machines have in common.
 
     Attributes:
         name: of a node, or of a Service with its namespace unless that is the default one.
@@ -89,6 +90,48 @@ class ServiceRow(Shown):
     ports: Sequence[str] = ()
     members: int | None = None
     is_deleting: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class MachineRow(Shown):
+    """One Machine; its last event is what was done last about it.
+
+    Attributes:
+        key: namespace and name.
+        phase: how far it is; empty until its VM is made.
+        node: name of its node; empty until that is known.
+        provider_id: of its VM; empty until it is made.
+        is_deleting: it waits for its VM to go.
+    """
+
+    key: str
+    phase: str = ""
+    node: str = ""
+    provider_id: str = ""
+    is_deleting: bool = False
+
+
+def new_machine_row(machine: MachineView, now: float) -> MachineRow:
+    """The row of a Machine that was not there before."""
+    row = MachineRow(
+        name=machine.name, key=machine.key, seen_at=now, changed_at=now, uid=machine.uid
+    )
+    fill_machine(row, machine)
+    return row
+
+
+def fill_machine(row: MachineRow, machine: MachineView) -> None:
+    """Take over what a Machine says about itself."""
+    row.phase = machine.phase.value
+    row.node = machine.node_name
+    row.provider_id = machine.provider_id
+    row.last_event = machine.status.description
+    row.is_deleting = machine.is_deleting
+
+
+def runs(row: MachineRow) -> bool:
+    """Whether its node is in use."""
+    return row.phase == Phase.RUNNING.value and not (row.is_deleting or row.is_deleted)
 
 
 def new_service_row(service: Service, now: float) -> ServiceRow:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 NODES = 5
 """Nodes where nobody says how many: they fit every terminal."""
@@ -15,6 +17,8 @@ SERVICES = 2
 """Services where nobody says how many and the cloud is simulated."""
 
 MAX_SERVICES = 1_000
+
+MAX_MACHINES = 1_000
 
 TIMEOUT_S = 120.0
 """Seconds until `once` gives up."""
@@ -28,11 +32,15 @@ class Provider:
         name: of the provider.
         config: its cloud config; None: it needs no file.
         routes: whether its cloud gets routes to the Pods of the nodes.
+        instances: whether it knows instances, so that nodes can wait for it to initialise them.
+        machine_class: the MachineClass that machines are made of, and Secrets beside it.
     """
 
     name: str
     config: Path | None = None
     routes: bool = False
+    instances: bool = True
+    machine_class: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +50,10 @@ class Settings:
     Attributes:
         node_names: the nodes whose kubelets register.
         services: how many Services of type LoadBalancer are created.
+        machines: how many Machines are created, whose VMs become nodes as well.
         latency: how long each call to the simulated cloud takes.
-        once: end when all nodes are initialised, have routes, and all Services are served.
+        once: end when all Machines run, all nodes are initialised and have routes, and all
+            Services are served.
         timeout_s: seconds until `once` gives up.
         provider: None: the simulated cloud.
         keep: leave the folder with logs and state where it is.
@@ -53,6 +63,7 @@ class Settings:
 
     node_names: tuple[str, ...]
     services: int = SERVICES
+    machines: int = 0
     latency: timedelta = timedelta(0)
     once: bool = False
     timeout_s: float = TIMEOUT_S
@@ -65,6 +76,11 @@ class Settings:
     def routes(self) -> bool:
         """Whether nodes get Pod ranges and routes: somebody's own cloud only when asked to."""
         return self.provider is None or self.provider.routes
+
+    @property
+    def instances(self) -> bool:
+        """Whether nodes wait for the cloud to initialise them."""
+        return self.provider is None or self.provider.instances
 
 
 def default_names(count: int) -> tuple[str, ...]:

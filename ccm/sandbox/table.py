@@ -17,7 +17,7 @@ from ccm.model import names
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.sandbox import report
 from ccm.sandbox.board import Board
-from ccm.sandbox.rows import Row, ServiceRow, Shown
+from ccm.sandbox.rows import MachineRow, Row, ServiceRow, Shown, runs
 
 MIN_ROWS = 3
 """Nodes that are shown however low the terminal is."""
@@ -30,11 +30,12 @@ _HEAD = "bold"
 _COLUMNS = ("NAME", "READY", "STATE", "PROVIDER ID", "TYPE", "ZONE", "ADDRESSES")
 _ROUTE_COLUMN = "POD ROUTE"
 _SERVICE_COLUMNS = ("SERVICE", "TYPE", "STATE", "ADDRESS", "PORTS", "MEMBERS")
+_MACHINE_COLUMNS = ("MACHINE", "PHASE", "STATE", "NODE", "PROVIDER ID")
 _LAST_COLUMN = "LAST EVENT"
 _SPARED = (_LAST_COLUMN, "TYPE", "ZONE", "PORTS", "READY", "PROVIDER ID", "ADDRESSES")
 """Columns that go first where the terminal is too narrow for all, in this order."""
-_SERVICE_SHARE = 3
-"""Services take a third of the picture at most, where nodes need the room."""
+_SHARE = 3
+"""Services, and Machines, take a third of the picture at most, where nodes need the room."""
 
 _WIDEST = 40
 _GAP = 2
@@ -52,14 +53,20 @@ def render(board: Board, *, now: float, height: int) -> RenderableType:
     """
     recent = board.news(board.happened - RECENT_LINES)
     room = height - len(recent) - 3
-    services = pick(board.services.values(), room=max(1, room // _SERVICE_SHARE))
+    services = pick(board.services.values(), room=max(1, room // _SHARE))
+    machines = pick(board.machines.values(), room=max(1, room // _SHARE))
+    above: list[RenderableType] = []
     below: list[RenderableType] = []
+    if machines:
+        above = [machine_grid(machines, now=now), *_hidden(len(board.machines) - len(machines))]
     if services:
         below = [service_grid(services, now=now), *_hidden(len(board.services) - len(services))]
-    taken = len(services) + len(below)  # the grid itself stands for its header
+    # A grid itself stands for its header.
+    taken = len(services) + len(below) + len(machines) + len(above)
     shown = pick(board.rows.values(), room=max(MIN_ROWS, room - taken))
     return Group(
         _line(report.summary(board), _HEAD),
+        *above,
         node_grid(shown, now=now, routes=board.counts.routes_expected > 0),
         *_hidden(len(board.rows) - len(shown)),
         *below,
@@ -102,6 +109,15 @@ def service_grid(rows: Sequence[ServiceRow], *, now: float) -> Grid:
         _SERVICE_COLUMNS,
         [service_cells(row, now=now) for row in rows],
         [service_style_of(row) for row in rows],
+    )
+
+
+def machine_grid(rows: Sequence[MachineRow], *, now: float) -> Grid:
+    """A header and one line for each Machine."""
+    return Grid(
+        _MACHINE_COLUMNS,
+        [machine_cells(row, now=now) for row in rows],
+        [machine_style_of(row) for row in rows],
     )
 
 
@@ -177,6 +193,18 @@ def service_cells(row: ServiceRow, *, now: float) -> tuple[str, ...]:
     )
 
 
+def machine_cells(row: MachineRow, *, now: float) -> tuple[str, ...]:
+    """The texts of a Machine, in the order of the columns."""
+    return _filled(
+        row.name,
+        row.phase,
+        machine_state_of(row, now=now),
+        row.node,
+        row.provider_id,
+        row.last_event,
+    )
+
+
 def _filled(*texts: str) -> tuple[str, ...]:
     return tuple(" ".join(text.split()) or "-" for text in texts)
 
@@ -212,6 +240,17 @@ def service_state_of(row: ServiceRow, *, now: float) -> str:
     return f"served in {span(row.settled_after)}"
 
 
+def machine_state_of(row: MachineRow, *, now: float) -> str:
+    """Where a Machine stands with the daemon."""
+    if row.is_deleted:
+        return "deleted"
+    if row.is_deleting:
+        return "being deleted"
+    if row.settled_after is None:
+        return f"waits {now - row.seen_at:.0f} s"
+    return f"joined in {span(row.settled_after)}"
+
+
 def span(seconds: float) -> str:
     """A short time as people say it."""
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
@@ -231,3 +270,12 @@ def service_style_of(row: ServiceRow) -> str:
     if row.is_deleted:
         return FAINT
     return GOOD if row.settled_after is not None and not row.is_deleting else PLAIN
+
+
+def machine_style_of(row: MachineRow) -> str:
+    """How the row of a Machine looks."""
+    if row.is_deleted:
+        return FAINT
+    if row.settled_after is None:
+        return PLAIN
+    return GOOD if runs(row) else BAD

@@ -15,7 +15,6 @@ gone with the process"}`; the report shows the reason. `ROWS` maps each statemen
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -256,9 +255,10 @@ class PersistenceContract(ObjectCases, TrustCases):
             await provider.put_object(first, thing())
         await harness.heal(first)
         assert await mean() == waited
+        began = clock.monotonic()
         await provider.delete_object(first, KIND, key)
-        assert math.isclose(await mean(), waited / 2, abs_tol=waited / 2)
-        assert await mean() != waited
+        took = clock.monotonic() - began
+        assert waited / 2 < await mean() <= (waited + took) / 2
 
 
 async def _until_up(provider: Any, instance: str) -> None:

@@ -15,10 +15,11 @@ from typing import Any
 
 from ccm import cloud
 from ccm.base import log
+from ccm.cloud.labels import label_value
 
 from . import certificates, changes, client, config, networks, recipes
 from . import service_annotations as ann
-from .marks import CLUSTER, SERVICE_UID, label_value
+from .marks import CLUSTER, SERVICE_UID
 
 AGAIN_S = 1.0
 """After so long it is asked whether the cloud has done it."""

@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 
 from ccm import cloud
+from ccm.cloud import specs
+from ccm.cloud.labels import is_label_value
 from ccm.model.selectors import BadSelectorError, parse_labels
 
-from .marks import CLUSTER, is_label_value
+from .marks import CLUSTER
 
 MARKS = CLUSTER.partition("/")[0] + "/"
 
@@ -61,7 +63,7 @@ def read(given: Mapping[str, Any]) -> Spec:
     """
     if problems := _problems(given):
         raise cloud.InvalidArgument("; ".join(map(str, problems)))
-    return msgspec.convert(_without_nulls(given), Spec)
+    return msgspec.convert(specs.without_nulls(given), Spec)
 
 
 def problems(given: Mapping[str, Any], credentials: Mapping[str, bytes]) -> Sequence[cloud.Problem]:
@@ -98,27 +100,11 @@ def user_data(content: bytes) -> str:
         raise cloud.InvalidArgument("user data must be text in UTF-8") from None
 
 
-def _without_nulls(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def _problems(given: Mapping[str, Any]) -> list[cloud.Problem]:
-    known = {field.encode_name: field for field in msgspec.structs.fields(Spec)}
-    stated = _without_nulls(given)
-    found = [
-        cloud.Problem(field=name, message=f"no such field; there are {', '.join(known)}")
-        for name in stated
-        if name not in known
-    ]
-    values: dict[str, Any] = {}
-    for name in known.keys() & stated.keys():
-        try:
-            values[name] = msgspec.convert(stated[name], known[name].type)
-        except msgspec.ValidationError as error:
-            found.append(cloud.Problem(field=name, message=str(error)))
-        else:
-            found += _wrong(name, values[name])
-    if "serverType" not in stated:
+    values, found = specs.converted(given, Spec)
+    for name, value in values.items():
+        found += _wrong(name, value)
+    if given.get("serverType") is None:
         found.append(cloud.Problem(field="serverType", message="is missing; such as cx23"))
     return sorted([*found, *_contradictions(values)], key=lambda one: one.field)
 

@@ -21,6 +21,7 @@ from secrets import token_hex
 from typing import Any
 
 from ccm import cloud
+from ccm.cloud.labels import is_label_value
 
 from . import client, instances, machine_specs, marks
 from .machine_specs import Spec
@@ -103,7 +104,7 @@ class HcloudMachines(cloud.Driver[Clients]):
 
     async def list_machines(self, req: cloud.ListMachinesRequest) -> Sequence[cloud.MachineRecord]:
         """One request for each page of 50."""
-        if not marks.is_label_value(req.pool):
+        if not is_label_value(req.pool):
             return []
         async with self._client(req.credentials, req.pool) as api:
             found = await api.labelled("servers", client.Server, {marks.POOL: req.pool})
@@ -291,7 +292,7 @@ async def _absent(api: client.Client, spec: Spec) -> list[cloud.Problem]:
 
 def _check_marks(who: cloud.Identity) -> None:
     for word, text in (("cluster", who.cluster), ("pool", who.pool), ("name", who.name)):
-        if not marks.is_label_value(text):
+        if not is_label_value(text):
             raise cloud.InvalidArgument(
                 f"the {word} of the machine, {text!r}, cannot be a label of a server; it may have "
                 "at most 63 characters"
@@ -315,7 +316,7 @@ async def _marked(
     api: client.Client, table: str, kind: type[client.L], who: cloud.Identity
 ) -> Sequence[client.L]:
     """What bears an identity; nothing for none."""
-    if not who.uid or not marks.is_label_value(who.cluster):
+    if not who.uid or not is_label_value(who.cluster):
         return []
     found = await api.labelled(table, kind, {marks.CLUSTER: who.cluster, marks.UID: who.uid})
     return [one for one in found if _is(one, who)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ccm.cloud.settings import table
+from ccm.cloud.settings import markdown
 
 from . import config, service_annotations
 
@@ -28,12 +28,7 @@ def annotation_table() -> str:
 
 def setting_table() -> str:
     """What stands in `SETTINGS.md`."""
-    rows = ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
-    for one in table(config.Config):
-        default = "required" if one.required else f"`{one.default}`" if one.default else ""
-        rows.append(f"| `{one.name}` | {one.kind} | {default} | {one.help} |")
-    text = "\n".join(rows)
-    return f"# Settings of the Hetzner Cloud\n\n{_WRITTEN}\n{text}\n"
+    return f"# Settings of the Hetzner Cloud\n\n{_WRITTEN}\n{markdown(config.Config)}\n"
 
 
 FILES = {"ANNOTATIONS.md": annotation_table, "SETTINGS.md": setting_table}

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ccm import cloud
 from ccm.base import durations
+from ccm.cloud.annotations import markdown, truth
 from ccm.model.selectors import BadSelectorError, parse_labels
 
 from . import config
@@ -20,13 +21,6 @@ T = TypeVar("T")
 
 PREFIX = "load-balancer.hetzner.cloud/"
 """What the names of all of them begin with. A promise to old clusters."""
-
-
-def _bool(text: str) -> bool:
-    found = cloud.parse_bool(text)
-    if found is None:
-        raise ValueError(text)
-    return found
 
 
 def _one_of(*known: str) -> Callable[[str], str]:
@@ -111,16 +105,16 @@ ALGORITHM = _annotation(
     _one_of("round_robin", "least_connections"),
 )
 DISABLE_PUBLIC_NETWORK = _annotation(
-    "disable-public-network", _BOOL, "Take its public interface away.", _bool
+    "disable-public-network", _BOOL, "Take its public interface away.", truth
 )
 IPV6_DISABLED = _annotation(
-    "ipv6-disabled", _BOOL, "Leave IPv6 out of the Service's status.", _bool
+    "ipv6-disabled", _BOOL, "Leave IPv6 out of the Service's status.", truth
 )
 DISABLE_PRIVATE_INGRESS = _annotation(
-    "disable-private-ingress", _BOOL, "Leave private addresses out of the Service's status.", _bool
+    "disable-private-ingress", _BOOL, "Leave private addresses out of the Service's status.", truth
 )
 USE_PRIVATE_IP = _annotation(
-    "use-private-ip", _BOOL, "Reach targets by their private addresses; needs a network.", _bool
+    "use-private-ip", _BOOL, "Reach targets by their private addresses; needs a network.", truth
 )
 PRIVATE_IPV4 = _annotation(
     "private-ipv4", "an IPv4 address", "Its private address; with another it is attached anew.", _ip
@@ -146,7 +140,7 @@ PROTOCOL = _annotation(
     "protocol", "tcp, http or https", "Of all ports.", _one_of("tcp", "http", "https"), "tcp"
 )
 PROXYPROTOCOL = _annotation(
-    "uses-proxyprotocol", _BOOL, "Tell targets the client's address by the PROXY protocol.", _bool
+    "uses-proxyprotocol", _BOOL, "Tell targets the client's address by the PROXY protocol.", truth
 )
 COOKIE_NAME = _annotation("http-cookie-name", "text", "Cookie for sticky sessions.", str)
 COOKIE_LIFETIME = _annotation("http-cookie-lifetime", _DURATION, "Of that cookie.", _seconds)
@@ -156,8 +150,8 @@ TIMEOUT_IDLE = _annotation(
     "After it an idle connection is closed.",
     _between(timedelta(seconds=30), timedelta(seconds=300)),
 )
-STICKY = _annotation("http-sticky-sessions", _BOOL, "Keep a client at its target.", _bool)
-REDIRECT = _annotation("http-redirect-http", _BOOL, "Send HTTP on port 80 to HTTPS.", _bool)
+STICKY = _annotation("http-sticky-sessions", _BOOL, "Keep a client at its target.", truth)
+REDIRECT = _annotation("http-redirect-http", _BOOL, "Send HTTP on port 80 to HTTPS.", truth)
 CERTIFICATE_TYPE = _annotation(
     "certificate-type",
     "uploaded or managed",
@@ -203,7 +197,7 @@ CHECK_TLS = _annotation(
     "health-check-http-validate-certificate",
     _BOOL,
     "Look by HTTPS, and at the target's certificate.",
-    _bool,
+    truth,
 )
 
 SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
@@ -251,8 +245,4 @@ SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
 
 def table() -> str:
     """The annotations as a Markdown table."""
-    rows = ["| annotation | values | default | effect |", "| --- | --- | --- | --- |"]
-    for one in SCHEMA:
-        default = f"`{one.shown}`" if one.shown else "as configured, or the API's"
-        rows.append(f"| `{one.name}` | {one.expects} | {default} | {one.help} |")
-    return "\n".join(rows)
+    return markdown(SCHEMA, without="as configured, or the API's")

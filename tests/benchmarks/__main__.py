@@ -13,15 +13,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import decoding, machines, scenarios, services
+from tests.benchmarks import decoding, machines, rollouts, scenarios, services
 from tests.benchmarks.world import World, open_world
 
 SCENARIOS: dict[str, Callable[[World], Awaitable[dict[str, Any]]]] = {
     "init": scenarios.init,
     "init-default": scenarios.init_default,
     "services": services.services,
-    "machines": machines.machines,
-    "many-machines": machines.many_machines,
+    "machines": machines.fifty,
+    "rollout": rollouts.rollout,
+    "many-rollouts": rollouts.many_rollouts,
     "memory": scenarios.memory,
     "stall": scenarios.stall,
 }

@@ -1,97 +1,192 @@
-"""A MachineDeployment: its machines come, are all exchanged for others, become fewer, and go."""
+"""Machines by the dozen: from the objects to nodes in use, with the sandbox's kubelets."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections import Counter
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.benchmarks import proc
+from ccm.base import tasks
+from ccm.gardener.kinds import MACHINES
+from ccm.gardener.types import Machine
+from ccm.kube.client import Client
+from ccm.kube.config import ClusterConfig
+from ccm.kube.credentials import Fixed, bearer
+from ccm.kube.informer import Informers
+from ccm.kube.resources import NODES
+from ccm.kube.tls import TlsSettings
+from ccm.kube.transport import Transport
+from ccm.sandbox import cloud, kubelet, machines
+from tests.benchmarks import proc, ticking
 from tests.benchmarks.world import World
-from tests.scenario.fleet import CONTROLLERS, Fleet
 
+COUNT = 50
 BOOT_S = 2.0
-SURGE, UNAVAILABLE = 5, 2
-FEW = 10
-LIMIT_S = 900.0
-FLAGS = (
-    "--kube-api-qps=-1",
-    f"--controllers={CONTROLLERS}",
-    "--machine-concurrent-syncs=100",
-    "--secure-port=0",
-)
-_WRITES = frozenset({"create", "update", "patch", "delete"})
+LOOK_S = 0.05
+"""How late the kubelet of a VM may hear that it runs."""
+
+REST_S = 3.0
+TIMEOUT_S = 300.0
+FLAGS = ("--controllers=machine,machineclass,machinesafety", "--kube-api-qps=-1")
 
 
-async def machines(world: World, *, count: int = 50) -> dict[str, Any]:
-    """The life of a deployment, with bounds as a watch shows them."""
-    cloud = yaml.safe_load(Path(world.cloud_config).read_text())
-    fleet = Fleet(world.api, boot_s=BOOT_S)
-    await fleet.define()
-    for kind in ("one", "two"):
-        await fleet.make_class(kind, url=cloud["url"], token=cloud["token"])
-    async with fleet.at_work(), world.leader("machines.log", *FLAGS) as daemon:
-        figures: dict[str, Any] = {"machines": count}
-        await fleet.deploy(count, kind="one", surge=SURGE, unavailable=UNAVAILABLE)
-        figures["create"] = await _measured(world, daemon, fleet, "one", count, count)
-        await asyncio.sleep(2)
-        await fleet.roll("two")
-        figures["roll"] = await _measured(world, daemon, fleet, "two", count, count)
-        await asyncio.sleep(2)
-        await fleet.edit(replicas=FEW)
-        figures["scale"] = await _measured(world, daemon, fleet, "two", FEW, count - FEW)
-        await fleet.delete()
-        figures["delete"] = await _measured(world, daemon, fleet, "two", 0, FEW)
-        async with world.cloud.get("/admin/snapshot") as response:
-            figures["vms_left"] = len((await response.json())["instances"])
-        figures["peak_rss_mib"] = round(proc.usage(daemon.pid).peak_mib, 1)
+@dataclass(slots=True)
+class Pool:
+    """Machines, and the kubelets of their VMs.
+
+    Attributes:
+        client: calls to the API server.
+        admin: the cloud behind the scenes.
+        made_of: the class of the machines, and its Secret.
+        phases: when how many were first in a phase, in monotonic time.
+    """
+
+    client: Client
+    admin: cloud.Admin
+    made_of: tuple[Mapping[str, Any], ...]
+    phases: dict[str, dict[str, float]] = field(default_factory=dict)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def seen(self, machine: Machine) -> None:
+        """A Machine is there, or changed."""
+        phase = machine.status.current_status.phase
+        self.phases.setdefault(phase, {}).setdefault(machine.name, time.monotonic())
+        self._news.set()
+
+    async def run(self, count: int) -> dict[str, float]:
+        """Create so many, and wait until all of them run; the seconds that took."""
+        began = time.monotonic()
+        await machines.create(self.client, count, self.made_of)
+        created_s = time.monotonic() - began
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(self.phases.get("Running", ())) < count:
+                self._news.clear()
+                await self._news.wait()
+        return {
+            "created_s": round(created_s, 2),
+            "pending_s": round(max(self.phases["Pending"].values()) - began, 2),
+            "wall_s": round(max(self.phases["Running"].values()) - began, 2),
+        }
+
+
+@contextlib.asynccontextmanager
+async def pool(world: World, look_s: float = LOOK_S) -> AsyncIterator[Pool]:
+    """Definitions, a class, and kubelets that follow what the cloud runs."""
+    config = yaml.safe_load(Path(world.cloud_config).read_text())
+    cluster = ClusterConfig(
+        server=world.server.url,
+        credentials=Fixed(bearer(world.server.token)),
+        tls=TlsSettings(authorities=world.server.ca_file.read_bytes()),
+    )
+    async with (
+        Transport(cluster, user_agent="benchmark") as transport,
+        cloud.open_admin(config["url"], config["token"]) as admin,
+    ):
+        client = Client(transport)
+        await machines.define(client)
+        found = Pool(client, admin, machines.simulated(config["url"], config["token"]))
+        informers = Informers(client)
+        informers.of(MACHINES, namespace=machines.NAMESPACE).add_handler(
+            name="pool",
+            on_add=lambda one, _: found.seen(one),
+            on_update=lambda _, one: found.seen(one),
+        )
+        # Only what the machine controllers do is measured: no node waits for another one.
+        kubelets = kubelet.Kubelets(informers.of(NODES), client.resource(NODES), external=False)
+
+        async def follow() -> None:
+            while True:
+                running = await admin.running()
+                kubelets.follow({name: f"sim://{vm}" for name, vm in running.items()})
+                await asyncio.sleep(look_s)
+
+        works = (informers.run(), kubelets.run(), follow())
+        running = [tasks.spawn(work, name="pool") for work in works]
+        try:
+            yield found
+            for task in running:
+                if task.done():
+                    task.result()
+        finally:
+            await tasks.cancel_and_join(*running)
+
+
+async def behave(world: World, **settings: float) -> None:
+    """Settings of the cloud."""
+    async with world.cloud.patch("/admin/settings", json=settings) as response:
+        response.raise_for_status()
+
+
+async def fifty(world: World) -> dict[str, Any]:
+    """Fifty at once on a cloud that boots in two seconds, without a limit of requests."""
+    await behave(world, transition_s=BOOT_S)
+    ticks = world.folder / "ticks"
+    async with pool(world) as made, world.leader("machines.log", *FLAGS, ticks=ticks) as daemon:
+        await world.cloud_calls()
+        offset, before, began = world.audit.stat().st_size, proc.usage(daemon.pid), time.time()
+        figures = await made.run(COUNT)
+        ended, after = time.time(), proc.usage(daemon.pid)
+        await asyncio.sleep(REST_S)
+        calls, asked = await world.cloud_calls(), world.requests(offset)
         daemon.stop()
-    return figures
-
-
-async def many_machines(world: World) -> dict[str, Any]:
-    """The same with 200."""
-    return await machines(world, count=200)
-
-
-async def _measured(
-    world: World, daemon: proc.Daemon, fleet: Fleet, kind: str, count: int, changed: int
-) -> dict[str, Any]:
-    """One change, from now until all machines are as they should be."""
-    await world.cloud_calls()
-    offset, before = world.audit.stat().st_size, proc.usage(daemon.pid)
-    fleet.watch_bounds()
-    wall_s = await fleet.until(lambda one: one.all_run(kind, count), within_s=LIMIT_S)
-    after = proc.usage(daemon.pid)
-    await asyncio.sleep(1)
-    requests = _requests(world, offset)
-    writes = sum(number for (verb, _), number in requests.items() if verb in _WRITES)
-    told = {f"{verb} {what}": number for (verb, what), number in requests.most_common()}
     return {
-        "wall_s": round(wall_s, 2),
+        "machines": COUNT,
+        "boot_s": BOOT_S,
+        **figures,
+        "over_boot_s": round(figures["wall_s"] - BOOT_S, 2),
         "cpu_s": round(after.cpu_s - before.cpu_s, 2),
-        "most": fleet.most,
-        "least": fleet.least,
-        "writes_per_machine": round(writes / changed, 2),
-        "requests": told,
-        "cloud_calls": (await world.cloud_calls())["total"],
+        "peak_rss_mib": round(after.peak_mib, 1),
+        **ticking.longest(ticks, began, ended),
+        "cloud_calls": calls,
+        "cloud_calls_per_machine": round(calls["total"] / COUNT, 2),
+        "requests": asked,
+        "per_machine": per_machine(asked, COUNT),
     }
 
 
-def _requests(world: World, since: int) -> Counter[tuple[str, str]]:
-    """Requests of the daemon by verb and resource, from the audit log."""
-    found: Counter[tuple[str, str]] = Counter()
-    with world.audit.open("rb") as log:
-        log.seek(since)
-        for line in log:
-            entry = json.loads(line)
-            what = entry.get("objectRef") or {}
-            ours = entry.get("userAgent", "").startswith("cloud-controller-manager")
-            if ours and entry["stage"] == "ResponseComplete" and entry["verb"] != "watch":
-                sub = f"/{what['subresource']}" if what.get("subresource") else ""
-                found[entry["verb"], f"{what.get('resource', '')}{sub}"] += 1
-    return found
+def per_machine(asked: Mapping[str, int], count: int) -> dict[str, float]:
+    """Writes about Machine, Node and bootstrap token, and reads that no watch saves."""
+
+    def share(verbs: tuple[str, ...], resource: str) -> float:
+        found = sum(
+            number
+            for words, number in asked.items()
+            if words.split(" ")[0] in verbs and words.split(" ")[1].split("/")[0] == resource
+        )
+        return round(found / count, 2)
+
+    writes = ("create", "update", "patch", "delete")
+    kinds = ("machines", "nodes", "secrets")
+    return {
+        **{f"writes_{kind}": share(writes, kind) for kind in kinds},
+        **{f"reads_{kind}": share(("get", "list"), kind) for kind in kinds},
+    }
+
+
+async def many(
+    world: World, count: int, *, boot_s: float, orders: float, workers: int
+) -> dict[str, Any]:
+    """Many at once on a cloud that takes so many orders a second."""
+    await behave(world, transition_s=boot_s, order_rate_limit=orders)
+    flags = (*FLAGS, f"--machine-concurrent-syncs={workers}")
+    async with pool(world, look_s=0.2) as made, world.leader("many.log", *flags) as daemon:
+        await world.cloud_calls()
+        before = proc.usage(daemon.pid)
+        figures = await made.run(count)
+        after = proc.usage(daemon.pid)
+        calls = await world.cloud_calls()
+        daemon.stop()
+    return {
+        "machines": count,
+        "workers": workers,
+        **figures,
+        "cpu_s": round(after.cpu_s - before.cpu_s, 2),
+        "peak_rss_mib": round(after.peak_mib, 1),
+        "cloud_calls": calls,
+    }

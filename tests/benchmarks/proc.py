@@ -84,12 +84,26 @@ class Daemon:
 
 @contextlib.contextmanager
 def daemon(
-    log: Path, *flags: str, in_cluster: Path | None = None, env: Mapping[str, str] | None = None
+    log: Path,
+    *flags: str,
+    in_cluster: Path | None = None,
+    ticks: Path | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Daemon]:
-    """Run the daemon; with `in_cluster`, it reads that folder as its service account."""
+    """Run the daemon.
+
+    Args:
+        log: what it says goes there.
+        flags: of its command line.
+        in_cluster: a folder that it reads as its service account.
+        ticks: a file into which it writes when its event loop stood still, see `ticking`.
+        env: more for its environment.
+    """
     runner = [sys.executable, "-m", "ccm"]
     if in_cluster is not None:
         runner = [sys.executable, "-m", "tests.benchmarks.incluster", str(in_cluster)]
+    if ticks is not None:
+        runner = [sys.executable, "-m", "tests.benchmarks.ticking", str(ticks)]
     running = Daemon([*runner, "--logging-format=json", *flags], log, {**os.environ, **(env or {})})
     try:
         yield running

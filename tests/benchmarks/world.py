@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,10 +45,12 @@ class World:
         return f"--cloud-config={self.cloud_config}", "--cloud-provider=sim"
 
     @contextlib.asynccontextmanager
-    async def leader(self, log: str, *flags: str) -> AsyncIterator[proc.Daemon]:
+    async def leader(
+        self, log: str, *flags: str, ticks: Path | None = None
+    ) -> AsyncIterator[proc.Daemon]:
         """The daemon with a kubeconfig, once it leads and rests; it is stopped in the end."""
-        kubeconfig = f"--kubeconfig={self.server.kubeconfig_path}"
-        with proc.daemon(self.folder / log, kubeconfig, *self.flags, *flags) as daemon:
+        words = (f"--kubeconfig={self.server.kubeconfig_path}", *self.flags, *flags)
+        with proc.daemon(self.folder / log, *words, ticks=ticks) as daemon:
             await asyncio.to_thread(daemon.wait_for, "became leader")
             used_s = -1.0
             while (now_s := proc.usage(daemon.pid).cpu_s) - used_s > RESTING_S:
@@ -163,6 +166,19 @@ class World:
                     found[name] = found.get(name, 0) + 1
         return found
 
+    def requests(self, since: int) -> dict[str, int]:
+        """How many requests the daemon made, by verb and resource, after an offset of the log."""
+        found: Counter[str] = Counter()
+        with self.audit.open("rb") as log:
+            log.seek(since)
+            for entry in map(json.loads, log):
+                reference = entry.get("objectRef") or {}
+                is_ours = entry.get("userAgent", "").startswith("cloud-controller-manager")
+                if is_ours and entry["stage"] == "ResponseComplete":
+                    part = f"/{reference['subresource']}" if "subresource" in reference else ""
+                    found[f"{entry['verb']} {reference.get('resource', '')}{part}"] += 1
+        return dict(sorted(found.items()))
+
 
 def compared(ours: dict[str, Any], bare: dict[str, Any]) -> dict[str, Any]:
     """Both, and what the daemon costs for each unit of the bare client."""
@@ -255,4 +271,4 @@ async def open_world(folder: Path, *, latency: str = "50ms") -> AsyncIterator[Wo
                 )
     finally:
         cloud.terminate()
-        cloud.wait(10)
+        cloud.communicate(timeout=10)

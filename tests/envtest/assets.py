@@ -1,5 +1,7 @@
 """Get the real kube-apiserver, etcd, kubectl and helm that tests run against.
 
+And a kube-controller-manager, of whose controllers tests run one or two, in a folder of its own.
+
 `python -m tests.envtest.assets` builds them from the sources that `go.mod`
 beside this file pins, with the Go toolchain, into a cache folder. It takes a
 few minutes the first time and a moment when they are there already. Without
@@ -26,6 +28,9 @@ from pathlib import Path
 
 PROGRAMS = ("etcd", "helm", "kube-apiserver", "kubectl")
 """What the folder holds when it is complete."""
+
+CONTROLLERS = "kube-controller-manager"
+"""What the folder beside it holds: few tests need it, and it is built from the same modules."""
 
 OTHER_VERSIONS = ("v1.35.4", "v1.37.2")
 """Of Kubernetes: `make soak` tries the daemon with these kube-apiservers, too. The newest
@@ -111,12 +116,39 @@ def ensure_version(version: str) -> Path:
     return folder
 
 
+def controllers_dir() -> Path:
+    """The folder where the kube-controller-manager is, or will be."""
+    given = os.environ.get("KUBEBUILDER_ASSETS")
+    return Path(given) if given else _cache_of(f"{kubernetes_version()}-controllers")
+
+
+def ensure_controllers() -> Path:
+    """The folder with the kube-controller-manager; builds it where needed.
+
+    Raises:
+        AssetsError: it is not there and could not be built.
+    """
+    folder = controllers_dir()
+    is_there = (folder / CONTROLLERS).is_file()
+    if os.environ.get("KUBEBUILDER_ASSETS"):
+        if not is_there:
+            raise AssetsError(f"KUBEBUILDER_ASSETS={folder} has no {CONTROLLERS}")
+        return folder
+    recipe = _recipe()
+    if not is_there or _stamp_of(folder) != recipe:
+        _require_go(folder)
+        _put(folder, recipe, _build_controllers)
+    return folder
+
+
 def main(versions: Sequence[str] = ()) -> int:
     """Fill the folder, or those of some versions, and print where it is; the exit status."""
     _say(f"programs wanted in {assets_dir()}: {', '.join(PROGRAMS)}")
     started = time.monotonic()
     try:
         folders = [ensure_version(version) for version in versions or [kubernetes_version()]]
+        if not versions and not os.environ.get("KUBEBUILDER_ASSETS"):
+            folders.append(ensure_controllers())
     except AssetsError as trouble:
         print(f"envtest: {trouble}", file=sys.stderr)
         return 1
@@ -178,14 +210,15 @@ def _require_go(folder: Path) -> None:
     raise AssetsError(
         f"cannot build the programs: {trouble}\n"
         f"Either install Go {wanted[1]} or newer, or fetch released programs for your machine:\n"
-        f"  kube-apiserver, kubectl  Kubernetes {kubernetes_version()}: from its release page,\n"
+        f"  kube-apiserver, kubectl, {CONTROLLERS}\n"
+        f"                           Kubernetes {kubernetes_version()}: from its release page,\n"
         f"                           the server archive (folder kubernetes/server/bin)\n"
         f"  etcd                     etcd {_pinned('go.etcd.io/etcd/server/v3')}: from its release "
         f"page, the archive for your machine\n"
         f"  helm                     Helm {_pinned('helm.sh/helm/v4')}: from its release page, the "
         f"archive for your\n"
         f"                           machine\n"
-        f"Put the four files into one folder, make them executable, and name that folder in\n"
+        f"Put the five files into one folder, make them executable, and name that folder in\n"
         f"KUBEBUILDER_ASSETS, for example: export KUBEBUILDER_ASSETS={folder}"
     )
 
@@ -194,6 +227,17 @@ def _build_tools(fresh: Path) -> None:
     _run_go(["-mod=readonly"], fresh, "tool", cwd=_HERE, version=kubernetes_version())
     for name, built_name in _BUILT_NAMES.items():
         (fresh / built_name).rename(fresh / name)
+
+
+def _build_controllers(fresh: Path) -> None:
+    """With what `go.mod` pins. What this program needs beyond the others is in the sums of none of
+    them, so it is checked by Go's sum database."""
+    with tempfile.TemporaryDirectory(dir=fresh.parent) as module:
+        for file in (_GO_MODULE, _GO_SUMS):
+            shutil.copy(file, module)
+        flags = ["-mod=mod", f"-modfile={module}/{_GO_MODULE.name}"]
+        what = f"k8s.io/kubernetes/cmd/{CONTROLLERS}"
+        _run_go(flags, fresh, what, cwd=_HERE, version=kubernetes_version())
 
 
 def _build_server(version: str, fresh: Path, others: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from ccm import cloud
+from ccm.testing.fake_api import Exchange
 from providers import hcloud
 from providers.hcloud.testing import server
 from providers.hcloud.testing.settings import Settings
@@ -16,13 +17,13 @@ from tests.hcloud.harness import HcloudHarness
 
 
 @pytest.fixture
-def seen() -> list[server.Exchange]:
+def seen() -> list[Exchange]:
     """Every call of a test and its answer."""
     return []
 
 
 @pytest.fixture
-def service(seen: list[server.Exchange]) -> server.Service:
+def service(seen: list[Exchange]) -> server.Service:
     """The fake."""
     return server.Service(Settings(), witness=seen.append)
 

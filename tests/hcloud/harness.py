@@ -14,10 +14,10 @@ from ccm.testing.contract import (
     HeldVM,
     Made,
 )
+from ccm.testing.fake_faults import Fault
 from providers import hcloud
 from providers.hcloud.testing import networks, server, servers
 from providers.hcloud.testing.answers import Call
-from providers.hcloud.testing.faults import Fault
 
 ANY_WRITE = "[!G]*"
 """Calls that only read are GET."""

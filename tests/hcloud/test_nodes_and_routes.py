@@ -9,9 +9,9 @@ import pytest
 from ccm import cloud
 from ccm.testing.builders import node
 from ccm.testing.contract_routes import CIDR, created
+from ccm.testing.fake_faults import Fault
 from ccm.testing.network_probes import CLUSTER
 from ccm.testing.network_probes import nodes as make_nodes
-from providers.hcloud.testing.faults import Fault
 from tests.hcloud.conftest import opened
 from tests.hcloud.harness import HcloudHarness
 

@@ -22,6 +22,7 @@ from hcloud.networks import NetworkRoute, NetworkSubnet
 from hcloud.server_types import ServerType
 from hcloud.ssh_keys import SSHKey
 
+from ccm.testing.fake_api import Exchange
 from providers.hcloud.testing import server
 from tests.hcloud import document
 
@@ -34,7 +35,7 @@ SERVICE = LoadBalancerService(
 
 
 async def test_servers_and_what_stands_beside_them(
-    service: server.Service, endpoint: str, seen: list[server.Exchange]
+    service: server.Service, endpoint: str, seen: list[Exchange]
 ) -> None:
     """A server with everything that can be ordered beside it, switched, listed and taken away."""
 
@@ -94,9 +95,7 @@ async def test_servers_and_what_stands_beside_them(
     assert document.violations(seen) == []
 
 
-async def test_load_balancers(
-    service: server.Service, endpoint: str, seen: list[server.Exchange]
-) -> None:
+async def test_load_balancers(service: server.Service, endpoint: str, seen: list[Exchange]) -> None:
     """One with everything that can be changed about it."""
 
     def life() -> None:

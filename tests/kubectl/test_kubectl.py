@@ -93,6 +93,18 @@ def test_delete_waits_for_finalizers(node: Kubectl) -> None:
     assert (status, output) == (1, 'Error from server (NotFound): nodes "w1" not found\n')
 
 
+def test_drain_evicts_what_is_on_a_node(node: Kubectl) -> None:
+    spec = {"nodeName": "w1", "containers": [{"name": "c", "image": "example.com/p:1"}]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    node("create", "-f", "-", stdin=pod)
+
+    said = node("drain", "w1", "--force", "--grace-period=0")
+
+    assert "evicting pod default/p" in said
+    assert said.endswith("node/w1 drained\n")
+    assert node("get", "pods", "-o", "name") == ""
+
+
 def test_get_with_watch_follows_changes(node: Kubectl) -> None:
     with node.following("get", "nodes", "-o", "wide", "-w") as watching:
         assert watching.stdout is not None

@@ -45,7 +45,7 @@ def test_the_doctor_looks_at_the_cluster_of_kubectl(
     ("typed", "offered", "directive"),
     [
         (["doc"], ["doctor"], ":4"),
-        (["providers", ""], ["hcloud", "sim"], ":4"),
+        (["providers", ""], ["hcloud", "sim", "stackit"], ":4"),
         (["doctor", "--output=js"], ["json"], ":4"),
         (["doctor", "--cluster-ci"], ["--cluster-cidr="], ":6"),
         (["doctor", "--kubeconfig="], [], ":0"),

@@ -15,7 +15,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,112 +23,22 @@ import pytest
 
 from tests import forkserver, servers
 from tests.kubectl.tool import Kubectl
+from tests.sandbox.command import (
+    DEADLINE_S,
+    hints,
+    leftovers,
+    processes_of,
+    started,
+    tokens_in,
+    typed,
+)
 
-DEADLINE_S = 150.0
 LAST_LINE = re.compile(
     r"done: (\d+) nodes initialised, (\d+) routes, (\d+) Services served, "
     r"(\d+) writes, (\d+) cloud calls, (\d+) warnings in [\d.]+ s"
 )
 
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """An empty folder, where the sandbox is started and makes its own folder."""
-    folder = tmp_path / "home"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture(
-    params=[
-        pytest.param(servers.BUILTIN),
-        pytest.param(servers.REAL, marks=[pytest.mark.envtest, pytest.mark.soak]),
-    ]
-)
-def environment(request: pytest.FixtureRequest, home: Path) -> Mapping[str, str]:
-    """The environment that makes the sandbox take either API server."""
-    variables = {**os.environ, "TMPDIR": str(home)}
-    variables.pop("KUBEBUILDER_ASSETS", None)
-    if request.param == servers.REAL:
-        variables["KUBEBUILDER_ASSETS"] = str(servers.require_assets())
-    return variables
-
-
 only_builtin = pytest.mark.parametrize("environment", [servers.BUILTIN], indirect=True)
-
-
-@contextlib.contextmanager
-def started(home: Path, environment: Mapping[str, str], *arguments: str) -> Iterator[Sandbox]:
-    sandbox = Sandbox(home, environment, arguments)
-    try:
-        yield sandbox
-    finally:
-        sandbox.process.kill()
-        sandbox.process.communicate()
-
-
-class Sandbox:
-    """The running command."""
-
-    def __init__(
-        self, home: Path, environment: Mapping[str, str], arguments: tuple[str, ...]
-    ) -> None:
-        self.lines: list[str] = []
-        self.process = forkserver.Popen(
-            [sys.executable, "-m", "ccm.cli", "sandbox", *arguments],
-            cwd=home,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def read_until(self, start: str) -> str:
-        """The next line that starts so."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            if line.startswith(start):
-                return self.lines[-1]
-        raise AssertionError(f"no line starts with {start!r}: {self.lines}")
-
-    def read_until_seen(self, text: str) -> str:
-        """The next line that contains it."""
-        while text not in (line := self.read_until("")):
-            pass
-        return line
-
-    def end(self, number: signal.Signals) -> float:
-        """Send a signal and read to the end; the seconds it took."""
-        before = time.monotonic()
-        self.process.send_signal(number)
-        self.read_to_the_end()
-        return time.monotonic() - before
-
-    def read_to_the_end(self) -> None:
-        said, _ = self.process.communicate(timeout=DEADLINE_S)
-        self.lines += said.splitlines()
-
-
-def processes_of(home: Path) -> list[str]:
-    """Command lines of living processes that inherited the sandbox's environment."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"TMPDIR={home}".encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_text())
-    return found
-
-
-def leftovers(home: Path) -> list[str]:
-    return [str(path) for path in home.iterdir()] + processes_of(home)
-
-
-def tokens_in(home: Path) -> set[str]:
-    """What the sandbox's clients show."""
-    files = [*home.rglob("kubeconfig"), *home.rglob("cloud.yaml")]
-    return {found for file in files for found in re.findall(r'token"?: "?(\w+)', file.read_text())}
 
 
 def test_once_initialises_every_node_and_ends(
@@ -150,30 +59,6 @@ def test_once_initialises_every_node_and_ends(
     assert routes + services < cloud_calls <= 80
     assert "3/3\N{NO-BREAK SPACE}Services" in html.unescape(picture.read_text())
     assert leftovers(home) == []
-
-
-def hints(sandbox: Sandbox) -> list[str]:
-    """The lines for another terminal."""
-    sandbox.read_until("Ctrl-C ends everything")
-    sandbox.read_until("    --cloud-config=")
-    first = next(n for n, line in enumerate(sandbox.lines) if line.startswith("Ctrl-C"))
-    return [line for line in sandbox.lines[first:] if line.startswith("  ")]
-
-
-def typed(lines: Sequence[str], home: Path, environment: Mapping[str, str]) -> str:
-    """What a terminal says when these lines are typed; none of them may fail."""
-    told = subprocess.run(
-        ["bash", "-eu"],
-        input="\n".join(lines),
-        cwd=home,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert told.returncode == 0, told.stdout + told.stderr
-    return told.stdout
 
 
 @pytest.mark.envtest

@@ -67,7 +67,7 @@ async def test_nothing_is_written(env: Environment) -> None:
         ),
         (
             "--cloud-provider=",
-            "fail  provider: --cloud-provider is not given; installed: hcloud, sim",
+            "fail  provider: --cloud-provider is not given; installed: hcloud, sim, stackit",
         ),
         (
             "--cloud-config=/none",

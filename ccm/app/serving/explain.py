@@ -1,10 +1,12 @@
 """`/explain?kind=node&name=NAME`: what this daemon knows about one object, for `kube-ccm explain`.
 
-A Service is named `NAMESPACE/NAME`. Who asks needs the right to `get` the path. Nothing is asked
-of the cluster or the cloud for it, and nothing changes by it.
+A Service or Machine is named `NAMESPACE/NAME`. Who asks needs the right to `get` the path. Nothing
+is asked of the cluster or the cloud for it, and nothing changes by it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import msgspec
 
@@ -12,22 +14,30 @@ from ccm.app.options import Options
 from ccm.app.serving.vitals import Vitals
 from ccm.base import clock, redact
 from ccm.cloud.calls import history
-from ccm.runtime.account import Answer, CallSaid, said
+from ccm.runtime.account import Account, Answer, CallSaid, said
 from ccm.runtime.deletions import Held
 from ccm.serving.http import JSON, Handler, Request, Response, text
 
-KINDS = (history.NODE, history.SERVICE)
+KINDS = (history.NODE, history.SERVICE, history.MACHINE)
 
-_HELD_OF = {history.NODE: ("Node", "Route"), history.SERVICE: ("Service",)}
+_HELD_OF = {
+    history.NODE: ("Node", "Route"),
+    history.SERVICE: ("Service",),
+    history.MACHINE: (),
+}
 """Kind of object -> kinds of deletions that have to do with it, as the record names them."""
 
 _GENERAL = {
     history.NODE: ("list_instances", "list_routes"),
     history.SERVICE: ("list_load_balancers",),
+    history.MACHINE: (),
 }
 """Kind of object -> calls about no single object that matter to it."""
 
-_USAGE = "say which object: /explain?kind=node&name=NAME or ?kind=service&name=NAMESPACE/NAME\n"
+_USAGE = (
+    "say which object: /explain?kind=node&name=NAME, or kind=service or kind=machine with "
+    "name=NAMESPACE/NAME\n"
+)
 
 
 def page(options: Options, vitals: Vitals) -> Handler:
@@ -46,6 +56,11 @@ def page(options: Options, vitals: Vitals) -> Handler:
 def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
     """All that is known about an object."""
     handle = vitals.handle
+    accounts = [
+        msgspec.structs.replace(account, controller=controller)
+        for controller, work in vitals.at_work.items()
+        if (account := work.account(kind, name)) is not None
+    ]
     return Answer(
         kind=kind,
         name=name,
@@ -55,18 +70,14 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
         opening=redact.words(vitals.opening),
         trouble=history.text_of(handle.trouble.error) if handle and handle.trouble else "",
         api="; ".join(_unfollowed(vitals)),
-        accounts=[
-            msgspec.structs.replace(account, controller=controller)
-            for controller, work in vitals.at_work.items()
-            if (account := work.account(kind, name)) is not None
-        ],
+        accounts=accounts,
         absent={
             controller: redact.words(finding.detail)
             for controller, finding in vitals.controllers.items()
             if finding.detail
         },
         held=[each for of in _HELD_OF[kind] for each in _held(vitals, of) if each.key == name],
-        calls=_calls(kind, name, vitals),
+        calls=_calls(kind, name, vitals, accounts),
         general=_general(kind, vitals),
     )
 
@@ -81,11 +92,13 @@ def _held(vitals: Vitals, kind: str) -> list[Held]:
     return list(vitals.deletions.held(kind)) if vitals.deletions is not None else []
 
 
-def _calls(kind: str, name: str, vitals: Vitals) -> list[CallSaid]:
+def _calls(kind: str, name: str, vitals: Vitals, accounts: Iterable[Account]) -> list[CallSaid]:
     if vitals.handle is None:
         return []
     calls = vitals.handle.history
     found = list(calls.of((kind, name)))
+    for key in dict.fromkeys(key for account in accounts for key in account.about):
+        found += calls.of(key)
     node = vitals.node(name) if kind == history.NODE else None
     if node is not None and node.provider_id:
         found += calls.of((history.PROVIDER_ID, node.provider_id))

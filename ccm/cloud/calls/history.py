@@ -17,6 +17,7 @@ from typing import Self
 from ccm.base import clock, redact
 from ccm.base.recent import MOST_KEYS, Recent
 from ccm.cloud.errors import CloudError
+from ccm.cloud.machines import ListMachinesRequest, MachineRequest
 from ccm.cloud.operation import Operation
 from ccm.cloud.types import InstanceState, Route
 from ccm.model import Node, Service
@@ -31,13 +32,15 @@ MOST_TEXT = 4 << 20
 """Characters of all texts together."""
 
 NODE, SERVICE, PROVIDER_ID = "node", "service", "provider-id"
-"""Kinds of objects that a call may be about; the last where the old interface names no node."""
+MACHINE, POOL = "machine", "pool"
+"""Kinds of objects that a call may be about: of a provider ID where the old interface names no
+node; of a Machine the bare name, as a daemon has those of one namespace."""
 
 WAITING, RUNNING, OK, CANCELED = "waiting", "running", "ok", "canceled"
 """How a call stands that raised no CloudError: it waits for the rate limit, runs, or ended."""
 
 Key = tuple[str, str]
-"""Kind and name, as `Node.name` or `Service.key`; both empty: of no object."""
+"""Kind and name, such as `Node.name` or `Service.key`; both empty: of no object."""
 
 NOBODY: Key = ("", "")
 
@@ -181,6 +184,10 @@ def about(arguments: Mapping[str, object]) -> Key:
             return SERVICE, value.key
         if isinstance(value, Route):
             return NODE, value.target_node
+        if isinstance(value, MachineRequest):
+            return MACHINE, value.identity.name
+        if isinstance(value, ListMachinesRequest):
+            return POOL, value.pool
         if name == "node_name":
             return NODE, str(value)
         if name == "provider_id":

@@ -10,25 +10,29 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ccm.base import clock, log
 from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.create import Creator
-from ccm.controllers.machine.remove import Remover
+from ccm.controllers.machine.freeze import Freezer, Looks
+from ccm.controllers.machine.health import Health, sooner
+from ccm.controllers.machine.preserve import Preserver
+from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolumes, Remover, Target
+from ccm.controllers.machine.terminate import Terminations
 from ccm.controllers.machine.tokens import Secrets, Tokens
 from ccm.gardener import views
-from ccm.gardener.types import Machine, MachineClass, MachineSpec
+from ccm.gardener.types import Machine, MachineClass
 from ccm.gardener.world import World
-from ccm.kube.errors import NotFound
-from ccm.machines import joining, nodesync
 from ccm.machines.creation import Outcome
+from ccm.machines.freezing import SETTLING_S
+from ccm.machines.pauses import Pauses
 from ccm.machines.views import MachineView, Phase
 from ccm.model import Node, Secret
 from ccm.model.patches import Patch, StaleObject
-from ccm.runtime import writer
 from ccm.runtime.backoff import default_backoff
 from ccm.runtime.controller import DONE, IDLE, Controller, Result, Watch
+from ccm.runtime.recorder import Recorder
 from ccm.runtime.turns import Turn
 from ccm.runtime.writer import Deletes, Step, Writer
 
@@ -39,17 +43,30 @@ QUEUE_NAME = "machine"
 MOST_AT_ONCE = 256
 """Machines about which the cloud is asked at once; what else is done at once, a flag says."""
 
+CONFLICT_S = 0.2
+"""When a machine is looked at again that is in another hand (reference)."""
+
 BACK_OFF_CAP_S = 30.0
 """Longest back-off of a machine whose object could not be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Pause:
-    """A pass failed: it is not repeated before `until`, unless what it failed on is another."""
+class Requests:
+    """To the API servers.
 
-    until: float
-    spec: MachineSpec
-    version: tuple[str, ...]
+    Attributes:
+        machines: about Machines.
+        nodes: about Nodes.
+        secrets: about Secrets of the cluster that machines join.
+        volumes: about the volumes of nodes.
+        attachments: about attachments of volumes.
+    """
+
+    machines: Deletes[Machine]
+    nodes: Deletes[Node]
+    secrets: Secrets
+    volumes: NodesVolumes
+    attachments: ListsAttachments
 
 
 class MachineController:
@@ -57,10 +74,11 @@ class MachineController:
 
     Args:
         world: what the machine controllers share; it is ready.
-        machines: requests about Machines.
-        nodes: requests about Nodes.
-        secrets: requests about Secrets of the cluster that machines join.
-        turns: machines in work at once, apart from waiting for the cloud.
+        requests: to the API servers.
+        drains: empties nodes.
+        events: where events go.
+        turns: machines in work at once, apart from waiting for the cloud, of each queue.
+        looks: how often it is looked whether API servers are there.
         rng: jitter.
     """
 
@@ -68,22 +86,59 @@ class MachineController:
         self,
         *,
         world: World,
-        machines: Deletes[Machine],
-        nodes: Deletes[Node],
-        secrets: Secrets,
+        requests: Requests,
+        drains: Drains,
+        events: Recorder,
         turns: int,
+        looks: Looks,
         rng: random.Random | None = None,
     ) -> None:
+        machines, nodes = requests.machines, requests.nodes
         self._world = world
-        self._machines, self._nodes = machines, nodes
         self._free = asyncio.Semaphore(turns)
         self._write = Writer(machines, cache=world.machines.store, strategic=False, rng=rng)
         self._write_nodes = Writer(nodes, cache=world.nodes.store, rng=rng)
-        self._tokens = Tokens(secrets)
+        self._tokens = Tokens(requests.secrets)
         self._creator = Creator(world, self._write, self._tokens)
-        self._remover = Remover(world, self._write, self._write_nodes, nodes, self._tokens)
-        self._by_node: dict[str, set[str]] = {}
-        self._pauses: dict[str, _Pause] = {}
+        target = Target(
+            nodes=self._write_nodes,
+            delete_nodes=nodes,
+            volumes=requests.volumes,
+            attachments=requests.attachments,
+            tokens=self._tokens,
+            drains=drains,
+        )
+        self._in_hand: set[str] = set()
+        self._terminations = Terminations(
+            world, Remover(world, self._write, target), self._in_hand, turns=turns, rng=rng
+        )
+        self._freezer = Freezer(
+            world,
+            self._write,
+            machines=machines,
+            nodes=nodes,
+            thawed=self._thawed,
+            looks=looks,
+        )
+        self._pauses = Pauses()
+        self._health = Health(
+            world,
+            machines=machines,
+            nodes=nodes,
+            write_nodes=self._write_nodes,
+            events=events,
+            settle=self._settle,
+            wake=self._add,
+        )
+        self._preserver = Preserver(
+            world,
+            health=self._health,
+            write=self._write,
+            write_nodes=self._write_nodes,
+            events=events,
+            drains=drains,
+            wake=self._add,
+        )
         self._log = log.logger(NAME)
         self.controller = Controller(
             NAME,
@@ -98,7 +153,12 @@ class MachineController:
                 Watch(informer=world.nodes, changed=self._node_changed),
                 Watch(informer=world.machines, changed=self._machine_changed),
             ],
-            tasks={"listings": world.tend},
+            tasks={
+                "drains": drains.tend,
+                "listings": world.tend,
+                "reachability": self._freezer.run,
+                "terminations": self._terminations.controller.run,
+            },
             on_retry=self._retry,
             rng=rng,
         )
@@ -113,35 +173,39 @@ class MachineController:
         if cached is None:
             return DONE
         obj = self._write.newest(cached)
-        if (left_s := self._paused_s(obj)) > 0:
+        if obj.is_deleting:
+            self._terminations.add(key)
+            return IDLE
+        if self._terminations.has(key):
+            # The former machine of that name is gone, and its last pass not yet at its end.
+            return Result(after_s=CONFLICT_S, idle=True)
+        if self._freezer.is_frozen:
+            return IDLE
+        if (left_s := self.paused_s(obj)) > 0:
             return Result(after_s=left_s, idle=True)
-        async with Turn(self._free) as turn:
-            try:
+        self._in_hand.add(key)
+        try:
+            async with Turn(self._free) as turn:
                 outcome = await self._due(obj, turn)
-            except StaleObject:
-                # The change that made it stale comes, or came, as a key of its own.
-                return IDLE
-        return Result(after_s=outcome.after_s) if outcome.after_s is not None else DONE
+        except StaleObject:
+            # The change that made it stale comes, or came, as a key of its own.
+            return IDLE
+        finally:
+            self._in_hand.discard(key)
+            self._terminations.handed_over(key)
+        if outcome.after_s is None:
+            return DONE
+        return Result(after_s=outcome.after_s, punctual=outcome.punctual)
 
     async def _due(self, obj: Machine, turn: Turn) -> Outcome:
         machine = views.machine(obj)
-        if machine.is_deleting:
-            return await self._settle(obj, await self._remover.run(obj, turn))
         if machine.in_creation:
             made = await self._creator.run(obj, turn)
-            return await self._settle(made.obj, made.outcome)
-        if not self._world.rules.has_target:
-            return Outcome()
-        node = self._node_of(machine)
-        if node is not None and node.is_deleting:
-            await self._replace(obj, node)
-            return Outcome()
-        if node is not None:
-            node = await self._sync_node(machine, node)
-        now = clock.now()
-        aged = self._world.ages.by(now, machine)
-        outcome = joining.progress(aged, node, now, self._world.rules)
-        return await self._settle(obj, outcome)
+            outcome = await self._settle(made.obj, made.outcome)
+        else:
+            outcome = await self._health.run(obj)
+        again_s = sooner(outcome.after_s, await self._preserver.run(obj.key))
+        return replace(outcome, after_s=again_s, punctual=not machine.in_creation)
 
     async def _settle(self, obj: Machine, outcome: Outcome) -> Outcome:
         """Write what came of a pass, and see to it that it is not repeated too soon."""
@@ -157,13 +221,14 @@ class MachineController:
             written = await self._write.change(obj, Step(said, "status"))
             if written.obj is None:
                 raise StaleObject
-            self._told(views.machine(obj), views.machine(written.obj))
+            self._told(written.obj, views.machine(obj), views.machine(written.obj))
         self._pause(obj, outcome)
         return outcome
 
-    def _told(self, before: MachineView, after: MachineView) -> None:
+    def _told(self, obj: Machine, before: MachineView, after: MachineView) -> None:
         if after.phase is before.phase:
             return
+        self._health.tell(obj, before, after)
         if after.phase is Phase.FAILED and before.phase is Phase.PENDING:
             metrics.failed_join(before, self._world.class_of(before))
         level = self._log.info if after.status.state != "Failed" else self._log.warning
@@ -179,111 +244,58 @@ class MachineController:
         metrics.took("join", machine, self._world.class_of(machine), took_s)
         await self._tokens.delete(machine, self._world.rules)
 
-    # --- its node ---------------------------------------------------------------------------
-
-    def _node_of(self, machine: MachineView) -> Node | None:
-        """The machine's node; None while it has none, or while two machines claim it."""
-        if not machine.node_name:
-            return None
-        others = self._by_node.get(machine.node_name, set()) - {machine.key}
-        if others:
-            self._log.warning(
-                "node belongs to several machines", node=machine.node_name, machine=machine.key
-            )
-            return None
-        node = self._world.nodes.store.get(machine.node_name)
-        return None if node is None else self._write_nodes.newest(node)
-
-    async def _sync_node(self, machine: MachineView, node: Node) -> Node | None:
-        """Bring the node in step with the machine; the node as it is then."""
-        rules = self._world.rules
-        extra = self._world.class_of(machine).extra_capacity
-
-        def template(one: Node) -> Patch | None:
-            return nodesync.patch(machine, one, rules)
-
-        def capacity(one: Node) -> Patch | None:
-            return nodesync.capacity_patch(one, extra, rules)
-
-        def note(one: Node) -> Patch | None:
-            return nodesync.capacity_note(one, extra, rules)
-
-        steps = [Step(template), Step(capacity, "status"), Step(note)]
-        return (await self._write_nodes.change(node, *steps)).obj
-
-    async def _replace(self, obj: Machine, cached: Node) -> None:
-        """Somebody deleted the node: its machine goes with it. Asked once more, past the cache."""
-        try:
-            node = await self._nodes.get(cached.name)
-        except NotFound:
-            return
-        if node.uid == cached.uid and node.is_deleting:
-            self._log.info("node is being deleted, so is its machine", machine=obj.key)
-            await writer.delete(self._machines, obj)
-
     # --- pauses -----------------------------------------------------------------------------
 
-    def _paused_s(self, obj: Machine) -> float:
+    def paused_s(self, obj: Machine) -> float:
         """Seconds for which a machine is left alone; 0 when there is nothing to wait for."""
-        pause = self._pauses.get(obj.key)
-        if pause is None:
-            return 0.0
-        if (pause.spec, pause.version) != (obj.spec, self._version(obj)):
-            return 0.0
-        return max(0.0, pause.until - clock.monotonic())
+        return self._pauses.left_s(obj.key, clock.monotonic(), self._about(obj))
 
     def _pause(self, obj: Machine, outcome: Outcome) -> None:
-        self._pauses.pop(obj.key, None)
-        machine = views.machine(obj)
-        if outcome.after_s is not None and (machine.in_creation or machine.is_deleting):
-            self._pauses[obj.key] = _Pause(
-                until=clock.monotonic() + outcome.after_s,
-                spec=obj.spec,
-                version=self._version(obj),
-            )
+        self._pauses.end(obj.key)
+        if outcome.after_s is not None and views.machine(obj).in_creation:
+            until = clock.monotonic() + outcome.after_s
+            self._pauses.begin(obj.key, until, self._about(obj))
 
-    def _version(self, obj: Machine) -> tuple[str, ...]:
+    def _about(self, obj: Machine) -> object:
+        """What ends a pause when it is another."""
         made_of = self._world.class_of(views.machine(obj))
-        return (*made_of.version, str(made_of.is_held), str(obj.is_deleting))
+        return (obj.spec, made_of.version, made_of.is_held)
 
     def _retry(self) -> None:
         """Another provider answers from now on."""
         self._world.listings.drop()
-        for key in self._pauses:
+        for key in self._pauses.end_all():
             self.controller.queue.add(key, background=True)
-        self._pauses.clear()
+        self._terminations.controller.retry_now()
+
+    def _thawed(self) -> None:
+        """An API server is back: all are looked at, when nodes had time to report."""
+        for one in self._world.machines.store.list():
+            self.controller.queue.add_after(one.key, SETTLING_S)
 
     # --- the caches ---------------------------------------------------------------------------
 
     def _machine_changed(self, old: Machine | None, new: Machine | None, _: bool) -> bool:
-        names = [views.machine(one).node_name if one else "" for one in (old, new)]
-        found = new or old
-        if found is not None and names[0] != names[1]:
-            self._index(found.key, names[0], names[1])
+        self._health.machine_changed(old, new)
         metrics.note(old, new, total=len(self._world.machines.store))
         if new is None:
             self._forget(old)
             return False
-        return True
-
-    def _index(self, key: str, before: str, after: str) -> None:
-        if before in self._by_node:
-            self._by_node[before].discard(key)
-            if not self._by_node[before]:
-                del self._by_node[before]
-        if after:
-            self._by_node.setdefault(after, set()).add(key)
+        if new.is_deleting:
+            self._terminations.add(new.key)
+        return not new.is_deleting
 
     def _forget(self, gone: Machine | None) -> None:
         if gone is not None:
-            self._pauses.pop(gone.key, None)
+            self._pauses.end(gone.key)
+            self._terminations.add(gone.key)
             self._write.forget(gone.key)
             self._world.forget(gone.uid)
 
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:
         found = new or old
         if found is not None and plan.node_matters(old, new):
-            self._add(self._by_node.get(found.name, ()))
+            self._add(self._health.on_node(found.name))
         if new is None and old is not None:
             self._write_nodes.forget(old.key)
         return False
@@ -311,4 +323,6 @@ class MachineController:
 
     def _add(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self.controller.queue.add(key)
+            found = self._world.machines.store.get(key)
+            goes = found is not None and found.is_deleting
+            (self._terminations if goes else self.controller.queue).add(key)

@@ -129,8 +129,9 @@ class _Pass:
                 return await self._create(obj, machine)
             case Step.STORE:
                 vm = creation.vm_of(machine, self._seen)
+                has_target, origin = self._rules.has_target, self._made_of.origin
                 return await self._creator.written(
-                    obj, lambda one: plan.identity(one, vm, has_target=self._rules.has_target)
+                    obj, lambda one: plan.identity(one, vm, has_target=has_target, origin=origin)
                 )
             case Step.DISCARD:
                 await self._discard(machine)

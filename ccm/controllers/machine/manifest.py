@@ -1,11 +1,16 @@
 """Names, flags and rights of the machine controller, and how it is made."""
 
+# ruff: noqa: RUF009 - `Section.flag` is `dataclasses.field` with the table's columns
+
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ccm.base import flag_checks as checks
+from ccm.base.flags import Fault
 from ccm.gardener import flags as gardener
 from ccm.runtime.manifest import ControllerContext, Manifest
 
@@ -26,29 +31,87 @@ class MachineFlags(gardener.GardenerFlags):
         unit="machines",
         check=checks.at_least_one,
     )
+    machine_max_evict_retries: int = gardener.SECTION.flag(
+        360,
+        "How often the eviction of a Pod is repeated, every 20s, that its disruption budget "
+        "refuses; then the Pod is deleted. A Machine may have its own.",
+        unit="retries",
+        check=lambda value: "" if value >= 0 else "must not be negative",
+    )
+    machine_pv_reattach_timeout: timedelta = gardener.SECTION.flag(
+        timedelta(seconds=90),
+        "Time for which a drain waits for the volumes of a Pod to be attached to another node, "
+        "before the next Pod with volumes leaves.",
+        check=checks.not_negative,
+    )
+    machine_safety_apiserver_statuscheck_timeout: timedelta = gardener.SECTION.flag(
+        timedelta(seconds=30),
+        "Time for which an API server may not answer before machines are frozen: none is made "
+        "and none fails until it answers again.",
+        check=checks.positive,
+    )
+    machine_safety_apiserver_statuscheck_period: timedelta = gardener.SECTION.flag(
+        timedelta(minutes=1),
+        "Time between two looks whether the API servers answer; not less than the timeout.",
+        check=checks.positive,
+    )
+
+
+def _faults(flags: MachineFlags) -> Iterator[Fault]:
+    period = flags.machine_safety_apiserver_statuscheck_period
+    timeout = flags.machine_safety_apiserver_statuscheck_timeout
+    if timedelta(0) < period < timeout:
+        yield (
+            "machine-safety-apiserver-statuscheck-period",
+            "cannot be shorter than --machine-safety-apiserver-statuscheck-timeout",
+        )
 
 
 def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
-    from ccm.controllers.machine.controller import MachineController
+    from ccm.controllers.machine.controller import MachineController, Requests
+    from ccm.controllers.machine.drain import Drainer
+    from ccm.controllers.machine.explain import explain, waiting
+    from ccm.controllers.machine.freeze import Looks
     from ccm.gardener.kinds import MACHINES
-    from ccm.kube.resources import NODES, SECRETS
+    from ccm.gardener.names import COMPONENT
+    from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
+    from ccm.machines.drain import Settings
     from ccm.runtime.deferred import Deferred
 
     world = gardener.world(context, flags)
-    control, target = (
-        context.at(role).client(MANIFEST.client) for role in (gardener.CONTROL, gardener.TARGET)
+    control, target = context.at(gardener.CONTROL), context.at(gardener.TARGET)
+    theirs = target.client(MANIFEST.client)
+    settings = Settings(
+        max_evict_retries=flags.machine_max_evict_retries,
+        detach_timeout_s=flags.machine_pv_detach_timeout.total_seconds(),
+        reattach_timeout_s=flags.machine_pv_reattach_timeout.total_seconds(),
+    )
+    looks = Looks(
+        period_s=flags.machine_safety_apiserver_statuscheck_period.total_seconds(),
+        timeout_s=flags.machine_safety_apiserver_statuscheck_timeout.total_seconds(),
     )
 
     def make() -> Runnable:
-        return MachineController(
+        made = MachineController(
             world=world,
-            machines=control.resource(MACHINES),
-            nodes=target.resource(NODES),
-            secrets=target.resource(SECRETS),
+            requests=Requests(
+                machines=control.client(MANIFEST.client).resource(MACHINES),
+                nodes=theirs.resource(NODES),
+                secrets=theirs.resource(SECRETS),
+                volumes=theirs.resource(NODE_VOLUMES),
+                attachments=theirs.resource(ATTACHMENTS),
+            ),
+            drains=Drainer(
+                world=world, client=theirs, settings=settings, events=control.recorder(COMPONENT)
+            ),
+            looks=looks,
+            events=control.recorder(COMPONENT),
             turns=flags.machine_concurrent_syncs,
-        ).controller
+        )
+        made.controller.explains["machine"] = lambda key: explain(key, world, made.paused_s)
+        return made.controller
 
-    return Deferred(world.ready, make)
+    return Deferred(world.ready, make, explains={"machine": lambda _: waiting(world)})
 
 
 MANIFEST: Manifest[MachineFlags] = Manifest(
@@ -56,14 +119,32 @@ MANIFEST: Manifest[MachineFlags] = Manifest(
     alias="machine",
     client=gardener.ACCOUNT,
     metric="machine",
-    groups=gardener.GROUPS,
+    groups={
+        **gardener.GROUPS,
+        "poddisruptionbudgets": "policy",
+        "volumeattachments": "storage.k8s.io",
+    },
     roles=gardener.roles,
     acts=(
         ("get", "namespaces"),
         ("get", "nodes"),
+        # A drain watches the volumes of its node itself.
+        ("list", "nodes"),
+        ("watch", "nodes"),
         ("patch", "nodes"),
         ("patch", "nodes/status"),
         ("delete", "nodes"),
+        ("list", "pods"),
+        ("watch", "pods"),
+        ("delete", "pods"),
+        ("create", "pods/eviction"),
+        ("list", "poddisruptionbudgets"),
+        ("watch", "poddisruptionbudgets"),
+        ("get", "persistentvolumeclaims"),
+        ("get", "persistentvolumes"),
+        ("list", "volumeattachments"),
+        ("watch", "volumeattachments"),
+        ("delete", "volumeattachments"),
     ),
     local=gardener.local(
         ("get", "machines"),
@@ -74,6 +155,7 @@ MANIFEST: Manifest[MachineFlags] = Manifest(
     ),
     # Another program may see to the same objects already: two of them would fight.
     off_by_default=True,
+    faults=_faults,
     lacks=gardener.lacks_machines,
     build=_build,
 )

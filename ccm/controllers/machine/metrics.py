@@ -5,7 +5,7 @@ from __future__ import annotations
 from ccm.base import metrics
 from ccm.gardener import names
 from ccm.gardener.types import Machine
-from ccm.machines.views import ClassView, MachineView
+from ccm.machines.views import ClassView, MachineView, Phase
 
 ITEMS = metrics.gauge("mcm_machine_items_total", "Machines there are.")
 PHASE = metrics.gauge(
@@ -33,6 +33,20 @@ CONDITION = metrics.gauge(
     "Conditions of a machine's node: True 1, False 0, Unknown 2.",
     ["name", "namespace", "condition"],
 )
+FROZEN = metrics.gauge(
+    "mcm_machine_controller_frozen",
+    "1 while machines are left alone because an API server does not answer.",
+)
+PHASE_CHANGES = metrics.counter(
+    "ccm_machine_phase_changes", "Changes of a machine's phase, by the new one.", ["phase"]
+)
+_COUNTED = (Phase.PENDING, Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, Phase.CRASH_LOOP)
+for _phase in _COUNTED:
+    PHASE_CHANGES.labels(_phase.value)
+WAITING = metrics.gauge(
+    "ccm_machine_replacements_waiting",
+    "Machines whose nodes are sick for too long, and which wait for the replacement of others.",
+)
 _WHO = ["namespace", "machine_deployment", "instance_type", "zone"]
 FAILED_JOINS = metrics.plain_counter(
     "mcm_machine_num_failed_join",
@@ -47,6 +61,11 @@ DURATIONS = {
     )
     for step in ("create", "initialize", "join", "delete")
 }
+DRAIN = metrics.gauge(
+    "mcm_machine_drain_duration_seconds",
+    "Time that the last drain of a machine's node took.",
+    _WHO[:2],
+)
 _SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200)
 HISTOGRAMS = {
     "create": metrics.histogram(
@@ -77,6 +96,19 @@ def took(step: str, machine: MachineView, made_of: ClassView, seconds: float) ->
     DURATIONS[step].labels(*_who(machine, made_of)).set(seconds)
     if step in HISTOGRAMS:
         HISTOGRAMS[step].observe(seconds)
+
+
+def drained(machine: MachineView, seconds: float) -> None:
+    """How long a drain took."""
+    labels = machine.metadata.labels or {}
+    deployment = labels.get(names.LABEL_DEPLOYMENT, "")
+    DRAIN.labels(machine.metadata.namespace, deployment).set(seconds)
+
+
+def phase_changed(phase: Phase) -> None:
+    """A machine is in another phase."""
+    if phase in _COUNTED:
+        PHASE_CHANGES.labels(phase.value).inc()
 
 
 def failed_join(machine: MachineView, made_of: ClassView) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from ccm.cloud.machines import MachineInfo
 from ccm.gardener import views
 from ccm.gardener.types import Machine
@@ -35,7 +37,7 @@ def claim(obj: Machine, rules: Rules, token_id: str) -> Patch | None:
     return {"metadata": metadata | ({"annotations": notes} if notes else {})}
 
 
-def identity(obj: Machine, vm: MachineInfo, *, has_target: bool) -> Patch | None:
+def identity(obj: Machine, vm: MachineInfo, *, has_target: bool, origin: str = "") -> Patch | None:
     """What says which VM is the machine's; None where it stands.
 
     Raises:
@@ -43,7 +45,8 @@ def identity(obj: Machine, vm: MachineInfo, *, has_target: bool) -> Patch | None
     """
     if obj.spec.provider_id not in ("", vm.provider_id):
         raise StaleObject
-    patch = views.identity_patch(obj, vm.provider_id, vm.node_name if has_target else "")
+    node_name = vm.node_name if has_target else ""
+    patch = views.identity_patch(obj, vm.provider_id, node_name, origin)
     known = views.machine(obj)
     stands = known.provider_id == vm.provider_id
     return None if stands and known.node_name == vm.node_name else patch
@@ -64,6 +67,34 @@ def status(obj: Machine, planned_for: Machine, wanted: Status) -> Patch | None:
     if phases[0] != phases[1] or obj.is_deleting != planned_for.is_deleting:
         raise StaleObject
     return views.status_patch(obj, wanted)
+
+
+def ending(obj: Machine, wanted: Status) -> Patch:
+    """The status of a machine that goes, whatever others wrote; it is preserved no longer."""
+    found = views.status_patch(obj, wanted)
+    if obj.status.current_status.preserve_expiry_time is not None:
+        found["status"]["currentStatus"]["preserveExpiryTime"] = None
+    return found
+
+
+def note(obj: Machine, name: str, text: str) -> Patch | None:
+    """An annotation of this very object; None where it stands."""
+    if obj.annotations.get(name) == text:
+        return None
+    return {"metadata": same_object(obj) | {"annotations": {name: text}}}
+
+
+def preserved(obj: Machine, planned_for: Machine, until: datetime | None) -> Patch | None:
+    """The moment until which a machine is kept, and nothing else; None where it stands.
+
+    Raises:
+        StaleObject: another phase was written meanwhile.
+    """
+    if obj.status.current_status.phase != planned_for.status.current_status.phase:
+        raise StaleObject
+    if views.machine(obj).status.preserve_until == until:
+        return None
+    return views.preserve_patch(obj, until)
 
 
 def node_matters(old: Node | None, new: Node | None) -> bool:

@@ -1,30 +1,136 @@
-"""Ends a machine: its VM, its bootstrap token, its node, and last the finalizer.
+"""Carries out a deletion, stage by stage as `ccm.machines.deletion` says.
 
-Nothing goes before the driver said that the VM is gone.
+Nothing of a machine goes before the cloud said that its VM is gone; its node and its finalizer
+are the last.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import msgspec
+
 from ccm.base import clock, log
 from ccm.cloud import errors
 from ccm.cloud.errors import CloudError
-from ccm.cloud.machines import MachineDriver
-from ccm.controllers.machine import metrics
+from ccm.cloud.machines import DeleteMachineResponse, MachineDriver, MachineInfo, MachineRequest
+from ccm.controllers.machine import metrics, plan
 from ccm.controllers.machine.tokens import Tokens
 from ccm.gardener import views
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
-from ccm.machines import removal
-from ccm.machines.creation import Outcome
+from ccm.kube.decode import Page
+from ccm.kube.errors import Forbidden, NotFound
+from ccm.machines import deletion
+from ccm.machines.creation import SHORT_S
+from ccm.machines.deletion import Cause, Event, Move, Progress, Stage
+from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.nodesync import release_patch
-from ccm.machines.views import ClassView, MachineView
-from ccm.model import Node
-from ccm.model.patches import remove_finalizer
+from ccm.machines.views import ClassView, MachineView, Phase
+from ccm.model import Node, NodeVolumes, VolumeAttachment
+from ccm.model.patches import Patch, StaleObject, remove_finalizer
 from ccm.runtime import writer
 from ccm.runtime.turns import Turn
-from ccm.runtime.writer import Deletes, Writer
+from ccm.runtime.writer import Deletes, Step, Writer
 
 _log = log.logger("machine")
+
+
+STARTED = DrainProgress(state=DrainState.RUNNING, said="")
+"""A drain that has said nothing yet."""
+
+
+class Drains(Protocol):
+    """Empties nodes; keyed by the UID of the machine."""
+
+    def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
+        """See to it that it runs, unless it is done; tell whenever there is something to say."""
+        ...
+
+    def progress(self, uid: str) -> DrainProgress | None:
+        """How far it is; None: it was not begun here."""
+        ...
+
+    async def stop(self, uid: str) -> None:
+        """End it, done or not."""
+        ...
+
+    async def tend(self) -> None:
+        """Until cancelled; then none is left under way."""
+        ...
+
+
+class NodesVolumes(Protocol):
+    """Reads the volumes of nodes."""
+
+    async def get(self, name: str) -> NodeVolumes:
+        """Of one."""
+        ...
+
+
+class ListsAttachments(Protocol):
+    """Reads and deletes attachments of volumes."""
+
+    def pages(self) -> AsyncIterator[Page[VolumeAttachment]]:
+        """All of them."""
+        ...
+
+    async def delete(self, name: str, *, uid: str) -> None:
+        """Delete one, if it has this UID."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a deletion touches in the cluster that machines join.
+
+    Attributes:
+        nodes: writes Nodes.
+        delete_nodes: deletes them.
+        volumes: reads their volumes.
+        attachments: of volumes.
+        tokens: the bootstrap tokens.
+        drains: empties nodes.
+    """
+
+    nodes: Writer[Node]
+    delete_nodes: Deletes[Node]
+    volumes: NodesVolumes
+    attachments: ListsAttachments
+    tokens: Tokens
+    drains: Drains
+
+
+@dataclass(slots=True, kw_only=True)
+class Known:
+    """What this process knows of a deletion it works on.
+
+    Attributes:
+        progress: how far it is; what stands in the annotation may be older.
+        move: what a status would say.
+        rests: how often it rested at each stage.
+        failed: whether the drain failed and is to begin anew.
+        drain_began: when it began first; 0 = not here.
+        done: nothing of ours holds the machine any more.
+    """
+
+    progress: Progress
+    move: Move
+    rests: dict[Stage, int] = field(default_factory=dict)
+    failed: bool = False
+    drain_began: float = 0.0
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rest:
+    """How a pass ended: when it comes back, and whether it may come back before that."""
+
+    after_s: float | None = None
+    eager: bool = False
 
 
 class Remover:
@@ -33,69 +139,293 @@ class Remover:
     Args:
         world: what the machine controllers share.
         write: writes Machines.
-        write_nodes: writes Nodes.
-        nodes: deletes Nodes.
-        tokens: the bootstrap tokens.
+        target: what it touches beside them.
     """
 
-    def __init__(
-        self,
-        world: World,
-        write: Writer[Machine],
-        write_nodes: Writer[Node],
-        nodes: Deletes[Node],
-        tokens: Tokens,
-    ) -> None:
-        self._world = world
-        self._write = write
-        self._write_nodes = write_nodes
-        self._nodes = nodes
-        self._tokens = tokens
+    def __init__(self, world: World, write: Writer[Machine], target: Target) -> None:
+        self.world = world
+        self.target = target
+        self.write = write
+        self._known: dict[str, Known] = {}
 
-    async def run(self, obj: Machine, turn: Turn) -> Outcome:
-        """Go as far as it goes; what comes out of it where the VM is not gone yet.
+    async def run(self, obj: Machine, turn: Turn, wake: Callable[[], None]) -> Rest:
+        """Go as far as it goes.
+
+        Args:
+            obj: the machine.
+            turn: put down while the cloud works.
+            wake: called when there is news of its drain.
 
         Raises:
+            StaleObject: the object is another now; a change of it brings it back.
             KubeError: a write failed.
         """
-        machine, rules = views.machine(obj), self._world.rules
-        if rules.finalizer not in obj.finalizers:
-            return Outcome()
-        made_of = self._world.class_of(machine)
-        if made_of.faults:
-            return removal.impossible(machine, made_of.faults, clock.now())
-        try:
-            await self._delete_vm(machine, made_of, turn)
-        except CloudError as error:
-            return removal.failed(machine, error, clock.now())
-        _log.info("VM deleted", machine=machine.key, provider_id=machine.provider_id)
-        if rules.has_target:
-            await self._tokens.delete(machine, rules)
-            await self._delete_node(machine)
+        machine = views.machine(obj)
+        if self.world.rules.finalizer not in obj.finalizers:
+            return Rest()
+        known = self._known.setdefault(obj.uid, self._new(machine))
+        if known.done:
+            # Gone; the cache learns that from an event that is on its way.
+            return Rest()
+        said = deletion.progress(machine, self.world.rules)
+        known.progress = deletion.further(known.progress, said)
+        return await _Pass(self, obj, known, turn, wake).run()
+
+    async def forget(self, uid: str) -> None:
+        """The machine is gone."""
+        if self._known.pop(uid, None) is not None:
+            await self.target.drains.stop(uid)
+
+    def _new(self, machine: MachineView) -> Known:
+        progress = deletion.progress(machine, self.world.rules)
+        return Known(progress=progress, move=deletion.at(progress.stage, machine))
+
+
+class _Pass:
+    """One pass; `obj` is the machine as it is."""
+
+    def __init__(
+        self, remover: Remover, obj: Machine, known: Known, turn: Turn, wake: Callable[[], None]
+    ) -> None:
+        self._world, self._target = remover.world, remover.target
+        self._rules = remover.world.rules
+        self._write = remover.write
+        self._obj, self._known = obj, known
+        self._turn, self._wake = turn, wake
+
+    @property
+    def _machine(self) -> MachineView:
+        return views.machine(self._obj)
+
+    @property
+    def _stage(self) -> Stage:
+        return self._known.progress.stage
+
+    async def run(self) -> Rest:
+        """Stage by stage, until one rests."""
+        acts: dict[Stage, Callable[[], Awaitable[Event]]] = {
+            Stage.STATUS: self._look,
+            Stage.DRAIN: self._drain,
+            Stage.VOLUMES: self._detach,
+            Stage.VM: self._delete_vm,
+            Stage.NODE: self._delete_node,
+        }
+        while (stage := self._stage) is not Stage.FINALIZER:
+            event = await acts[stage]()
+            self._known.move = deletion.moved(stage, event, self._machine)
+            if self._known.move.to is stage:
+                await self._rests(event)
+                return Rest(after_s=event.after_s, eager=event.eager)
+            self._note(stage=self._known.move.to)
+        await self._announce()
+        finalizer = self._rules.finalizer
         await self._write.change(
-            obj,
-            writer.Step(lambda one: remove_finalizer(one, rules.finalizer, strategic=False)),
+            self._obj, Step(lambda one: remove_finalizer(one, finalizer, strategic=False))
         )
-        return Outcome()
+        self._known.done = True
+        return Rest()
 
-    async def _delete_vm(self, machine: MachineView, made_of: ClassView, turn: Turn) -> None:
-        request = self._world.request(machine, made_of)
-        began = clock.monotonic()
-        async with turn.put_down():
+    # --- stages -----------------------------------------------------------------------------
+
+    async def _look(self) -> Event:
+        """Which node is the machine's."""
+        machine = self._machine
+        if not self._rules.has_target:
+            return Event(cause=Cause.NO_TARGET)
+        if machine.node_name:
+            return Event(cause=Cause.KNOWN)
+        nodes = self._world.nodes.store.list()
+        vm = MachineInfo(node_name=deletion.node_named_after(machine, nodes, self._rules))
+        if not vm.node_name:
+            await self._announce()
+            made_of = self._world.class_to_delete_with(machine)
+            if made_of.lacking:
+                if machine.force_deletion:
+                    return Event(cause=Cause.KNOWN)
+                return deletion.impossible(made_of.lacking, cause=Cause.UNCLEAR)
             try:
-                await self._world.call(MachineDriver.delete_machine, request)
-            except errors.NotFound:
-                return
-        metrics.took("delete", machine, made_of, clock.monotonic() - began)
+                vm = await self._state(self._world.request(machine, made_of)) or vm
+            except CloudError as error:
+                return deletion.refused(error, cause=Cause.UNCLEAR)
+        if vm.node_name:
+            await self._store(vm)
+        return Event(cause=Cause.KNOWN)
 
-    async def _delete_node(self, machine: MachineView) -> None:
-        """The node of the VM that is gone; one of another VM under that name stays."""
-        node = self._world.nodes.store.get(machine.node_name) if machine.node_name else None
-        if node is None or not removal.is_its_node(machine, node):
+    async def _drain(self) -> Event:
+        machine, known, drains = self._machine, self._known, self._target.drains
+        node = self._node()
+        if node is None:
+            await drains.stop(machine.uid)
+            return Event(cause=Cause.NO_NODE)
+        await self._announce()
+        now = clock.now()
+        task = deletion.drain_task(self._machine, node, now, self._rules)
+        progress = drains.progress(machine.uid)
+        if progress is None or progress.state is DrainState.RUNNING or known.failed:
+            # One that runs goes on, by force if that is wanted by now.
+            drains.start(task, self._wake)
+            known.drain_began = known.drain_began or clock.monotonic()
+            progress = drains.progress(machine.uid) or STARTED
+        event = deletion.drained(progress, task, now)
+        known.failed = event.cause is Cause.UNDRAINED
+        if event.cause in (Cause.DRAINED, Cause.FORCED, Cause.UNDRAINED_BY_FORCE):
+            await drains.stop(machine.uid)
+            metrics.drained(machine, clock.monotonic() - known.drain_began)
+            self._note(forced=event.cause is not Cause.DRAINED)
+        return event
+
+    async def _detach(self) -> Event:
+        """Volumes that a drain by force left attached."""
+        await self._announce()
+        name = self._machine.node_name
+        try:
+            left = (await self._target.volumes.get(name)).attached if name else ()
+        except NotFound:
+            left = ()
+        if not left:
+            return Event(cause=Cause.DETACHED)
+        self._known.progress = deletion.waits(self._known.progress, clock.now())
+        count = len(left)
+        said = f"{count} volume{'s are' if count > 1 else ' is'} still attached to node {name}"
+        if deletion.waited_s(self._known.progress, clock.now()) > self._rules.detach_timeout_s:
+            return Event(cause=Cause.STUCK, said=said)
+        async for page in self._target.attachments.pages():
+            for one in page.items:
+                if one.spec.node_name == name and not one.is_deleting:
+                    await self._delete_attachment(one)
+        return Event(cause=Cause.ATTACHED, said=said, after_s=SHORT_S)
+
+    async def _delete_attachment(self, one: VolumeAttachment) -> None:
+        try:
+            await self._target.attachments.delete(one.name, uid=one.uid)
+        except NotFound:
             return
-        rules = self._world.rules
-        released = await self._write_nodes.change(
-            node, writer.Step(lambda one: release_patch(one, rules))
+
+    async def _delete_vm(self) -> Event:
+        machine = self._machine
+        made_of = self._world.class_to_delete_with(machine)
+        await self._announce()
+        if made_of.lacking:
+            # What never had a VM may go where a person says so; anything else waits for them.
+            if machine.force_deletion and not machine.provider_id:
+                return Event(cause=Cause.GONE)
+            return deletion.impossible(made_of.lacking)
+        try:
+            if await self._is_elsewhere(machine, made_of):
+                return deletion.doubted(machine)
+            answer = await self._called(machine, made_of)
+        except CloudError as error:
+            return deletion.refused(error)
+        _log.info("VM deleted", machine=machine.key, provider_id=machine.provider_id)
+        return Event(cause=Cause.GONE, known_state=answer.last_known_state)
+
+    async def _called(self, machine: MachineView, made_of: ClassView) -> DeleteMachineResponse:
+        request, began = self._world.request(machine, made_of), clock.monotonic()
+        async with self._turn.put_down():
+            try:
+                answer = await self._world.call(MachineDriver.delete_machine, request)
+            except errors.NotFound:
+                return DeleteMachineResponse()
+        metrics.took("delete", machine, made_of, clock.monotonic() - began)
+        return answer
+
+    async def _is_elsewhere(self, machine: MachineView, made_of: ClassView) -> bool:
+        """Whether the cloud would deny the VM for want of a look at where it is.
+
+        Raises:
+            CloudError: it cannot be said.
+        """
+        if not deletion.is_elsewhere(machine, made_of.origin, self._known.progress, self._rules):
+            return False
+        if await self._state(self._world.request(machine, made_of)) is not None:
+            # Written down at once: when it is gone, nobody could tell that it was seen.
+            self._note(origin=made_of.origin)
+            await self._persist()
+            return False
+        others = [views.machine(one) for one in self._world.machines.store.list()]
+        trusted = deletion.witnesses(machine, others, self._rules)
+        async with self._turn.put_down():
+            since = asyncio.get_running_loop().time()
+            listing = await self._world.listings.of(made_of, since=since)
+        return trusted.isdisjoint(record.info.provider_id for record in listing.records)
+
+    async def _state(self, request: MachineRequest) -> MachineInfo | None:
+        """What the cloud says of the VM; None: nothing. Raises CloudError."""
+        async with self._turn.put_down():
+            try:
+                return await self._world.call(MachineDriver.get_machine_status, request)
+            except (errors.NotFound, errors.Unimplemented):
+                return None
+            except errors.Uninitialized as error:
+                return error.partial if isinstance(error.partial, MachineInfo) else MachineInfo()
+
+    async def _delete_node(self) -> Event:
+        machine = self._machine
+        if not self._rules.has_target:
+            return Event(cause=Cause.NO_LABEL)
+        try:
+            await self._target.tokens.delete(machine, self._rules)
+            await self._let_go()
+        except Forbidden as error:
+            await self._announce()
+            return Event(cause=Cause.HELD, said=str(error), after_s=SHORT_S)
+        return Event(cause=Cause.RELEASED if machine.node_name else Cause.NO_LABEL)
+
+    async def _let_go(self) -> None:
+        """The node of the VM that is gone; one of another VM under that name stays."""
+        if (node := self._node()) is None:
+            return
+        rules = self._rules
+        released = await self._target.nodes.change(
+            node, Step(lambda one: release_patch(one, rules))
         )
         if released.obj is not None and not released.obj.is_deleting:
-            await writer.delete(self._nodes, released.obj)
+            await writer.delete(self._target.delete_nodes, released.obj)
+
+    # --- what is written --------------------------------------------------------------------
+
+    def _node(self) -> Node | None:
+        """The machine's node, and no other that has its name."""
+        machine = self._machine
+        node = self._world.nodes.store.get(machine.node_name) if machine.node_name else None
+        if node is None or not deletion.is_its_node(machine, node):
+            return None
+        return self._target.nodes.newest(node)
+
+    def _note(self, **news: object) -> None:
+        self._known.progress = msgspec.structs.replace(self._known.progress, **news)
+
+    async def _announce(self) -> None:
+        """Say that the machine goes, before anything is done to it."""
+        if self._machine.phase is not Phase.TERMINATING:
+            await self._say(self._known.move, None)
+
+    async def _rests(self, event: Event) -> None:
+        move, known = self._known.move, self._known
+        known.rests[move.to] = known.rests.get(move.to, 0) + 1
+        brief = deletion.is_brief(move, event, known.rests[move.to])
+        wanted = deletion.status(self._machine, move, event, clock.now())
+        if not deletion.is_worth_writing(self._machine, wanted, move, brief=brief):
+            return
+        if deletion.is_worth_noting(known.progress):
+            await self._persist()
+        await self._say(move, event)
+
+    async def _say(self, move: Move, event: Event | None) -> None:
+        wanted = deletion.status(self._machine, move, event, clock.now())
+        self._obj = await self._written(lambda one: plan.ending(one, wanted), "status")
+
+    async def _persist(self) -> None:
+        progress, rules = self._known.progress, self._rules
+        self._obj = await self._written(lambda one: plan.note(one, rules.deletion, progress.text()))
+
+    async def _store(self, vm: MachineInfo) -> None:
+        """Which node, and which VM, is the machine's."""
+        known = replace(vm, provider_id=self._obj.spec.provider_id or vm.provider_id)
+        self._obj = await self._written(lambda one: plan.identity(one, known, has_target=True))
+
+    async def _written(self, patch: Callable[[Machine], Patch | None], part: str = "") -> Machine:
+        found = await self._write.change(self._obj, Step(patch, part))
+        if found.obj is None:
+            raise StaleObject
+        return found.obj

@@ -41,7 +41,8 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
     from ccm.kube.resources import NODES
     from ccm.runtime.deferred import Deferred
 
-    world, control = gardener.world(context, flags), context.at(gardener.CONTROL)
+    world = gardener.world(context, flags)
+    control, target = context.at(gardener.CONTROL), context.at(gardener.TARGET)
     client = control.client(MANIFEST.client)
 
     def make() -> Runnable:
@@ -50,7 +51,7 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
             deployments=client.resource(MACHINE_DEPLOYMENTS),
             sets=client.resource(MACHINE_SETS),
             machines=client.resource(MACHINES),
-            nodes=context.at(gardener.TARGET).client(MANIFEST.client).resource(NODES),
+            nodes=target.client(MANIFEST.client).resource(NODES),
             events=control.recorder(COMPONENT_MANAGER),
             rules=rollouts.rules(holds_nodes=flags.autoscaler_scaledown_annotation_during_rollout),
             workers=flags.machine_deployment_concurrent_syncs,

@@ -44,6 +44,9 @@ BACK_OFF_CAP_S = 60.0
 RESYNC_S = 600.0
 """How often a set is looked over though nothing changed (reference)."""
 
+BATCH_S = 0.1
+"""How long a pass waits for further machines to change: each looks at all machines of the set."""
+
 STATUS_PAUSE_S = 0.5
 """Shortest time between two writes of a set's status: machines change one by one, and many of
 them at about the same time."""
@@ -191,6 +194,8 @@ class MachineSetController:
             return
         scaling = replicas.scaling(wanted, found, clock.now())
         did, error = await self._scale(obj, memory, scaling, found, machines)
+        # What was done brings the next pass; should nobody tell us, it is looked up.
+        self._later(obj, self._expect.due_s(obj.uid))
         if not did or error is not None:
             await self._say(obj, memory, replicas.counts(wanted, found, clock.now()), machines)
         if error is not None and not memory.setbacks.level:
@@ -335,7 +340,7 @@ class MachineSetController:
         """Queue the sets of machines; of one that nobody controls those that may adopt it."""
         for machine in machines:
             if key := plan.owner_key(machine):
-                self.controller.queue.add(key)
+                self.controller.queue.add_after(key, BATCH_S)
             elif not controller_uid(machine):
                 for one in self._world.machine_sets.store.list():
                     terms = _terms(one)

@@ -87,8 +87,11 @@ class Creator:
         try:
             await self._machines.create(members.body(owner, reference, name), namespace=namespace)
         except AlreadyExists:
-            if not await self._is_ours(owner, name):
+            is_ours = await self._is_ours(owner, name)
+            if not is_ours or f"{namespace}/{name}" in self._cache:
+                # Not ours, or the cache shows it, and will not tell again.
                 self._expect.refused(namespace, name)
+            if not is_ours:
                 raise
         except KubeError as error:
             if isinstance(error, ApiError) and not isinstance(error, ServerError):

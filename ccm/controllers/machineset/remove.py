@@ -64,7 +64,8 @@ class Remover:
             else:
                 self._expect.hurry(machine)
             raise
-        if not was_there and self._cache.get(machine.key) is None:
+        shown = self._cache.get(machine.key)
+        if not was_there and (shown is None or shown.uid != machine.uid):
             # The cache knew before we asked, so it will not tell again.
             self._expect.kept(machine)
         _log.info("machine deleted", key=owner.key, machine=machine.key)

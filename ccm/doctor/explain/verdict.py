@@ -12,15 +12,17 @@ from dataclasses import dataclass
 from ccm.base.fence import Lapsed
 from ccm.cloud.calls.history import CANCELED, OK, RUNNING, WAITING
 from ccm.doctor.explain import words
+from ccm.machines.views import MachineView, Phase
 from ccm.model import Node, Service, names
 from ccm.model.node import is_uninitialized
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.runtime.account import Account, Answer, CallSaid
 
-NODE, SERVICE = "node", "service"
+NODE, SERVICE, MACHINE = "node", "service", "machine"
 
 _INITIALISES, _WATCHES = "cloud-node-controller", "cloud-node-lifecycle-controller"
 _BALANCES, _ROUTES = "service-lb-controller", "node-route-controller"
+_MACHINES = "machine-controller"
 
 _READY, _NO_ROUTE = "ready", "no route"
 """States that controllers tell of, which the first line tells in its own way."""
@@ -30,6 +32,9 @@ SLOW_S = 3.0
 
 _FENCED = Lapsed.__name__
 """How the text begins of a call that was not made for want of a lease."""
+
+_NONE = ("", "", 0.0, 0)
+"""No error: class, text, age, number."""
 
 _HELD = {
     "services_missing": "many Services are gone though nobody saw them deleted, so their load "
@@ -63,9 +68,10 @@ class Case:
     """What is known about one object.
 
     Attributes:
-        kind: `NODE` or `SERVICE`.
+        kind: `NODE`, `SERVICE` or `MACHINE`.
         name: as it was asked for.
         found: as the cluster has it; None: there is none.
+        is_served: whether the API server knows such objects at all.
         answer: the daemon's word; None: there is none.
         silence: why not.
         foreign: why it is another's by the flags that were given; the daemon knows better.
@@ -73,7 +79,8 @@ class Case:
 
     kind: str
     name: str
-    found: Node | Service | None
+    found: Node | Service | MachineView | None
+    is_served: bool = True
     answer: Answer | None = None
     silence: Silence | None = None
     foreign: str = ""
@@ -96,7 +103,16 @@ class Verdict:
 
 def judge(case: Case) -> Verdict:
     """Name the cause."""
-    for rule in (_foreign, _nobody, _not_leading, _gone, _not_wanted, _turned_off, _of_accounts):
+    for rule in (
+        _unserved,
+        _foreign,
+        _nobody,
+        _not_leading,
+        _gone,
+        _not_wanted,
+        _turned_off,
+        _of_accounts,
+    ):
         if (found := rule(case)) is not None:
             return found
     return _well(case)
@@ -111,13 +127,42 @@ def state(case: Case) -> str:
         if is_uninitialized(found):
             return f"{case.name} is not initialised"
         return f"{case.name} is {'' if found.ready == names.STATUS_TRUE else 'not '}ready"
+    if isinstance(found, MachineView):
+        return f"{case.name} {_machine_state(found)}"
     if found.is_deleting:
         return f"{case.name} cannot be deleted yet"
     where = ", ".join(entry.ip or entry.hostname for entry in found.ingress)
     return f"{case.name} is served at {where}" if where else f"{case.name} has no load balancer"
 
 
+def _machine_state(machine: MachineView) -> str:
+    if machine.is_deleting:
+        return "cannot be deleted yet"
+    match machine.phase:
+        case Phase.RUNNING:
+            return f"runs as node {machine.node_name}"
+        case Phase.AVAILABLE:
+            return f"has its VM {machine.provider_id}"
+        case Phase.PENDING:
+            return "has not joined"
+        case Phase.UNKNOWN:
+            return "is not healthy"
+        case Phase.FAILED if machine.provider_id:
+            return "has failed"
+        case _:
+            return "is not set up" if machine.provider_id else "has no VM"
+
+
 # --- the rules, in their order ------------------------------------------------------------------
+
+
+def _unserved(case: Case) -> Verdict | None:
+    if case.is_served:
+        return None
+    return Verdict(
+        said=f"{state(case)}: the API server knows no {case.kind}s, their definitions are missing",
+        advice=("kubectl apply -f manifests/crds.yaml; the daemon goes on by itself then",),
+    )
 
 
 def _foreign(case: Case) -> Verdict | None:
@@ -128,6 +173,8 @@ def _foreign(case: Case) -> Verdict | None:
     if case.kind == SERVICE:
         advice = "nothing, if another controller serves that class; else claim it with "
         advice += "--load-balancer-classes"
+    elif case.kind == MACHINE:
+        advice = "nothing, if another daemon looks after that namespace; else give --namespace"
     else:
         advice = "nothing, if another manager looks after it; else correct the node, or --own-nodes"
     return Verdict(said=f"{case.name} is not this daemon's: {why}", advice=(advice,))
@@ -200,6 +247,8 @@ def _turned_off(case: Case) -> Verdict | None:
     assert answer is not None
     if case.kind == SERVICE:
         needed = _BALANCES
+    elif case.kind == MACHINE:
+        needed = _MACHINES
     elif isinstance(case.found, Node) and is_uninitialized(case.found):
         needed = _INITIALISES
     else:
@@ -207,9 +256,12 @@ def _turned_off(case: Case) -> Verdict | None:
     if any(account.controller == needed for account in answer.accounts):
         return None
     why = answer.absent.get(needed, "not running: it is turned off by --controllers")
+    wanted = "*,machine,machineclass,machinesafety" if needed == _MACHINES else "*"
     return Verdict(
         said=f"{state(case)}: controller {needed} is {why}",
-        advice=("turn it on by --controllers=*, with a provider that offers what it needs",),
+        advice=(
+            f"turn it on by --controllers={wanted}, with a provider that offers what it needs",
+        ),
     )
 
 
@@ -286,7 +338,8 @@ def _failing(case: Case, account: Account) -> Verdict | None:
         told = f"the cloud does not know {named} ({text})"
     again = f", {times} times in a row" if times > 1 else ""
     said = f"{_how(case, account)}: {told} {words.ago(ago_s)}{again}{_then(account)}"
-    return Verdict(said=said, advice=(words.advice(kind),))
+    is_machine = account.controller == _MACHINES
+    return Verdict(said=said, advice=(words.advice(kind, is_machine=is_machine),))
 
 
 def _not_yet(case: Case, account: Account) -> Verdict | None:
@@ -309,15 +362,23 @@ def _how(case: Case, account: Account) -> str:
 def _error(case: Case, account: Account) -> tuple[str, str, float, int]:
     """Class, text, age and number of the failures of the last try; empty: it did not fail."""
     last = account.last
-    if last is not None and last.kind:
-        return last.kind, last.text, last.ago_s, account.failures
-    if account.controller == _ROUTES and account.plan:
-        # Its calls are no part of the comparison that asks for them.
-        for call in reversed(_calls(case, account)):
-            if call.state in (OK, CANCELED, RUNNING, WAITING):
-                break
-            return call.state, call.text, max(0.0, call.ago_s - call.took_s), call.times
-    return "", "", 0.0, 0
+    told = (last.kind, last.text, last.ago_s, account.failures) if last and last.kind else _NONE
+    # Where its calls are no part of what is looked at, or their errors an outcome, they tell it.
+    if account.controller not in (_ROUTES, _MACHINES) or not account.plan:
+        return told
+    call = _failed_call(case, account)
+    if not (told[0] and call[0]):
+        return told if told[0] else call
+    return told if account.controller == _ROUTES or told[2] < call[2] else call
+
+
+def _failed_call(case: Case, account: Account) -> tuple[str, str, float, int]:
+    """The last call, if it failed."""
+    for call in reversed(_calls(case, account)):
+        if call.state in (OK, CANCELED, RUNNING, WAITING):
+            break
+        return call.state, call.text, max(0.0, call.ago_s - call.took_s), call.times
+    return _NONE
 
 
 def _then(account: Account) -> str:

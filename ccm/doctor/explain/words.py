@@ -79,6 +79,7 @@ _CLOUD: Mapping[str, tuple[str, str]] = {
         "the provider leaves it to another controller",
         "nothing, if that controller runs",
     ),
+    "Uninitialized": ("its VM is not set up yet", _BY_ITSELF),
     "Canceled": ("the call was cancelled on the way", _BY_ITSELF),
 }
 
@@ -105,6 +106,26 @@ _API: Mapping[str, tuple[str, str]] = {
     ),
 }
 
+_CLASS = "correct the providerSpec of its MachineClass; it is tried again at once then"
+
+_MACHINES: Mapping[str, str] = {
+    "NotFound": (
+        "look whether spec.providerID names a VM that is there: while it stands no other is made; "
+        "delete the Machine if its VM is gone"
+    ),
+    "InvalidArgument": _CLASS,
+    "OutOfRange": _CLASS,
+    "Unauthenticated": (
+        "put good credentials into the Secret of its MachineClass; it is tried again at once then"
+    ),
+    "PermissionDenied": (
+        "give the account of the credentials in the Secret of its MachineClass the right that the "
+        "message names"
+    ),
+    "DeadlineExceeded": "look at the cloud's state; it is tried again by itself",
+}
+"""What to do about machines, where that is something else."""
+
 _OF_THE_API = {name for name, kind in vars(kube).items() if isinstance(kind, type)}
 _OF_THE_CLOUD = {kind.__name__ for kind in POLICY} | {"CloudError"}
 
@@ -122,8 +143,10 @@ def cause(kind: str) -> str:
     return "the daemon itself failed"
 
 
-def advice(kind: str) -> str:
+def advice(kind: str, *, is_machine: bool = False) -> str:
     """What to do about it."""
+    if is_machine and kind in _MACHINES:
+        return _MACHINES[kind]
     if kind in _CLOUD:
         return _CLOUD[kind][1]
     if kind in _API:

@@ -5,13 +5,14 @@ semantics that clients rely on: optimistic locking, watches with history and exp
 bookmarks and watch-lists, the patch formats with their merge keys, status and scale
 sub-resources, finalizers, paging, selectors, strict field validation, discovery, OpenAPI
 and tables. What it does not have: managed fields, authorization (everyone who may enter
-may do everything), admission beyond defaults, garbage collection by owner, graceful pod
-deletion, protobuf answers, descriptions of fields, CEL rules.
+may do everything), admission beyond defaults, garbage collection by owner, protobuf answers,
+descriptions of fields, CEL rules.
 
     kinds                            what is served: a table, one row per kind
     schema, scalars, limits          shapes: checked, completed, brought into stored form
     columns, paths                   cells of tables
     builtin, services, allocate      what is special about single kinds
+    evictions                        how Pods end
     extensions                       rows from CustomResourceDefinitions
     store, journal                   revisions, history, the file on disk
     decode, protobuf                 from bytes to objects; typed clients send protobuf unasked

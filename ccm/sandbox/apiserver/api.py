@@ -11,11 +11,14 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from ccm.sandbox.apiserver import (
     admit,
     allocate,
     decode,
     errors,
+    evictions,
     kinds,
     listing,
     patches,
@@ -205,15 +208,34 @@ class Api:
             return Written(entry=old, deleted=not metadata.get("finalizers"))
         if target.kind in _OWNERS:
             return self._delete_owner(target, body)
+        if target.kind is kinds.PODS and evictions.begin_end(body, options.grace_s):
+            return Written(entry=self.store.put(target.kind, target.key, body))
+        if target.kind is kinds.PODS and evictions.is_ending(body, options.grace_s):
+            return Written(entry=old)
         if not metadata.get("finalizers"):
             return self._remove(target, body)
-        if "deletionTimestamp" in metadata:
+        if "deletionTimestamp" in metadata and not metadata.get("deletionGracePeriodSeconds"):
             return Written(entry=old)
         metadata["deletionTimestamp"] = scalars.now()
         metadata["deletionGracePeriodSeconds"] = 0
         if metadata.get("generation"):
             metadata["generation"] += 1
         return Written(entry=self.store.put(target.kind, target.key, body))
+
+    def evict(self, target: Target, body: bytes, content_type: str) -> None:
+        """Delete a Pod as far as its disruption budget allows it.
+
+        Raises:
+            ApiError: it does not, or there is no such Pod.
+        """
+        given = decode.parse(body, content_type)
+        if (given.get("metadata") or {}).get("name") != target.name:
+            raise errors.bad_request("name in URL does not match name in Eviction object")
+        pod = dataclasses.replace(target, subresource="")
+        wanted = msgspec.json.encode(given.get("deleteOptions") or {})
+        options = decode.delete_options(wanted, "application/json", {})
+        evictions.take(self.store, self.get(pod).body())
+        self.delete(pod, options)
 
     def delete_collection(
         self, target: Target, selection: query.ListOptions, options: query.DeleteOptions
@@ -266,7 +288,8 @@ class Api:
         is_status = target.subresource == "status"
         body = admit.update(target.kind, found, before, self._numbers, status=is_status)
         told = (*warnings, *_warnings(target, body))
-        if "deletionTimestamp" in before["metadata"] and not body["metadata"].get("finalizers"):
+        ends = "deletionTimestamp" in before["metadata"] and not evictions.is_ending(before, None)
+        if ends and not body["metadata"].get("finalizers"):
             finish = self._delete_owner if target.kind in _OWNERS else self._remove
             return dataclasses.replace(finish(target, body), warnings=told)
         if body == before:

@@ -109,4 +109,9 @@ def delete_options(
         uid=wanted.get("uid", ""),
         resource_version=wanted.get("resourceVersion", ""),
         dry_run="All" in (found.get("dryRun") or [parameters.get("dryRun")]),
+        grace_s=found.get("gracePeriodSeconds", _number(parameters.get("gracePeriodSeconds"))),
     )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None

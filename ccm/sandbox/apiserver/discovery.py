@@ -52,6 +52,8 @@ def _resource_list(served: list[kinds.Kind]) -> dict[str, Any]:
             named = {"name": f"{kind.plural}/{part}", "singularName": "", **common}
             if part == "scale":
                 named |= {"group": "autoscaling", "version": "v1", "kind": "Scale"}
-            resources.append({**named, "verbs": kinds.PART_VERBS})
+            if part == kinds.EVICTION:
+                named |= {"group": "policy", "version": "v1", "kind": "Eviction"}
+            resources.append({**named, "verbs": kind.part_verbs(part)})
     head = {"kind": "APIResourceList", "apiVersion": "v1"}
     return {**head, "groupVersion": served[0].api_version, "resources": resources}

@@ -19,7 +19,10 @@ from ccm.sandbox.apiserver import columns as table
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 PART_VERBS = ("get", "patch", "update")
-"""What may be done to a sub-resource."""
+"""What may be done to a sub-resource that shows a part of the object."""
+
+EVICTION = "eviction"
+"""The sub-resource that is only asked to do something."""
 
 Default = Callable[[dict[str, Any], Mapping[str, Any] | None], None]
 Judge = Callable[[validate.Body, validate.Body | None], validate.Causes]
@@ -60,6 +63,7 @@ class Kind(errors.Resource):
     default: Default | None = None
     begin: Callable[[dict[str, Any]], None] | None = None
     judge: Judge | None = None
+    evictable: bool = False
     counts: bool = False
     keeps_new_status: bool = False
     is_returned_when_deleted: bool = False
@@ -78,7 +82,12 @@ class Kind(errors.Resource):
     @property
     def subresources(self) -> tuple[str, ...]:
         """The parts of an object that have paths of their own."""
-        return ("status",) * self.status + ("scale",) * (self.scale is not None)
+        parts = {EVICTION: self.evictable, "status": self.status, "scale": self.scale is not None}
+        return tuple(name for name, is_there in parts.items() if is_there)
+
+    def part_verbs(self, part: str) -> tuple[str, ...]:
+        """What may be done to one of them."""
+        return ("create",) if part == EVICTION else PART_VERBS
 
 
 def _read_table() -> dict[str, Kind]:
@@ -122,6 +131,7 @@ BUILTIN = _read_table()
 
 CONFIG_MAPS, EVENTS, LEASES = (BUILTIN[plural] for plural in ("configmaps", "events", "leases"))
 NODES, NAMESPACES = BUILTIN["nodes"], BUILTIN["namespaces"]
+PODS, BUDGETS = BUILTIN["pods"], BUILTIN["poddisruptionbudgets"]
 SERVICES = BUILTIN["services"]
 DEFINITIONS = BUILTIN["customresourcedefinitions"]
 

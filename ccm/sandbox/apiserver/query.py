@@ -80,11 +80,12 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOptions:
-    """The preconditions of a deletion; empty ones hold always."""
+    """The preconditions of a deletion; empty ones hold always. `grace_s` is for Pods."""
 
     uid: str = ""
     resource_version: str = ""
     dry_run: bool = False
+    grace_s: int | None = None
 
 
 def list_options(kind: kinds.Kind, query: Mapping[str, str]) -> ListOptions:

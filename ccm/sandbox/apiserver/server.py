@@ -108,7 +108,10 @@ class Server:
         verb = (_OBJECT_VERBS if target.name else _COLLECTION_VERBS).get(request.method, "")
         if verb == "list" and request.query.get("watch") in ("1", "true"):
             verb = "watch"
-        allowed = kinds.PART_VERBS if target.subresource else target.kind.verbs
+        part = target.subresource
+        if part == kinds.EVICTION and request.method == "POST":
+            verb = "create"
+        allowed = target.kind.part_verbs(part) if part else target.kind.verbs
         everywhere = target.kind.namespaced and not target.namespace
         if verb not in allowed or (everywhere and verb not in ("list", "watch")):
             text = "the server does not allow this method on the requested resource"
@@ -149,6 +152,9 @@ class Server:
 
     async def _write(self, call: _Call, verb: str) -> web.StreamResponse:
         options = query.write_options(call.http.query)
+        if call.target.subresource == kinds.EVICTION:
+            self.verbs.evict(call.target, call.body, call.content_type)
+            return _send(msgspec.json.encode(errors.status_object("Success", code=201)), 201)
         act = {"create": self.verbs.create, "update": self.verbs.update, "patch": self.verbs.patch}
         written = act[verb](call.target, call.body, call.content_type, options)
         response = _send(call.renderer.one(written.entry), 201 if written.created else 200)
@@ -234,4 +240,7 @@ def _send(body: bytes, status: int = 200) -> web.Response:
 
 
 def _refusal(error: errors.ApiError) -> web.Response:
-    return _send(msgspec.json.encode(error.status()), error.code)
+    response = _send(msgspec.json.encode(error.status()), error.code)
+    if pause_s := error.details.get("retryAfterSeconds"):
+        response.headers["Retry-After"] = str(pause_s)
+    return response

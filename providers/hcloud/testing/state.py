@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from ccm.base import clock
+from ccm.testing.fake_api import Refused
 
 from .settings import Settings
 
@@ -39,7 +40,7 @@ STATUSES: Mapping[str, int] = {
 """The API's words for errors and their statuses."""
 
 
-class ApiError(Exception):
+class ApiError(Refused):
     """A call answered with an error of the one shape."""
 
     def __init__(
@@ -48,7 +49,7 @@ class ApiError(Exception):
         super().__init__(message)
         self.code = code
         self.status = status or STATUSES.get(code, 500)
-        self.details = details
+        self.body = {"error": {"code": code, "message": message, "details": details}}
 
 
 class Cloud:

@@ -57,7 +57,7 @@ def set_of_the_reference(world: Rolling, uid: str, kind: str, count: int, revisi
     world.server.patch(f"{SETS}/{name}/status", {"status": {"observedGeneration": 1}})
     for number in range(count):
         machine = f"{name}-{number}"
-        made_of = {"class": {"kind": "MachineClass", "name": kind}}
+        made_of: dict[str, Any] = {"class": {"kind": "MachineClass", "name": kind}}
         world.member(machine, owner=owner["uid"], labels=mark, **made_of)
         reference = [{**world.get(machine)["metadata"]["ownerReferences"][0], "name": name}]
         world.change(f"{MACHINES}/{machine}", metadata={"ownerReferences": reference})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 import pytest
 from moto.server import ThreadedMotoServer
@@ -52,6 +54,16 @@ class S3Harness(StoreHarness):
 
     def stores(self) -> Mapping[str, Store]:
         return {name: S3Store(config) for name, config in self.configs.items()}
+
+    def stored(self) -> bytes:
+        """All that lies in the buckets, names first."""
+        found = b""
+        for config in self.configs.values():
+            listed = request(f"{self.url}/{config.bucket}")
+            found += listed
+            for name in re.findall(rb"<Key>(.*?)</Key>", listed):
+                found += request(f"{self.url}/{config.bucket}/{quote(name)}")
+        return found
 
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         config = self.configs[instance]

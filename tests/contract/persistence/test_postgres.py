@@ -72,6 +72,10 @@ class TestPostgres(PersistenceContract):
         return PostgresHarness(socket)
 
 
-async def test_sealed_secrets(socket: Path) -> None:
-    """What is sealed comes back, and is nowhere to be read."""
-    await secrets.live(PostgresHarness(socket).make())
+async def test_sealed_secrets(socket: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is sealed comes back, and is nowhere to be read: not in the server's log either."""
+
+    def stored() -> bytes:
+        return b"".join(one.read_bytes() for one in socket.rglob("*") if one.is_file())
+
+    await secrets.live(PostgresHarness(socket).make(), stored, caplog)

@@ -24,6 +24,7 @@ class TestS3(PersistenceContract):
         return buckets.S3Harness(url, tmp_path)
 
 
-async def test_sealed_secrets(url: str, tmp_path: Path) -> None:
+async def test_sealed_secrets(url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is sealed comes back, and is nowhere to be read."""
-    await secrets.live(buckets.S3Harness(url, tmp_path).make())
+    harness = buckets.S3Harness(url, tmp_path)
+    await secrets.live(harness.make(), harness.stored, caplog)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,10 +29,10 @@ class Api:
         return json.dumps({"metadata": {"uid": self.uid}}).encode()
 
 
-def stores(folder: Path, text: str, uid: str = UID) -> Stores:
+def stores(folder: Path, text: str, uid: str = UID, **settings: Any) -> Stores:
     file = folder / "persistence.yaml"
     file.write_text(text.replace("HERE", str(folder)))
-    return Stores(str(file), Api(uid), namespace="kube-system")
+    return Stores(str(file), Api(uid), namespace="kube-system", **settings)
 
 
 TWO = "instances:\n- file: {root: HERE/a}\n- sqlite: {path: HERE/b/x.db}\nwrite_policy: all\n"
@@ -109,10 +110,15 @@ async def test_nothing_up_blocks_or_not(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file is in the way")
     for policy, is_ill in (("block", True), ("degrade", False)):
         text = f"instances: [{{file: {{root: HERE/a/b}}}}]\nwhen_unavailable: {policy}\n"
-        made = stores(tmp_path, text)
+        told = Mock()
+        made = stores(tmp_path, text, tell=told)
         async with made.opened("kubernetes", "me", 1):
             assert (await made.health()).ok is not is_ill
             assert await made.manager.may_create() is not is_ill
+        kind, reason, message = told.call_args.args
+        assert told.call_count == 1
+        assert (kind, reason) == ("Warning", "PersistenceUnavailable")
+        assert ("nothing is created" in message) is is_ill
 
 
 def test_nothing_is_imported_without_it() -> None:

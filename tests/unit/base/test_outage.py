@@ -18,11 +18,13 @@ def test_a_trouble_is_said_when_it_begins_and_when_it_is_over(hand: HandClock) -
         hand.advance(2.5)
         outage.goes_on(error="two")
         assert outage
-        assert outage.since == began
+        assert (outage.since, outage.last) == (began, (0.0, 0.0))
         outage.is_over()
         outage.is_over()
 
     assert not outage
+    assert began is not None
+    assert outage.last == (began, began + 2.5)
     assert [(line["log_level"], line["event"]) for line in lines] == [
         ("warning", "lost"),
         ("info", "found"),

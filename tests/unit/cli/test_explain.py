@@ -14,7 +14,10 @@ from ccm.cli import explain
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        ([], "say which object: node NAME or service NAMESPACE/NAME, not 'nothing'"),
+        (
+            [],
+            "node NAME, service NAMESPACE/NAME or machine NAMESPACE/NAME, not 'nothing'",
+        ),
         (["pod", "x"], "not 'pod x'"),
         (["node"], "not 'node'"),
         (["node", "a", "b"], "not 'node a b'"),

@@ -72,6 +72,52 @@ def test_another_provider_brings_its_own_names_and_configuration(
     assert former == read_
 
 
+CLASS = "kind: MachineClass\nmetadata: {name: small}\n"
+
+
+def test_machines_are_made_when_they_are_asked_for(tmp_path: Path) -> None:
+    assert (read().machines, read("--machines", "3").machines) == (0, 3)
+    assert len(read("--machines", "3").node_names) == 5
+    (tmp_path / "c").write_text(CLASS)
+
+    own = read("--provider", "sim", "--machines", "2", "--machine-class", str(tmp_path / "c"))
+
+    assert own.node_names == ()
+    assert own.provider is not None
+    assert [one["kind"] for one in own.provider.machine_class] == ["MachineClass"]
+    assert own.instances
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "c is not there or cannot be read"),
+        ("", "it holds 0 objects of kind MachineClass; one is needed"),
+        ("a: [", "line 1"),
+        ("- a", "it holds something without a kind; it may hold MachineClass, Secret"),
+        (f"{CLASS}---\nkind: Pod", "it holds Pod; it may hold MachineClass, Secret"),
+        ("kind: Secret", "a Secret has no metadata.name"),
+        (
+            "kind: Secret\nmetadata: {name: s, namespace: x}",
+            "Secret s has metadata.namespace 'x'; a sandbox has its machines in 'default'",
+        ),
+    ],
+    ids=["absent", "empty", "broken", "list", "pod", "nameless", "elsewhere"],
+)
+def test_a_file_that_is_no_class_of_machines(
+    text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit):
+        read("--provider", "sim", "--machines", "2", "--machine-class", str(file))
+
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"--machine-class: {file}" in said
+    assert message in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -86,10 +132,14 @@ def test_another_provider_brings_its_own_names_and_configuration(
         (["--timeout", "5s"], "--timeout needs --once"),
         (
             ["--cloud-provider", "acme"],
-            "unknown cloud provider 'acme'. Installed providers: hcloud, sim",
+            "unknown cloud provider 'acme'. Installed providers: hcloud, sim, stackit",
         ),
         (["--cloud-config", "x"], "--cloud-config needs --cloud-provider"),
         (["--routes"], "--routes needs --cloud-provider"),
+        (["--machine-class", "x"], "--machine-class needs --cloud-provider"),
+        (["--machines", "1001"], "argument --machines: '1001' is not a number from 0 to 1000"),
+        (["--cloud-provider", "sim", "--machines", "1"], "need each other"),
+        (["--cloud-provider", "sim", "--machine-class", "x"], "need each other"),
         (["--cloud-provider", "sim", "--latency", "1s"], "with --cloud-provider there is none"),
         (
             ["--cloud-provider", "sim", "--cloud-config", "/absent"],

@@ -167,12 +167,23 @@ async def test_what_a_cloud_quotes_is_shown_without_secrets(
     assert str(caught.value) == f"GET /items: HTTP 401 {text}"
 
 
+async def test_a_secret_too_short_to_be_looked_for_everywhere_is_masked_too(
+    server: proxy.Server,
+) -> None:
+    server.will(proxy.says(["bad", "'tiny' is refused"], status=401))
+    async with opened(server.url, authorization="Bearer tiny") as client:
+        with pytest.raises(errors.Unauthenticated) as caught:
+            await client.request("GET", "/items")
+
+    assert "tiny" not in str(caught.value)
+
+
 async def test_a_cloud_that_is_slow_or_away_is_told_apart(server: proxy.Server) -> None:
     async def hang(_: object) -> Any:
         await asyncio.sleep(60)
 
     server.will(hang, proxy.cuts, proxy.cuts)
-    async with opened(server.url, timeout_s=0.05) as client:
+    async with opened(server.url, timeout_s=0.3) as client:
         with pytest.raises(errors.DeadlineExceeded, match="GET /items: no answer in time"):
             await client.request("GET", "/items")
         with pytest.raises(
@@ -307,3 +318,79 @@ async def test_success_may_have_several_statuses(server: proxy.Server) -> None:
             await client.request("DELETE", "/items")
         with pytest.raises(errors.Unknown, match="HTTP 202"):
             await client.request("DELETE", "/items")
+
+
+class Renewing:
+    """An authorizer with a new secret after each refusal, as long as it has any."""
+
+    def __init__(self, *secrets: str) -> None:
+        self.secrets = list(secrets)
+        self.refusals: list[str] = []
+
+    async def header(self) -> str:
+        return f"Bearer {self.secrets[0]}" if self.secrets[0] else ""
+
+    def refused(self, header: str) -> bool:
+        self.refusals.append(header)
+        if len(self.secrets) > 1:
+            del self.secrets[0]
+            return True
+        return False
+
+
+async def test_a_refused_request_is_made_once_more_with_other_credentials(
+    server: proxy.Server,
+) -> None:
+    given = Renewing("first-one", "second-one", "third-one")
+    no = proxy.says(["", "second-one is refused"], status=401)
+    server.will(no, proxy.says({"name": "a"}), no, no, proxy.says({"name": "b"}))
+    async with opened(server.url, authorization=given) as client:
+        assert await client.send("PUT", "/items", Item("a"), Item) == Item("a")
+        with pytest.raises(errors.Unauthenticated) as caught:  # twice is enough
+            await client.get("/items", Item)
+        assert await client.get("/items", Item) == Item("b")
+
+    shown = [one.headers["Authorization"].removeprefix("Bearer ") for one in server.seen]
+    assert shown == ["first-one", "second-one", "second-one", "third-one", "third-one"]
+    assert [one.json for one in server.seen[:2]] == [{"name": "a"}] * 2
+    assert len(given.refusals) == 2
+    assert "third-one" not in str(caught.value)
+
+
+async def test_no_credentials_at_all(server: proxy.Server) -> None:
+    async with opened(server.url, authorization=Renewing("")) as client:
+        await client.request("GET", "/items")
+
+    assert "Authorization" not in server.seen[0].headers
+
+
+async def test_a_quoted_secret_of_the_moment_is_masked(server: proxy.Server) -> None:
+    server.will(proxy.says(["odd", "you said only-this-once"], status=400))
+    async with opened(server.url, authorization=Renewing("only-this-once")) as client:
+        with pytest.raises(errors.InvalidArgument) as caught:
+            await client.request("GET", "/items")
+
+    assert "only-this-once" not in str(caught.value)
+
+
+async def test_what_is_sent_is_said_to_be_json_unless_it_is_not(
+    server: proxy.Server, client: RestClient
+) -> None:
+    server.will(*[proxy.says({"name": "a"}, status=201)] * 2)
+
+    await client.send("POST", "/items", Item("a"), Item, headers={"X-Request-ID": "7"})
+    await client.request("POST", "/items", data=b"a=b", headers={"Content-Type": "text/x-form"})
+    await client.request("GET", "/items")
+
+    kinds = [one.headers.get("Content-Type") for one in server.seen]
+    assert kinds == ["application/json", "text/x-form", None]
+    assert server.seen[0].headers["X-Request-ID"] == "7"
+
+
+async def test_a_cloud_may_have_statuses_of_its_own(server: proxy.Server) -> None:
+    server.will(proxy.says(["", ""], status=422), proxy.says(["", ""], status=503))
+    statuses = {**rest.STATUSES, 422: errors.InvalidArgument}
+    async with opened(server.url, statuses=statuses) as client:
+        for kind in (errors.InvalidArgument, errors.Unavailable):
+            with pytest.raises(kind):
+                await client.request("GET", "/items")

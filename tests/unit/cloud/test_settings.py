@@ -339,3 +339,21 @@ def test_contradictions_are_told_with_all_other_faults() -> None:
     assert first.startswith("KEY is missing")
     assert count.startswith("COUNT is 'x'")
     assert last == "FAST has no ZONE"
+
+
+class Inner(cloud.Settings, frozen=True, kw_only=True):
+    host: str
+    port: int = 1
+
+
+class Outer(cloud.Settings, frozen=True, kw_only=True):
+    inner: Inner
+    name: str
+
+
+@pytest.mark.parametrize("text", ["", "inner: {}", "inner:"])
+def test_of_a_section_that_is_missing_each_setting_is_named(text: str) -> None:
+    with pytest.raises(cloud.ConfigError) as caught:
+        cloud.Context(config=text.encode()).settings(Outer)
+
+    assert [one.partition(" is")[0] for one in caught.value.faults] == ["inner.host", "name"]

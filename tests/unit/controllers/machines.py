@@ -23,7 +23,9 @@ from ccm.cloud.machines import (
     MachineRecord,
     MachineRequest,
 )
-from ccm.controllers.machine.controller import MachineController
+from ccm.controllers.machine.controller import MachineController, Requests
+from ccm.controllers.machine.drain import Drainer
+from ccm.controllers.machine.freeze import Looks
 from ccm.controllers.machineclass.controller import MachineClassController
 from ccm.controllers.machinedeployment.controller import MachineDeploymentController
 from ccm.controllers.machineovershoot.controller import MachineOvershootController
@@ -34,11 +36,13 @@ from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SET
 from ccm.gardener.world import Settings
 from ccm.gardener.world import World as Shared
 from ccm.kube.informer import Informers
-from ccm.kube.resources import NODES, SECRETS
+from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
+from ccm.machines.draining import DrainProgress, DrainState, DrainTask
 from ccm.machines.overshoot import Margins
 from ccm.model import ObjectReference
 from ccm.model.times import format_time
 from ccm.runtime.controller import Runnable
+from ccm.sandbox import podlife
 from ccm.testing.clock import settle
 from tests.unit.controllers.memory_server import STRATEGIC, MemoryServer
 
@@ -54,8 +58,8 @@ USER_DATA = "name: <<MACHINE_NAME>>\ntoken: <<BOOTSTRAP_TOKEN>>\n"
 class FakeDriver(Driver[None]):
     """VMs in memory, by provider ID.
 
-    `faults` are raised by a method, each once in turn, or always if it is no list; `slow` keeps
-    calls of a method open until `release` is set, `seconds` lasts each call.
+    `faults` are raised by a method, each once in turn, or always if it is no list; calls of one
+    that is `deaf` never end, `seconds` lasts each call.
     """
 
     finds = True
@@ -71,6 +75,7 @@ class FakeDriver(Driver[None]):
         self.node_name: Callable[[MachineRequest], str] = lambda req: req.identity.name
         self.deleted: list[str] = []
         self.hides: set[str] = set()
+        self.deaf: set[str] = set()
 
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         await self._called("create_machine", req)
@@ -124,6 +129,8 @@ class FakeDriver(Driver[None]):
         self.calls[method] += 1
         if req is not None:
             self.given[method] = req
+        if method in self.deaf:
+            await asyncio.get_running_loop().create_future()
         if self.seconds:
             await asyncio.sleep(self.seconds)
         fault = self.faults.get(method)
@@ -133,12 +140,55 @@ class FakeDriver(Driver[None]):
             raise fault.with_traceback(None)
 
 
+class FakeDrains:
+    """Empties nodes by doing nothing, `seconds` long; `fails` are what it says instead."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.fails: list[str] = []
+        self.tasks: list[DrainTask] = []
+        self.stopped: list[str] = []
+        self._running: dict[str, DrainProgress] = {}
+
+    def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
+        self.tasks.append(task)
+        uid = task.machine.uid
+        going = DrainProgress(state=DrainState.RUNNING, said="2 Pods are left", forced=task.force)
+        self._running[uid] = going
+        if self.seconds:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.seconds, lambda: self._end(uid, going, wake))
+        else:
+            self._end(uid, going, lambda: None)
+
+    def progress(self, uid: str) -> DrainProgress | None:
+        return self._running.get(uid)
+
+    async def stop(self, uid: str) -> None:
+        if self._running.pop(uid, None) is not None:
+            self.stopped.append(uid)
+
+    async def tend(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def _end(self, uid: str, going: DrainProgress, wake: Callable[[], None]) -> None:
+        if self._running.get(uid) is not going:
+            return
+        said = self.fails.pop(0) if self.fails else ""
+        state = DrainState.FAILED if said else DrainState.DONE
+        self._running[uid] = replace(going, state=state, said=said)
+        wake()
+
+
 class World:
     """An API server, a cloud, and the controllers between them."""
 
-    def __init__(self, **rules: Any) -> None:
-        self.server = MemoryServer()
+    def __init__(self, server: MemoryServer | None = None, **rules: Any) -> None:
+        self.server = server or MemoryServer()
         self.driver = FakeDriver()
+        self.drains = FakeDrains()
+        self.drains_really = False
+        self.made: dict[str, Runnable] = {}
         self.events: list[tuple[str, str]] = []
         self.rules = {
             "sick_conditions": names.SICK_CONDITIONS,
@@ -182,18 +232,29 @@ class World:
         )
         async with Group() as group:
             group.start(informers.run(), name="informers")
+            if self.drains_really:
+                group.start(podlife.PodLife(informers, client).run(), name="pods")
+                group.start(podlife.Disruption(informers, client).run(), name="disruption")
             await world.ready()
             for one in which:
                 made: Runnable = getattr(self, f"_{one}")(world, client)
+                self.made[one] = made
                 group.start(made.run(), name=one)
 
     def _machine(self, world: Shared, client: Any) -> Runnable:
         return MachineController(
             world=world,
-            machines=client.resource(MACHINES),
-            nodes=client.resource(NODES),
-            secrets=client.resource(SECRETS),
+            requests=Requests(
+                machines=client.resource(MACHINES),
+                nodes=client.resource(NODES),
+                secrets=client.resource(SECRETS),
+                volumes=client.resource(NODE_VOLUMES),
+                attachments=client.resource(ATTACHMENTS),
+            ),
+            drains=Drainer(world=world, client=client) if self.drains_really else self.drains,
             turns=self.turns,
+            looks=Looks(),
+            events=self,
             rng=random.Random(0),
         ).controller
 
@@ -280,6 +341,28 @@ class World:
         if status is not None:
             self.server.patch(f"{path}/status", {"status": status})
         return path
+
+    def lived(
+        self,
+        name: str = "m0",
+        *,
+        phase: str = "Running",
+        group: str = "",
+        operation: Any = None,
+        metadata: Any = None,
+        **spec: Any,
+    ) -> str:
+        """A Machine with a VM, and with a node if somebody makes it; its path."""
+        labels = {"node": name} | ({"name": group} if group else {})
+        status = {
+            "currentStatus": {"phase": phase, "lastUpdateTime": format_time(clock.now())},
+            "lastOperation": operation or {"type": "HealthCheck", "state": "Successful"},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        held = {"labels": labels, "finalizers": [names.FINALIZER], **(metadata or {})}
+        return self.machine(
+            name, status=status, metadata=held, providerID=f"fake:///{name}", **spec
+        )
 
     def node(self, name: str = "m0", *, ready: str = "True", **more: Any) -> None:
         """A node registers."""

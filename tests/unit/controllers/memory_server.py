@@ -112,7 +112,7 @@ class MemoryServer:
         return sum(
             count
             for (method, path), count in self.requests.items()
-            if method != "GET" and plural in path.split("/")
+            if method != "GET" and f"/{plural}/" in f"{path}/"
         )
 
     def reads(self, plural: str) -> int:
@@ -153,9 +153,69 @@ class MemoryServer:
         if method == "DELETE":
             options = decode.delete_options(body, render.JSON, {})
             return renderer.one(self.api.delete(target, options).entry)
+        if target.subresource == "eviction":
+            self.api.evict(target, body, kind)
+            return b"{}"
         act = self.api.create if method == "POST" else self.api.patch
         written = act(target, body, kind, query.write_options({}))
         return renderer.one(written.entry)
+
+
+class FragileServer(MemoryServer):
+    """One that may be away: then it answers nothing, and its watches break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gone = asyncio.Event()
+        self._where = ""
+
+    def goes(self) -> None:
+        """It is away from now on."""
+        self.refuse = lambda _method, _path: _nobody()
+        self._gone.set()
+
+    def forgets(self, path: str) -> None:
+        """From now on nobody can follow what is there, but it answers."""
+        self._where = path
+        self._gone.set()
+
+    def returns(self) -> None:
+        """It is there again."""
+        self.refuse = lambda _method, _path: None
+        self._gone, self._where = asyncio.Event(), ""
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Mapping[str, str], **rest: Any
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """A watch."""
+        is_there = not path.startswith(self._where)
+        if self._gone.is_set() and not is_there:
+            raise _nobody()
+        async with super().stream(path, query=query, **rest) as lines:
+            yield lines if is_there else _until(self._gone, lines)
+
+
+async def _until(gone: asyncio.Event, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    end = asyncio.ensure_future(gone.wait())
+    try:
+        while True:
+            line = asyncio.ensure_future(anext(lines))
+            try:
+                await asyncio.wait({line, end}, return_when=asyncio.FIRST_COMPLETED)
+                if end.done():
+                    raise _nobody()
+                yield line.result()
+            except StopAsyncIteration:
+                return
+            finally:
+                line.cancel()
+    finally:
+        end.cancel()
+
+
+def _nobody() -> errors.Unreachable:
+    return errors.Unreachable("no route to host", kind="refused")
 
 
 async def _at_once() -> None:

@@ -16,7 +16,10 @@ if [ "$1" = mod ]; then echo '{{"GoMod": "{release}"}}'; exit 0; fi
 echo build >> "{calls}"
 [ -z "{trouble}" ] || exit 1
 names="server helm kube-apiserver kubectl"
-case "$*" in *cmd/kube-apiserver) names=kube-apiserver;; esac
+case "$*" in
+  *cmd/kube-apiserver) names=kube-apiserver;;
+  *cmd/kube-controller-manager) names=kube-controller-manager;;
+esac
 while [ "$1" != -o ]; do shift; done
 for name in $names; do echo "$name" > "$2/$name"; done
 """
@@ -45,10 +48,12 @@ def test_programs_are_built_once(tmp_path: Path, cache: Path) -> None:
     calls = install_go(tmp_path)
     assert assets.main() == 0
     assert assets.main() == 0
-    assert calls.read_text() == "build\n"
+    assert calls.read_text() == "build\n" * 2
     assert (cache / "etcd").read_text() == "server\n"
     assert assets.missing_programs(cache) == []
-    assert [path.name for path in cache.parent.iterdir()] == [cache.name]
+    beside = cache.parent / f"{cache.name}-controllers"
+    assert sorted(cache.parent.iterdir()) == [cache, beside]
+    assert {path.name for path in beside.iterdir()} == {assets.CONTROLLERS, "built-from"}
 
 
 def test_programs_of_another_recipe_are_built_anew(tmp_path: Path, cache: Path) -> None:
@@ -56,7 +61,7 @@ def test_programs_of_another_recipe_are_built_anew(tmp_path: Path, cache: Path) 
     assert assets.main() == 0
     (cache / "built-from").write_text("another")
     assert assets.main() == 0
-    assert calls.read_text() == "build\n" * 2
+    assert calls.read_text() == "build\n" * 3
 
 
 def test_another_version_has_its_own_folder_and_shares_the_other_programs(

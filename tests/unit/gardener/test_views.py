@@ -57,7 +57,7 @@ def test_what_nobody_checks_makes_no_trouble() -> None:
 
     assert (found.labels, found.annotations) == ({"a": "1"}, {})
     assert found.sick_conditions == ("A", "B")
-    assert (found.phase, found.status.since) == (Phase.UNKNOWN, None)
+    assert (found.phase, found.status.since) == (Phase.FOREIGN, None)
 
 
 def secret(**data: bytes) -> Secret:

@@ -11,15 +11,16 @@ import pytest
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
-from ccm.controllers.machine.controller import MachineController
+from ccm.controllers.machine.controller import MachineController, Requests
+from ccm.controllers.machine.freeze import Looks
 from ccm.gardener import names
 from ccm.gardener.kinds import MACHINES
 from ccm.gardener.world import Settings, Target, World
 from ccm.kube.informer import Informers
-from ccm.kube.resources import NODES, SECRETS
+from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS
 from ccm.testing.clock import advance
 from tests.unit.controllers import machines
-from tests.unit.controllers.machines import NODES_PATH, TOKENS
+from tests.unit.controllers.machines import NODES_PATH, TOKENS, FakeDrains
 from tests.unit.controllers.memory_server import MemoryServer
 
 pytestmark = pytest.mark.virtual_time
@@ -58,10 +59,17 @@ class Two:
                 await world.ready()
                 made = MachineController(
                     world=world,
-                    machines=clients[0].resource(MACHINES),
-                    nodes=clients[1].resource(NODES),
-                    secrets=clients[1].resource(SECRETS),
+                    requests=Requests(
+                        machines=clients[0].resource(MACHINES),
+                        nodes=clients[1].resource(NODES),
+                        secrets=clients[1].resource(SECRETS),
+                        volumes=clients[1].resource(NODE_VOLUMES),
+                        attachments=clients[1].resource(ATTACHMENTS),
+                    ),
+                    drains=FakeDrains(),
+                    events=self.control,
                     turns=5,
+                    looks=Looks(),
                     rng=random.Random(0),
                 )
                 await made.controller.run()

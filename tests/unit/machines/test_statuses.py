@@ -19,10 +19,22 @@ FAILED = Status(
 @pytest.mark.parametrize(
     ("one", "other", "wanted"),
     [
-        ("a" * 40 + " request 1234-5678", "a" * 40 + " request 9876-5432", True),
-        ("Drain failed", "Drain failed.", True),
+        pytest.param(
+            "a" * 40 + " request 1234-5678",
+            "a" * 40 + " request 9876-5432",
+            True,
+            marks=pytest.mark.row("machine-status-03"),
+        ),
+        pytest.param(
+            "Drain failed", "Drain failed.", True, marks=pytest.mark.row("machine-status-04")
+        ),
         ("", "", True),
-        ("Drain failed", "Initiate VM deletion", False),
+        pytest.param(
+            "Drain failed",
+            "Initiate VM deletion",
+            False,
+            marks=pytest.mark.row("machine-status-05"),
+        ),
         ("abcd", "abce", False),
         ("", "something", False),
         ("x" * 5000, "y" * 5000, False),
@@ -36,10 +48,14 @@ def test_similar_texts(one: str, other: str, wanted: bool) -> None:
 @pytest.mark.parametrize(
     ("changes", "old"),
     [
-        ({}, True),
+        pytest.param({}, True, marks=pytest.mark.row("machine-status-01")),
         ({"since": NOW + timedelta(minutes=1)}, True),
         ({"updated": NOW + timedelta(minutes=29)}, True),
-        ({"updated": NOW + timedelta(minutes=31)}, False),
+        pytest.param(
+            {"updated": NOW + timedelta(minutes=31)},
+            False,
+            marks=pytest.mark.row("machine-status-02"),
+        ),
         ({"updated": None}, False),
         ({"phase": Phase.FAILED}, False),
         ({"code": "Internal"}, False),

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from ccm.machines.views import Phase
 from ccm.model import (
     Event,
     EventSource,
@@ -23,6 +24,7 @@ from ccm.model.service import LoadBalancerIngress, LoadBalancerStatus, ServiceSt
 from ccm.sandbox.board import Board
 from ccm.sandbox.rows import SIM_LABELS, is_settled
 from ccm.testing import builders
+from tests.unit.sandbox.views import machine
 
 
 def ready(name: str = "a", **more: Any) -> Node:
@@ -272,3 +274,33 @@ def test_what_is_not_about_us_is_no_warning() -> None:
     board.event_seen(repair, 1.0)
 
     assert board.counts.warnings == 0
+
+
+async def test_a_machine_counts_once_it_ran() -> None:
+    board = Board([], machines=["default/m0"])
+    for phase in (Phase.NEW, Phase.PENDING):
+        board.machine_seen(machine("m0", phase=phase), 1.0)
+        assert (board.is_converged, board.idle) == (False, ["default/m0"])
+
+    board.machine_seen(machine("m0", phase=Phase.RUNNING), 4.0)
+    async with asyncio.timeout(1):
+        await board.wait_converged()
+    board.machine_seen(machine("m0", phase=Phase.RUNNING, deleting=True), 5.0)
+
+    assert (board.counts.machines, board.standing.machines, board.standing.running) == (1, 1, 0)
+    assert board.machines["default/m0"].settled_after == 3.0
+    board.machine_gone("default/m0", 6.0)
+    assert board.standing.machines == 0
+    told = [one.text for one in board.recent]
+    assert told == ["Machine m0: Pending", "Machine m0: Running", "Machine m0: deleted"]
+
+
+async def test_a_machine_of_the_same_name_is_another() -> None:
+    board = Board([])
+    board.machine_seen(machine("m0", phase=Phase.RUNNING), 1.0)
+    board.machine_gone("default/m0", 2.0)
+
+    board.machine_seen(machine("m0", uid="another"), 3.0)
+
+    row = board.machines["default/m0"]
+    assert (row.is_deleted, row.seen_at, row.settled_after) == (False, 3.0, None)

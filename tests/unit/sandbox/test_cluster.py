@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ccm.app import options
-from ccm.app.options import checks
+from ccm.app.options import checks, names
 from ccm.sandbox import cluster, podranges, ports, process
 
 
@@ -32,6 +32,18 @@ def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
     assert (read.configure_cloud_routes, read.cluster_cidr) == (True, podranges.WHOLE)
     assert (str(read.bind_address), read.secure_port) == (ports.LOOPBACK, 18001)
     assert read.api_rate == (cluster.API_QPS, cluster.API_BURST)
+
+
+def test_controllers_of_machines_work_where_there_are_machines() -> None:
+    wanted = {"machine-controller", "machineclass-controller", "machine-safety-controller"}
+    for machines in (True, False):
+        flags = cluster.daemon_flags(
+            kubeconfig=Path("k"), provider="sim", config=None, routes=True, port=7,
+            machines=machines,
+        )  # fmt: skip
+        enabled = {one.name for one in names.enabled(options.parse(flags).controllers)}
+        assert (wanted <= enabled) is machines
+        assert "cloud-node-controller" in enabled
 
 
 def test_no_flag_of_the_sandbox_is_without_effect() -> None:

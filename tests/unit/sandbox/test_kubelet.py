@@ -33,6 +33,12 @@ def test_a_new_node_knows_its_host_name_and_waits_for_its_cloud() -> None:
     assert [(one.type, one.address) for one in node.addresses] == [("Hostname", "vm-1")]
 
 
+def test_a_new_node_that_has_its_provider_id_waits_for_nothing() -> None:
+    node = msgspec.convert(kubelet.new_node("vm-1", NOW, provider_id="x://1"), Node)
+
+    assert (node.provider_id, list(node.taints)) == ("x://1", [])
+
+
 @pytest.mark.parametrize(
     ("taints", "is_running", "wanted"),
     [

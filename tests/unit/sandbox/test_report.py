@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ccm.machines.views import Phase
 from ccm.sandbox import report
 from ccm.sandbox.board import Board
 from ccm.testing import builders
+from tests.unit.sandbox.views import machine
 
 
 def board_of(*done: str, expected: int) -> Board:
@@ -67,6 +69,20 @@ def test_the_last_line_tells_of_routes_and_services_where_there_are_some() -> No
         "not converged: 1 nodes initialised, 0 of 1 routes, 1 Services served, 3 writes, "
         "5 cloud calls, 0 warnings"
     )
+
+
+def test_machines_are_told_of_where_there_are_some() -> None:
+    keys = ["default/m0", "default/m1", "default/m2"]
+    board = Board(["n0"], machines=keys)
+    board.machine_seen(machine("m0", phase=Phase.RUNNING), 0.0)
+    board.machine_seen(machine("m1", phase=Phase.CRASH_LOOP, said="the quota is used up"), 0.0)
+
+    assert report.summary(board) == "1/3 machines, 0/1 nodes initialised, 0 warnings"
+    assert report.achieved(board.counts)[0] == "1 of 3 machines run"
+    assert list(report.laggards(board))[:2] == [
+        "not running: Machine default/m1: the quota is used up",
+        "not running: Machine default/m2: never created",
+    ]
 
 
 def test_those_left_behind_are_named_with_what_is_known() -> None:

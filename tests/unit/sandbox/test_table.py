@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
+from ccm.machines.views import Phase
 from ccm.model import NodeAddress, names
 from ccm.sandbox import table
 from ccm.sandbox.board import Board
 from ccm.sandbox.rows import Row, ServiceRow
 from ccm.testing import builders
+from tests.unit.sandbox.views import machine
 
 
 def row(name: str = "a", *, changed_at: float = 0.0, settled_after: float | None = None) -> Row:
@@ -184,3 +186,47 @@ def test_many_services_leave_room_for_the_nodes(height: int) -> None:
     nodes = [line for line in lines if line.startswith("node-")]
     services = [line for line in lines if line.startswith("web-")]
     assert len(nodes) >= len(services) >= 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "deleting", "state", "style"),
+    [
+        (Phase.PENDING, False, "waits 9 s", table.PLAIN),
+        (Phase.RUNNING, False, "joined in 2.0 s", table.GOOD),
+        (Phase.UNKNOWN, False, "joined in 2.0 s", table.BAD),
+        (Phase.TERMINATING, True, "being deleted", table.BAD),
+    ],
+    ids=["pending", "running", "sick", "deleting"],
+)
+def test_a_machine_has_a_line_of_its_own(
+    phase: Phase, deleting: bool, state: str, style: str
+) -> None:
+    board = board_of(1)
+    board.machine_seen(machine("m0"), 0.0)
+    if phase is not Phase.PENDING:
+        board.machine_seen(machine("m0", phase=Phase.RUNNING), 2.0)
+    view = machine("m0", phase=phase, deleting=deleting, said="so it is", provider_id="sim://i-9")
+    board.machine_seen(view, 3.0)
+
+    lines = texts(board)
+
+    assert lines[1].split() == ["MACHINE", "PHASE", "STATE", "NODE", "PROVIDER", "ID", *LAST]
+    assert lines[2].split() == [
+        *("m0", phase.value, *state.split(), "m0", "sim://i-9", "so", "it", "is"),
+    ]
+    assert table.machine_style_of(board.machines["default/m0"]) == style
+
+
+LAST = ("LAST", "EVENT")
+
+
+def test_many_machines_leave_room_for_nodes() -> None:
+    board = board_of(30)
+    for number in range(30):
+        board.machine_seen(machine(f"m{number:02d}"), float(number))
+
+    lines = texts(board, height=24)
+
+    assert len(lines) <= 24
+    assert sum(line.startswith("node-") for line in lines) >= table.MIN_ROWS
+    assert sum(line.startswith("m") for line in lines) >= 5

@@ -47,6 +47,10 @@ def test_accepted(argv: str) -> None:
         ("--load-balancer-nodes-longest-wait=500ms", "cannot be shorter than"),
         ("--node-monitor-period=-90s", "--node-monitor-period=-1m30s: must be longer than 0s"),
         ("--route-safety-period=5s", "cannot be shorter than --route-shortest-interval"),
+        (
+            "--machine-safety-apiserver-statuscheck-period=5s",
+            "cannot be shorter than --machine-safety-apiserver-statuscheck-timeout",
+        ),
         ("--cloud-api-burst=3", "needs --cloud-api-qps above 0"),
         ("--webhook-secure-port=10258", "cannot be the same value as --secure-port"),
         ("--tls-cert-file=a", "needs --tls-private-key-file too"),

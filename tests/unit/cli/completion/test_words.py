@@ -50,7 +50,7 @@ def test_every_command_is_there_with_what_it_does() -> None:
 
 
 def test_explain_begins_with_a_kind_of_object() -> None:
-    assert set(place("kube-ccm", "explain").words) == {"node", "service"}
+    assert set(place("kube-ccm", "explain").words) == {"node", "service", "machine"}
 
 
 @pytest.mark.parametrize(

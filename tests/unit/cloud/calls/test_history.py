@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from ccm.cloud.calls import history
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.calls.history import Call, History
 from ccm.cloud.interface import Inventory, LoadBalancer
+from ccm.cloud.machines import Credentials, Identity, ListMachinesRequest, MachineRequest
 from ccm.cloud.operation import Operation
 from ccm.cloud.types import InstanceListing, InstanceState
 from ccm.testing.builders import node, service
@@ -25,6 +27,9 @@ from ccm.testing.fakes import FakeCloud
 pytestmark = pytest.mark.virtual_time
 
 SECRET = "hunter2-hunter2"
+
+M0 = Identity(cluster="c", pool="small", name="m0", uid="u")
+OF: Mapping[str, Any] = {"provider_spec": {}, "credentials": Credentials({})}
 
 
 def note(
@@ -60,9 +65,11 @@ def shown(kept: History, name: str = "n1") -> list[tuple[str, str, int]]:
         ),
         ({"node_name": "n3"}, ("node", "n3")),
         ({"provider_id": "sim://1"}, ("provider-id", "sim://1")),
+        ({"req": MachineRequest(identity=M0, **OF)}, ("machine", "m0")),
+        ({"req": ListMachinesRequest(cluster="c", pool="small", **OF)}, ("pool", "small")),
         ({"cluster_name": "c"}, history.NOBODY),
     ],
-    ids=["node", "Service", "route", "name", "provider ID", "listing"],
+    ids=["node", "Service", "route", "name", "provider ID", "machine", "pool", "listing"],
 )
 def test_a_call_is_about_what_its_arguments_name(
     arguments: Mapping[str, object], key: history.Key

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
+from ccm.kube.errors import Forbidden
 from ccm.testing.clock import advance
-from tests.unit.controllers.machinedeployments import Rolling, rolling, template
+from tests.unit.controllers.machinedeployments import (
+    SETS,
+    WEB,
+    Rolling,
+    all_run,
+    rolling,
+    template,
+)
 
 pytestmark = pytest.mark.virtual_time
+
+ONLY = ("machineset", "machinedeployment")
 
 
 async def test_a_roll() -> None:
@@ -24,3 +36,109 @@ async def test_a_roll() -> None:
     assert world.said() == ("True", "NewMachineSetAvailable")
     assert world.peak <= 7
     assert world.least >= 4
+
+
+def meddle(world: Rolling, method: str, path: str, action: Callable[[], None]) -> list[str]:
+    """Somebody is faster, once: before such a request, which is noted, is carried out."""
+    seen: list[str] = []
+
+    def asked(told: str, where: str) -> None:
+        if (told, where) == (method, path) and not seen:
+            seen.append(where)
+            action()
+
+    world.server.refuse = asked
+    return seen
+
+
+async def test_a_set_that_has_machines_after_all_stays() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        (old,) = (one["metadata"]["name"] for one in world.sets())
+        world.edit(template=template("large"))
+        for _ in range(3):
+            await all_run(world)
+    path = f"{SETS}/{old}"
+
+    def busy() -> None:
+        world.server.patch(f"{path}/status", {"status": {"replicas": 1}})
+
+    seen = meddle(world, "GET", path, busy)
+    world.edit(revisionHistoryLimit=0)
+    async with world.running("machinedeployment"):
+        await advance(5)
+        assert seen == [path]
+        assert not any("deletionTimestamp" in one["metadata"] for one in world.sets())
+        world.server.patch(f"{path}/status", {"status": {"replicas": 0}})
+        await advance(60)
+        world.change(path, metadata={"finalizers": None})
+
+    assert world.server.get(path) is None
+
+
+async def test_sets_stay_where_the_deployment_was_made_anew() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    async with world.running(*ONLY):
+        await all_run(world)
+        first = world.sets()[0]["metadata"]["name"]
+
+        def made_anew() -> None:
+            world.change(WEB, metadata={"finalizers": None})
+            world.deployment(replicas=1)
+
+        seen = meddle(world, "GET", WEB, made_anew)
+        world.server.drop(WEB)
+        await advance(5)
+
+    assert seen == [WEB]
+    metadata = {one["metadata"]["name"]: one["metadata"] for one in world.sets()}
+    assert "deletionTimestamp" not in metadata[first]
+
+
+async def test_conditions_of_others_stay() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+    frozen = {"type": "Frozen", "status": "True", "reason": "OverShootingReplicaCount"}
+    world.server.patch(f"{WEB}/status", {"status": {"conditions": [frozen]}})
+    async with world.running(*ONLY):
+        await all_run(world)
+
+    found = {one["type"]: one for one in world.status()["conditions"]}
+    assert frozen.items() <= found["Frozen"].items()
+    assert set(found) == {"Frozen", "Available", "Progressing"}
+
+
+async def test_a_size_that_somebody_chose_meanwhile_counts() -> None:
+    world = Rolling()
+    world.deployment(replicas=2)
+    async with world.running(*ONLY):
+        await all_run(world)
+        (name,) = (one["metadata"]["name"] for one in world.sets())
+        path = f"{SETS}/{name}"
+        seen = meddle(world, "PATCH", path, lambda: world.change(path, spec={"replicas": 7}))
+        world.edit(replicas=3)
+        await advance(5)
+
+    assert (seen, world.sizes()) == ([path], {"small": 3})
+    told = [text for reason, text in world.events if reason == "ScalingMachineSet"]
+    assert told[-1] == f"Scaled down machine set {name} to 3"
+
+
+async def test_a_set_that_cannot_be_made() -> None:
+    world = Rolling()
+    world.deployment(replicas=1)
+
+    def refuse(method: str, path: str) -> Exception | None:
+        full = method == "POST" and path == SETS
+        return Forbidden(status=403, reason="Forbidden", message="quota") if full else None
+
+    world.server.refuse = refuse
+    async with world.running(*ONLY):
+        await advance(5)
+        assert "MachineSetCreateError" in {reason for reason, _ in world.events}
+        world.server.refuse = lambda _method, _path: None
+        await advance(120)
+        assert len(world.sets()) == 1

@@ -260,7 +260,9 @@ def test_a_precondition_that_does_not_hold_conflicts(server: Requests) -> None:
 def test_delete_options_come_from_the_body() -> None:
     raw = b'{"kind":"DeleteOptions","preconditions":{"uid":"u"},"gracePeriodSeconds":0}'
 
-    assert decode.delete_options(raw, "application/json", {}) == query.DeleteOptions(uid="u")
+    assert decode.delete_options(raw, "application/json", {}) == query.DeleteOptions(
+        uid="u", grace_s=0
+    )
     assert decode.delete_options(b"", "", {"dryRun": "All"}).dry_run
     with refused(400, "BadRequest"):
         decode.delete_options(b'{"preconditions":5}', "application/json", {})

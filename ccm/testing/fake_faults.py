@@ -1,4 +1,4 @@
-"""What goes wrong on request: which call, how often, and how."""
+"""What goes wrong in a fake of a cloud's API on request: which call, how often, and how."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Fault:
         count: so many go wrong then; 0 = all.
         applied: the call takes effect before its answer is lost.
         status: of the answer; 0 = the one of the code.
-        code: the API's word for the error.
+        code: the API's word for the error, where it has words.
         message: the API's words for people.
     """
 
@@ -65,14 +65,23 @@ class Script:
         return None
 
 
-def novel(answer: Any) -> Any:
-    """An answer of the future: fields that nobody has documented, states nobody has heard of."""
+def novel(answer: Any, *, of_server: str, status: str) -> Any:
+    """An answer of the future: fields that nobody has documented, states nobody has heard of.
+
+    Args:
+        answer: as it would be.
+        of_server: a field that servers alone have.
+        status: of each of them.
+    """
     if isinstance(answer, list):
-        return [novel(one) for one in answer]
+        return [novel(one, of_server=of_server, status=status) for one in answer]
     if not isinstance(answer, dict):
         return answer
-    found = {key: value if key == "labels" else novel(value) for key, value in answer.items()}
-    if "server_type" in found:
-        found["status"] = "hibernating"
+    found = {
+        key: value if key == "labels" else novel(value, of_server=of_server, status=status)
+        for key, value in answer.items()
+    }
+    if of_server in found:
+        found["status"] = status
     found["x_future"] = {"colour": "octarine"}
     return found

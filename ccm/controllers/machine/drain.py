@@ -1,0 +1,259 @@
+"""Drains: each is a task of its own, so that none holds a worker however long it takes.
+
+Whoever ends a machine starts its drain, is woken when that gets on, and looks at its progress.
+Drains are forgotten with the process; a successor begins again with what it finds. They have the
+context of whoever started them, so that the lease fences them, and end with the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from ccm.base import clock, log
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.controllers.machine.attachments import Attachments
+from ccm.controllers.machine.budgets import Budgets
+from ccm.controllers.machine.evictions import Evictions, Failed, Tools
+from ccm.gardener import names
+from ccm.gardener.world import World
+from ccm.kube.client import Client
+from ccm.kube.informer import Informer
+from ccm.kube.resources import BUDGETS, PODS
+from ccm.machines import drain
+from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.views import MachineView
+from ccm.model import Node, ObjectReference
+from ccm.model.names import NORMAL, WARNING
+from ccm.runtime.recorder import Recorder
+
+NOTICE_S = 5.0
+"""Progress is told that long after it was made, together with what comes until then. The end of a
+drain is told at once."""
+
+_log = log.logger("machine")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Entry:
+    """One drain, under way or over."""
+
+    task: DrainTask
+    wake: Callable[[], None]
+    evictions: Evictions
+    progress: DrainProgress
+    told: str = ""
+    was_blocked: bool = False
+    job: asyncio.Task[None] | None = None
+    notice: asyncio.TimerHandle | None = field(default=None)
+
+    def is_for(self, task: DrainTask) -> bool:
+        """Whether it does, or did, what is asked for."""
+        same_end = self.task.terminating is task.terminating
+        return same_end and self.progress.state is not DrainState.FAILED
+
+
+class Drainer:
+    """All drains of a daemon.
+
+    Args:
+        world: the nodes, and the driver.
+        client: requests to the cluster of the nodes.
+        settings: of flags.
+        events: where events on machines go; None = nowhere.
+    """
+
+    def __init__(
+        self,
+        *,
+        world: World,
+        client: Client,
+        settings: drain.Settings | None = None,
+        events: Recorder | None = None,
+    ) -> None:
+        self._client = client
+        self._world = world
+        self._events = events
+        self._drains: dict[str, _Entry] = {}
+        self._handler: Any = None
+        self._knows_evictions: bool | None = None
+        self._asking = asyncio.Lock()
+        self._tools = Tools(
+            world=world,
+            client=client,
+            settings=settings or drain.Settings(),
+            budgets=Budgets(lambda: Informer(client.resource(BUDGETS), resource=BUDGETS.plural)),
+            attachments=Attachments(world, client),
+            evicts=self._evicts,
+        )
+
+    def start(self, task: DrainTask, wake: Callable[[], None]) -> None:
+        """See to it that a machine's node is drained.
+
+        One under way goes on, by force if that is asked for now; one that is done stays done; one
+        that failed begins anew. One that was for another end makes way.
+
+        Args:
+            task: what is to be drained.
+            wake: called when there is progress.
+        """
+        known = self._drains.get(task.machine.uid)
+        if known is not None and known.is_for(task):
+            known.wake = wake
+            if task.force:
+                known.evictions.force()
+            return
+        if self._handler is None:
+            self._handler = self._world.nodes.add_handler(
+                name="drain", on_update=lambda _, new: self._node_changed(new)
+            )
+        entry = _Entry(
+            task=task,
+            wake=wake,
+            evictions=Evictions(task, self._tools, lambda: self._changed(entry)),
+            progress=DrainProgress(state=DrainState.RUNNING, said="", forced=task.force),
+            told=known.told if known is not None else "",
+        )
+        self._drains[task.machine.uid] = entry
+        before = known.job if known is not None else None
+        if known is not None and before is not None:
+            _settle(known)
+            before.cancel()
+        entry.job = spawn(self._run(entry, before), name=f"drain-{task.node_name}")
+
+    def look(self, task: DrainTask) -> bool | None:
+        """Begin a drain or look at it, for who comes again: whether it ended well; None = not yet.
+
+        Its end is told once; then it is forgotten.
+        """
+        known, uid = self._drains.get(task.machine.uid), task.machine.uid
+        if known is not None and known.progress.state is DrainState.FAILED:
+            del self._drains[uid]
+            return False
+        self.start(task, _nothing)
+        if self._drains[uid].progress.state is not DrainState.DONE:
+            return None
+        del self._drains[uid]
+        return True
+
+    def progress(self, uid: str) -> DrainProgress | None:
+        """How far the drain of a machine is; None: there is none."""
+        entry = self._drains.get(uid)
+        if entry is None:
+            return None
+        if entry.progress.state is not DrainState.RUNNING:
+            return entry.progress
+        tally = entry.evictions.tally
+        return DrainProgress(state=DrainState.RUNNING, said=tally.said(), forced=tally.forced)
+
+    async def stop(self, uid: str) -> None:
+        """End a machine's drain and forget it; what was evicted goes on ending."""
+        if (entry := self._drains.pop(uid, None)) is not None:
+            _settle(entry)
+            await cancel_and_join(entry.job)
+
+    async def tend(self) -> None:
+        """Until cancelled; then no drain is left under way."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End all of them."""
+        entries, self._drains = list(self._drains.values()), {}
+        if self._handler is not None:
+            self._world.nodes.remove_handler(self._handler)
+            self._handler = None
+        for entry in entries:
+            _settle(entry)
+        await cancel_and_join(*(entry.job for entry in entries))
+
+    async def _run(self, entry: _Entry, before: asyncio.Task[None] | None) -> None:
+        await cancel_and_join(before)
+        began, evictions = clock.monotonic(), entry.evictions
+        state, said = DrainState.DONE, ""
+        _log.info("drain begins", machine=entry.task.machine.key, node=entry.task.node_name)
+        try:
+            await evictions.run()
+        except Failed as error:
+            state, said = DrainState.FAILED, str(error)
+        except Exception as error:  # noqa: BLE001 - a defect must not look like a drain under way
+            _log.error("drain failed unexpectedly", exc_info=error)
+            state, said = DrainState.FAILED, f"- {error}"
+        tally = evictions.tally
+        said = said or tally.said()
+        entry.progress = DrainProgress(state=state, said=said, forced=tally.forced)
+        self._ended(entry, clock.monotonic() - began)
+
+    def _ended(self, entry: _Entry, took_s: float) -> None:
+        _settle(entry)
+        machine, progress = entry.task.machine, entry.progress
+        facts = {"machine": machine.key, "node": entry.task.node_name, "forced": progress.forced}
+        if progress.state is DrainState.DONE:
+            _log.info("node drained", **facts, took_s=round(took_s, 3))
+            self._tell(entry, NORMAL, names.REASON_DRAINED, f"node drained: {progress.said}")
+        else:
+            _log.warning("drain failed", **facts, error=progress.said)
+            text = f"drain failed due to {progress.said}"
+            self._tell(entry, WARNING, names.REASON_DRAIN_FAILED, text)
+        entry.wake()
+
+    def _changed(self, entry: _Entry) -> None:
+        if entry.notice is None:
+            loop = asyncio.get_running_loop()
+            entry.notice = loop.call_later(NOTICE_S, self._notice, entry)
+
+    def _notice(self, entry: _Entry) -> None:
+        entry.notice = None
+        tally = entry.evictions.tally
+        # Once for each drain: who waits for what is another thing every few seconds.
+        if tally.blocked and not entry.was_blocked:
+            entry.was_blocked = True
+            text = f"drain waits: {tally.said()}"
+            self._tell(entry, WARNING, names.REASON_DRAIN_BLOCKED, text)
+        entry.wake()
+
+    def _tell(self, entry: _Entry, kind: str, reason: str, text: str) -> None:
+        """An event, once for what is said again and again."""
+        if self._events is not None and entry.told != text:
+            entry.told = text
+            self._events.event(_reference(entry.task.machine), kind, reason, text)
+
+    def _node_changed(self, node: Node) -> None:
+        for entry in self._drains.values():
+            if entry.task.node_name == node.name:
+                entry.evictions.look_at_node()
+
+    async def _evicts(self) -> bool:
+        """Whether there are evictions; asked once."""
+        async with self._asking:
+            if self._knows_evictions is None:
+                found = msgspec.json.decode(await self._client.raw("GET", "/api/v1"))
+                known = {one.get("name") for one in found.get("resources", ())}
+                self._knows_evictions = f"{PODS.plural}/eviction" in known
+        return self._knows_evictions
+
+
+def _nothing() -> None:
+    """Nobody is woken."""
+
+
+def _settle(entry: _Entry) -> None:
+    if entry.notice is not None:
+        entry.notice.cancel()
+        entry.notice = None
+
+
+def _reference(machine: MachineView) -> ObjectReference:
+    return ObjectReference(
+        kind="Machine",
+        api_version=f"{names.GROUP}/{names.VERSION}",
+        namespace=machine.metadata.namespace,
+        name=machine.name,
+        uid=machine.uid,
+    )

@@ -1,0 +1,140 @@
+"""Looks whether the API servers answer, and freezes machines while one does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ccm.base import clock, log, waiting
+from ccm.base.outage import Outage
+from ccm.controllers.machine import metrics, plan
+from ccm.gardener import views
+from ccm.gardener.types import Machine
+from ccm.gardener.world import World
+from ccm.kube.errors import KubeError, NotFound
+from ccm.machines import freezing
+from ccm.machines.freezing import Reach
+from ccm.model.patches import Patch, StaleObject
+from ccm.runtime.writer import Step, Writer
+
+PROBE = "kube-ccm-probe"
+"""Name of the objects that are asked for: that there are none is an answer."""
+
+
+class Reads(Protocol):
+    """Reads objects of one kind."""
+
+    async def get(self, name: str, *, namespace: str) -> Any:
+        """One, past the cache."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """How often it is looked whether API servers are there.
+
+    Attributes:
+        period_s: seconds between two looks while all is well.
+        timeout_s: for how long one may be away before machines are frozen.
+    """
+
+    period_s: float = 60.0
+    timeout_s: float = 30.0
+
+
+class Freezer:
+    """Whether machines are frozen.
+
+    Args:
+        world: what the machine controllers share.
+        write: writes Machines.
+        machines: reads them.
+        nodes: reads Nodes.
+        thawed: called when machines may be looked at again.
+        looks: how often it looks.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        write: Writer[Machine],
+        *,
+        machines: Reads,
+        nodes: Reads,
+        thawed: Callable[[], None],
+        looks: Looks,
+    ) -> None:
+        self._world, self._write = world, write
+        self._machines, self._nodes = machines, nodes
+        self._thawed = thawed
+        self._looks = looks
+        self._reach = Reach()
+        self._outage = Outage(
+            log.logger("machine"),
+            begins="an API server does not answer, machines are frozen",
+            ends="all API servers answer again, machines are frozen no longer",
+        )
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether machines that do not go are left alone."""
+        return self._reach.is_frozen
+
+    async def run(self) -> None:
+        """Look again and again; without a cluster to join there is nothing to look at."""
+        period_s, timeout_s = self._looks.period_s, self._looks.timeout_s
+        while self._world.rules.has_target:
+            # Whoever starts has just been answered.
+            await asyncio.sleep(freezing.next_s(self._reach, period_s, timeout_s))
+            await self._look()
+
+    async def _look(self) -> None:
+        fault = await self._fault()
+        now, timeout_s = clock.monotonic(), self._looks.timeout_s
+        reach = freezing.after(self._reach, not fault, now, timeout_s)
+        if self.is_frozen and not reach.is_frozen:
+            try:
+                await self._thaw()
+            except KubeError:
+                return  # away again; still frozen, and since then
+        self._reach = reach
+        metrics.FROZEN.set(reach.is_frozen)
+        if reach.is_frozen:
+            self._outage.goes_on(error=fault)
+        else:
+            self._outage.is_over()
+
+    async def _fault(self) -> str:
+        """Why a server cannot be relied on; empty: both answer."""
+        for reads, namespace in ((self._machines, self._world.namespace), (self._nodes, "")):
+            look = reads.get(PROBE, namespace=namespace)
+            try:
+                await waiting.within(self._looks.timeout_s, look, name="a look at an API server")
+            except NotFound:
+                continue
+            except (KubeError, TimeoutError) as error:
+                return str(error)
+        return ""
+
+    async def _thaw(self) -> None:
+        """Health counts anew; then all are looked at, once their nodes had time to report.
+
+        Raises:
+            KubeError: it could not be written.
+        """
+        for cached in self._world.machines.store.list():
+            obj = self._write.newest(cached)
+            wanted = freezing.thawed(views.machine(obj), clock.now())
+            if wanted is None:
+                continue
+
+            def said(one: Machine, obj: Machine = obj, wanted: Any = wanted) -> Patch | None:
+                return plan.status(one, obj, wanted)
+
+            try:
+                await self._write.change(obj, Step(said, "status"))
+            except StaleObject:
+                continue  # somebody knows better
+        self._thawed()

@@ -1,0 +1,322 @@
+"""Looks after machines that have a VM: their nodes, and the phases that follow from those.
+
+What follows is decided in `ccm.machines.health`. A machine is given up for its node only after the
+API server was asked about the node once more, past the cache, and in its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+
+from ccm.base import clock, log
+from ccm.controllers.machine import metrics
+from ccm.gardener import names, views
+from ccm.gardener.types import Machine
+from ccm.gardener.world import World
+from ccm.kube.errors import KubeError, NotFound
+from ccm.machines import health, nodesync, preservation
+from ccm.machines.creation import Outcome
+from ccm.machines.health import Cause, Moment, Spell
+from ccm.machines.replacing import Replacements
+from ccm.machines.views import MachineView, Phase
+from ccm.model import Node
+from ccm.model.names import NORMAL, WARNING
+from ccm.model.patches import Patch
+from ccm.runtime import writer
+from ccm.runtime.recorder import Recorder
+from ccm.runtime.writer import Deletes, Step, Writer
+
+BLIND_S = 10.0
+"""What is seen of nodes counts for nothing while they cannot be followed; looked at again then."""
+
+OUTAGE_S = 30.0
+"""Nodes that could not be followed for so long could not report either: the time of their machines
+begins anew (reference, default of --machine-safety-apiserver-statuscheck-timeout)."""
+
+SETTLE_S = 30.0
+"""For so long after an outage nobody falls sick: nodes need a while to report (reference, the pause
+after its freeze)."""
+
+Settle = Callable[[Machine, Outcome], Awaitable[Outcome]]
+"""Writes what came of a pass."""
+
+_TOLD = {
+    Phase.UNKNOWN: (WARNING, names.REASON_NODE_SICK),
+    Phase.FAILED: (WARNING, names.REASON_MACHINE_FAILED),
+    Phase.RUNNING: (NORMAL, names.REASON_NODE_HEALTHY),
+}
+"""Phases whose beginning is an event."""
+
+_SICK = frozenset({Phase.UNKNOWN, Phase.FAILED})
+
+
+class Health:
+    """Looks after machines that have a VM.
+
+    Args:
+        world: what the machine controllers share.
+        machines: deletes Machines.
+        nodes: reads Nodes.
+        write_nodes: writes them.
+        events: where events go.
+        settle: see `Settle`.
+        wake: gives a pass to machines.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        machines: Deletes[Machine],
+        nodes: Deletes[Node],
+        write_nodes: Writer[Node],
+        events: Recorder,
+        settle: Settle,
+        wake: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._world = world
+        self._machines, self._nodes = machines, nodes
+        self._write_nodes = write_nodes
+        self._events = events
+        self._settle = settle
+        self._wake = wake
+        self._by_node: dict[str, set[str]] = {}
+        self._spells: dict[str, Spell] = {}
+        self._replacements = Replacements()
+        self._held: set[str] = set()
+        self._log = log.logger("machine")
+
+    async def run(self, obj: Machine) -> Outcome:
+        """One pass over a machine.
+
+        Raises:
+            StaleObject: the object is another now; a change of it brings it back.
+            KubeError: the node could not be read, or a write failed.
+        """
+        machine = views.machine(obj)
+        if not self._world.rules.has_target:
+            return Outcome()
+        if self.is_contested(machine):
+            self._forgo(machine)
+            return Outcome()
+        node, fault = self.node_of(machine), None
+        if node is not None and node.is_deleting:
+            await self._replace(obj, node)
+            return Outcome()
+        if node is not None:
+            try:
+                node = await self._sync_node(machine, node)
+            except KubeError as error:
+                # A node is in use only with all that it should have. But one that cannot be
+                # written may be sick all the same.
+                if machine.phase is Phase.PENDING:
+                    raise
+                fault = error
+        outcome = await self._judge(obj, machine, node)
+        if fault is not None:
+            raise fault
+        return outcome
+
+    # --- its health -------------------------------------------------------------------------
+
+    async def _judge(self, obj: Machine, machine: MachineView, node: Node | None) -> Outcome:
+        if self._is_blind(machine, node):
+            return Outcome(after_s=BLIND_S)
+        now, rules = _now(), self._world.rules
+        found = health.look(machine, node, self._spell(machine, now), now, rules)
+        if found.cause is Cause.LATE:
+            return await self._give_up(obj, machine)
+        if found.cause in (Cause.SICK, Cause.GONE) and (left_s := self._settling_s(now)) > 0:
+            return Outcome(after_s=left_s)
+        outcome, seen = health.copied(machine, node, found.spell, now)
+        self._spells[machine.key] = seen
+        if found.cause is not None:
+            outcome = health.changed(machine, node, found.cause, now, rules)
+        outcome = replace(outcome, after_s=sooner(outcome.after_s, found.after_s))
+        outcome = await self._settle(obj, outcome)
+        if machine.phase in health.TIMEOUTS:
+            # In another phase it may have been given up a moment ago.
+            self._forgo(machine)
+        return outcome
+
+    async def _give_up(self, obj: Machine, machine: MachineView) -> Outcome:
+        """The node was not what it should be for too long: the machine fails, in its turn."""
+        in_turn = health.TIMEOUTS[machine.phase].in_turn
+        if in_turn and (obstacle := self._replacements.claim(machine)):
+            self._say_held(obj, obstacle)
+            return Outcome()
+        self._held.discard(obj.key)
+        fails = False
+        try:
+            outcome = await self._confirmed(machine)
+            fails = outcome.status is not None and outcome.status.phase is Phase.FAILED
+            return await self._settle(obj, outcome)
+        finally:
+            # Where the write may have reached the server the turn stands, whatever became of it.
+            if not fails:
+                self._forgo(machine)
+
+    async def _confirmed(self, machine: MachineView) -> Outcome:
+        """What the API server says of the node, past the cache.
+
+        Raises:
+            KubeError: it says nothing.
+        """
+        node, now, rules = await self._asked(machine), _now(), self._world.rules
+        found = health.look(machine, node, self._spell(machine, now), now, rules)
+        self._spells[machine.key] = found.spell
+        if found.cause is None:
+            return Outcome(after_s=found.after_s)
+        outcome = health.changed(machine, node, found.cause, now, rules)
+        assert outcome.status is not None
+        status = preservation.kept(machine, outcome.status, node, now.wall, rules)
+        return replace(outcome, status=status)
+
+    async def _asked(self, machine: MachineView) -> Node | None:
+        if not machine.node_name:
+            return None
+        try:
+            return await self._nodes.get(machine.node_name)
+        except NotFound:
+            return None
+
+    def _spell(self, machine: MachineView, now: Moment) -> Spell:
+        """The phase of the machine; a time in which nodes could not be followed is not part."""
+        aged = self._world.ages.by(now.wall, machine)
+        found = health.spell(aged, self._spells.get(machine.key), now)
+        ended = self._outage_ended()
+        if ended is not None and found.began_s < ended:
+            found = health.restarted(found, ended)
+        self._spells[machine.key] = found
+        return found
+
+    def _outage_ended(self) -> float | None:
+        """When the last time was over in which nodes could not report; None: there was none."""
+        began, ended = self._world.nodes.last_trouble
+        return ended if ended - began >= OUTAGE_S else None
+
+    def _settling_s(self, now: Moment) -> float:
+        """For how long nodes may still say nothing after an outage."""
+        ended = self._outage_ended()
+        return 0.0 if ended is None else ended + SETTLE_S - now.steady_s
+
+    def _is_blind(self, machine: MachineView, node: Node | None) -> bool:
+        """Whether the cache of nodes may say of this one what is not so."""
+        nodes, unreadable = self._world.nodes, self._world.nodes.undecodable
+        return (
+            nodes.trouble_since is not None
+            or machine.node_name in unreadable
+            or (node is None and "" in unreadable)
+        )
+
+    def _forgo(self, machine: MachineView) -> None:
+        self._wake(self._replacements.release(machine))
+        self._held.discard(machine.key)
+        metrics.WAITING.set(len(self._replacements.waiting))
+
+    def _say_held(self, obj: Machine, why: str) -> None:
+        metrics.WAITING.set(len(self._replacements.waiting))
+        if obj.key in self._held:
+            return
+        self._held.add(obj.key)
+        self._log.warning("machine is not replaced yet", machine=obj.key, error=why)
+        text = f"Its node is sick, and it is not replaced yet: {why}"
+        self._events.event(views.reference(obj), WARNING, names.REASON_REPLACEMENT_HELD, text)
+
+    def tell(self, obj: Machine, before: MachineView, after: MachineView) -> None:
+        """The machine is in another phase."""
+        metrics.phase_changed(after.phase)
+        if after.phase is Phase.RUNNING and before.phase not in _SICK:
+            # It has joined: that is no news of anybody's health, and there are many.
+            return
+        if (found := _TOLD.get(after.phase)) is not None:
+            self._events.event(views.reference(obj), *found, after.status.description)
+
+    # --- its node ---------------------------------------------------------------------------
+
+    def is_contested(self, machine: MachineView) -> bool:
+        """Whether another machine claims its node: nobody knows whose health it shows."""
+        others = self._by_node.get(machine.node_name, set()) - {machine.key}
+        if machine.node_name and others:
+            self._log.warning(
+                "node belongs to several machines", node=machine.node_name, machine=machine.key
+            )
+            return True
+        return False
+
+    def node_of(self, machine: MachineView) -> Node | None:
+        """The machine's node; None while it has none."""
+        if not machine.node_name:
+            return None
+        node = self._world.nodes.store.get(machine.node_name)
+        return None if node is None else self._write_nodes.newest(node)
+
+    async def _sync_node(self, machine: MachineView, node: Node) -> Node | None:
+        """Bring the node in step with the machine; the node as it is then."""
+        rules = self._world.rules
+        extra = self._world.class_of(machine).extra_capacity
+
+        def template(one: Node) -> Patch | None:
+            return nodesync.patch(machine, one, rules)
+
+        def capacity(one: Node) -> Patch | None:
+            return nodesync.capacity_patch(one, extra, rules)
+
+        def note(one: Node) -> Patch | None:
+            return nodesync.capacity_note(one, extra, rules)
+
+        steps = [Step(template), Step(capacity, "status"), Step(note)]
+        return (await self._write_nodes.change(node, *steps)).obj
+
+    async def _replace(self, obj: Machine, cached: Node) -> None:
+        """Somebody deleted the node: its machine goes with it. Asked once more, past the cache."""
+        try:
+            node = await self._nodes.get(cached.name)
+        except NotFound:
+            return
+        if node.uid == cached.uid and node.is_deleting:
+            self._log.info("node is being deleted, so is its machine", machine=obj.key)
+            await writer.delete(self._machines, obj)
+
+    # --- the caches ---------------------------------------------------------------------------
+
+    def machine_changed(self, old: Machine | None, new: Machine | None) -> None:
+        """A machine is another now."""
+        found = new or old
+        if found is None:
+            return
+        before, after = (views.machine(one) if one is not None else None for one in (old, new))
+        key = found.key
+        self._index(key, before.node_name if before else "", after.node_name if after else "")
+        if after is None:
+            self._spells.pop(key, None)
+            self._held.discard(key)
+        elif key not in self._spells:
+            now = _now()
+            self._spells[key] = health.spell(self._world.ages.by(now.wall, after), None, now)
+        self._wake(self._replacements.note(key, after))
+        metrics.WAITING.set(len(self._replacements.waiting))
+
+    def on_node(self, name: str) -> Iterable[str]:
+        """Keys of the machines of a node."""
+        return tuple(self._by_node.get(name, ()))
+
+    def _index(self, key: str, before: str, after: str) -> None:
+        if before == after:
+            return
+        if before in self._by_node:
+            self._by_node[before].discard(key)
+            if not self._by_node[before]:
+                del self._by_node[before]
+        if after:
+            self._by_node.setdefault(after, set()).add(key)
+
+
+def sooner(*moments: float | None) -> float | None:
+    """The soonest of some waits; None = never."""
+    return min((one for one in moments if one is not None), default=None)
+
+
+def _now() -> Moment:
+    return Moment(wall=clock.now(), steady_s=clock.monotonic())

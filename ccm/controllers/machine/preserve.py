@@ -1,0 +1,156 @@
+"""Carries out what `ccm.machines.preservation` decides, on the machine and on its node.
+
+What says that a machine is kept comes first, and goes last: whatever is cut short is finished by
+the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from ccm.base import clock, log
+from ccm.controllers.machine import plan
+from ccm.controllers.machine.health import Health, sooner
+from ccm.controllers.machine.remove import Drains
+from ccm.gardener import names, views
+from ccm.gardener.types import Machine
+from ccm.gardener.world import World
+from ccm.machines import preservation
+from ccm.machines.creation import SHORT_S
+from ccm.machines.draining import DrainState
+from ccm.machines.preservation import Action, Decision
+from ccm.machines.views import MachineView
+from ccm.model import Node
+from ccm.model.names import NORMAL
+from ccm.model.patches import Patch, StaleObject
+from ccm.model.times import format_time
+from ccm.runtime.recorder import Recorder
+from ccm.runtime.writer import Step, Writer
+
+
+class Preserver:
+    """Preserves machines.
+
+    Args:
+        world: what the machine controllers share.
+        health: knows the nodes of machines.
+        write: writes Machines.
+        write_nodes: writes Nodes.
+        events: where events go.
+        drains: empties nodes of machines that have failed.
+        wake: gives a pass to machines.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        health: Health,
+        write: Writer[Machine],
+        write_nodes: Writer[Node],
+        events: Recorder,
+        drains: Drains,
+        wake: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._world = world
+        self._health = health
+        self._write, self._write_nodes = write, write_nodes
+        self._events = events
+        self._drains = drains
+        self._wake = wake
+        self._log = log.logger("machine")
+
+    async def run(self, key: str) -> float | None:
+        """One pass over a machine; when the next is due though nothing changes.
+
+        Raises:
+            StaleObject: the object is another now; a change of it brings it back.
+            KubeError: a write failed.
+        """
+        cached = self._world.machines.store.get(key)
+        if cached is None or cached.is_deleting:
+            return None
+        obj = self._write.newest(cached)
+        machine = views.machine(obj)
+        if self._health.is_contested(machine):
+            return None
+        node = self._health.node_of(machine)
+        now, rules = clock.now(), self._world.rules
+        found = preservation.decide(machine, node, now, rules)
+        if found.action is Action.NOTHING or (node is not None and node.is_deleting):
+            return None
+        if found.action is Action.PRESERVE and machine.status.preserve_until is None:
+            obj = await self._until(obj, found.until)
+        waits_s = None
+        if node is not None:
+            waits_s = await self._on_node(machine, node, found)
+        await self._wishes(obj, found)
+        if found.action is Action.PRESERVE:
+            assert found.until is not None
+            return sooner(waits_s, max(0.0, (found.until - now).total_seconds()) + 1)
+        return None
+
+    async def _on_node(self, machine: MachineView, node: Node, found: Decision) -> float | None:
+        """What stands on the node; when its drain is looked at again."""
+        rules, drained, waits_s = self._world.rules, None, None
+        kept = await self._write_nodes.change(
+            node, Step(lambda one: preservation.node_patch(machine, one, found, rules))
+        )
+        if kept.obj is None:
+            return None
+        if preservation.wants_drain(machine, node, found, rules):
+            drained = await self._drained(machine, kept.obj)
+            # While it goes on, it wakes us.
+            waits_s = SHORT_S if drained is False else None
+        elif found.action is Action.STOP:
+            await self._drains.stop(machine.uid)
+        now = clock.now()
+
+        def condition(one: Node) -> Patch | None:
+            return preservation.condition_patch(machine, one, found, now, rules, drained=drained)
+
+        await self._write_nodes.change(kept.obj, Step(condition, "status"))
+        return waits_s
+
+    async def _drained(self, machine: MachineView, node: Node) -> bool | None:
+        """Begin a drain, or look at it: True, it ended well; False, it is begun anew; None, it
+        goes on.
+        """
+        progress = self._drains.progress(machine.uid)
+        if progress is not None and progress.state is DrainState.DONE:
+            # Forgotten: whoever ends the machine looks for himself.
+            await self._drains.stop(machine.uid)
+            return True
+        has_failed = progress is not None and progress.state is DrainState.FAILED
+        if progress is None or has_failed:
+            task = preservation.drain_task(machine, node, clock.now(), self._world.rules)
+            self._drains.start(task, lambda: self._wake((machine.key,)))
+        return False if has_failed else None
+
+    async def _wishes(self, obj: Machine, found: Decision) -> None:
+        """Annotations of the machine; and that it is kept no longer, after all else."""
+        rules = self._world.rules
+        written = await self._write.change(
+            obj, Step(lambda one: preservation.machine_patch(one, found, rules))
+        )
+        if written.obj is not None and found.action is Action.STOP and found.until is not None:
+            await self._until(written.obj, None)
+
+    async def _until(self, obj: Machine, until: datetime | None) -> Machine:
+        written = await self._write.change(
+            obj, Step(lambda one: plan.preserved(one, obj, until), "status")
+        )
+        if written.obj is None:
+            raise StaleObject
+        if written.changed:
+            self._tell(obj, until)
+        return written.obj
+
+    def _tell(self, obj: Machine, until: datetime | None) -> None:
+        reason, text = names.REASON_PRESERVED_ENDED, "It is kept no longer"
+        if until is not None:
+            reason = names.REASON_PRESERVED
+            text = f"It is kept until {format_time(until)}, even if it fails"
+        self._log.info("preservation of machine changed", machine=obj.key, after=text)
+        self._events.event(views.reference(obj), NORMAL, reason, text)

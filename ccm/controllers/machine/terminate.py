@@ -1,0 +1,124 @@
+"""The queue of machines that go: a lane of their own, so that none waits for those that come.
+
+A machine is never in two hands: one that is being made when its deletion is asked for is handed
+over when that pass has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection
+
+from ccm.base import clock
+from ccm.controllers.machine.remove import Remover, Rest
+from ccm.gardener import views
+from ccm.gardener.types import Machine
+from ccm.gardener.world import World
+from ccm.machines.pauses import Pauses
+from ccm.model.patches import StaleObject
+from ccm.runtime.backoff import default_backoff
+from ccm.runtime.controller import DONE, IDLE, Controller, Result
+from ccm.runtime.turns import Turn
+
+NAME = "machine-termination"
+QUEUE_NAME = "machinetermination"
+"""Value of the work-queue metrics' label (reference)."""
+
+MOST_AT_ONCE = 256
+"""Machines about whose deletion the cloud is asked at once."""
+
+BACK_OFF_CAP_S = 30.0
+"""Longest back-off of a machine whose object could not be written."""
+
+
+class Terminations:
+    """The machines that go.
+
+    Args:
+        world: what the machine controllers share.
+        remover: does the work.
+        elsewhere: keys that another queue has in hand.
+        turns: machines in work at once, apart from waiting for the cloud.
+        rng: jitter.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        remover: Remover,
+        elsewhere: Collection[str],
+        *,
+        turns: int,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._world = world
+        self._remover = remover
+        self._elsewhere = elsewhere
+        self._free = asyncio.Semaphore(turns)
+        self._pauses = Pauses()
+        self._uids: dict[str, str] = {}
+        self.controller = Controller(
+            NAME,
+            queue=QUEUE_NAME,
+            reconcile=self.sync,
+            workers=MOST_AT_ONCE,
+            backoff=default_backoff(cap_s=BACK_OFF_CAP_S, rng=rng),
+            on_retry=self._retry,
+            rng=rng,
+        )
+
+    def add(self, key: str) -> None:
+        """Something about a machine is another, which is about to go or is gone."""
+        self.controller.queue.add(key)
+
+    def has(self, key: str) -> bool:
+        """Whether a machine of that name is in hand."""
+        return self.controller.queue.is_processing(key)
+
+    def handed_over(self, key: str) -> None:
+        """Another queue has it in hand no longer."""
+        found = self._world.machines.store.get(key)
+        if found is not None and found.is_deleting:
+            self.add(key)
+
+    async def sync(self, key: str) -> Result:
+        """Go on with the deletion of one machine.
+
+        Raises:
+            KubeError: a write failed.
+        """
+        cached = self._world.machines.store.get(key)
+        if (former := self._uids.get(key)) is not None and (cached is None or cached.uid != former):
+            self._pauses.end(key)
+            await self._remover.forget(self._uids.pop(key))
+        if cached is None or not cached.is_deleting or key in self._elsewhere:
+            return IDLE
+        obj = self._remover.write.newest(cached)
+        if (left_s := self._pauses.left_s(key, clock.monotonic(), self._about(obj))) > 0:
+            return Result(after_s=left_s, idle=True)
+        self._uids[key] = obj.uid
+        try:
+            async with Turn(self._free) as turn:
+                rest = await self._remover.run(obj, turn, lambda: self.add(key))
+        except StaleObject:
+            # The change that made it stale comes, or came, as a key of its own.
+            return IDLE
+        self._pause(obj, rest)
+        return Result(after_s=rest.after_s) if rest.after_s is not None else DONE
+
+    def _pause(self, obj: Machine, rest: Rest) -> None:
+        self._pauses.end(obj.key)
+        if rest.after_s is not None and not rest.eager:
+            self._pauses.begin(obj.key, clock.monotonic() + rest.after_s, self._about(obj))
+
+    def _about(self, obj: Machine) -> object:
+        """What ends a pause when it is another."""
+        machine = views.machine(obj)
+        made_of = self._world.class_to_delete_with(machine)
+        return (obj.spec, made_of.version, machine.force_deletion)
+
+    def _retry(self) -> None:
+        """Another provider answers from now on."""
+        for key in self._pauses.end_all():
+            self.controller.queue.add(key, background=True)

@@ -1,0 +1,231 @@
+"""Machines: whether they can be had, their classes, how each is, and whose the VMs are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ccm.base import redact
+from ccm.base.tasks import bounded
+from ccm.cloud import errors
+from ccm.cloud.calls.handle import Handle
+from ccm.cloud.machines import (
+    ListMachinesRequest,
+    MachineDriver,
+    MachineRecord,
+    MachineRequest,
+)
+from ccm.controllers.machine.manifest import MANIFEST
+from ccm.doctor import provider
+from ccm.doctor.case import Case
+from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
+from ccm.gardener import names, served, views
+from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
+from ccm.gardener.types import MachineClass
+from ccm.gardener.world import SYSTEM_NAMESPACE
+from ccm.kube.resources import NAMESPACES, SECRETS, Kind
+from ccm.machines import orphans
+from ccm.machines.views import ClassView, MachineView, Phase, State
+from ccm.model.names import STATUS_FALSE
+
+MOST_ASKED = 50
+"""Machines about each of which the cloud is asked, where a listing lacks their VMs."""
+
+CONCURRENCY = 8
+
+_TROUBLED = (Phase.CRASH_LOOP, Phase.FAILED, Phase.UNKNOWN)
+_RESTORE = (
+    "if Machines were lost, restore them now: the machine safety controller deletes what it finds "
+    "ownerless twice and older than an hour"
+)
+_LEAVE = (
+    "nothing, they are left alone; those that another manager made for these Machines are taken "
+    "over with --adopt-unmarked-machines"
+)
+_OFF = "no Machines are wanted: --controllers names no machine controller"
+
+
+async def machines(case: Case) -> Finding:
+    """See whether there can be Machines, and how each is."""
+    if not provider.works(case, MANIFEST):
+        return ok(_OFF)
+    known = await served.resources(case.client)
+    if missing := [one.plural for one in (MACHINES, MACHINE_CLASSES) if one.plural not in known]:
+        return fail(
+            f"the API server does not know {' and '.join(missing)} of {MACHINES.api_version}",
+            "kubectl apply -f manifests/crds.yaml; the daemon goes on by itself then",
+        )
+    every = await _machines(case)
+    bad = [one for one in every if _is_troubled(one)]
+    if not bad:
+        return ok(f"{count(len(every), 'Machine')}, none is in trouble")
+    return warn(
+        f"{which(len(bad), len(every), 'Machine', 'is', 'are')} in trouble: "
+        f"{some([one.key for one in bad])}",
+        "kube-ccm explain machine NAMESPACE/NAME says of each what keeps it",
+        details=[
+            f"{one.key}: {one.phase.value}: {redact.words(one.status.description)}" for one in bad
+        ],
+    )
+
+
+async def classes(case: Case) -> Finding:
+    """See whether VMs can be made of the MachineClasses."""
+    if not provider.works(case, MANIFEST):
+        return ok(_OFF)
+    found, faults = await _classes(case), dict[str, str]()
+    for obj, view in found:
+        refused = [
+            one.message
+            for one in obj.status.conditions or ()
+            if (one.type, one.status) == (names.CONDITION_SPEC_VALID, STATUS_FALSE)
+        ]
+        if told := [*view.faults] or refused:
+            faults[obj.name] = redact.words("; ".join(told))
+    if not faults:
+        return ok(f"VMs can be made of {count(len(found), 'MachineClass', 'MachineClasses')}")
+    return fail(
+        f"no VM can be made of {some(list(faults))}",
+        "correct the class or its Secret as it says; its Machines are tried again at once then",
+        details=[f"{name}: {why}" for name, why in faults.items()],
+    )
+
+
+async def vms(case: Case) -> Finding:
+    """Compare the VMs that the cloud lists with the Machines."""
+    if not provider.works(case, MANIFEST):
+        return ok(_OFF)
+    cluster = case.options.cluster_id
+    if not cluster:
+        cluster = (await case.client.resource(NAMESPACES).get(SYSTEM_NAMESPACE)).uid
+    look = _Look(cluster=cluster, machines=await _machines(case), handle=Handle(case.cloud))
+    for _, view in await _classes(case):
+        if not view.faults:
+            await look.over(view)
+    return look.judged()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Look:
+    """What was found among the VMs.
+
+    Attributes:
+        cluster: the marker of this one's.
+        machines: all there are.
+        handle: the way to the driver.
+        seen: VMs that were listed.
+        unlisted: classes that could not be -> why.
+        lost: keys of Machines whose VMs are gone.
+        ownerless: VMs with our marker and no Machine.
+        unmarked: VMs without a marker and no Machine.
+    """
+
+    cluster: str
+    machines: Sequence[MachineView]
+    handle: Handle
+    seen: int = 0
+    unlisted: dict[str, str] = field(default_factory=dict)
+    lost: list[str] = field(default_factory=list)
+    ownerless: list[str] = field(default_factory=list)
+    unmarked: list[str] = field(default_factory=list)
+
+    async def over(self, made_of: ClassView) -> None:
+        """The VMs of one class."""
+        request = ListMachinesRequest(
+            cluster=self.cluster,
+            pool=made_of.name,
+            provider_spec=made_of.provider_spec,
+            credentials=made_of.credentials,
+        )
+        try:
+            records = await self.handle.call(MachineDriver.list_machines, request)
+        except errors.CloudError as error:
+            self.unlisted[made_of.name] = redact.words(str(error))
+            return
+        self.seen += len(records)
+        owners = orphans.Owners(self.machines)
+        for record in records:
+            if owners.has(record) or record.identity.cluster not in ("", self.cluster):
+                continue
+            of = self.ownerless if record.identity.cluster else self.unmarked
+            of.append(_shown(record))
+        await self._look_up(made_of, {one.info.provider_id for one in records})
+
+    async def _look_up(self, made_of: ClassView, listed: set[str]) -> None:
+        """Ask about single VMs: an absence in a listing is never believed."""
+        unseen = [
+            one
+            for one in self.machines
+            if one.class_name == made_of.name and one.provider_id and one.provider_id not in listed
+        ]
+
+        async def look(machine: MachineView) -> None:
+            request = MachineRequest(
+                identity=views.rules(self.cluster).identity(machine),
+                provider_spec=made_of.provider_spec,
+                credentials=made_of.credentials,
+                provider_id=machine.provider_id,
+            )
+            try:
+                await self.handle.call(MachineDriver.get_machine_status, request)
+            except errors.NotFound:
+                self.lost.append(f"{machine.key} ({machine.provider_id})")
+            except errors.CloudError:
+                return  # it says nothing about the VM
+
+        await bounded(unseen[:MOST_ASKED], look, limit=CONCURRENCY, name="machines")
+
+    def judged(self) -> Finding:
+        """What it comes to."""
+        troubles = [*self._troubles()]
+        details = [f"class {name} cannot be listed: {why}" for name, why in self.unlisted.items()]
+        if not troubles and not details:
+            return ok(f"{count(self.seen, 'VM')}, each belongs to a Machine or to another cluster")
+        told = "; ".join(text for text, _ in troubles) or "not all VMs can be listed"
+        advice = [one for _, one in troubles]
+        if details:
+            advice.append("look at the credentials in the Secrets of these classes, and the cloud")
+        if self.lost or details:
+            return fail(told, *advice, details=details)
+        return warn(told, *advice)
+
+    def _troubles(self) -> Iterator[tuple[str, str]]:
+        """What is wrong, and what to do about it."""
+        if self.lost:
+            told = f"{count(len(self.lost), 'Machine')} without VM: {some(sorted(self.lost))}"
+            yield told, "delete a Machine whose VM is gone: none is made again for it"
+        if self.ownerless:
+            many = f"{count(len(self.ownerless), 'VM')} of this cluster without Machine"
+            yield f"{many}: {some(self.ownerless)}", _RESTORE
+        if self.unmarked:
+            many = f"{count(len(self.unmarked), 'VM')} without any marker"
+            yield f"{many}: {some(self.unmarked)}", _LEAVE
+
+
+def _is_troubled(machine: MachineView) -> bool:
+    if machine.is_deleting:
+        return machine.status.state == State.FAILED.value
+    return machine.phase in _TROUBLED
+
+
+def _shown(record: MachineRecord) -> str:
+    return f"{record.info.provider_id} ({record.identity.name})"
+
+
+async def _machines(case: Case) -> Sequence[MachineView]:
+    found = await _objects(case, MACHINES)
+    return sorted(map(views.machine, found), key=lambda one: one.key)
+
+
+async def _classes(case: Case) -> Sequence[tuple[MachineClass, ClassView]]:
+    secrets: Mapping[str, Any] = {one.key: one for one in await _objects(case, SECRETS)}
+    return [
+        (one, views.machine_class(one, lambda where, name: secrets.get(f"{where}/{name}")))
+        for one in await _objects(case, MACHINE_CLASSES)
+    ]
+
+
+async def _objects(case: Case, kind: Kind[Any]) -> Sequence[Any]:
+    pages = case.client.resource(kind).pages(namespace=case.options.namespace)
+    return [one async for page in pages for one in page.items]

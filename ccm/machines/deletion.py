@@ -1,0 +1,418 @@
+"""From the wish to delete a machine to its end: a table of stages, and what follows in each. Pure.
+
+A pass goes as far as it can, and the status says where it rests: a text with a marker in it, by
+which the reference knows how far a deletion is, so that either goes on where the other was. Every
+stage may be done again. What we know beside that, and a text that others wrote over, stands in
+an annotation; of the two the one that is further counts, as no deletion goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import Enum
+from types import MappingProxyType
+
+import msgspec
+
+from ccm.cloud import codes, errors
+from ccm.cloud.machines import known
+from ccm.cloud.provider_id import is_same_instance
+from ccm.machines.creation import SHORT_S, passes, told_of
+from ccm.machines.draining import DrainProgress, DrainState, DrainTask
+from ccm.machines.statuses import says_nothing_new
+from ccm.machines.views import Kind, MachineView, Phase, Rules, State, Status
+from ccm.model import Node
+from ccm.model.times import format_time, parse_time
+
+LONG_S = 600.0
+"""When a deletion is tried again that the cloud refuses for good (reference)."""
+
+QUICK_S = 5.0
+"""A first rest that is no longer than this is not written: the next pass says more."""
+
+PROGRESS_S = 30.0
+"""Least time between two texts about one drain."""
+
+
+class Stage(Enum):
+    """How far a deletion is; the values stand in annotations, and never change."""
+
+    STATUS = "status"
+    """Find out which node is the machine's."""
+    DRAIN = "drain"
+    VOLUMES = "volumes"
+    """Delete the attachments of volumes that a drain by force left."""
+    VM = "vm"
+    NODE = "node"
+    """Delete bootstrap token and node."""
+    FINALIZER = "finalizer"
+
+
+MARKERS: Mapping[Stage, str] = MappingProxyType(
+    {
+        Stage.STATUS: "Set machine status to termination. Now, getting VM Status",
+        Stage.DRAIN: "Initiate node drain",
+        Stage.VOLUMES: "Delete Volume Attachments",
+        Stage.VM: "Initiate VM deletion",
+        Stage.NODE: "Initiate node object deletion",
+        Stage.FINALIZER: "Initiate machine object finalizer removal",
+    }
+)
+"""What a description has in it while a deletion is at that stage; the first that is in it counts
+(reference)."""
+
+_RANKS = {stage: rank for rank, stage in enumerate(Stage)}
+
+
+class Cause(Enum):
+    """What came of a stage."""
+
+    NO_TARGET = "there is no cluster to join"
+    KNOWN = "which node it is is known, or that there is none"
+    UNCLEAR = "the cloud does not say whether there is a VM"
+    NO_NODE = "there is no node to drain"
+    DRAINING = "the drain goes on"
+    DRAINED = "nothing is left on the node"
+    FORCED = "nothing is left on the node, by force"
+    UNDRAINED = "the drain failed"
+    UNDRAINED_BY_FORCE = "the drain failed, and nobody waits for it"
+    DETACHED = "no volume is attached"
+    ATTACHED = "volumes are attached"
+    STUCK = "volumes are attached, for too long"
+    GONE = "the VM is gone"
+    GOING = "the cloud works on it"
+    REFUSED = "the cloud refused"
+    NO_LABEL = "the machine had no node"
+    RELEASED = "node and token are gone"
+    HELD = "node or token could not be deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Where a cause leads to, and what is said then.
+
+    Attributes:
+        to: the stage; the same one = the pass rests.
+        text: the description; `{said}`, `{node}` and `{machine}` are filled in.
+        state: of the operation.
+    """
+
+    to: Stage
+    text: str
+    state: State = State.PROCESSING
+
+
+def _move(to: Stage, text: str = "", state: State = State.PROCESSING) -> Move:
+    return Move(to, f"{text} {MARKERS[to]}".strip(), state)
+
+
+TABLE: Mapping[tuple[Stage, Cause], Move] = MappingProxyType(
+    {
+        (Stage.STATUS, Cause.NO_TARGET): _move(
+            Stage.VM,
+            "Running without target cluster, skipping node drain and volume attachment deletion.",
+        ),
+        (Stage.STATUS, Cause.KNOWN): _move(Stage.DRAIN),
+        (Stage.STATUS, Cause.UNCLEAR): _move(Stage.STATUS, "{said}.", State.FAILED),
+        (Stage.DRAIN, Cause.NO_NODE): _move(
+            Stage.VM, "Skipping drain as nodeName is not a valid one for machine."
+        ),
+        (Stage.DRAIN, Cause.DRAINING): _move(Stage.DRAIN, "{said}."),
+        (Stage.DRAIN, Cause.DRAINED): _move(Stage.VM, "Drain successful."),
+        (Stage.DRAIN, Cause.FORCED): _move(Stage.VOLUMES, "Force Drain successful."),
+        (Stage.DRAIN, Cause.UNDRAINED): _move(
+            Stage.DRAIN, "Drain failed due to {said}. Will retry in next sync.", State.FAILED
+        ),
+        (Stage.DRAIN, Cause.UNDRAINED_BY_FORCE): _move(
+            Stage.VOLUMES,
+            "Drain failed due to {said}. However, since it's a force deletion shall continue "
+            "deletion of VM.",
+        ),
+        (Stage.VOLUMES, Cause.DETACHED): _move(Stage.VM),
+        (Stage.VOLUMES, Cause.ATTACHED): _move(Stage.VOLUMES, "{said}."),
+        (Stage.VOLUMES, Cause.STUCK): _move(Stage.VM, "{said}, not waited for any longer."),
+        (Stage.VM, Cause.GONE): _move(Stage.NODE, "VM deletion was successful."),
+        (Stage.VM, Cause.GOING): _move(Stage.VM, "VM deletion is under way."),
+        (Stage.VM, Cause.REFUSED): _move(
+            Stage.VM, "VM deletion failed due to - {said}.", State.FAILED
+        ),
+        (Stage.NODE, Cause.NO_LABEL): _move(
+            Stage.FINALIZER,
+            'Label "node" not present on machine "{machine}", continuing deletion flow.',
+        ),
+        (Stage.NODE, Cause.RELEASED): _move(
+            Stage.FINALIZER, 'Deletion of Node Object "{node}" is successful.'
+        ),
+        (Stage.NODE, Cause.HELD): _move(
+            Stage.NODE, 'Deletion of Node Object "{node}" failed due to - {said}.', State.FAILED
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What came of a stage, in full.
+
+    Attributes:
+        cause: what happened.
+        said: for people, where the table wants it.
+        after_s: when to come back; None = when something changes.
+        code: name of the code that the cloud refused it with.
+        known_state: what the driver wants to remember; None = as it was.
+        eager: whether it may come back before that: a look costs nothing.
+    """
+
+    cause: Cause
+    said: str = ""
+    after_s: float | None = None
+    code: str = ""
+    known_state: str | None = None
+    eager: bool = False
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a deletion; JSON in an annotation of its machine.
+
+    Attributes:
+        uid: of the machine: a copy of the object is another one.
+        stage: how far it is.
+        forced: the drain used force.
+        since: when volumes began to be waited for.
+        origin: where the VM was seen last, see `ClassView.origin`.
+    """
+
+    uid: str
+    stage: Stage = Stage.STATUS
+    forced: bool = False
+    since: str = ""
+    origin: str = ""
+
+    def text(self) -> str:
+        """For the annotation."""
+        return msgspec.json.encode(self).decode()
+
+
+def progress(machine: MachineView, rules: Rules) -> Progress:
+    """How far the deletion of a machine is."""
+    text = machine.annotation(rules.deletion)
+    try:
+        noted = msgspec.json.decode(text, type=Progress) if text else None
+    except (msgspec.DecodeError, UnicodeError):
+        noted = None
+    if noted is None or noted.uid != machine.uid:
+        noted = Progress(uid=machine.uid)
+    said = marked(machine)
+    if said is not None and _RANKS[said] > _RANKS[noted.stage]:
+        return msgspec.structs.replace(noted, stage=said)
+    return noted
+
+
+def further(one: Progress, other: Progress) -> Progress:
+    """The one of two that is further; none of them is wrong."""
+    return other if _RANKS[other.stage] > _RANKS[one.stage] else one
+
+
+def is_worth_noting(seen: Progress) -> bool:
+    """Whether more is known of a deletion than the marker in its text says."""
+    return _RANKS[seen.stage] > _RANKS[Stage.DRAIN]
+
+
+def at(stage: Stage, machine: MachineView) -> Move:
+    """Where a deletion is that goes on."""
+    stands = machine.status.description if marked(machine) is stage else MARKERS[stage]
+    return Move(stage, stands)
+
+
+def marked(machine: MachineView) -> Stage | None:
+    """The stage that the description says; None where it says none, or speaks of another thing."""
+    if machine.phase is not Phase.TERMINATING:
+        return None
+    text = machine.status.description
+    return next((stage for stage, marker in MARKERS.items() if marker in text), None)
+
+
+def moved(stage: Stage, event: Event, machine: MachineView) -> Move:
+    """Where an event leads to; its text is complete."""
+    found = TABLE[stage, event.cause]
+    text = found.text.replace("{node}", machine.node_name).replace("{machine}", machine.name)
+    # Last, so that nothing in it is taken for a place of ours.
+    return replace(found, text=text.replace("{said}", event.said))
+
+
+def status(machine: MachineView, move: Move, event: Event | None, now: datetime) -> Status:
+    """The status of a machine that was moved there."""
+    before = machine.status
+    code, told = (event.code, event.known_state) if event is not None else ("", None)
+    return replace(
+        before,
+        phase=Phase.TERMINATING,
+        description=move.text,
+        code=code,
+        state=move.state.value,
+        kind=Kind.DELETE.value,
+        timeout_active=False,
+        since=before.since if before.phase is Phase.TERMINATING else now,
+        updated=now,
+        known_state=before.known_state if told is None else told,
+    )
+
+
+def is_worth_writing(machine: MachineView, wanted: Status, move: Move, *, brief: bool) -> bool:
+    """Whether the status of a machine that rests is written.
+
+    Args:
+        machine: as it is.
+        wanted: what would be written.
+        move: what it says.
+        brief: whether it rests there for the first time, and only for a moment.
+    """
+    before = machine.status
+    if before.phase is not Phase.TERMINATING or before.known_state != wanted.known_state:
+        return True
+    if marked(machine) is not move.to:
+        return not brief
+    if (
+        move.state is State.PROCESSING
+        and before.state == wanted.state
+        and _is_young(machine, wanted)
+    ):
+        return False
+    return not says_nothing_new(before, wanted)
+
+
+def is_brief(move: Move, event: Event, times: int) -> bool:
+    """Whether a rest is the first at its stage, and over in a moment without anybody's doing."""
+    soon = event.after_s is not None and event.after_s <= QUICK_S
+    return times == 1 and soon and move.state is State.PROCESSING
+
+
+def _is_young(machine: MachineView, wanted: Status) -> bool:
+    before = machine.status.updated
+    if before is None or wanted.updated is None:
+        return False
+    return (wanted.updated - before).total_seconds() < PROGRESS_S
+
+
+# --- the drain ----------------------------------------------------------------------------
+
+
+def deadline(machine: MachineView, now: datetime, rules: Rules) -> datetime:
+    """From when on a machine's node is drained by force."""
+    own = machine.drain_timeout_s
+    limit = timedelta(seconds=rules.drain_timeout_s if own is None else own)
+    return (_moment(machine.metadata.deletion_timestamp) or now) + limit
+
+
+def is_impatient(machine: MachineView, now: datetime, rules: Rules) -> bool:
+    """Whether nobody waits for a drain to succeed: a person asked for that, or time is up."""
+    return machine.force_deletion or now > deadline(machine, now, rules)
+
+
+def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) -> DrainTask:
+    """What is asked for."""
+    force = is_impatient(machine, now, rules)
+    return DrainTask(
+        machine=machine,
+        node_name=node.name,
+        force=force,
+        deadline=deadline(machine, now, rules),
+        max_evict_retries=1 if force else machine.max_evict_retries,
+    )
+
+
+def drained(progress: DrainProgress, task: DrainTask, now: datetime) -> Event:
+    """What came of a drain, or when to look again."""
+    if progress.state is DrainState.RUNNING:
+        # A moment later than that: a time on an object has no fractions of seconds.
+        left_s = (task.deadline - now).total_seconds() + 1 if task.deadline is not None else 0
+        after_s = left_s if left_s > 0 else None
+        return Event(cause=Cause.DRAINING, said=progress.said, after_s=after_s, eager=True)
+    if progress.state is DrainState.FAILED:
+        cause = Cause.UNDRAINED_BY_FORCE if task.force else Cause.UNDRAINED
+        return Event(cause=cause, said=progress.said, after_s=SHORT_S)
+    return Event(cause=Cause.FORCED if progress.forced else Cause.DRAINED)
+
+
+# --- the VM -----------------------------------------------------------------------------------
+
+
+def refused(error: errors.CloudError, *, cause: Cause = Cause.REFUSED) -> Event:
+    """What an error of the driver means."""
+    told = known(error).last_known_state
+    if isinstance(error, errors.RetryAfter):
+        return Event(cause=Cause.GOING, after_s=error.seconds, known_state=told)
+    return Event(
+        cause=cause,
+        said=told_of(error),
+        after_s=SHORT_S if passes(error) else LONG_S,
+        code=codes.code_of(error).name,
+        known_state=told,
+    )
+
+
+def impossible(faults: Iterable[str], *, cause: Cause = Cause.REFUSED) -> Event:
+    """The cloud cannot even be asked."""
+    return Event(cause=cause, said="; ".join(faults), code=errors.FailedPrecondition.__name__)
+
+
+def doubted(machine: MachineView) -> Event:
+    """The cloud knows nothing of the VM, and it is not the place where that was made."""
+    text = (
+        f"the credentials or the region of class {machine.class_name} are others than VM "
+        f"{machine.provider_id} was made with, and neither it nor a VM that was made with it can "
+        "be seen with them; restore them, or, if that VM is gone, set the label force-deletion"
+    )
+    code = errors.FailedPrecondition.__name__
+    return Event(cause=Cause.REFUSED, said=text, code=code, after_s=LONG_S)
+
+
+def is_elsewhere(machine: MachineView, origin: str, seen: Progress, rules: Rules) -> bool:
+    """Whether "there is no such VM" may be said of another place than it was made in."""
+    made_in = machine.annotation(rules.origin)
+    if machine.force_deletion or not machine.provider_id or not made_in:
+        return False
+    return origin not in (made_in, seen.origin)
+
+
+def witnesses(machine: MachineView, others: Iterable[MachineView], rules: Rules) -> frozenset[str]:
+    """VMs that were made where the machine's was: who sees one of them would see it."""
+    made_in = machine.annotation(rules.origin)
+    every = {one.provider_id for one in others if one.annotation(rules.origin) == made_in}
+    return frozenset(every | {machine.provider_id})
+
+
+# --- the node ---------------------------------------------------------------------------------
+
+
+def is_its_node(machine: MachineView, node: Node) -> bool:
+    """Whether a node of that name is that of the machine's VM, and of no other."""
+    return not node.provider_id or is_same_instance(node.provider_id, machine.provider_id)
+
+
+def node_named_after(machine: MachineView, nodes: Sequence[Node], rules: Rules) -> str:
+    """The name of the node whose kubelet says that it is the machine's; empty: there is none."""
+    for node in nodes:
+        if node.labels.get(rules.machine_label) == machine.name and is_its_node(machine, node):
+            return node.name
+    return ""
+
+
+def _moment(text: str | None) -> datetime | None:
+    try:
+        return parse_time(text) if text else None
+    except ValueError:
+        return None
+
+
+def waited_s(seen: Progress, now: datetime) -> float:
+    """For how long volumes have been waited for."""
+    since = _moment(seen.since)
+    return 0.0 if since is None else (now - since).total_seconds()
+
+
+def waits(seen: Progress, now: datetime) -> Progress:
+    """Volumes are waited for, from now on if not before."""
+    return seen if seen.since else msgspec.structs.replace(seen, since=format_time(now))

@@ -1,0 +1,235 @@
+"""Which Pods leave a node and in which order, how long they are given, and what is said. Pure.
+
+Pods without claims leave at once, all of them. Those with claims leave one after the other, the
+most important first, each once the volumes of the one before are where they are wanted next: so
+no two wait for the same slot of another node. When a time is up force is used for what is left.
+Numbers and rules are the reference's unless it is said why not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from ccm.model import Node, Pod, PodDisruptionBudget, VolumeAttachment
+from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
+from ccm.model.patches import Patch, same_object
+from ccm.model.times import format_time, parse_time
+
+EVICT_RETRY_S = 20.0
+"""Time between two evictions of a Pod that was refused, unless its budget frees it before."""
+
+TRIES = 3
+"""Evictions that fit into the shortest drain timeout. The reference has none below 20 s."""
+
+END_BUFFER_S = 30.0
+"""What a Pod is given beyond its grace."""
+
+SICK_S = 300.0
+"""A node that has been sick for so long ends nothing any more: force is used."""
+
+SICK = {CONDITION_READY: STATUS_TRUE, "ReadonlyFilesystem": STATUS_FALSE}
+"""Conditions by which that is told, and what a healthy node says."""
+
+_DAEMON = "DaemonSet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What flags say of every drain.
+
+    Attributes:
+        max_evict_retries: how often a refused eviction is repeated.
+        detach_timeout_s: how long is waited for volumes to leave, beyond the Pod's grace.
+        reattach_timeout_s: how long is waited for them to be attached elsewhere.
+    """
+
+    max_evict_retries: int = 360
+    detach_timeout_s: float = 120.0
+    reattach_timeout_s: float = 90.0
+
+    def patience_s(self, own_retries: int | None) -> float:
+        """How long a Pod's refusals are accepted, before it goes by force."""
+        retries = self.max_evict_retries if own_retries is None else own_retries
+        return retries * EVICT_RETRY_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """In which order Pods leave.
+
+    Attributes:
+        parallel: at once.
+        serial: one after the other, beside them.
+    """
+
+    parallel: tuple[Pod, ...]
+    serial: tuple[Pod, ...]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.parallel) + len(self.serial)
+
+
+def removable(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """The Pods of a node that a drain removes; the others stay until the node goes."""
+    return tuple(one for one in pods if not one.is_mirror and one.controller != _DAEMON)
+
+
+def order(pods: Iterable[Pod]) -> Order:
+    """In which order those leave that a drain removes."""
+    leaving = removable(pods)
+    serial = sorted(
+        (one for one in leaving if one.claims), key=lambda one: (-one.priority, one.key)
+    )
+    return Order(parallel=tuple(one for one in leaving if not one.claims), serial=tuple(serial))
+
+
+def exclusive_claims(pods: Iterable[Pod]) -> Mapping[str, tuple[str, ...]]:
+    """Pod -> its claims that no other of these Pods uses: only those are waited for."""
+    leaving = removable(pods)
+    users = Counter((one.namespace, claim) for one in leaving for claim in set(one.claims))
+    return {
+        one.uid: tuple(claim for claim in one.claims if users[one.namespace, claim] == 1)
+        for one in leaving
+    }
+
+
+def retry_s(left_s: float | None) -> float:
+    """Time between two evictions of a refused Pod in a drain that has so much time, None = any."""
+    return EVICT_RETRY_S if left_s is None else min(EVICT_RETRY_S, max(1.0, left_s / TRIES))
+
+
+def end_limit_s(pod: Pod, left_s: float | None) -> float:
+    """How long a Pod may take to end after its eviction."""
+    grace_s = float(pod.grace_s)
+    return (grace_s if left_s is None else min(grace_s, max(0.0, left_s))) + END_BUFFER_S
+
+
+def force_from(node: Node | None, deadline: datetime | None) -> datetime | None:
+    """From when on force is used; None = not as things are."""
+    conditions = (node.status.conditions or ()) if node is not None else ()
+    sick = [
+        parse_time(one.last_transition_time) + timedelta(seconds=SICK_S)
+        for one in conditions
+        if SICK.get(one.type, one.status) != one.status and one.last_transition_time
+    ]
+    return min([*sick, *([] if deadline is None else [deadline])], default=None)
+
+
+def over(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> tuple[PodDisruptionBudget, ...]:
+    """The budgets that count for a Pod."""
+    return tuple(one for one in budgets if one.is_over(pod))
+
+
+def fault(pod: Pod, budgets: Collection[PodDisruptionBudget]) -> str:
+    """Why a Pod that was refused will be refused for ever; empty: it may be evicted some time."""
+    who = f"Pod {pod.key} cannot be evicted"
+    if len(budgets) > 1:
+        listed = ", ".join(sorted(one.key for one in budgets))
+        return (
+            f"{who}: it has {len(budgets)} PodDisruptionBudgets ({listed}), and evictions support "
+            "one; remove the others, or change their selectors"
+        )
+    for one in budgets:
+        if one.is_misconfigured:
+            return (
+                f"{who}: its PodDisruptionBudget {one.key} is misconfigured: it allows no "
+                f"disruption though all {one.status.expected_pods} Pods are healthy; change its "
+                "minAvailable or maxUnavailable, or add Pods"
+            )
+    return ""
+
+
+# --- volumes ------------------------------------------------------------------------------
+
+
+def still_attached(ids: Iterable[str], attached: Collection[str]) -> list[str]:
+    """Those volumes that a node still reports, by names that hold their IDs."""
+    return [each for each in ids if any(each in name for name in attached)]
+
+
+def not_elsewhere(
+    volumes: Iterable[str], attachments: Iterable[VolumeAttachment], node_name: str
+) -> list[str]:
+    """Those PersistentVolumes that are attached to no other node."""
+    elsewhere = {
+        one.spec.source.persistent_volume_name
+        for one in attachments
+        if one.status.attached and one.spec.node_name != node_name
+    }
+    return [each for each in volumes if each not in elsewhere]
+
+
+# --- the node -----------------------------------------------------------------------------
+
+
+def cordon_patch(node: Node) -> Patch | None:
+    """Nothing new is scheduled onto it; None where that is so."""
+    if node.spec.unschedulable:
+        return None
+    return {"metadata": same_object(node), "spec": {"unschedulable": True}}
+
+
+def condition_patch(node: Node, condition: str, now: datetime) -> Patch | None:
+    """What says on the node that it goes; None where it stands. One that is sick goes for that."""
+    if node.condition_status(condition) == STATUS_TRUE:
+        return None
+    moment = format_time(now)
+    said = {
+        "type": condition,
+        "status": STATUS_TRUE,
+        "reason": "ScaleDown" if node.ready == STATUS_TRUE else "Unhealthy",
+        "message": "the node is drained, because its machine is being deleted",
+        "lastHeartbeatTime": moment,
+        "lastTransitionTime": moment,
+    }
+    return {"metadata": same_object(node), "status": {"conditions": [said]}}
+
+
+# --- what is said ---------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """How far a drain is.
+
+    Attributes:
+        total: Pods that it removes.
+        evicted: those whose eviction was accepted, or that were deleted.
+        ended: those that are gone.
+        blocked: Pod -> why it may not be evicted yet.
+        volumes: Pod -> what is waited for about its volumes.
+        overdue: Pods that should have ended.
+        forced: whether force is used.
+    """
+
+    total: int = 0
+    evicted: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    blocked: dict[str, str] = field(default_factory=dict)
+    volumes: dict[str, str] = field(default_factory=dict)
+    overdue: set[str] = field(default_factory=set)
+    forced: bool = False
+
+    def said(self) -> str:
+        """One line about all of it; of many Pods in one state the first is named."""
+        if not self.total:
+            return "no Pods to evict"
+        verb = "deleted by force" if self.forced else "evicted"
+        parts = [f"{verb} {len(self.evicted)} of {_pods(self.total)}"]
+        if left := len(self.evicted - self.ended):
+            parts.append(f"{left} not ended yet")
+        for found in (self.blocked, self.volumes):
+            if found:
+                pod, why = min(found.items())
+                others = f" and {_pods(len(found) - 1)} more" if len(found) > 1 else ""
+                parts.append(f"Pod {pod}{others} {why}")
+        return ", ".join(parts)
+
+
+def _pods(count: int) -> str:
+    return f"{count} Pod" if count == 1 else f"{count} Pods"

@@ -1,0 +1,41 @@
+"""The settings that count for one machine: its own, else those of the daemon. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ccm.machines.views import MachineView, Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective:
+    """What counts for one machine.
+
+    Attributes:
+        creation_timeout_s: after how long it has failed to join.
+        health_timeout_s: after how long with a sick node it has failed; None = never.
+        preserve_timeout_s: for how long it is preserved.
+        sick_conditions: its node is healthy while each of them that it has is False.
+    """
+
+    creation_timeout_s: float
+    health_timeout_s: float | None
+    preserve_timeout_s: float
+    sick_conditions: Sequence[str]
+
+
+def effective(machine: MachineView, rules: Rules) -> Effective:
+    """The settings that count for a machine."""
+    health_s = _first(machine.health_timeout_s, rules.health_timeout_s)
+    sick = machine.sick_conditions
+    return Effective(
+        creation_timeout_s=rules.timeout_s(machine),
+        health_timeout_s=None if machine.never_fails else health_s,
+        preserve_timeout_s=_first(machine.preserve_timeout_s, rules.preserve_timeout_s),
+        sick_conditions=rules.sick_conditions if sick is None else sick,
+    )
+
+
+def _first(own: float | None, others: float) -> float:
+    return others if own is None else own

@@ -1,0 +1,85 @@
+"""STACKIT: nodes, load balancers and machines.
+
+Provider ID   stackit://<server ID>, or stackit://<project ID>/<server ID>; both are read
+Settings      cloud config in YAML, credentials from the environment, see `config`
+Annotations   of Services, see `service_annotations`
+Machines      see `machines`
+
+`iaas` and `lbapi` speak to the two APIs, with the credentials of `auth` and the words of
+`refusals`; `instances`, `balancers` with `recipes` and `observability`, and `machines` with
+`machine_specs` are what the daemon calls. `testing` is a fake of the cloud, which the provider does
+not import.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+from ccm import cloud
+
+from . import auth, balancers, config, iaas, instances, lbapi, machines, service_annotations
+from .marks import StackitProviderName
+from .observability import Credentials
+
+ANNOTATIONS = (service_annotations.PREFIX, service_annotations.LEGACY)
+
+
+@cloud.provider(sdk="2.0", offers=("machines",))
+async def open_machines(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
+    """Open the machine driver alone; the credentials come with requests.
+
+    Raises:
+        ConfigError: a variable of the environment is wrong.
+    """
+    async with machines.open_clients(config.variables(context)) as clients:
+        driver = machines.StackitMachines(clients)
+        yield cloud.Cloud(name=StackitProviderName, machines=driver, has_cluster_id=True)
+
+
+@cloud.provider(
+    sdk="2.0",
+    config=config.Config,
+    offers=("instances", "inventory", "load_balancer", "machines"),
+    service_annotations=ANNOTATIONS,
+    service_annotation_schema=service_annotations.SCHEMA,
+    machines=open_machines,
+)
+async def open_cloud(context: cloud.Context) -> AsyncIterator[cloud.Cloud]:
+    """Open the provider; no request is made before the first question.
+
+    Raises:
+        ConfigError: the settings are wrong; the message names every fault.
+    """
+    settings, given = config.read(context)
+    place = settings.global_
+    async with AsyncExitStack() as stack:
+        authorizer = await stack.enter_async_context(config.open_authorizer(given))
+        emergency = given.lb_api_emergency_token
+        api = await stack.enter_async_context(
+            iaas.open_client(place.api_endpoints.iaas_api, authorizer)
+        )
+        balancing = await stack.enter_async_context(
+            lbapi.open_client(
+                place.api_endpoints.load_balancer_api,
+                auth.Token(emergency) if emergency else authorizer,
+                project_id=place.project_id,
+                region=place.region,
+            )
+        )
+        clients = await stack.enter_async_context(machines.open_clients(given))
+        servers = instances.StackitInstances(api, settings)
+        yield cloud.Cloud(
+            name=StackitProviderName,
+            instances=servers,
+            inventory=servers,
+            load_balancer=balancers.StackitBalancers(
+                balancing, settings.load_balancer, Credentials(balancing, given)
+            ),
+            machines=machines.StackitMachines(clients),
+            schemes=instances.SCHEMES,
+            service_annotations=ANNOTATIONS,
+            service_annotation_schema=service_annotations.SCHEMA,
+            always_ensure_deleted=True,
+            has_cluster_id=True,
+        )

@@ -1,0 +1,232 @@
+"""Credentials of STACKIT: a service account's key, from which tokens are had, or a token.
+
+Key flow: a JWT that is signed with the key (RS512) is exchanged for an access token, and again some
+time before that ends. As long as one is good a renewal that fails changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import functools
+from collections.abc import AsyncIterator
+from typing import Any, cast
+from urllib.parse import urlencode
+from uuid import uuid4
+
+import msgspec
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+
+from ccm import cloud
+from ccm.base import redact
+from ccm.base.clock import monotonic, now
+from ccm.cloud import rest
+
+from . import refusals
+
+TOKEN_URL = "https://service-account.api.stackit.cloud/token"  # noqa: S105 - an address
+
+ASSERTION_S = 600
+"""How long an assertion is good; it is used at once."""
+
+MARGIN_S = 60.0
+"""So long before its end a token is renewed."""
+
+YOUNG_S = 10.0
+"""A token that was refused at that age is not renewed: another will be refused too."""
+
+GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
+
+
+class _Inner(msgspec.Struct, frozen=True, rename="camel"):
+    kid: str
+    iss: str
+    sub: str
+    aud: str
+    private_key: str = ""
+    token_endpoint: str = ""
+
+
+class _Outer(msgspec.Struct, frozen=True):
+    credentials: _Inner
+
+
+class Key:
+    """A service account's key, as its JSON says it.
+
+    Args:
+        text: the JSON.
+        private_key: PEM, where the JSON has none: who made the key pair keeps that half.
+
+    Raises:
+        ValueError: it is none; the message says what is wrong, and nothing of the key.
+    """
+
+    def __init__(self, text: str | bytes, private_key: str = "") -> None:
+        try:
+            self.said = msgspec.json.decode(text, type=_Outer).credentials
+        except msgspec.MsgspecError:
+            raise ValueError(
+                "must be the JSON of a service account key, with credentials.kid, .iss, .sub, .aud "
+                "and .privateKey"
+            ) from None
+        self._private = _loaded(private_key or self.said.private_key)
+
+    def assertion(self) -> str:
+        """A JWT that says who we are, for a moment."""
+        at = int(now().timestamp())
+        claims = {
+            "iss": self.said.iss,
+            "sub": self.said.sub,
+            "aud": self.said.aud,
+            "jti": str(uuid4()),
+            "iat": at,
+            "exp": at + ASSERTION_S,
+        }
+        header = {"alg": "RS512", "typ": "JWT", "kid": self.said.kid}
+        signed = b".".join(_base64(msgspec.json.encode(one)) for one in (header, claims))
+        signature = self._private.sign(signed, padding.PKCS1v15(), hashes.SHA512())
+        made = b".".join((signed, _base64(signature))).decode()
+        redact.know(made, lasting=False)
+        return made
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(pem: str) -> rsa.RSAPrivateKey:
+    # Looking whether the numbers are primes takes a tenth of a second: once for each key.
+    try:
+        found = serialization.load_pem_private_key(pem.encode(), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        found = None
+    if not isinstance(found, rsa.RSAPrivateKey):
+        raise ValueError("needs credentials.privateKey, an RSA key in PEM without a password")
+    redact.know(pem)
+    return found
+
+
+def _base64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+class _Granted(msgspec.Struct, frozen=True):
+    access_token: str
+    expires_in: float
+    refresh_token: str = ""
+
+
+class KeyFlow:
+    """`rest.Authorizer` by a key; use `open_key_flow`.
+
+    Args:
+        key: the key.
+        http: a client of the token API.
+    """
+
+    def __init__(self, key: Key, http: rest.RestClient) -> None:
+        self._key = key
+        self._http = http
+        self._line = asyncio.Lock()
+        self._token = ""
+        self._refresh = ""
+        self._got_at = self._renew_at = self._ends_at = -float("inf")
+
+    async def header(self) -> str:
+        """With a token that is good; one request, seldom."""
+        async with self._line:
+            if monotonic() >= self._renew_at:
+                await self._renew()
+            return f"Bearer {self._token}"
+
+    def refused(self, header: str) -> bool:
+        """Have another token next, unless this one is fresh."""
+        if header != f"Bearer {self._token}":
+            return True  # somebody else has renewed it meanwhile
+        if monotonic() - self._got_at < YOUNG_S:
+            return False
+        self._renew_at = self._ends_at = monotonic()
+        return True
+
+    async def _renew(self) -> None:
+        try:
+            granted = await self._granted()
+        except cloud.CloudError:
+            if monotonic() < self._ends_at - 1.0:
+                return
+            raise
+        redact.know(granted.access_token, lasting=False)
+        self._token, self._refresh = granted.access_token, granted.refresh_token
+        self._got_at = monotonic()
+        self._ends_at = self._got_at + granted.expires_in
+        self._renew_at = self._ends_at - min(MARGIN_S, granted.expires_in / 2)
+
+    async def _granted(self) -> _Granted:
+        if self._refresh:
+            refresh, self._refresh = self._refresh, ""
+            with contextlib.suppress(cloud.Unauthenticated, cloud.InvalidArgument):
+                return await self._ask(grant_type="refresh_token", refresh_token=refresh)
+        return await self._ask(grant_type=GRANT, assertion=self._key.assertion())
+
+    async def _ask(self, **form: str) -> _Granted:
+        body = await self._http.request("POST", "", data=urlencode(form).encode(), headers=FORM)
+        try:
+            return msgspec.json.decode(body, type=_Granted)
+        except msgspec.MsgspecError:
+            # Without the decoder's words: they may quote a token.
+            raise cloud.Unknown("the token API gave an answer that is no token") from None
+
+
+class Token:
+    """`rest.Authorizer` by a token that somebody else renews.
+
+    Args:
+        token: the token.
+    """
+
+    def __init__(self, token: str) -> None:
+        redact.know(token)
+        self._header = f"Bearer {token}"
+
+    async def header(self) -> str:
+        """With that token."""
+        return self._header
+
+    def refused(self, header: str) -> bool:  # noqa: ARG002 - there is but one
+        """There is no other."""
+        return False
+
+
+class Nobody:
+    """`rest.Authorizer` for an API that asks for nothing, such as a fake."""
+
+    async def header(self) -> str:
+        """Nothing."""
+        return ""
+
+    def refused(self, header: str) -> bool:  # noqa: ARG002 - there is none
+        """There is no other."""
+        return False
+
+
+@contextlib.asynccontextmanager
+async def open_key_flow(key: Key, url: str = "") -> AsyncIterator[KeyFlow]:
+    """A key flow with its own connections.
+
+    Args:
+        key: the key.
+        url: of the token API; empty = as the key says, or the vendor's.
+    """
+    async with rest.open_client(
+        url or key.said.token_endpoint or TOKEN_URL,
+        refusal=refusals.tokens,
+        codes={"invalid_grant": cloud.Unauthenticated, "invalid_client": cloud.Unauthenticated},
+        statuses=cast("Any", {**rest.STATUSES, 400: cloud.Unauthenticated}),
+        timeout_s=15.0,
+        connections=2,
+        success={"POST": (200, 201)},
+    ) as http:
+        yield KeyFlow(key, http)

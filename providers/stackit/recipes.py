@@ -1,0 +1,324 @@
+"""What a load balancer is made of: as a Service asks for it, and as the API says it is. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, TypeVar
+
+import msgspec
+
+from ccm import cloud
+
+from . import config, lbapi
+from . import service_annotations as ann
+
+T = TypeVar("T")
+
+LONGEST = 63
+"""Of names; `k8s-svc-<UID>-<name>` is cut to it."""
+
+_NO_NAME = re.compile(r"[^a-zA-Z0-9-]")
+
+BOTH, LISTENERS, TARGETS = "ROLE_LISTENERS_AND_TARGETS", "ROLE_LISTENERS", "ROLE_TARGETS"
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Service asks for."""
+
+    name: str
+    internal: bool
+    external_address: str
+    networks: tuple[lbapi.Network, ...]
+    plan: str
+    listeners: tuple[lbapi.Listener, ...]
+    pools: tuple[lbapi.Pool, ...]
+    ranges: tuple[str, ...]
+
+    @property
+    def ephemeral(self) -> bool:
+        """Whether it has a public address that comes and goes with it."""
+        return not self.internal and not self.external_address
+
+
+def name_of(service: cloud.Service) -> str:
+    """The name of a Service's load balancer, the vendor's. A promise to old clusters."""
+    whole = f"k8s-svc-{service.uid}-{service.name}"
+    return whole if len(whole) <= LONGEST else whole[:LONGEST].rstrip("-")
+
+
+def wanted(
+    service: cloud.Service, nodes: Iterable[cloud.Node], settings: config.LoadBalancer
+) -> Recipe:
+    """What a Service asks for.
+
+    Raises:
+        InvalidArgument: what cannot be had, or what contradicts itself.
+    """
+    private = ann.agreed(service, ann.INTERNAL, ann.OLD_INTERNAL)
+    internal = bool(private)
+    external = ann.agreed(service, ann.EXTERNAL, ann.OLD_EXTERNAL)
+    found, keeps = targets(nodes), bool(ann.PERSISTENCE.read(service))
+    listeners = _listeners(service)
+    pools = [
+        lbapi.Pool(
+            name=one.target_pool or "",
+            target_port=_node_port(port),
+            targets=found,
+            session_persistence=lbapi.Persistence(use_source_ip_address=keeps),
+        )
+        for one, port in zip(listeners, service.ports, strict=True)
+    ]
+    return Recipe(
+        name=name_of(service),
+        internal=internal,
+        external_address="" if internal else external or "",
+        networks=_networks(service, settings.network_id),
+        plan=ann.PLAN.read(service) or ann.FLAVOR.read(service) or ann.PLAN.shown,
+        listeners=listeners,
+        pools=tuple(pools),
+        ranges=_ranges(service),
+    )
+
+
+def _node_port(port: cloud.ServicePort) -> int:
+    if not port.node_port:
+        raise cloud.InvalidArgument(
+            f"port {port.port} has no node port, to which load balancers of this cloud send traffic"
+        )
+    return port.node_port
+
+
+def _networks(service: cloud.Service, nodes_network: str) -> tuple[lbapi.Network, ...]:
+    other = ann.LISTENER_NETWORK.read(service)
+    if not other:
+        return (lbapi.Network(network_id=nodes_network, role=BOTH),)
+    return (
+        lbapi.Network(network_id=nodes_network, role=TARGETS),
+        lbapi.Network(network_id=other, role=LISTENERS),
+    )
+
+
+def _ranges(service: cloud.Service) -> tuple[str, ...]:
+    found = service.spec.load_balancer_source_ranges or ann.OLD_RANGES.read(service) or ()
+    for one in found:
+        if cloud.parse_cidr(one.strip()) is None:
+            raise cloud.InvalidArgument(
+                f"source range {one!r} is no CIDR; expected entries like 10.0.0.0/24"
+            )
+    return tuple(one.strip() for one in found)
+
+
+def _listeners(service: cloud.Service) -> tuple[lbapi.Listener, ...]:
+    proxied = ann.agreed(service, ann.PROXY, ann.OLD_PROXY)
+    ports = ann.agreed(service, ann.PROXY_PORTS, ann.OLD_PROXY_PORTS) if proxied else ()
+    tcp = _first(ann.agreed(service, ann.TCP_TIMEOUT, ann.OLD_TCP_TIMEOUT), ann.TCP_IDLE)
+    udp = _first(ann.agreed(service, ann.UDP_TIMEOUT, ann.OLD_UDP_TIMEOUT), ann.UDP_IDLE)
+    found = []
+    for port in service.ports:
+        name = port.name or f"port-{port.protocol.lower()}-{port.port}"
+        is_proxied = bool(proxied) and (ports is None or port.port in ports)
+        match port.protocol:
+            case "TCP":
+                word = "PROTOCOL_TCP_PROXY" if is_proxied else "PROTOCOL_TCP"
+                idle = {"tcp": _idle(tcp)}
+            case "UDP":
+                word, idle = "PROTOCOL_UDP", {"udp": _idle(udp)}
+            case _:
+                raise cloud.InvalidArgument(
+                    f"port {port.port}: load balancers of this cloud have TCP and UDP, not "
+                    f"{port.protocol}"
+                )
+        found.append(
+            lbapi.Listener(
+                display_name=name, port=port.port, protocol=word, target_pool=name, **idle
+            )
+        )
+    return tuple(found)
+
+
+def _first(value: T | None, otherwise: T) -> T:
+    return otherwise if value is None else value
+
+
+def _idle(time: timedelta) -> lbapi.Idle:
+    return lbapi.Idle(idle_timeout=f"{time.total_seconds():.0f}s")
+
+
+def targets(nodes: Iterable[cloud.Node]) -> tuple[lbapi.Target, ...]:
+    """The first internal address of each node that has one."""
+    found = []
+    for node in nodes:
+        internal = [one.address for one in node.status.addresses or () if one.type == "InternalIP"]
+        if internal:
+            found.append(lbapi.Target(display_name=target_name(node.name), ip=internal[0]))
+    return tuple(sorted(found, key=_of_target))
+
+
+def target_name(name: str) -> str:
+    """The name of a node as a target may have it; one that is changed gets a part of a hash."""
+    plain = _NO_NAME.sub("-", name)
+    if plain == name and len(name) <= LONGEST:
+        return name
+    return f"{plain[:54]}-{sha256(name.encode()).hexdigest()[:7]}"
+
+
+def _of_target(one: lbapi.Target) -> tuple[str, str]:
+    return (one.display_name or "", one.ip or "")
+
+
+# --- comparing ----------------------------------------------------------------------------------
+
+
+def immutable(held: lbapi.Balancer, recipe: Recipe) -> str:
+    """What would have to change and cannot, and the annotation that asks for it; empty: nothing."""
+    options = held.options or lbapi.Options()
+    if options.private_network_only != recipe.internal:
+        return f".options.privateNetworkOnly ({ann.INTERNAL.name})"
+    if recipe.external_address and held.external_address != recipe.external_address:
+        return f".externalAddress ({ann.EXTERNAL.name})"
+    if recipe.ephemeral and not options.ephemeral_address:
+        return f".options.ephemeralAddress ({ann.EXTERNAL.name})"
+    networks = held.networks or ()
+    if len(networks) != len(recipe.networks):
+        return f"len(.networks) ({ann.LISTENER_NETWORK.name})"
+    for at, (one, other) in enumerate(zip(networks, recipe.networks, strict=True)):
+        if one.network_id != other.network_id:
+            return f".networks[{at}].networkId ({ann.LISTENER_NETWORK.name})"
+        if one.role != other.role:
+            return f".networks[{at}].role ({ann.LISTENER_NETWORK.name})"
+    return ""
+
+
+def fits(held: lbapi.Balancer, recipe: Recipe, metrics: lbapi.Metrics | None) -> bool:
+    """Whether it is as it is asked for."""
+    return (
+        _shown(recipe) == _shown(of(held))
+        and held.metrics == metrics
+        and not (recipe.external_address and (held.options or lbapi.Options()).ephemeral_address)
+    )
+
+
+def of(held: lbapi.Balancer) -> Recipe:
+    """What a load balancer is, in the words of what is asked for."""
+    options = held.options or lbapi.Options()
+    access = options.access_control or lbapi.AccessControl()
+    is_static = not options.private_network_only and not options.ephemeral_address
+    return Recipe(
+        name=held.name,
+        internal=options.private_network_only,
+        external_address=(held.external_address or "") if is_static else "",
+        networks=held.networks or (),
+        plan=held.plan_id or "",
+        listeners=held.listeners or (),
+        pools=held.target_pools or (),
+        ranges=access.allowed_source_ranges or (),
+    )
+
+
+def _shown(recipe: Recipe) -> Any:
+    """All of it that may differ and be changed; listeners and pools in order, targets in none."""
+    listeners = [
+        (one.display_name, one.port, one.protocol, one.target_pool, _seconds(one))
+        for one in recipe.listeners
+    ]
+    pools = [(one.name, one.target_port, _keeps(one), members(one)) for one in recipe.pools]
+    return [recipe.plan, listeners, pools, list(recipe.ranges)]
+
+
+def _seconds(one: lbapi.Listener) -> str | None:
+    said = one.udp if one.protocol == "PROTOCOL_UDP" else one.tcp
+    return said.idle_timeout if said else None
+
+
+def _keeps(pool: lbapi.Pool) -> bool:
+    return bool(pool.session_persistence and pool.session_persistence.use_source_ip_address)
+
+
+def members(pool: lbapi.Pool) -> list[tuple[str, str]]:
+    """Targets of a pool, in an order of their own."""
+    return sorted(map(_of_target, pool.targets or ()))
+
+
+def digest(recipe: Recipe, *more: object) -> str:
+    """The digest of a load balancer; `more` is what stands beside it."""
+    fixed = [recipe.name, recipe.internal, recipe.external_address, recipe.networks]
+    return sha256(msgspec.json.encode([fixed, _shown(recipe), more])).hexdigest()[:32]
+
+
+# --- orders -------------------------------------------------------------------------------------
+
+
+def order(
+    recipe: Recipe,
+    labels: Mapping[str, str],
+    metrics: lbapi.Metrics | None,
+    held: lbapi.Balancer | None = None,
+) -> Mapping[str, Any]:
+    """A load balancer as the API takes it: a new one, or in place of the one that is there."""
+    options: dict[str, Any] = {
+        "privateNetworkOnly": recipe.internal,
+        "ephemeralAddress": recipe.ephemeral,
+        "accessControl": {"allowedSourceRanges": recipe.ranges} if recipe.ranges else {},
+    }
+    if metrics is not None:
+        options["observability"] = {"metrics": msgspec.to_builtins(metrics)}
+    found: dict[str, Any] = {
+        "name": recipe.name,
+        "labels": dict(labels),
+        "networks": msgspec.to_builtins(recipe.networks),
+        "planId": recipe.plan,
+        "listeners": msgspec.to_builtins(recipe.listeners),
+        "targetPools": [pool_order(one, _pool(held, one.name)) for one in recipe.pools],
+        "options": options,
+        # Which security groups nodes are in is the business of whoever makes the nodes.
+        "disableTargetSecurityGroupAssignment": True
+        if held is None
+        else bool(held.disable_target_security_group_assignment),
+    }
+    if recipe.external_address:
+        found["externalAddress"] = recipe.external_address
+    if held is not None:
+        found["version"] = held.version
+    return found
+
+
+def _pool(held: lbapi.Balancer | None, name: str) -> lbapi.Pool | None:
+    pools = (held and held.target_pools) or ()
+    return next((one for one in pools if one.name == name), None)
+
+
+def pool_order(pool: lbapi.Pool, held: lbapi.Pool | None) -> Mapping[str, Any]:
+    """A pool as the API takes it; a health check that somebody gave it stays."""
+    found: dict[str, Any] = {
+        "name": pool.name,
+        "targetPort": pool.target_port,
+        "targets": msgspec.to_builtins(pool.targets),
+        "sessionPersistence": {"useSourceIpAddress": _keeps(pool)},
+    }
+    if held is not None and held.active_health_check is not None:
+        found["activeHealthCheck"] = held.active_health_check
+    return found
+
+
+def pool_orders(held: lbapi.Balancer, recipe: Recipe) -> Sequence[Mapping[str, Any]]:
+    """The pools whose members differ, with the members that are asked for and nothing else new."""
+    asked = {one.name: one for one in recipe.pools}
+    return [
+        pool_order(msgspec.structs.replace(one, targets=asked[one.name].targets), one)
+        for one in held.target_pools or ()
+        if one.name in asked and members(one) != members(asked[one.name])
+    ]
+
+
+# --- status -------------------------------------------------------------------------------------
+
+
+def status(held: lbapi.Balancer, service: cloud.Service | None) -> cloud.Status:
+    """Where it is reached; without a Service as if nothing special was asked for."""
+    internal = (held.options or lbapi.Options()).private_network_only
+    found = held.private_address if internal else held.external_address
+    mode: Any = "Proxy" if service is not None and ann.IP_MODE.read(service) else None
+    return cloud.Status(ingress=(cloud.Ingress(ip=found, ip_mode=mode),) if found else ())

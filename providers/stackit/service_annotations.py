@@ -1,0 +1,236 @@
+"""The Service annotations of STACKIT, as one schema; names are the vendor's.
+
+Those below `yawol.stackit.cloud/` are older. Some say what a newer one says: a Service may have
+both, if they agree. Of the older ones a truth or a duration that is none is passed over, as ever.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from ccm import cloud
+from ccm.base import durations
+from ccm.cloud.annotations import markdown, truth
+
+from . import config
+from .flavors import FLAVORS, PLANS
+
+T = TypeVar("T")
+
+PREFIX = "lb.stackit.cloud/"
+LEGACY = "yawol.stackit.cloud/"
+"""What the names of all of them begin with. A promise to old clusters."""
+
+TCP_IDLE, UDP_IDLE = timedelta(minutes=60), timedelta(minutes=2)
+"""The vendor's manager's; the API has others."""
+
+
+def _plan(text: str) -> str:
+    if text not in PLANS:
+        raise ValueError(text)
+    return text
+
+
+def _flavor(text: str) -> str:
+    if text not in FLAVORS:
+        raise ValueError(text)
+    return FLAVORS[text]
+
+
+def _ipv4(text: str) -> str:
+    return str(ipaddress.IPv4Address(text))
+
+
+def _duration(text: str) -> timedelta:
+    found = durations.parse_duration(text)
+    if found < timedelta(0):
+        raise ValueError(text)
+    return found
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    words = [one.strip() for one in text.split(",")] if text.strip() else []
+    if not all(one.isascii() and one.isdigit() and int(one) < 65536 for one in words):
+        raise ValueError(text)
+    return tuple(map(int, words))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(one.strip() for one in text.split(",") if one.strip())
+
+
+def _or_nothing(parse: Callable[[str], T]) -> Callable[[str], T | None]:
+    def tried(text: str) -> T | None:
+        try:
+            return parse(text)
+        except ValueError:
+            return None
+
+    return tried
+
+
+def _annotation(
+    name: str, expects: str, help_: str, parse: Callable[[str], T], shown: str = ""
+) -> cloud.ServiceAnnotation[T | None]:
+    return cloud.ServiceAnnotation(
+        name=name, expects=expects, default=None, shown=shown, help=help_, parse=parse
+    )
+
+
+_BOOL = "true or false"
+_TIME = "a duration such as 15m"
+_IP = "an IPv4 address"
+_PORTS = "ports, with commas"
+
+INTERNAL = _annotation(
+    f"{PREFIX}internal-lb", _BOOL, "No public address; for ever.", truth, "false"
+)
+EXTERNAL = _annotation(
+    f"{PREFIX}external-address", _IP, "A public address that you have, and keep.", _ipv4
+)
+PROXY = _annotation(
+    f"{PREFIX}tcp-proxy-protocol",
+    _BOOL,
+    "Tell targets the client's address by the PROXY protocol, for TCP.",
+    truth,
+    "false",
+)
+PROXY_PORTS = _annotation(
+    f"{PREFIX}tcp-proxy-protocol-ports-filter",
+    _PORTS,
+    "Of these ports of the Service only; empty = of none.",
+    _ports,
+)
+TCP_TIMEOUT = _annotation(
+    f"{PREFIX}tcp-idle-timeout", _TIME, "After it an idle connection is closed.", _duration, "60m"
+)
+UDP_TIMEOUT = _annotation(
+    f"{PREFIX}udp-idle-timeout", _TIME, "After it a silent client is forgotten.", _duration, "2m"
+)
+PLAN = _annotation(
+    f"{PREFIX}service-plan-id", " or ".join(PLANS), "Its service plan; it is changed.", _plan, "p10"
+)
+IP_MODE = _annotation(
+    f"{PREFIX}ip-mode-proxy",
+    _BOOL,
+    "Have traffic from inside the cluster go through the load balancer too (ipMode Proxy).",
+    truth,
+    "false",
+)
+PERSISTENCE = _annotation(
+    f"{PREFIX}session-persistence-with-source-ip",
+    _BOOL,
+    "Keep a client, by its address, at its target.",
+    truth,
+    "false",
+)
+LISTENER_NETWORK = _annotation(
+    f"{PREFIX}listener-network",
+    "ID of a network",
+    "Listen there, and not where the nodes are; for ever.",
+    config.parse_uuid,
+)
+
+OLD_INTERNAL = _annotation(
+    f"{LEGACY}internalLB", _BOOL, f"As `{INTERNAL.name}`.", _or_nothing(truth)
+)
+OLD_EXTERNAL = _annotation(f"{LEGACY}existingFloatingIP", _IP, f"As `{EXTERNAL.name}`.", _ipv4)
+OLD_RANGES = _annotation(
+    f"{LEGACY}loadBalancerSourceRanges",
+    "ranges, with commas",
+    "As `spec.loadBalancerSourceRanges`, which goes before.",
+    _words,
+)
+OLD_PROXY = _annotation(
+    f"{LEGACY}tcpProxyProtocol", _BOOL, f"As `{PROXY.name}`.", _or_nothing(truth)
+)
+OLD_PROXY_PORTS = _annotation(
+    f"{LEGACY}tcpProxyProtocolPortsFilter", _PORTS, f"As `{PROXY_PORTS.name}`.", _ports
+)
+OLD_TCP_TIMEOUT = _annotation(
+    f"{LEGACY}tcpIdleTimeout", _TIME, f"As `{TCP_TIMEOUT.name}`.", _or_nothing(_duration)
+)
+OLD_UDP_TIMEOUT = _annotation(
+    f"{LEGACY}udpIdleTimeout", _TIME, f"As `{UDP_TIMEOUT.name}`.", _or_nothing(_duration)
+)
+FLAVOR = _annotation(
+    f"{LEGACY}flavorId",
+    "ID of a flavor",
+    f"A plan that is as strong, unless `{PLAN.name}` says which.",
+    _flavor,
+)
+CLASS_NAME = _annotation(
+    f"{LEGACY}className",
+    "text",
+    "Any but `stackit` leaves the Service to another controller.",
+    str,
+)
+
+UNSUPPORTED = tuple(
+    _annotation(f"{LEGACY}{name}", "text", "No effect; a line in the log says so.", str)
+    for name in (
+        "imageId",
+        "defaultNetworkID",
+        "skipCloudControllerDefaultNetworkID",
+        "floatingNetworkID",
+        "availabilityZone",
+        "debug",
+        "debugsshkey",
+        "replicas",
+        "logForward",
+        "logForwardLokiURL",
+        "serverGroupPolicy",
+        "additionalNetworks",
+    )
+)
+"""What made sense for the load balancers of before."""
+
+SCHEMA: tuple[cloud.ServiceAnnotation[Any], ...] = (
+    INTERNAL,
+    EXTERNAL,
+    PROXY,
+    PROXY_PORTS,
+    TCP_TIMEOUT,
+    UDP_TIMEOUT,
+    PLAN,
+    IP_MODE,
+    PERSISTENCE,
+    LISTENER_NETWORK,
+    OLD_INTERNAL,
+    OLD_EXTERNAL,
+    OLD_RANGES,
+    OLD_PROXY,
+    OLD_PROXY_PORTS,
+    OLD_TCP_TIMEOUT,
+    OLD_UDP_TIMEOUT,
+    FLAVOR,
+    CLASS_NAME,
+    *UNSUPPORTED,
+)
+"""All of them."""
+
+
+def agreed(
+    service: cloud.Service,
+    new: cloud.ServiceAnnotation[T | None],
+    old: cloud.ServiceAnnotation[T | None],
+) -> T | None:
+    """What a Service says in either way; None: in none.
+
+    Raises:
+        InvalidArgument: a value is none, or the two differ.
+    """
+    found, before = new.read(service), old.read(service)
+    if found is not None and before is not None and found != before:
+        raise cloud.InvalidArgument(
+            f"annotations {new.name} and {old.name} say different things; take the older one away"
+        )
+    return before if found is None else found
+
+
+def table() -> str:
+    """The annotations as a Markdown table."""
+    return markdown(SCHEMA)

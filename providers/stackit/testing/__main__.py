@@ -1,0 +1,100 @@
+"""`python -m providers.stackit.testing`: the fake as a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from . import server, servers
+from .settings import Settings
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m providers.stackit.testing",
+        description="A fake of STACKIT on loopback, with a network, an image and some servers.",
+        epilog="When it is ready it prints one line of JSON with the address, and the variables of "
+        "the environment that the daemon needs; it serves until SIGTERM or SIGINT.",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a server that is there already")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one (default)")
+    parser.add_argument("--boot-seconds", type=float, default=0.0, help="until a new server runs")
+    parser.add_argument(
+        "--balancer-seconds", type=float, default=0.0, help="until a load balancer is ready"
+    )
+    parser.add_argument(
+        "--config", type=Path, help="write a cloud config there, for kube-ccm sandbox"
+    )
+    parser.add_argument("--key", type=Path, help="write the service account's key there")
+    return parser
+
+
+def populate(service: server.Service, names: Sequence[str]) -> None:
+    """Servers that run, in the network."""
+    for name in names:
+        order = {
+            "name": name,
+            "machineType": "c2i.2",
+            "imageId": server.IMAGE,
+            "networking": {"networkId": server.NETWORK},
+        }
+        made = servers.make(service.cloud, order)
+        made.update(status="ACTIVE", launchedAt=service.cloud.now())
+
+
+def config(url: str) -> str:
+    """A cloud config for the fake."""
+    return (
+        f"global:\n"
+        f"  projectId: {server.PROJECT}\n"
+        f"  region: {server.REGION}\n"
+        f"  apiEndpoints:\n"
+        f"    iaasApi: {url}{server.IAAS}\n"
+        f"    loadBalancerApi: {url}{server.BALANCERS}\n"
+        f"loadBalancer:\n"
+        f"  networkId: {server.NETWORK}\n"
+    )
+
+
+def variables(url: str, key: str = "") -> Mapping[str, str]:
+    """What the environment has to say beside it; without a key the fake asks for none."""
+    found = {"STACKIT_IAAS_ENDPOINT": f"{url}{server.IAAS}"}
+    if not key:
+        return {**found, "STACKIT_NO_AUTH": "true"}
+    more = {"STACKIT_SERVICE_ACCOUNT_KEY_PATH": key, "STACKIT_TOKEN_BASEURL": f"{url}/token"}
+    return {**found, **more}
+
+
+async def run(options: argparse.Namespace) -> None:
+    """Serve until a signal comes."""
+    service = server.Service(
+        Settings(
+            boot_s=options.boot_seconds,
+            balancer_s=options.balancer_seconds,
+            no_auth=options.key is None,
+        )
+    )
+    populate(service, options.names)
+    stop = asyncio.Event()
+    for each in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+    async with server.serve(service, port=options.port) as url:
+        if options.config:
+            options.config.write_text(config(url))
+        if options.key:
+            options.key.touch(mode=0o600)
+            options.key.write_bytes(service.account.key)
+        environ = variables(url, str(options.key or ""))
+        print(json.dumps({"url": url, "environment": environ}), flush=True)
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(run(build_parser().parse_args()))

@@ -1,0 +1,395 @@
+"""What a deletion lacks: class, Secret, project, node; row by row."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from ccm.cloud import errors
+from ccm.cloud.machines import MachineInfo
+from ccm.gardener import names
+from ccm.kube.errors import Forbidden
+from ccm.machines.deletion import MARKERS, Stage
+from ccm.testing.clock import advance
+from tests.conformance.machine.going import (
+    ALL,
+    ATTACHMENTS,
+    LONG_S,
+    NONE,
+    SHORT_S,
+    M,
+    attached,
+    goes,
+    left,
+    unmake,
+)
+from tests.unit.controllers.machines import BASE, NODES_PATH, SECRETS_PATH, TOKENS, World
+
+pytestmark = pytest.mark.virtual_time
+
+# --- which node -----------------------------------------------------------------------------
+
+
+@pytest.mark.row("machine-delete-status-01")
+@pytest.mark.parametrize("labelled", [True, False], ids=["the-node-says-so", "the-cloud-says-so"])
+async def test_the_node_of_a_machine_without_label(labelled: bool) -> None:
+    world = World()
+    world.ready_class()
+    world.drains.seconds = 30
+    goes(world, MARKERS[Stage.STATUS], labels={"node": ""})
+    if labelled:
+        labels = {names.LABEL_MACHINE_NAME: M}
+        world.server.patch(f"{NODES_PATH}/{M}", {"metadata": {"labels": labels}})
+    async with world.running():
+        await advance(1)
+        assert world.get(M)["metadata"]["labels"] == {"node": M}
+        await advance(40)
+
+    assert [task.node_name for task in world.drains.tasks][:1] == [M]
+    assert left(world) == NONE
+    assert world.driver.calls["get_machine_status"] == (0 if labelled else 1)
+
+
+@pytest.mark.row("machine-delete-status-02")
+@pytest.mark.parametrize(
+    ("fault", "drains"),
+    [
+        (errors.NotFound("x"), 0),
+        (errors.Unimplemented("x"), 0),
+        (errors.Uninitialized("x"), 0),
+        (errors.Uninitialized("x").carrying(MachineInfo(node_name=M)), 1),
+    ],
+    ids=["not-found", "unimplemented", "uninitialized", "uninitialized-with-name"],
+)
+async def test_a_cloud_that_knows_no_node(fault: errors.CloudError, drains: int) -> None:
+    world = World()
+    world.ready_class()
+    world.driver.faults["get_machine_status"] = fault
+    goes(world, MARKERS[Stage.STATUS], labels={"node": ""})
+    async with world.running():
+        await advance(1)
+
+    assert (world.get(M), world.driver.vms) == ({}, {})
+    assert len(world.drains.tasks) == drains
+
+
+@pytest.mark.parametrize(
+    ("fault", "after_s"),
+    [
+        pytest.param(
+            errors.Unavailable("x"), SHORT_S, marks=pytest.mark.row("machine-delete-status-03")
+        ),
+        pytest.param(
+            errors.Internal("x"), LONG_S, marks=pytest.mark.row("machine-delete-status-04")
+        ),
+    ],
+)
+async def test_a_cloud_that_does_not_say_which_node(
+    fault: errors.CloudError, after_s: float
+) -> None:
+    world = World()
+    world.ready_class()
+    world.driver.faults["get_machine_status"] = [fault]
+    goes(world, labels={"node": ""}, phase="Running")
+    async with world.running():
+        await advance(after_s - 1)
+        assert MARKERS[Stage.STATUS] in world.operation(M)["description"]
+        assert (world.operation(M)["state"], left(world)) == ("Failed", ALL)
+        await advance(after_s * 0.2 + 2)
+
+    assert left(world) == NONE
+
+
+# --- what is missing ------------------------------------------------------------------------
+
+
+CLASS, SECRET = f"{BASE}/machineclasses/small", f"{SECRETS_PATH}/small"
+
+
+@pytest.mark.row("machine-delete-class-01")
+@pytest.mark.row("machine-delete-secret-01")
+@pytest.mark.parametrize("gone", [CLASS, SECRET], ids=["class", "secret"])
+async def test_what_a_machine_was_made_of_is_deleted_under_it(gone: str) -> None:
+    world = World()
+    world.secret(key="token")
+    world.machine_class()
+    async with world.running("machine", "machineclass"):
+        path = world.machine(M)
+        await advance(1)
+        world.node(M, providerID="fake:///0")
+        await advance(1)
+        unmake(world, gone)
+        await advance(1)
+        world.server.drop(path)
+        await advance(5)
+
+    assert left(world) == NONE
+    assert world.driver.given["delete_machine"].credentials["key"] == b"token"
+    assert world.driver.given["delete_machine"].provider_spec == {"size": "small"}
+
+
+@pytest.mark.row("machine-delete-class-02")
+async def test_a_class_that_was_gone_before_we_came() -> None:
+    world = World()
+    goes(world)
+    async with world.running():
+        await advance(60)
+        text = world.operation(M)["description"]
+        assert "MachineClass default/small does not exist; create it" in text
+        assert MARKERS[Stage.VM] in text
+        assert left(world) == ALL
+        world.ready_class()
+        await advance(1)
+
+    assert left(world) == NONE
+
+
+@pytest.mark.row("machine-delete-class-03")
+@pytest.mark.parametrize(("provider_id", "goes_away"), [("", True), (f"fake:///{M}", False)])
+async def test_force_without_class(provider_id: str, goes_away: bool) -> None:
+    world = World()
+    goes(world, labels={"force-deletion": "true", "node": ""}, providerID=provider_id)
+    async with world.running():
+        await advance(60)
+
+    assert (world.get(M) == {}) is goes_away
+
+
+@pytest.mark.row("machine-delete-class-04")
+async def test_a_broken_node_template_holds_up_no_deletion() -> None:
+    world = World()
+    world.secret()
+    world.machine_class(nodeTemplate={"capacity": {}})
+    goes(world)
+    async with world.running():
+        await advance(1)
+
+    assert left(world) == NONE
+
+
+# --- which project --------------------------------------------------------------------------
+
+
+async def made(world: World, *others: str) -> str:
+    """Machines that are made with the first credentials; the path of `M`."""
+    world.secret(key="first")
+    world.machine_class()
+    async with world.running("machine", "machineclass"):
+        for name in (M, *others):
+            world.machine(name)
+        await advance(1)
+        for record in list(world.driver.vms.values()):
+            world.node(record.identity.name, providerID=record.info.provider_id)
+        await advance(1)
+    encoded = base64.b64encode(b"second").decode()
+    world.server.patch(SECRET, {"data": {"key": encoded}})
+    return f"{BASE}/machines/{M}"
+
+
+@pytest.mark.row("machine-delete-project-01")
+async def test_another_project_knows_nothing_of_the_vm() -> None:
+    """It has VMs of this cluster too: those that were made since."""
+    world = World()
+    path = await made(world)
+    vms, world.driver.deleted = dict(world.driver.vms), ["counts on"]
+    world.driver.vms.clear()
+    async with world.running("machine", "machineclass"):
+        world.machine("new")
+        await advance(1)
+        world.server.drop(path)
+        await advance(30)
+        text = world.operation(M)["description"]
+        assert "the credentials or the region of class small are others" in text
+        assert (world.operation(M)["state"], world.get(M) != {}) == ("Failed", True)
+        assert world.node_object(M) != {}
+        world.driver.vms |= vms
+        world.server.patch(SECRET, {"data": {"key": base64.b64encode(b"first").decode()}})
+        await advance(1)
+
+    assert (world.get(M), world.node_object(M)) == ({}, {})
+    assert [record.identity.name for record in world.driver.vms.values()] == ["new"]
+
+
+@pytest.mark.row("machine-delete-project-02")
+async def test_other_credentials_of_the_same_project() -> None:
+    world = World()
+    path = await made(world, "other")
+    gone = next(key for key, one in world.driver.vms.items() if one.identity.name == M)
+    del world.driver.vms[gone]
+    world.server.drop(path)
+    async with world.running("machine", "machineclass"):
+        await advance(5)
+
+    assert world.get(M) == {}
+
+
+@pytest.mark.row("machine-delete-project-03")
+async def test_other_credentials_that_know_the_vm() -> None:
+    world = World()
+    path = await made(world)
+    world.driver.faults["delete_machine"] = [errors.RetryAfter("x", seconds=3)]
+    world.server.drop(path)
+    async with world.running("machine", "machineclass"):
+        await advance(1)
+        world.driver.vms.clear()
+    # Another one goes on, and knows that it was seen.
+    async with world.running("machine", "machineclass"):
+        await advance(10)
+
+    assert world.get(M) == {}
+
+
+@pytest.mark.row("machine-delete-project-04")
+async def test_force_takes_the_word_of_another_project() -> None:
+    world = World()
+    path = await made(world)
+    world.driver.vms.clear()
+    world.server.drop(path)
+    async with world.running("machine", "machineclass"):
+        await advance(30)
+        assert world.get(M) != {}
+        world.server.patch(path, {"metadata": {"labels": {"force-deletion": "true"}}})
+        await advance(5)
+
+    assert world.get(M) == {}
+
+
+# --- tokens, nodes, volumes -----------------------------------------------------------------
+
+
+@pytest.mark.row("machine-delete-token-01")
+async def test_the_token_of_a_machine_that_never_joined() -> None:
+    world = World()
+    world.ready_class()
+    async with world.running("machine", "machineclass"):
+        path = world.machine(M)
+        await advance(1)
+        assert len(world.server.list(TOKENS)) == 1
+        world.server.drop(path)
+        await advance(5)
+
+    assert (world.get(M), world.server.list(TOKENS)) == ({}, [])
+
+
+@pytest.mark.row("machine-delete-node-01")
+async def test_the_node_of_another_vm_is_left_alone() -> None:
+    world = World()
+    world.ready_class()
+    goes(world, providerID="fake:///older")
+    async with world.running():
+        await advance(5)
+
+    assert (world.get(M), world.drains.tasks) == ({}, [])
+    assert world.node_object(M) != {}
+
+
+@pytest.mark.row("machine-delete-node-02")
+async def test_a_node_that_cannot_be_deleted() -> None:
+    world = World()
+    world.ready_class()
+    goes(world)
+    denied = [True]
+    world.server.refuse = lambda method, path: (
+        Forbidden(status=403, reason="Forbidden", message="no nodes for you")
+        if denied[0] and method == "DELETE" and path.startswith(NODES_PATH)
+        else None
+    )
+    async with world.running():
+        await advance(SHORT_S - 1)
+        operation = world.operation(M)
+        assert MARKERS[Stage.NODE] in operation["description"]
+        assert "no nodes for you" in operation["description"]
+        assert (operation["state"], left(world)) == ("Failed", (True, False, True))
+        denied[0] = False
+        await advance(3)
+
+    assert left(world) == NONE
+    assert world.driver.calls["delete_machine"] == 1
+
+
+@pytest.mark.row("machine-delete-node-03")
+async def test_a_node_that_vanishes_while_it_is_drained() -> None:
+    world = World()
+    world.ready_class()
+    world.drains.seconds = 3600
+    goes(world)
+    async with world.running():
+        await advance(10)
+        assert left(world) == ALL
+        unmake(world, f"{NODES_PATH}/{M}")
+        await advance(1)
+
+    assert left(world) == NONE
+    assert len(world.drains.stopped) == 1
+
+
+@pytest.mark.row("machine-delete-volumes-01")
+async def test_volumes_that_a_drain_by_force_left() -> None:
+    world = World()
+    world.ready_class()
+    goes(world, labels={"force-deletion": "true"})
+    attached(world, "v0", "v1")
+    async with world.running():
+        await advance(6)
+        assert (world.server.list(ATTACHMENTS), left(world)) == ([], ALL)
+        assert MARKERS[Stage.VOLUMES] in world.operation(M)["description"]
+        attached(world)
+        await advance(6)
+
+    assert left(world) == NONE
+
+
+@pytest.mark.row("machine-delete-volumes-02")
+async def test_a_volume_that_never_detaches() -> None:
+    world = World()
+    world.ready_class()
+    world.driver.faults["delete_machine"] = [errors.Unavailable("x")]
+    goes(world, labels={"force-deletion": "true"})
+    attached(world, "v0")
+    async with world.running():
+        await advance(115)
+        assert left(world) == ALL
+        assert "1 volume is still attached" in world.operation(M)["description"]
+    # The time counts on under another one.
+    async with world.running():
+        await advance(30)
+
+    assert left(world) == NONE
+
+
+@pytest.mark.row("machine-delete-creation-01")
+async def test_a_deletion_while_the_vm_is_made() -> None:
+    world = World()
+    world.ready_class()
+    world.driver.seconds = 10
+    async with world.running("machine", "machineclass"):
+        path = world.machine(M)
+        await advance(15)
+        world.server.drop(path)
+        await advance(3)
+        asked = [world.driver.calls[one] for one in ("get_machine_status", "delete_machine")]
+        assert (asked, world.phase(M)) == ([0, 0], "")
+        await advance(60)
+
+    assert (world.get(M), world.driver.vms) == ({}, {})
+    assert world.driver.calls["create_machine"] == 1
+
+
+@pytest.mark.row("machine-delete-creation-01")
+async def test_a_deletion_while_the_vm_is_made_in_vain() -> None:
+    """Nothing is written of that pass, so that no change brings the machine back."""
+    world = World()
+    world.ready_class()
+    world.driver.seconds = 10
+    world.driver.faults["create_machine"] = [errors.Unavailable("x"), errors.Unavailable("y" * 99)]
+    path = world.machine(M)
+    async with world.running("machine", "machineclass"):
+        await advance(24)
+    async with world.running("machine", "machineclass"):
+        await advance(15)
+        world.server.drop(path)
+        await advance(60)
+
+    assert world.driver.calls["create_machine"] == 2
+    assert (world.get(M), world.driver.vms) == ({}, {})

@@ -1,0 +1,327 @@
+"""The drain of a node, row by row; before an API server in memory, with Pods that run and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ccm.base import clock
+from ccm.cloud import errors
+from ccm.kube.errors import ServerError
+from ccm.machines.draining import DrainState
+from ccm.testing.clock import advance, settle
+from tests.unit.controllers.drains import (
+    BUDGETS,
+    SLOP_S,
+    Drains,
+    both,
+    drained,
+    plain,
+    unhealthy,
+    with_volumes,
+)
+
+pytestmark = pytest.mark.virtual_time
+
+
+# --- the reference's table ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setup", "evicts", "evictions", "at_least_s", "at_most_s"),
+    [
+        pytest.param(
+            lambda world: plain(world, 10), False, 0, 5, 5 + SLOP_S,
+            marks=pytest.mark.row("machine-drain-01"), id="plain-without-api",
+        ),
+        pytest.param(
+            lambda world: plain(world, 10), True, 10, 5, 5 + SLOP_S,
+            marks=pytest.mark.row("machine-drain-02"), id="plain",
+        ),
+        pytest.param(
+            lambda world: with_volumes(world, ("a",), ("b",)), True, 2, 12, 20,
+            marks=[pytest.mark.row("machine-drain-03"), pytest.mark.row("machine-drain-04")],
+            id="exclusive",
+        ),
+        pytest.param(
+            lambda world: with_volumes(world, ("a",), ("b",)), False, 0, 12, 20,
+            marks=pytest.mark.row("machine-drain-03"), id="exclusive-without-api",
+        ),
+        pytest.param(
+            lambda world: with_volumes(world, ("a", "b")), True, 1, 8, 14,
+            marks=pytest.mark.row("machine-drain-05"), id="two-of-one",
+        ),
+        *(
+            pytest.param(
+                lambda world: with_volumes(world, ("a",), ("a",)), evicts, 2 * evicts, 10,
+                10 + 2 * SLOP_S, marks=pytest.mark.row("machine-drain-06"), id=f"shared-{evicts}",
+            )
+            for evicts in (True, False)
+        ),
+        *(
+            pytest.param(
+                lambda world: with_volumes(world, ("a", "c"), ("b", "c")), evicts, 2 * evicts, 12,
+                22, marks=pytest.mark.row("machine-drain-07"), id=f"both-kinds-{evicts}",
+            )
+            for evicts in (True, False)
+        ),
+        *(
+            pytest.param(
+                both, evicts, 12 * evicts, 12, 20,
+                marks=pytest.mark.row("machine-drain-08"), id=f"twelve-{evicts}",
+            )
+            for evicts in (True, False)
+        ),
+        pytest.param(
+            lambda world: both(world, grace_s=100), True, 12, 200, 230,
+            marks=pytest.mark.row("machine-drain-10"), id="long-grace",
+        ),
+    ],
+)  # fmt: skip
+async def test_pods_leave(
+    setup: Callable[[Drains], None],
+    evicts: bool,
+    evictions: int,
+    at_least_s: float,
+    at_most_s: float,
+) -> None:
+    world = Drains(reattach_timeout_s=30.0)
+    world.node("m1")
+    world.server.evicts = evicts
+    world.moves = 1.0
+    setup(world)
+    async with world.draining():
+        await advance(1)
+        took_s = await drained(world, within_s=at_most_s)
+
+    assert (world.pods(), world.evictions()) == ([], evictions)
+    assert at_least_s <= took_s <= at_most_s
+    assert world.node_object()["spec"]["unschedulable"] is True
+
+
+@pytest.mark.row("machine-drain-09")
+@pytest.mark.parametrize("evicts", ["yes", "no", "failing"])
+async def test_force_has_regard_for_nothing(evicts: str) -> None:
+    world = Drains()
+    world.server.evicts = evicts != "no"
+    if evicts == "failing":
+        trouble = ServerError(status=500, reason="InternalError", message="x")
+        world.server.refuse = lambda _, path: trouble if "/eviction" in path else None
+    both(world)
+    world.budget(minAvailable=12)
+    async with world.draining():
+        await advance(1)
+        began = clock.monotonic()
+        world.start(force=True)
+        await settle()
+        assert (world.state(), world.progress().forced) == (DrainState.DONE, True)
+        assert clock.monotonic() - began < 1
+
+    assert (world.pods(), world.evictions()) == ([], 0)
+
+
+@pytest.mark.row("machine-drain-11")
+@pytest.mark.parametrize("case", ["foreign", "no-claim", "no-volume", "unbound", "unknown"])
+async def test_volumes_that_are_not_waited_for(case: str) -> None:
+    world = Drains()
+    world.volume("a", driver="theirs" if case == "foreign" else "ours")
+    if case == "no-claim":
+        world.server.drop("/api/v1/namespaces/default/persistentvolumeclaims/a")
+    elif case == "no-volume":
+        world.server.drop("/api/v1/persistentvolumes/pv-a")
+    elif case == "unbound":
+        claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+        world.server.patch(f"{claims}/a", {"spec": {"volumeName": None}})
+    elif case == "unknown":
+        world.driver.faults["get_volume_ids"] = errors.Unimplemented("x")
+    world.pod("v0", claims=("a",), owner="StatefulSet")
+    async with world.draining():
+        await advance(1)
+        took_s = await drained(world, within_s=10)
+
+    assert took_s <= 5 + SLOP_S
+    assert world.attached("m0") != []
+
+
+@pytest.mark.row("machine-drain-11")
+async def test_a_node_without_pods() -> None:
+    world = Drains()
+    async with world.draining():
+        world.start()
+        await settle()
+
+        assert world.state() is DrainState.DONE
+        assert world.progress().said == "no Pods to evict"
+
+
+# --- budgets --------------------------------------------------------------------------------
+
+
+@pytest.mark.row("machine-drain-12")
+@pytest.mark.parametrize(
+    ("status", "misconfigured"),
+    [
+        ({"disruptionsAllowed": 1}, False),
+        ({"expectedPods": 0, "currentHealthy": 0}, False),
+        ({"observedGeneration": 0}, False),
+        ({"disruptedPods": {"other": "2026-01-01T00:00:00Z"}}, False),
+        ({"currentHealthy": 2}, False),
+        ({}, True),
+    ],
+    ids=["healthy", "empty", "not-seen", "disrupted", "unhealthy", "nothing-allowed"],
+)
+async def test_a_misconfigured_budget(status: dict[str, Any], misconfigured: bool) -> None:
+    world = Drains()
+    plain(world, 1)
+    world.budget(minAvailable=3)
+    counted = {
+        "observedGeneration": 1,
+        "expectedPods": 3,
+        "currentHealthy": 3,
+        "desiredHealthy": 3,
+        "disruptionsAllowed": 0,
+    }
+    async with world.draining(counting=False):
+        await advance(1)
+        world.server.patch(f"{BUDGETS}/web/status", {"status": counted | status})
+        world.start()
+        await advance(2.5)
+        said = "PodDisruptionBudget default/web is misconfigured"
+        assert (world.state() is DrainState.FAILED) is misconfigured
+        assert (said in world.progress().said) is misconfigured
+        assert world.progress().said.startswith("- ") is misconfigured
+
+
+@pytest.mark.row("machine-drain-12")
+async def test_a_budget_that_looks_misconfigured_for_a_moment() -> None:
+    """A Pod is gone, and the one that replaces it is yet to be made."""
+    world = Drains()
+    plain(world, 2, grace_s=1)
+    world.budget(minAvailable=1)
+    world.node("m1")
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(2.5)
+        assert (world.state(), world.pods()) == (DrainState.RUNNING, ["p1"])
+        world.pod("replacement", node="m1")
+        await advance(3)
+        assert (world.state(), world.pods()) == (DrainState.DONE, ["replacement"])
+
+
+@pytest.mark.row("machine-drain-13")
+async def test_pods_that_stay() -> None:
+    world = Drains()
+    world.pod("mirror", metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})
+    world.pod("daemon", owner="DaemonSet")
+    world.pod("elsewhere", node="m1")
+    world.node("m1")
+    world.pod("alone")
+    async with world.draining():
+        await advance(1)
+        await drained(world, within_s=10)
+
+    assert world.pods() == ["daemon", "elsewhere", "mirror"]
+
+
+@pytest.mark.row("machine-drain-14")
+async def test_a_budget_that_is_freed_later() -> None:
+    world = Drains()
+    plain(world, 2, grace_s=1)
+    unhealthy(world)
+    world.node("m1")
+    world.budget(minAvailable=2)
+    world.pod("new", node="m1", metadata={"labels": {"app": "web"}})
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(60)
+        assert (world.state(), world.pods()) == (DrainState.RUNNING, ["new", "p1", "unhealthy"])
+        assert "Pod default/p1 waits for its disruption budget" in world.progress().said
+        assert "needs 2 healthy pods and has 2 currently" in world.progress().said
+        assert world.evictions() <= 2 + 1 + 60 / 20 + 1
+        watched = world.server.opened["/apis/policy/v1/poddisruptionbudgets"]
+        assert watched == 1 + 1  # ours, and that of their controller
+        before = world.evictions()
+        world.pod("newer", node="m1", metadata={"labels": {"app": "web"}})
+        await advance(2 + SLOP_S)
+        assert (world.state(), world.pods()) == (DrainState.DONE, ["new", "newer", "unhealthy"])
+
+    assert world.evictions() == before + 1
+    reasons = [reason for reason, _ in world.events]
+    assert reasons == ["NodeDrainBlocked", "NodeDrained"]
+
+
+@pytest.mark.row("machine-drain-14")
+async def test_a_budget_that_is_deleted() -> None:
+    world = Drains()
+    plain(world, 2)
+    unhealthy(world)
+    world.budget(minAvailable=2)
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(2)
+        assert world.pods() == ["p0", "p1", "unhealthy"]
+        world.server.drop(f"{BUDGETS}/web")
+        await advance(5 + SLOP_S)
+        assert world.state() is DrainState.DONE
+
+
+@pytest.mark.row("machine-drain-15")
+@pytest.mark.parametrize("claims", [(), ("a",)], ids=["without-volume", "with-volume"])
+async def test_patience_ends(claims: tuple[str, ...]) -> None:
+    world = Drains()
+    for one in claims:
+        world.volume(one)
+    world.moves = 0.5
+    world.pod("p0", claims=claims)
+    unhealthy(world)
+    world.budget(minAvailable=5)
+    async with world.draining():
+        await advance(1)
+        world.start(retries=3)
+        await advance(59)
+        assert (world.pods(), world.evictions()) == (["p0", "unhealthy"], 3)
+        await advance(6)
+        assert (world.state(), world.progress().forced) == (DrainState.DONE, False)
+
+    assert (world.pods(), world.evictions()) == (["unhealthy"], 4)
+
+
+@pytest.mark.row("machine-drain-16")
+async def test_a_short_timeout_has_its_retries() -> None:
+    world = Drains()
+    world.pod("p0")
+    unhealthy(world)
+    world.budget(minAvailable=5)
+    async with world.draining():
+        await advance(1)
+        world.start(timeout_s=9)
+        await advance(8.5)
+        assert (world.pods(), world.evictions()) == (["p0", "unhealthy"], 3)
+        await advance(1)
+        assert (world.state(), world.progress().forced) == (DrainState.DONE, True)
+
+    assert world.pods() == ["unhealthy"]
+
+
+@pytest.mark.row("machine-drain-17")
+async def test_several_budgets_over_one_pod() -> None:
+    world = Drains()
+    world.pod("p0")
+    world.budget("one", minAvailable=0)
+    world.budget("two", minAvailable=0)
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(2.5)
+
+        assert world.state() is DrainState.FAILED
+        assert "2 PodDisruptionBudgets (default/one, default/two)" in world.progress().said
+        world.server.drop(f"{BUDGETS}/two")
+        world.start()
+        await advance(5 + SLOP_S)
+        assert world.state() is DrainState.DONE

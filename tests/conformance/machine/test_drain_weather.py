@@ -1,0 +1,355 @@
+"""What may happen to a drain, row by row: force, volumes, trouble, another leader."""
+
+from __future__ import annotations
+
+import pytest
+
+from ccm.base import clock
+from ccm.kube.errors import KubeError, ServerError, Unreachable
+from ccm.machines.draining import DrainState
+from ccm.testing.clock import advance, settle
+from tests.unit.controllers.drains import (
+    ATTACHMENTS,
+    PODS,
+    SLOP_S,
+    Drains,
+    drained,
+    plain,
+    with_volumes,
+)
+
+pytestmark = pytest.mark.virtual_time
+
+
+# --- force ----------------------------------------------------------------------------------
+
+
+@pytest.mark.row("machine-drain-18")
+@pytest.mark.parametrize(
+    ("conditions", "since_s", "forced"),
+    [
+        ({"Ready": "False"}, 360, True),
+        ({"Ready": "Unknown"}, 360, True),
+        ({"Ready": "True", "ReadonlyFilesystem": "True"}, 360, True),
+        ({"Ready": "False", "ReadonlyFilesystem": "True"}, 360, True),
+        ({"Ready": "True", "ReadonlyFilesystem": "True"}, 120, False),
+        ({"Ready": "True", "ReadonlyFilesystem": "False"}, 360, False),
+    ],
+)
+async def test_a_node_that_is_sick(
+    conditions: dict[str, str], since_s: float, forced: bool
+) -> None:
+    world = Drains()
+    world.pod("p0")
+    world.sick(since_s=since_s, **conditions)
+    async with world.draining():
+        world.start()
+        await advance(1)
+
+        assert world.progress().forced is forced
+        assert (world.pods() == []) is forced
+        assert world.evictions() == (not forced)
+
+
+@pytest.mark.row("machine-drain-18")
+async def test_a_node_that_falls_ill_in_mid_drain() -> None:
+    """Its kubelet ends nothing any more; five minutes later force is used, and not before."""
+    world = Drains()
+    plain(world, 2, grace_s=600)
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(2)
+        world.sick(Ready="Unknown")
+        await advance(290)
+        assert (world.state(), len(world.pods())) == (DrainState.RUNNING, 2)
+        await advance(11)
+        assert (world.state(), world.pods()) == (DrainState.DONE, [])
+        assert world.progress().forced
+
+
+@pytest.mark.row("machine-drain-18")
+async def test_a_node_that_is_well_again_is_asked_before_force() -> None:
+    """The cache may be of before: what it says is confirmed."""
+    world = Drains()
+    world.pod("p0", grace_s=60)
+    well = world.node_object()
+    async with world.draining():
+        await advance(1)
+        world.sick(since_s=360, Ready="Unknown")
+        world.server.newer["/api/v1/nodes/m0"] = well
+        world.start()
+        await advance(2)
+        assert (world.progress().forced, world.pods()) == (False, ["p0"])
+        del world.server.newer["/api/v1/nodes/m0"]
+        await advance(5)
+        assert (world.progress().forced, world.pods()) == (True, [])
+
+
+@pytest.mark.row("machine-drain-19")
+async def test_time_is_up() -> None:
+    world = Drains()
+    plain(world, 2)
+    with_volumes(world, ("a",), ("b",), grace_s=3000)
+    world.moves = None
+    async with world.draining():
+        await advance(1)
+        world.start(timeout_s=120)
+        await advance(119)
+        assert (world.state(), world.pods()) == (DrainState.RUNNING, ["v0", "v1"])
+        await advance(2)
+        assert (world.state(), world.pods()) == (DrainState.DONE, [])
+        assert world.progress().forced
+        assert world.progress().said == "deleted by force 2 of 2 Pods"
+
+
+@pytest.mark.row("machine-drain-19")
+async def test_force_that_is_asked_for_in_mid_drain() -> None:
+    world = Drains()
+    world.pod("p0", grace_s=3000)
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(5)
+        world.start(force=True)
+        await advance(1)
+
+        assert (world.state(), world.pods(), world.progress().forced) == (
+            DrainState.DONE,
+            [],
+            True,
+        )
+
+
+# --- volumes --------------------------------------------------------------------------------
+
+
+@pytest.mark.row("machine-drain-20")
+async def test_a_volume_that_never_detaches() -> None:
+    world = Drains(detach_timeout_s=60.0)
+    with_volumes(world, ("a",), ("b",))
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(60)
+        assert world.pods() == ["v1"]
+        assert "Pod default/v0 waits for pv-a to be detached" in world.progress().said
+        await advance(75)
+        assert (world.state(), world.pods()) == (DrainState.DONE, [])
+
+    assert len(world.attached("m0")) == 2
+
+
+@pytest.mark.row("machine-drain-21")
+@pytest.mark.parametrize(
+    ("owner", "attaches", "least_s", "most_s"),
+    [("StatefulSet", True, 9, 12), ("StatefulSet", False, 35, 40), ("", False, 5, 9)],
+    ids=["attached", "never-attached", "nobody-makes-it-anew"],
+)
+async def test_a_volume_is_wanted_elsewhere(
+    owner: str, attaches: bool, least_s: float, most_s: float
+) -> None:
+    world = Drains(reattach_timeout_s=30.0)
+    world.node("m1")
+    world.volume("a")
+    world.pod("v0", claims=("a",), owner=owner)
+    if attaches:
+        world.moves = 2.0
+    async with world.draining():
+        await advance(1)
+        world.start()
+        if not attaches:
+            await advance(6)
+            world.detach("a")
+        began = clock.monotonic() - (0 if attaches else 6)
+        while world.state() is DrainState.RUNNING and clock.monotonic() - began < most_s:
+            await advance(0.5)
+        assert least_s <= clock.monotonic() - began <= most_s
+        assert world.state() is DrainState.DONE
+
+
+@pytest.mark.row("machine-drain-22")
+async def test_the_most_important_goes_first() -> None:
+    world = Drains()
+    for name in ("a", "b", "c"):
+        world.volume(name)
+    world.pod("low", claims=("a",), priority=-5)
+    world.pod("none", claims=("b",))
+    world.pod("high", claims=("c",), priority=1000)
+    world.moves = 0.5
+    gone: list[str] = []
+    async with world.draining():
+        await advance(1)
+        world.start()
+        for _ in range(60):
+            left = world.pods()
+            gone += [one for one in ("high", "low", "none") if one not in left + gone]
+            await advance(0.5)
+
+    assert gone == ["high", "none", "low"]
+
+
+@pytest.mark.row("machine-drain-23")
+@pytest.mark.parametrize(("grace_s", "ends_s"), [(0, 1), (None, 30)])
+async def test_a_pod_that_states_no_grace(grace_s: int | None, ends_s: float) -> None:
+    world = Drains()
+    world.pod("p0", grace_s=grace_s)
+    async with world.draining():
+        await advance(1)
+        took_s = await drained(world, within_s=40)
+
+    assert ends_s - 1 <= took_s <= ends_s + 4
+
+
+@pytest.mark.row("machine-drain-24")
+async def test_a_node_that_goes_in_mid_drain() -> None:
+    world = Drains()
+    with_volumes(world, ("a",), ("b",))
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(7)
+        assert "to be detached" in world.progress().said
+        world.server.drop("/api/v1/nodes/m0")
+        for name in ("a", "b"):
+            world.server.drop(f"{ATTACHMENTS}/{name}-m0")
+            world.attach(name, node="m1")
+        await advance(5)
+
+        assert (world.state(), world.pods()) == (DrainState.DONE, [])
+
+
+# --- the node and the API server --------------------------------------------------------------
+
+
+@pytest.mark.row("machine-drain-25")
+async def test_what_is_written_on_the_node() -> None:
+    world = Drains()
+    async with world.draining():
+        world.start()
+        await settle()
+
+    found = {one["type"]: one for one in world.node_object()["status"]["conditions"]}
+    assert (found["Terminating"]["status"], found["Terminating"]["reason"]) == ("True", "ScaleDown")
+    assert world.server.writes("nodes") == 2
+
+
+@pytest.mark.row("machine-drain-25")
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ("/nodes/m0/status", "failure in update of node conditions - Failed to update node"),
+        ("/nodes/m0", "- Failed to update node"),
+    ],
+)
+async def test_a_node_that_cannot_be_written(fails: str, said: str, force: bool) -> None:
+    world = Drains()
+    world.pod("p0")
+    refusal = ServerError(status=500, reason="InternalError", message="Failed to update node")
+    world.server.refuse = lambda method, path: (
+        refusal if method == "PATCH" and path.endswith(fails) else None
+    )
+    async with world.draining():
+        world.start(force=force)
+        await settle()
+
+        if force and fails.endswith("status"):
+            assert (world.state(), world.pods()) == (DrainState.DONE, [])
+        else:
+            assert world.state() is DrainState.FAILED
+            assert world.progress().said.startswith(said)
+            assert world.progress().forced is force
+            assert world.pods() == ["p0"]
+
+
+@pytest.mark.row("machine-drain-26")
+async def test_a_leader_that_changes_in_mid_drain() -> None:
+    """The new one takes what it finds: nothing is evicted twice, and nothing is left."""
+    world = Drains()
+    plain(world, 5, grace_s=20)
+    with_volumes(world, ("a",), ("b",), grace_s=20)
+    world.moves = 1.0
+    world.node("m1")
+    async with world.draining():
+        await advance(1)
+        world.start()
+        await advance(10)
+        before = world.evictions()
+    async with world.draining():
+        world.start()
+        await advance(60)
+        assert (world.state(), world.pods()) == (DrainState.DONE, [])
+
+    assert (before, world.evictions()) == (6, 7)
+    assert world.server.writes("nodes/m0") == 2
+
+
+@pytest.mark.row("machine-drain-27")
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        Unreachable("cut", kind="reset"),
+        ServerError(status=503, reason="ServiceUnavailable", message="x"),
+    ],
+    ids=["cut", "503"],
+)
+async def test_an_api_server_in_trouble(trouble: KubeError) -> None:
+    """Uses up nobody's patience."""
+    world = Drains()
+    world.pod("p0", grace_s=1)
+    async with world.draining():
+        await advance(1)
+        world.server.refuse = lambda _, path: trouble if "/eviction" in path else None
+        world.start(retries=1)
+        await advance(120)
+        assert (world.state(), world.pods()) == (DrainState.RUNNING, ["p0"])
+        world.server.refuse = lambda *_: None
+        await advance(5 + 1 + SLOP_S)
+        assert world.state() is DrainState.DONE
+
+
+@pytest.mark.row("machine-drain-27")
+async def test_a_pod_that_does_not_end_is_named() -> None:
+    world = Drains()
+    world.pod("p0")
+    world.pod("stuck", metadata={"finalizers": ["example.com/hold"]})
+    async with world.draining():
+        await advance(1)
+        world.start(timeout_s=100)
+        await advance(36)
+        assert world.state() is DrainState.FAILED
+        assert world.progress().said == (
+            "- Pods that were evicted have not ended in time: default/stuck"
+        )
+        world.server.patch(f"{PODS}/stuck", {"metadata": {"finalizers": None}})
+        await settle()
+        world.start(timeout_s=60)
+        await settle()
+        assert world.state() is DrainState.DONE
+
+
+@pytest.mark.row("machine-drain-28")
+async def test_fifty_nodes_at_once() -> None:
+    """They take their Pods' grace and little more, and nothing is read again and again."""
+    world = Drains()
+    for number in range(50):
+        world.machine(f"m{number}")
+        if number:
+            world.node(f"m{number}")
+        for pod in range(2):
+            world.pod(f"p{number}-{pod}", node=f"m{number}")
+    async with world.draining():
+        await advance(1)
+        before = world.server.requests.total()
+        watches = len(world.server.watches)
+        for number in range(50):
+            world.start(f"m{number}")
+        await advance(5 + SLOP_S)
+        assert {world.state(f"m{number}") for number in range(50)} == {DrainState.DONE}
+        assert len(world.server.watches) == watches
+
+    assert (world.pods(), world.evictions()) == ([], 100)
+    assert world.server.reads("pods") == 0
+    ends = sum(count for (verb, _), count in world.server.requests.items() if verb == "DELETE")
+    assert world.server.requests.total() - before - ends <= 100 + 2 * 50 + 1 + 2

@@ -1,0 +1,227 @@
+"""Many nodes that are sick at once, row by row: machines are given up one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ccm.base.metrics import REGISTRY
+from ccm.gardener import names
+from ccm.kube.errors import Unreachable
+from ccm.testing.clock import advance
+from tests.unit.controllers.machines import BASE, NODES_PATH, World
+
+pytestmark = pytest.mark.virtual_time
+
+
+def crowd(world: World, count: int = 8) -> None:
+    """Others that run, so that this is no meltdown."""
+    for number in range(count):
+        world.lived(f"w{number}", group="w")
+        world.node(f"w{number}")
+
+
+@pytest.mark.parametrize(
+    ("other", "group", "wanted"),
+    [
+        *(
+            pytest.param(
+                phase,
+                "d",
+                "Unknown",
+                id=phase or "new",
+                marks=pytest.mark.row("machine-meltdown-01"),
+            )
+            for phase in ("Failed", "Terminating", "Pending", "CrashLoopBackOff", "")
+        ),
+        *(
+            pytest.param(phase, group, "Failed", marks=pytest.mark.row("machine-meltdown-02"))
+            for phase, group in (("Unknown", "d"), ("Failed", "e"))
+        ),
+    ],
+)
+async def test_another_one_of_its_deployment(other: str, group: str, wanted: str) -> None:
+    world = World()
+    crowd(world)
+    world.lived(phase="Unknown", group="d")
+    world.node(ready="Unknown")
+    world.lived("m1", phase=other, group=group, disableHealthTimeout=True, creationTimeout="9h")
+    async with world.running("machine"):
+        await advance(700)
+        assert (world.phase(), world.phase("m1")) == (wanted, other or "CrashLoopBackOff")
+        held = [text for reason, text in world.events if reason == "ReplacementHeld"]
+        waiting = REGISTRY.get_sample_value("ccm_machine_replacements_waiting")
+        gone = f"{BASE}/machines/m1"
+        world.server.patch(gone, {"metadata": {"finalizers": None}})
+        world.server.drop(gone)
+        await advance(2)
+
+    assert world.phase() == "Failed"
+    assert (len(held), waiting) == ((0, 0) if wanted == "Failed" else (1, 1))
+    assert all("default/m1 is on its way" in text for text in held)
+
+
+@pytest.mark.row("machine-meltdown-03")
+async def test_two_at_once_and_a_slow_api_server() -> None:
+    world = World()
+    crowd(world)
+    for number in range(4):
+        world.lived(f"m{number}", phase="Unknown", group="d")
+        world.node(f"m{number}", ready="Unknown")
+
+    async def slow() -> None:
+        await asyncio.sleep(1)
+
+    async with world.running("machine"):
+        world.server.point = slow
+        await advance(660)
+
+    assert sorted(world.phase(f"m{number}") for number in range(4)) == ["Failed", *["Unknown"] * 3]
+
+
+async def test_a_turn_of_no_use_is_given_to_the_next() -> None:
+    """The API server does not answer about one node."""
+    world = World()
+    crowd(world)
+    for number in range(2):
+        world.lived(f"m{number}", phase="Unknown", group="d")
+        world.node(f"m{number}", ready="Unknown")
+    world.server.refuse = lambda method, path: (
+        Unreachable("no", kind="timeout") if (method, path) == ("GET", f"{NODES_PATH}/m0") else None
+    )
+    async with world.running("machine"):
+        await advance(700)
+
+    assert [world.phase(f"m{number}") for number in range(2)] == ["Unknown", "Failed"]
+
+
+@pytest.mark.row("machine-meltdown-04")
+@pytest.mark.parametrize(("owned", "wanted"), [(True, 1), (False, 3)], ids=["of-a-set", "alone"])
+async def test_machines_of_no_deployment(owned: bool, wanted: int) -> None:
+    owner = {
+        "apiVersion": "x/v1",
+        "kind": "MachineSet",
+        "name": "s",
+        "uid": "u",
+        "controller": True,
+    }
+    world = World()
+    crowd(world)
+    for number in range(3):
+        metadata = {"ownerReferences": [owner]} if owned else {}
+        world.lived(f"m{number}", phase="Unknown", metadata=metadata)
+        world.node(f"m{number}", ready="Unknown")
+    async with world.running("machine"):
+        await advance(700)
+
+    assert [world.phase(f"m{number}") for number in range(3)].count("Failed") == wanted
+
+
+@pytest.mark.row("machine-meltdown-05")
+async def test_sixty_percent_of_the_nodes_are_sick_at_once() -> None:
+    """Of five deployments; one machine at a time goes, and nobody but that one."""
+    world, most = World(), 0
+    for number in range(20):
+        world.lived(f"m{number}", group=f"d{number % 5}")
+        world.node(f"m{number}")
+    replaced = list[str]()
+
+    def phases() -> dict[str, str]:
+        every = world.server.list(f"{BASE}/machines")
+        return {one["metadata"]["name"]: world.phase(one["metadata"]["name"]) for one in every}
+
+    async with world.running("machine"):
+        await advance(5)
+        for number in range(12):
+            world.heartbeat(f"m{number}", Ready="Unknown")
+        await advance(5)
+        assert list(phases().values()).count("Unknown") == 12
+        for _ in range(12):
+            await advance(605 if not replaced else 60)
+            failed = [name for name, phase in phases().items() if phase == "Failed"]
+            if len(replaced) == 0:
+                most = len(failed)
+            if failed:
+                replaced += failed
+            for name in failed:
+                world.server.patch(f"{BASE}/machines/{name}", {"metadata": {"finalizers": None}})
+                world.server.drop(f"{BASE}/machines/{name}")
+                world.server.patch(f"{NODES_PATH}/{name}", {"metadata": {"finalizers": None}})
+                world.server.drop(f"{NODES_PATH}/{name}")
+
+    assert most == 1
+    assert len(replaced) == len(set(replaced)) == 12
+    assert all(int(name[1:]) < 12 for name in replaced)
+
+
+@pytest.mark.row("machine-meltdown-06")
+@pytest.mark.row("machine-phase-13")
+@pytest.mark.row("machine-preserve-21")
+async def test_a_preserved_machine_holds_up_nobody() -> None:
+    world = World()
+    crowd(world)
+    world.lived(phase="Unknown", group="d")
+    world.node(
+        ready="Unknown", metadata={"annotations": {names.ANNOTATION_PRESERVE: "when-failed"}}
+    )
+    wrote = list[dict[str, Any]]()
+    async with world.running("machine"):
+        await advance(595)
+        world.lived("m1", phase="Unknown", group="d")
+        world.node("m1", ready="Unknown")
+
+        async def looks() -> None:
+            wrote.append(world.status()["currentStatus"])
+            await asyncio.sleep(0)
+
+        world.server.point = looks
+        await advance(15)
+        node = world.node_object()
+        await advance(600)
+        kept = world.status()["currentStatus"]
+        world.heartbeat(Ready="True")
+        await advance(1)
+
+    # In the very write that says that it has failed.
+    failed = [one for one in wrote if one["phase"] == "Failed"]
+    assert 0 < len(failed) < len(wrote)
+    assert all("preserveExpiryTime" in one for one in failed)
+    assert names.TAINT_PRESERVED in str(node["spec"]["taints"])
+    (told,) = [one for one in node["status"]["conditions"] if one["type"] == "Preserved"]
+    assert (told["status"], told["reason"]) == ("True", "Preserved by user.")
+    assert (world.phase("m1"), kept["phase"]) == ("Failed", "Failed")
+    assert kept["preserveExpiryTime"] == failed[0]["preserveExpiryTime"]
+    assert (world.phase(), "preserveExpiryTime" in world.status()["currentStatus"]) == (
+        "Running",
+        False,
+    )
+
+
+@pytest.mark.row("machine-meltdown-07")
+@pytest.mark.parametrize("writes", [0, 1], ids=["before", "after"])
+async def test_a_leader_ends_while_it_gives_a_machine_up(writes: int) -> None:
+    world, reached = World(), asyncio.Event()
+    crowd(world)
+    for number in range(3):
+        world.lived(f"m{number}", phase="Unknown", group="d")
+        world.node(f"m{number}", ready="Unknown")
+
+    async def hangs() -> None:
+        failed = [world.phase(f"m{number}") for number in range(3)].count("Failed")
+        if failed >= writes and loop.time() - began > 599:
+            reached.set()
+            await loop.create_future()
+        await asyncio.sleep(0)
+
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with world.running("machine"):
+        world.server.point = hangs
+        await asyncio.wait_for(reached.wait(), 700)
+    world.server.point = lambda: asyncio.sleep(0)
+    async with world.running("machine"):
+        await advance(1800)
+
+    assert [world.phase(f"m{number}") for number in range(3)].count("Failed") == 1

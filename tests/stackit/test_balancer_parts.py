@@ -1,0 +1,387 @@
+"""Load balancers beyond the contract: changes, metrics, whose they are, what others settled."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm import cloud
+from ccm.testing.builders import service as build_service
+from ccm.testing.contract_balancers import HTTPS, deleted, ensured, updated
+from ccm.testing.fake_faults import Fault
+from ccm.testing.network_probes import CLUSTER
+from ccm.testing.network_probes import nodes as make_nodes
+from providers.stackit import balancers, config, recipes
+from providers.stackit.testing import balancers as fake_balancers
+from providers.stackit.testing.server import NETWORK
+from tests.stackit.balancing import (
+    METRICS,
+    NAME,
+    OTHER_NETWORK,
+    UID,
+    balancer_of,
+    in_vain,
+    only,
+    service,
+)
+from tests.stackit.harness import StackitHarness
+
+
+@asynccontextmanager
+async def opened(harness: StackitHarness, **variables: str) -> AsyncIterator[cloud.Cloud]:
+    """The provider with other variables."""
+    harness.variables = variables
+    async with harness.open() as found:
+        yield found
+
+
+@pytest.mark.row("stackit-balancer-13")
+@pytest.mark.parametrize(
+    ("before", "after", "field", "annotation"),
+    [
+        ({}, {"internal_lb": "true"}, ".options.privateNetworkOnly", "internal-lb"),
+        (
+            {"external_address": "192.0.2.7"},
+            {"external_address": "192.0.2.8"},
+            ".externalAddress",
+            "external-address",
+        ),
+        ({"external_address": "192.0.2.7"}, {}, ".options.ephemeralAddress", "external-address"),
+        ({}, {"listener_network": OTHER_NETWORK}, "len(.networks)", "listener-network"),
+        (
+            {"listener_network": OTHER_NETWORK},
+            {"listener_network": NETWORK},
+            ".networks[1].networkId",
+            "listener-network",
+        ),
+    ],
+)
+async def test_what_cannot_be_changed(
+    harness: StackitHarness,
+    project: cloud.Cloud,
+    before: dict[str, str],
+    after: dict[str, str],
+    field: str,
+    annotation: str,
+) -> None:
+    await ensured(balancer_of(project), service(**before), [])
+    writes = harness.service.writes
+
+    with pytest.raises(cloud.FailedPrecondition) as caught:
+        await ensured(balancer_of(project), service(**after), [])
+
+    assert field in str(caught.value)
+    assert annotation in str(caught.value)
+    assert harness.service.writes == writes
+    await in_vain(harness, project, service(**before), [])
+
+
+@pytest.mark.row("stackit-balancer-13")
+async def test_a_role_cannot_be_changed(harness: StackitHarness, project: cloud.Cloud) -> None:
+    await ensured(balancer_of(project), service(), [])
+    only(harness)["networks"][0]["role"] = "ROLE_TARGETS"
+    with pytest.raises(cloud.FailedPrecondition, match=r"networks\[0\]\.role"):
+        await ensured(balancer_of(project), service(), [])
+
+
+@pytest.mark.row("stackit-balancer-14")
+async def test_an_ephemeral_address_is_promoted(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    status = await ensured(balancer_of(project), service(), [])
+    ip = status.ingress[0].ip
+
+    await ensured(balancer_of(project), service(external_address=ip), [])
+
+    assert only(harness)["externalAddress"] == ip
+    assert only(harness)["options"]["ephemeralAddress"] is False
+    await in_vain(harness, project, service(external_address=ip), [])
+    with pytest.raises(cloud.FailedPrecondition, match="ephemeralAddress"):
+        await ensured(balancer_of(project), service(), [])
+
+
+@pytest.mark.row("stackit-balancer-15")
+async def test_a_change_keeps_what_nobody_asked_for(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    harness.extra = {"loadBalancer": {"extraLabels": {"team": "a"}}}
+    check = {"interval": "3s", "healthyThreshold": 2}
+    async with harness.open() as again:
+        await ensured(balancer_of(again), service(), [])
+        held = only(harness)
+        assert held["disableTargetSecurityGroupAssignment"]
+        held["disableTargetSecurityGroupAssignment"] = False
+        held["labels"]["theirs"] = "x"
+        held["targetPools"][0]["activeHealthCheck"] = check
+        version = held["version"]
+
+        await in_vain(harness, again, service(), [])
+        await ensured(balancer_of(again), service(service_plan_id="p50"), [])
+
+    assert held["planId"] == "p50"
+    assert not held["disableTargetSecurityGroupAssignment"]
+    assert held["labels"] == {"team": "a", "theirs": "x", "kube-ccm.cluster": CLUSTER}
+    assert held["targetPools"][0]["activeHealthCheck"] == check
+    assert held["version"] != version
+
+
+@pytest.mark.row("stackit-balancer-15")
+async def test_somebody_was_faster(harness: StackitHarness, project: cloud.Cloud) -> None:
+    await ensured(balancer_of(project), service(), [])
+    harness.service.script.add(Fault(code="conflict", operation="PUT*", count=1))
+
+    with pytest.raises(cloud.Aborted):
+        await ensured(balancer_of(project), service(service_plan_id="p50"), [])
+    await ensured(balancer_of(project), service(service_plan_id="p50"), [])
+
+    assert only(harness)["planId"] == "p50"
+
+
+@pytest.mark.row("stackit-balancer-16")
+async def test_an_update_writes_pools_that_differ_and_nothing_else(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    nodes = await make_nodes(project, harness, 3)
+    two = build_service(uid=UID, ports=[service().ports[0], HTTPS])
+    await ensured(balancer_of(project), two, nodes[:2])
+    held = only(harness)
+    held["targetPools"][1]["targets"] = [
+        {"displayName": one.name, "ip": one.status.addresses[0].address}  # type: ignore[index]
+        for one in nodes
+    ]
+    held["targetPools"][0]["activeHealthCheck"] = {"interval": "3s"}
+    moving = ("version", "targetPools")
+    before = deepcopy({key: value for key, value in held.items() if key not in moving})
+    harness.service.log.clear()
+
+    await updated(balancer_of(project), two, nodes)
+    await updated(balancer_of(project), two, nodes[::-1])
+
+    wrote = [line for line in harness.service.log if not line.startswith("GET")]
+    assert [line.rpartition("/")[2] for line in wrote] == ["http"]
+    assert [len(pool["targets"]) for pool in held["targetPools"]] == [3, 3]
+    assert held["targetPools"][0]["activeHealthCheck"] == {"interval": "3s"}
+    assert {key: held[key] for key in before} == before
+
+
+@pytest.mark.row("stackit-balancer-03")
+async def test_states(harness: StackitHarness, project: cloud.Cloud) -> None:
+    harness.service.settings.balancer_s = 60.0
+    ensure = balancer_of(project).ensure_load_balancer
+    with pytest.raises(cloud.RetryAfter) as caught:
+        await ensure(CLUSTER, service(), [])
+    assert caught.value.seconds == balancers.AGAIN_S
+    held = only(harness)
+    held["status"] = "STATUS_ERROR"
+    held["errors"] = [
+        {"type": "TYPE_FIP_NOT_FOUND", "description": "no such address"},
+        {"type": "TYPE_INTERNAL", "description": "and more"},
+    ]
+    with pytest.raises(cloud.Aborted) as failed:
+        await ensure(CLUSTER, service(), [])
+    assert "[TYPE_FIP_NOT_FOUND] no such address; [TYPE_INTERNAL] and more" in str(failed.value)
+    held["status"] = "STATUS_TERMINATING"
+    with pytest.raises(cloud.RetryAfter):
+        await ensure(CLUSTER, service(), [])
+    held["status"] = "STATUS_OF_THE_FUTURE"
+    with pytest.raises(cloud.RetryAfter):
+        await ensure(CLUSTER, service(), [])
+
+
+@pytest.mark.row("stackit-balancer-02")
+async def test_a_deletion_is_waited_for(harness: StackitHarness, project: cloud.Cloud) -> None:
+    await ensured(balancer_of(project), service(), [])
+    harness.service.settings.balancer_removal_s = 60.0
+    for _ in range(2):
+        with pytest.raises(cloud.RetryAfter):
+            await balancer_of(project).ensure_load_balancer_deleted(CLUSTER, service())
+    wrote = [line for line in harness.service.log if line.startswith("DELETE")]
+    harness.service.cloud.settle(all_of_them=True)
+    await deleted(balancer_of(project), service())
+
+    assert (len(wrote), harness.service.cloud.balancers) == (1, {})
+
+
+@pytest.mark.row("stackit-balancer-05")
+async def test_a_copy_of_a_cluster_is_another_one(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    """The same UIDs and names, and another name of the cluster."""
+    balancer = balancer_of(project)
+    await ensured(balancer, service(), [], cluster="other")
+    before = harness.service.writes
+    for ask in (balancer.ensure_load_balancer, balancer.update_load_balancer):
+        with pytest.raises(cloud.FailedPrecondition, match="other"):
+            await ask(CLUSTER, service(), [])
+    await deleted(balancer, service())
+    await balancer.delete_load_balancer(CLUSTER, NAME)
+
+    assert await balancer.list_load_balancers(CLUSTER) == []
+    assert harness.service.writes == before
+    assert only(harness)["name"] == NAME
+
+
+# --- metrics ------------------------------------------------------------------------------------
+
+
+def held_credentials(harness: StackitHarness) -> list[tuple[str, str, str]]:
+    world = harness.service.cloud
+    return [
+        (one["displayName"], one["username"], world.passwords[ref])
+        for ref, one in world.credentials.items()
+    ]
+
+
+@pytest.mark.row("stackit-balancer-17")
+async def test_metrics_from_on_to_off(harness: StackitHarness) -> None:
+    async with opened(harness, **METRICS) as project:
+        await ensured(balancer_of(project), service(), [])
+        await in_vain(harness, project, service(), [])
+    assert held_credentials(harness) == [(NAME, "me", "hush-hush-hush")]
+    metrics = only(harness)["options"]["observability"]["metrics"]
+    assert metrics["pushUrl"] == "https://push.example.com"
+
+    renewed = {**METRICS, "STACKIT_REMOTEWRITE_PASSWORD": "another-one"}
+    async with opened(harness, **renewed) as project:
+        await ensured(balancer_of(project), service(), [])
+        await in_vain(harness, project, service(), [])
+    assert held_credentials(harness) == [(NAME, "me", "another-one")]
+    assert only(harness)["options"]["observability"]["metrics"] == metrics
+
+    async with opened(harness) as project:
+        await ensured(balancer_of(project), service(), [])
+        await in_vain(harness, project, service(), [])
+    assert held_credentials(harness) == []
+    assert "observability" not in only(harness)["options"]
+
+
+@pytest.mark.row("stackit-balancer-17", "stackit-balancer-04")
+@pytest.mark.parametrize("what", ["ensure", "switch_off", "another_password", "delete"])
+async def test_a_crash_after_any_write_leaves_no_credentials_behind(
+    harness: StackitHarness, what: str
+) -> None:
+    variables = {
+        "switch_off": {},
+        "another_password": {**METRICS, "STACKIT_REMOTEWRITE_PASSWORD": "another-one"},
+    }.get(what, METRICS)
+
+    async def work(project: cloud.Cloud) -> None:
+        if what == "delete":
+            await deleted(balancer_of(project), service())
+        else:
+            await ensured(balancer_of(project), service(), [])
+
+    for number in range(1, 6):
+        if what != "ensure":
+            async with opened(harness, **METRICS) as project:
+                await ensured(balancer_of(project), service(), [])
+        before = harness.service.writes
+        await harness.lose_answer(number)
+        async with opened(harness, **variables) as project:
+            with suppress(cloud.CloudError):
+                await work(project)
+        done = harness.service.writes - before
+        await harness.heal()
+        async with opened(harness, **variables) as project:
+            await work(project)
+            assert len(held_credentials(harness)) == (what in ("ensure", "another_password"))
+            assert len(harness.service.cloud.balancers) == (what != "delete")
+            await deleted(balancer_of(project), service())
+        assert (held_credentials(harness), harness.service.cloud.balancers) == ([], {})
+        if done < number:
+            return
+    pytest.fail("it never came to its end")
+
+
+# --- what others settled ------------------------------------------------------------------------
+
+
+def settled(harness: StackitHarness, asked: cloud.Service, *targets: cloud.Node) -> dict[str, Any]:
+    """A load balancer as the vendor's manager makes it: without our labels."""
+    settings = config.LoadBalancer(network_id=NETWORK)
+    recipe = recipes.wanted(asked, targets, settings)
+    order = dict(recipes.order(recipe, {}, None))
+    order["options"] = {**order["options"], "accessControl": {}}
+    order["targetPools"] = [
+        {**pool, "targets": pool["targets"][::-1]} for pool in order["targetPools"]
+    ]
+    return fake_balancers.create(harness.service.cloud, msgspec.to_builtins(order))
+
+
+@pytest.mark.row("stackit-balancer-19", "stackit-balancer-23")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        service(),
+        service(service_plan_id="p250", tcp_idle_timeout="5m"),
+        service(internal_lb="true", tcp_proxy_protocol="true"),
+        service(external_address="192.0.2.7"),
+        service(listener_network=OTHER_NETWORK),
+        service({"flavorId": "cd49f4fd-1e48-497f-91ad-79894c8b95e4", "className": "stackit"}),
+    ],
+    ids=lambda one: ",".join(name.rpartition("/")[2] for name in one.annotations) or "plain",
+)
+async def test_what_the_vendors_manager_settled_is_taken_over(
+    harness: StackitHarness, project: cloud.Cloud, asked: cloud.Service
+) -> None:
+    nodes = await make_nodes(project, harness, 2)
+    settled(harness, asked, *nodes)
+    balancer = balancer_of(project)
+
+    (listed,) = await balancer.list_load_balancers(CLUSTER)
+    status = await ensured(balancer, asked, nodes)
+    await updated(balancer, asked, nodes)
+
+    assert listed.digest == balancer.load_balancer_digest(CLUSTER, asked, nodes)
+    assert len(status.ingress) == 1
+    assert harness.service.writes == 0
+
+
+@pytest.mark.row("stackit-balancer-23")
+async def test_a_digest_of_what_only_the_status_shows(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    balancer = balancer_of(project)
+    asked = service(ip_mode_proxy="true")
+    await ensured(balancer, asked, [])
+    (listed,) = await balancer.list_load_balancers(CLUSTER)
+
+    assert listed.digest != balancer.load_balancer_digest(CLUSTER, asked, [])
+
+
+@pytest.mark.row("stackit-balancer-23")
+async def test_digests_know_of_metrics(harness: StackitHarness) -> None:
+    async with opened(harness, **METRICS) as project:
+        balancer = balancer_of(project)
+        await ensured(balancer, service(), [])
+        (listed,) = await balancer.list_load_balancers(CLUSTER)
+        assert listed.digest == balancer.load_balancer_digest(CLUSTER, service(), [])
+    async with opened(harness) as project:
+        assert listed.digest != balancer_of(project).load_balancer_digest(CLUSTER, service(), [])
+
+
+@pytest.mark.row("stackit-balancer-22")
+async def test_a_404_without_a_word(harness: StackitHarness, project: cloud.Cloud) -> None:
+    harness.service.settings.silent_404 = True
+    balancer = balancer_of(project)
+    assert await balancer.get_load_balancer(CLUSTER, service()) is None
+
+    await ensured(balancer, service(), [])
+    one = "GET /v2/projects/{projectId}/regions/{region}/load-balancers/{name}"
+    harness.service.script.add(Fault(kind="empty", status=404, operation=one))
+
+    assert await balancer.get_load_balancer(CLUSTER, service()) is not None
+    await in_vain(harness, project, service(), [])
+    harness.service.script.add(Fault(kind="garbage", status=404, operation=one))
+    harness.service.heal()
+    harness.service.script.add(Fault(kind="garbage", status=404, operation=one))
+    with pytest.raises(cloud.Unknown):
+        await balancer.get_load_balancer(CLUSTER, service())
+    harness.service.heal()
+    await deleted(balancer, service())
+    assert harness.service.cloud.balancers == {}

@@ -1,0 +1,276 @@
+"""Load balancers beyond the contract: what Services may ask for, and how it is read."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm import cloud
+from ccm.testing.builders import DEFAULT_PORT, node
+from ccm.testing.builders import service as build_service
+from ccm.testing.contract_balancers import UDP, ensured
+from ccm.testing.network_probes import nodes as make_nodes
+from providers.stackit import config, recipes
+from providers.stackit import service_annotations as ann
+from providers.stackit.flavors import FLAVORS, PLANS
+from tests.stackit.balancing import (
+    EFFECTS,
+    FLAVOR,
+    NAME,
+    OTHER_NETWORK,
+    UID,
+    at,
+    balancer_of,
+    in_vain,
+    only,
+    service,
+)
+from tests.stackit.harness import StackitHarness
+
+SETTINGS = config.LoadBalancer(network_id=OTHER_NETWORK)
+
+
+def wanted(found: cloud.Service, *nodes: cloud.Node) -> recipes.Recipe:
+    return recipes.wanted(found, nodes, SETTINGS)
+
+
+@pytest.mark.row("stackit-balancer-21")
+@pytest.mark.parametrize(
+    ("asked", "path", "value"), EFFECTS, ids=[f"{p}-{n}" for n, (_, p, _) in enumerate(EFFECTS)]
+)
+async def test_an_annotation_has_its_effect(
+    harness: StackitHarness, project: cloud.Cloud, asked: cloud.Service, path: str, value: Any
+) -> None:
+    nodes = await make_nodes(project, harness, 1)
+
+    await ensured(balancer_of(project), asked, nodes)
+
+    assert at(only(harness), path) == value
+    await in_vain(harness, project, asked, nodes)
+
+
+@pytest.mark.row("stackit-balancer-21")
+def test_the_schema_refuses_what_is_no_value() -> None:
+    wrong = {
+        f"{ann.PREFIX}internal-lb": "perhaps",
+        f"{ann.PREFIX}external-address": "::1",
+        f"{ann.PREFIX}tcp-proxy-protocol": "tcp",
+        f"{ann.PREFIX}tcp-proxy-protocol-ports-filter": "80,http",
+        f"{ann.PREFIX}tcp-idle-timeout": "long",
+        f"{ann.PREFIX}udp-idle-timeout": "-5s",
+        f"{ann.PREFIX}service-plan-id": "p11",
+        f"{ann.PREFIX}ip-mode-proxy": "VIP",
+        f"{ann.PREFIX}session-persistence-with-source-ip": "2",
+        f"{ann.PREFIX}listener-network": "net",
+        f"{ann.LEGACY}existingFloatingIP": "here",
+        f"{ann.LEGACY}tcpProxyProtocolPortsFilter": "70000",
+        f"{ann.LEGACY}flavorId": "s1a.1d",
+    }
+    by_name = {one.name: one for one in ann.SCHEMA}
+
+    assert [name for name, text in wrong.items() if not by_name[name].fault(text)] == []
+    assert len(by_name) == 31
+    assert all(f"| `{name}` |" in ann.table() for name in by_name)
+
+
+@pytest.mark.row("stackit-balancer-10")
+@pytest.mark.parametrize(
+    ("new", "old", "right", "other"),
+    [
+        ("internal-lb", "internalLB", "true", "false"),
+        ("external-address", "existingFloatingIP", "192.0.2.7", "192.0.2.8"),
+        ("tcp-proxy-protocol", "tcpProxyProtocol", "true", "false"),
+        ("tcp-idle-timeout", "tcpIdleTimeout", "60s", "61s"),
+        ("udp-idle-timeout", "udpIdleTimeout", "60s", "61s"),
+        ("tcp-proxy-protocol-ports-filter", "tcpProxyProtocolPortsFilter", "80", "81"),
+    ],
+)
+def test_newer_and_older_annotations(new: str, old: str, right: str, other: str) -> None:
+    def asked(said_new: str, said_old: str) -> cloud.Service:
+        given = {f"{ann.PREFIX}{new}": said_new, f"{ann.LEGACY}{old}": said_old}
+        given = {f"{ann.PREFIX}tcp-proxy-protocol": "true", **given}
+        return build_service(uid=UID, annotations=given)
+
+    assert wanted(asked(right, right)).name == NAME
+    with pytest.raises(cloud.InvalidArgument) as caught:
+        wanted(asked(right, other))
+    assert f"{ann.PREFIX}{new}" in str(caught.value)
+    assert f"{ann.LEGACY}{old}" in str(caught.value)
+
+
+@pytest.mark.row("stackit-balancer-10")
+@pytest.mark.parametrize("old", ["internalLB", "tcpProxyProtocol", "tcpIdleTimeout"])
+def test_an_older_one_without_a_value_is_passed_over(old: str) -> None:
+    assert wanted(service({old: "perhaps"})) == wanted(service())
+    assert wanted(service({old: "perhaps"}, internal_lb="true")).internal
+
+
+@pytest.mark.row("stackit-balancer-06")
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("web", f"k8s-svc-{UID}-web"),
+        ("n" * 18, f"k8s-svc-{UID}-{'n' * 18}"),
+        ("n" * 19, f"k8s-svc-{UID}-{'n' * 18}"),
+        ("a-service-called-x--y", f"k8s-svc-{UID}-a-service-called-x"),
+        ("ends-in-a-dash--x", f"k8s-svc-{UID}-ends-in-a-dash--x"),
+    ],
+)
+def test_names(name: str, found: str) -> None:
+    assert recipes.name_of(build_service(name, uid=UID)) == found
+    assert len(found) <= 63
+
+
+@pytest.mark.row("stackit-balancer-07")
+def test_ports() -> None:
+    bare = msgspec.structs.replace(DEFAULT_PORT, name="")
+    found = wanted(build_service(ports=[bare, UDP]))
+
+    assert [one.target_pool for one in found.listeners] == ["port-tcp-80", "mdns"]
+    assert [one.protocol for one in found.listeners] == ["PROTOCOL_TCP", "PROTOCOL_UDP"]
+    assert found.listeners[1].udp is not None
+    assert (found.listeners[1].udp.idle_timeout, found.listeners[1].tcp) == ("120s", None)
+    for field, value in (("protocol", "SCTP"), ("node_port", 0)):
+        port = msgspec.structs.replace(DEFAULT_PORT, **{field: value})
+        with pytest.raises(cloud.InvalidArgument, match="port 80"):
+            wanted(build_service(ports=[port]))
+
+
+@pytest.mark.row("stackit-balancer-08")
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("node-1", "node-1"),
+        ("n" * 63, "n" * 63),
+        ("n" * 64, "n" * 54 + "-" + sha256(b"n" * 64).hexdigest()[:7]),
+        ("a.b", "a-b-" + sha256(b"a.b").hexdigest()[:7]),
+    ],
+)
+def test_names_of_targets(name: str, found: str) -> None:
+    assert recipes.target_name(name) == found
+
+
+@pytest.mark.row("stackit-balancer-08")
+def test_targets_are_the_first_internal_addresses() -> None:
+    kinds = [("ExternalIP", "192.0.2.1"), ("InternalIP", "10.0.0.5"), ("InternalIP", "10.0.0.4")]
+    one = node("one", addresses=[cloud.address(*each) for each in kinds])
+    bare = node("bare", addresses=[cloud.address("Hostname", "bare")])
+
+    (pool,) = wanted(service(), one, bare).pools
+
+    assert recipes.members(pool) == [("one", "10.0.0.5")]
+
+
+@pytest.mark.row("stackit-balancer-09")
+@pytest.mark.parametrize(
+    ("on", "ports", "proxied"),
+    [
+        (None, None, []),
+        ("false", "80", []),
+        ("true", None, [80, 443]),
+        ("true", "", []),
+        ("true", "443", [443]),
+        ("true", " 80 , 443 ", [80, 443]),
+        ("true", "5353", []),
+    ],
+)
+def test_the_proxy_protocol(on: str | None, ports: str | None, proxied: list[int]) -> None:
+    asked = {"tcp_proxy_protocol": on, "tcp_proxy_protocol_ports_filter": ports}
+    https = msgspec.structs.replace(DEFAULT_PORT, name="https", port=443)
+    given = service(**{name: text for name, text in asked.items() if text is not None}).annotations
+    found = wanted(build_service(annotations=given, ports=[DEFAULT_PORT, https, UDP]))
+
+    assert [one.port for one in found.listeners if "PROXY" in one.protocol] == proxied
+    assert found.listeners[2].protocol == "PROTOCOL_UDP"
+
+
+@pytest.mark.row("stackit-balancer-11")
+def test_flavors() -> None:
+    assert wanted(service({"flavorId": FLAVOR})).plan == "p50"
+    assert wanted(service({"flavorId": FLAVOR}, service_plan_id="p750")).plan == "p750"
+    assert {wanted(service({"flavorId": one})).plan for one in FLAVORS} == set(PLANS)
+    with pytest.raises(cloud.InvalidArgument, match="flavorId"):
+        wanted(service({"flavorId": OTHER_NETWORK}))
+
+
+@pytest.mark.row("stackit-balancer-12")
+async def test_annotations_that_mean_nothing_now(
+    project: cloud.Cloud, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = {one.name.removeprefix(ann.LEGACY): "x" for one in ann.UNSUPPORTED}
+
+    await ensured(balancer_of(project), service({**old, "flavorId": FLAVOR}), [])
+
+    assert len(ann.UNSUPPORTED) == 12
+    text = capsys.readouterr().err
+    assert [name for name in old if f"{ann.LEGACY}{name}" not in text] == []
+    assert "plan" in text
+    assert len(max(text.splitlines(), key=len)) < 1024
+
+
+@pytest.mark.row("stackit-balancer-18")
+@pytest.mark.parametrize(
+    ("ranges", "old", "found"),
+    [
+        ([], None, ()),
+        (["10.0.0.0/8"], None, ("10.0.0.0/8",)),
+        ([], "10.0.0.0/8, 192.0.2.0/24", ("10.0.0.0/8", "192.0.2.0/24")),
+        (["172.16.0.0/12"], "10.0.0.0/8", ("172.16.0.0/12",)),
+    ],
+)
+def test_source_ranges(ranges: list[str], old: str | None, found: tuple[str, ...]) -> None:
+    given = {ann.OLD_RANGES.name: old} if old else {}
+    asked = build_service(annotations=given, load_balancer_source_ranges=ranges)
+
+    assert wanted(asked).ranges == found
+
+
+@pytest.mark.row("stackit-balancer-18")
+def test_a_source_range_that_is_none() -> None:
+    with pytest.raises(cloud.InvalidArgument, match="everybody"):
+        wanted(build_service(load_balancer_source_ranges=["everybody"]))
+
+
+@pytest.mark.row("stackit-balancer-20")
+@pytest.mark.parametrize(
+    ("asked", "field", "mode"),
+    [
+        ({}, "externalAddress", None),
+        ({"ip_mode_proxy": "true"}, "externalAddress", "Proxy"),
+        ({"internal_lb": "true"}, "privateAddress", None),
+        ({"internal_lb": "true", "external_address": "192.0.2.7"}, "privateAddress", None),
+        ({"external_address": "192.0.2.7"}, "externalAddress", None),
+    ],
+)
+async def test_the_status(
+    harness: StackitHarness,
+    project: cloud.Cloud,
+    asked: dict[str, str],
+    field: str,
+    mode: str | None,
+) -> None:
+    status = await ensured(balancer_of(project), service(**asked), [])
+
+    (ingress,) = status.ingress
+    assert (ingress.ip, ingress.hostname, ingress.ip_mode) == (only(harness)[field], "", mode)
+
+
+@pytest.mark.row("stackit-balancer-20")
+async def test_a_class_of_another_controller(harness: StackitHarness, project: cloud.Cloud) -> None:
+    balancer, asked = balancer_of(project), service({"className": "yawol"})
+    asks: list[Any] = [
+        lambda: balancer.ensure_load_balancer("c", asked, []),
+        lambda: balancer.update_load_balancer("c", asked, []),
+        lambda: balancer.ensure_load_balancer_deleted("c", asked),
+        lambda: balancer.get_load_balancer("c", asked),
+    ]
+    for ask in asks:
+        with pytest.raises(cloud.ImplementedElsewhere):
+            await ask()
+    assert harness.service.requests == 0
+
+    await ensured(balancer, service({"className": "stackit"}), [])
+    assert only(harness)["name"] == NAME

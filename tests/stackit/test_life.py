@@ -1,0 +1,152 @@
+"""A whole life, judged by the vendor's documents, and counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from ccm import cloud
+from ccm.testing import machine_probes
+from ccm.testing.builders import node
+from ccm.testing.builders import service as build_service
+from ccm.testing.contract_balancers import HTTPS, UDP, deleted, ensured, updated
+from ccm.testing.fake_api import Exchange
+from ccm.testing.network_probes import CLUSTER
+from ccm.testing.network_probes import nodes as make_nodes
+from providers.stackit.testing.server import IMAGE, NETWORK
+from tests.stackit import document
+from tests.stackit.balancing import EFFECTS, METRICS, balancer_of, service
+from tests.stackit.harness import StackitHarness
+
+WHOLE = {
+    "labels": {"app/component": "a"},
+    "securityGroups": ["default"],
+    "userData": "#!/bin/sh",
+    "bootVolume": {
+        "size": 40,
+        "performanceClass": "storage_premium_perf6",
+        "source": {"type": "image", "id": IMAGE},
+    },
+    "volumes": [IMAGE],
+    "keypairName": "ops",
+    "availabilityZone": "eu01-2",
+    "affinityGroup": IMAGE,
+    "serviceAccountMails": ["a@sa.stackit.cloud"],
+    "agent": {"provisioned": True},
+    "metadata": {"a": "b"},
+}
+
+
+@pytest.mark.row("stackit-call-03")
+async def test_a_whole_life_is_as_the_documents_say(
+    harness: StackitHarness, seen: list[Exchange]
+) -> None:
+    document.load()
+    harness.variables = METRICS
+    async with harness.open() as project:
+        assert project.inventory is not None
+        nodes = await make_nodes(project, harness, 3)
+        await project.inventory.list_instances()
+        balancer = balancer_of(project)
+        for asked, _, _ in EFFECTS:
+            await ensured(balancer, asked, nodes[:2])
+            await deleted(balancer, asked)
+        both = build_service(ports=[service().ports[0], HTTPS, UDP])
+        await ensured(balancer, both, nodes[:1])
+        await updated(balancer, both, nodes)
+        await ensured(balancer, build_service(ports=[HTTPS]), [])
+        await ensured(balancer, build_service("other"), nodes)
+        harness.service.settings.page_size = 1
+        await balancer.list_load_balancers(CLUSTER)
+    harness.variables = {**METRICS, "STACKIT_REMOTEWRITE_PASSWORD": "another-one"}
+    async with harness.open() as project:
+        await ensured(balancer_of(project), build_service("other"), nodes)
+    harness.variables = {}
+    async with harness.open() as project:
+        await ensured(balancer_of(project), build_service("other"), nodes)
+        for name in ("other", "web"):
+            await deleted(balancer_of(project), build_service(name))
+        machines = machine_probes.machines_of(project, harness)
+        for spec in ({}, WHOLE):
+            machines.spec = {**harness.machine_spec(), **spec}
+            who = machines.identity()
+            made = await machines.create(who)
+            await machines.initialize(who, made.provider_id)
+            await machines.status(who)
+            await machines.listed()
+            await machines.delete(who, made.provider_id)
+        volume = {"id": IMAGE, "availabilityZone": "eu01-2", "size": 40}
+        harness.service.cloud.volumes[IMAGE] = volume
+        driver = machines.driver
+        await driver.validate_spec(  # type: ignore[attr-defined]
+            machines.spec, cloud.Credentials(harness.machine_credentials()), live=True
+        )
+
+    assert document.violations(seen) == []
+    wrote = {one.operation for one in seen if one.method != "GET"}
+    assert len(wrote) == 11, f"not every call that writes was tried: {sorted(wrote)}"
+    assert {one.content_type for one in seen if one.request and one.path != "/token"} == {
+        "application/json"
+    }
+    assert {one.content_type for one in seen if one.path == "/token"} == {
+        "application/x-www-form-urlencoded"
+    }
+
+
+def test_the_documents_judge() -> None:
+    document.load()
+    root = "/v2/projects/{}/regions/eu01"
+    place = root.format("5b2c1a30-7f4e-4c39-9a61-0d9e3b8f2c11")
+    wrong = [
+        ("POST", "/servers", b'{"name": "a b", "machineType": "c2i.2"}', 201, b'{"name": "a"}'),
+        ("GET", "/servers", b"", 200, b"[]"),
+        ("POST", "/load-balancers", b'{"name": "UPPER"}', 200, b"{}"),
+        ("GET", "/load-balancers", b"", 200, b'{"loadBalancers": [{"status": "FINE"}]}'),
+    ]
+    for method, path, request, status, answer in wrong:
+        exchange = Exchange(
+            operation=f"{method} {root}{path}",
+            method=method,
+            path=f"{place}{path}",
+            query=[],
+            request=request,
+            status=status,
+            answer=answer,
+        )
+        assert document.violations([exchange]), path
+
+
+@pytest.mark.row("stackit-call-01")
+async def test_calls_of_two_hundred(harness: StackitHarness, project: cloud.Cloud) -> None:
+    """What the provider itself needs; how often it is asked is the daemon's."""
+    assert project.inventory is not None
+    machines = machine_probes.machines_of(project, harness)
+    service_ = harness.service
+    identities = [machines.identity() for _ in range(200)]
+    for who in identities:
+        await machines.initialize(who, (await machines.create(who)).provider_id)
+    making = service_.requests
+    listed = await project.inventory.list_instances()
+    nodes = [
+        node(one.name, provider_id=one.metadata.provider_id, addresses=one.metadata.addresses)
+        for one in listed.instances
+    ]
+    for number in range(20):
+        await ensured(balancer_of(project), build_service(f"web-{number}"), nodes)
+    nothing_left = service_.requests
+
+    await project.inventory.list_instances()
+    await machines.listed()
+    await balancer_of(project).list_load_balancers(CLUSTER)
+    at_rest = service_.requests
+
+    assert len(nodes) == 200
+    assert all(
+        len(one["targetPools"][0]["targets"]) == 200 for one in service_.cloud.balancers.values()
+    )
+    # A look and an order; then the server, its cards, and one of them changed.
+    assert making == 200 * 5
+    # One for the nodes; a look and an order for each load balancer, ready at once here.
+    assert nothing_left - making == 1 + 20 * 2
+    assert at_rest - nothing_left == 3
+    assert service_.account.issued == 2  # one for nodes, one for the machines' Secret
+    assert NETWORK in service_.cloud.networks

@@ -1,0 +1,245 @@
+"""Where servers of machines are, whose they are, and who may ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ccm import cloud
+from providers.stackit import machines, marks
+from providers.stackit.testing import server, servers
+from providers.stackit.testing.server import PROJECT
+from tests.stackit.harness import StackitHarness
+from tests.stackit.test_machines import SERVER, of
+
+
+@pytest.mark.row("stackit-id-01")
+@pytest.mark.parametrize(
+    "provider_id",
+    [
+        "stackit://",
+        "stackit://project",
+        f"stackit:///{SERVER}",
+        f"stackit://{PROJECT}/",
+        f"stackit://{PROJECT}/{SERVER}/more",
+        f"stackit://{PROJECT}/server",
+        f"aws://{PROJECT}/{SERVER}",
+        f"openstack://eu01/{SERVER}",
+        "invalid-format",
+        "stackit:/",
+    ],
+)
+async def test_a_malformed_provider_id(
+    harness: StackitHarness, project: cloud.Cloud, provider_id: str
+) -> None:
+    group = of(project, harness)
+    req = group.request(group.identity(), provider_id)
+    for ask in (
+        group.driver.get_machine_status,
+        group.driver.delete_machine,
+        group.driver.initialize_machine,
+    ):
+        with pytest.raises(cloud.InvalidArgument):
+            await ask(req)
+    assert harness.service.requests == 0
+
+
+@pytest.mark.row("stackit-id-01")
+async def test_the_form_of_nodes_is_read_too(harness: StackitHarness, project: cloud.Cloud) -> None:
+    group = of(project, harness)
+    made = await group.create(who := group.identity())
+    short = f"stackit://{made.provider_id.rpartition('/')[2]}"
+
+    assert (await group.status(who, short)).provider_id == made.provider_id
+    await group.delete(who, short)
+    assert await harness.vms() == []
+
+
+@pytest.mark.row("stackit-machine-11")
+async def test_a_class_that_moves_leaves_no_server_behind(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    group = of(project, harness)
+    one, other, third = (group.identity() for _ in range(3))
+    made = await group.create(one)
+    await group.create(other)
+    there = of(project, harness, region="eu02")
+    there.states = group.states
+
+    assert (await there.status(one, made.provider_id)).provider_id == made.provider_id
+    await there.delete(one, made.provider_id)
+    await there.delete(other)
+    assert await harness.vms() == []
+    moved = await there.create(third)
+
+    assert moved.last_known_state == "region=eu02"
+    assert [place[1] for place in harness.service.cloud.places.values()] == ["eu02"]
+
+
+@pytest.mark.row("stackit-machine-11")
+async def test_no_region_at_all(harness: StackitHarness, project: cloud.Cloud) -> None:
+    group = of(project, harness, region=None)
+    with pytest.raises(cloud.InvalidArgument, match="region"):
+        await group.driver.delete_machine(group.request(group.identity(), f"stackit://{SERVER}"))
+
+
+@pytest.mark.row("stackit-machine-12")
+async def test_two_clusters_in_one_project(harness: StackitHarness, project: cloud.Cloud) -> None:
+    ours, theirs = of(project, harness), of(project, harness)
+    theirs.cluster = "another"
+    mine = await ours.create(ours.identity("one"))
+    who = theirs.identity("two")
+    other = await theirs.create(who)
+
+    with pytest.raises(cloud.AlreadyExists, match="two"):
+        await ours.create(ours.identity("two"))
+    await ours.delete(replace(who, cluster=ours.cluster))
+    listed = {one.info.provider_id: one.identity.cluster for one in await ours.listed()}
+
+    assert listed == {mine.provider_id: ours.cluster, other.provider_id: "another"}
+    assert len(await harness.vms()) == 2
+
+
+@pytest.mark.row("stackit-machine-12")
+async def test_a_server_of_the_vendors_driver(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    """Listed without a marker, for the daemon to take over when it is told to; never by itself."""
+    group = of(project, harness)
+    order = {
+        "name": "theirs",
+        "machineType": "c2i.2",
+        "labels": {
+            marks.StackitMachineLabel: "theirs",
+            marks.StackitMachineClassLabel: "contract-pool",
+            "odd": 7,
+        },
+    }
+    made = servers.make(harness.service.cloud, order)
+
+    with pytest.raises(cloud.AlreadyExists):
+        await group.create(group.identity("theirs"))
+    (listed,) = await group.listed()
+
+    assert listed.identity == cloud.Identity(
+        cluster="", pool="contract-pool", name="theirs", uid=""
+    )
+    assert listed.info.provider_id == f"stackit://{PROJECT}/{made['id']}"
+    assert harness.service.writes == 0
+
+
+@pytest.mark.row("stackit-machine-07", "stackit-machine-09")
+async def test_labels_that_are_no_text(harness: StackitHarness, project: cloud.Cloud) -> None:
+    group = of(project, harness)
+    await group.create(who := group.identity())
+    (held,) = harness.service.cloud.servers.values()
+    held["labels"][marks.StackitMachineLabel] = 7
+
+    (listed,) = await group.listed()
+
+    assert (listed.identity.name, list(await group.listed(pool="none"))) == (who.name, [])
+
+
+@pytest.mark.row("stackit-machine-13")
+async def test_of_two_servers_of_one_machine_the_older_stays(
+    harness: StackitHarness, project: cloud.Cloud
+) -> None:
+    group = of(project, harness)
+    made = await group.create(who := group.identity())
+    (held,) = harness.service.cloud.servers.values()
+    servers.make(harness.service.cloud, held["_order"])
+
+    again = await group.create(who)
+
+    assert again.provider_id == made.provider_id
+    assert await group.held() == [made.provider_id]
+
+
+@pytest.mark.row("stackit-machine-08")
+async def test_one_client_for_each_key(harness: StackitHarness, project: cloud.Cloud) -> None:
+    group = of(project, harness)
+    driver: Any = group.driver
+    account = harness.service.account
+    for user_data in (b"one", b"two"):
+        group.credentials = {**harness.machine_credentials(), "userData": user_data}
+        await group.listed()
+    assert (len(driver.spi), account.issued) == (1, 1)
+
+    account.rotate()
+    with pytest.raises(cloud.Unauthenticated):
+        await group.listed()
+    group.credentials = None
+    await group.listed()
+
+    assert (len(driver.spi), account.issued) == (1, 2)
+
+
+@pytest.mark.row("stackit-machine-08")
+@pytest.mark.parametrize("key", [b"[1]", b'"text"', b'{"credentials": {"kid": "k"}}'])
+async def test_a_key_that_is_none(
+    harness: StackitHarness, project: cloud.Cloud, key: bytes
+) -> None:
+    group = of(project, harness)
+    group.credentials = {**harness.machine_credentials(), "serviceaccount.json": key}
+    with pytest.raises(cloud.InvalidArgument, match=r"serviceaccount\.json"):
+        await group.listed()
+
+
+@pytest.mark.row("stackit-machine-08")
+async def test_without_credentials_any_key_will_do(harness: StackitHarness) -> None:
+    harness.service.settings.no_auth = True
+    harness.variables = {"STACKIT_NO_AUTH": "true"}
+    async with harness.open_machines() as opened:
+        group = of(opened, harness)
+        group.credentials = {**harness.machine_credentials(), "serviceaccount.json": b"[]"}
+        await group.create(group.identity())
+
+    assert (len(await harness.vms()), harness.service.account.issued) == (1, 0)
+
+
+@pytest.mark.row("stackit-machine-14")
+async def test_volumes(project: cloud.Cloud) -> None:
+    assert project.machines is not None
+    specs: list[dict[str, Any]] = [
+        {"csi": {"driver": machines.CSI_DRIVER, "volumeHandle": "v-1"}},
+        {"csi": {"driver": "csi.else", "volumeHandle": "v-2"}},
+        {"hostPath": {}},
+    ]
+    found = await project.machines.get_volume_ids(cloud.GetVolumeIDsRequest(pv_specs=specs))
+    with pytest.raises(cloud.Unimplemented):
+        await project.machines.generate_machine_class_for_migration(
+            cloud.MigrationRequest(
+                provider_specific_machine_class={}, machine_class={}, class_spec={}
+            )
+        )
+
+    assert found == ["v-1"]
+
+
+@pytest.mark.row("stackit-spec-13")
+async def test_a_live_look_at_a_spec(harness: StackitHarness, project: cloud.Cloud) -> None:
+    driver: Any = project.machines
+    spec = {**harness.machine_spec(), "networking": {"networkId": SERVER}, "imageId": SERVER}
+    good = cloud.Credentials(harness.machine_credentials())
+    bad = cloud.Credentials({**good, "serviceaccount.json": b"{}"})
+
+    absent = await driver.validate_spec(spec, good, live=True)
+    refused = await driver.validate_spec(harness.machine_spec(), bad, live=True)
+    silent = await driver.validate_spec(spec, good, live=False)
+
+    assert [one.field for one in absent] == ["networking.networkId", "imageId"]
+    assert [one.field for one in refused] == ["secret"]
+    assert silent == []
+    assert driver.machine_metrics_labels({"machineType": "c2i.2", "availabilityZone": 7}) == {
+        "size": "c2i.2",
+        "zone": "",
+    }
+
+
+def test_names_are_those_of_the_vendor() -> None:
+    assert marks.StackitProviderName == "stackit"
+    assert marks.StackitMachineLabel == "kubernetes.io/machine"
+    assert marks.StackitMachineClassLabel == "kubernetes.io/machineclass"
+    assert server.REGION == "eu01"

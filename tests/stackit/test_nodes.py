@@ -1,0 +1,200 @@
+"""Nodes beyond the contract."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccm import cloud
+from ccm.cloud.provider_id import is_same_instance
+from ccm.testing.builders import node
+from providers.stackit import instances
+from providers.stackit.testing import server, servers
+from providers.stackit.testing.state import PROJECT
+from tests.stackit.harness import StackitHarness
+
+OTHER = "9b1d2c3e-0000-4000-8000-000000000000"
+SERVER = "70bb02f3-c11b-4321-bd78-8f8f4460f1b3"
+
+
+@pytest.mark.row("stackit-node-02", "stackit-node-01")
+@pytest.mark.parametrize(
+    "form",
+    [
+        "stackit://{id}",
+        "stackit://{project}/{id}",
+        "openstack:///{id}",
+        "openstack://eu01/{id}",
+        "{id}",
+    ],
+)
+async def test_every_form_of_a_provider_id_is_read(
+    harness: StackitHarness, project: cloud.Cloud, form: str
+) -> None:
+    made = await harness.create()
+    number = made.provider_id.rpartition("/")[2].upper()
+    found = node("any", provider_id=form.format(project=PROJECT, id=number))
+    assert project.instances is not None
+
+    metadata = await project.instances.instance_metadata(found)
+    await harness.delete(made)
+
+    assert metadata is not None
+    assert metadata.provider_id == made.provider_id
+    assert not await project.instances.instance_exists(found)
+    assert not cloud.is_foreign(found.provider_id, project.provider_schemes)
+
+
+@pytest.mark.row("stackit-node-02")
+@pytest.mark.parametrize(
+    "provider_id",
+    [
+        f"stackit://{OTHER}/{SERVER}",
+        f"openstack://eu02/{SERVER}",
+        f"stackit://a/b/{SERVER}",
+        "stackit://server-1",
+        f"stackit:///{SERVER}",
+        f"aws:///{SERVER}",
+        "server-1",
+    ],
+)
+async def test_what_is_not_of_this_project_is_refused(
+    harness: StackitHarness, project: cloud.Cloud, provider_id: str
+) -> None:
+    assert project.instances is not None
+    found = node("any", provider_id=provider_id)
+    questions: list[Any] = [
+        project.instances.instance_exists,
+        project.instances.instance_shutdown,
+        project.instances.instance_metadata,
+    ]
+    for ask in questions:
+        with pytest.raises(cloud.InvalidArgument, match="provider ID"):
+            await ask(found)
+
+    assert harness.service.requests == 0
+
+
+@pytest.mark.row("stackit-node-02")
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (f"stackit://{SERVER}", f"stackit://{PROJECT}/{SERVER}", True),
+        (f"stackit://{PROJECT}/{SERVER}", f"stackit://{OTHER}/{SERVER}", False),
+        ("openstack:///x", "openstack://region/x", True),
+        ("proxmox://one/100", "proxmox://two/100", False),
+        ("a://x", "b://x", False),
+        ("a://x", "", False),
+        ("", "", False),
+        ("a://", "a://x", False),
+    ],
+)
+def test_two_forms_of_one_instance(one: str, other: str, same: bool) -> None:
+    assert is_same_instance(one, other) is same
+    assert is_same_instance(other, one) is same
+
+
+@pytest.mark.row("stackit-node-02")
+async def test_new_nodes_may_have_the_form_of_machines(harness: StackitHarness) -> None:
+    harness.form = "project"
+    made = await harness.create()
+    async with harness.open() as project:
+        assert project.instances is not None
+        found = await project.instances.instance_metadata(node(made.name))
+
+    assert found is not None
+    assert found.provider_id == f"stackit://{PROJECT}/{made.provider_id.removeprefix('stackit://')}"
+
+
+@pytest.mark.row("stackit-node-03")
+@pytest.mark.parametrize(
+    ("status", "is_off"),
+    [
+        ("ACTIVE", False),
+        ("CREATING", False),
+        ("STOPPING", False),
+        ("INACTIVE", True),
+        ("DEALLOCATED", True),
+        ("DEALLOCATING", False),
+        ("ERROR", False),
+        ("HIBERNATING", False),
+        (None, False),
+    ],
+)
+async def test_what_is_shut_down(
+    harness: StackitHarness, project: cloud.Cloud, status: str | None, is_off: bool
+) -> None:
+    made = await harness.create()
+    (held,) = harness.service.cloud.servers.values()
+    held["status"] = status
+    assert project.instances is not None
+
+    assert (
+        await project.instances.instance_shutdown(node("any", provider_id=made.provider_id))
+        is is_off
+    )
+
+
+@pytest.mark.row("stackit-node-04")
+async def test_the_default_network_comes_first(harness: StackitHarness) -> None:
+    world = harness.service.cloud
+    server.add_network(world, OTHER, "a-first", "192.168.0.0/24", ipv6="2001:db8::/64")
+    made = await harness.create()
+    (held,) = world.servers.values()
+    held["nics"].insert(0, servers._shown(servers.new_nic(world, OTHER), "a-first"))
+    held["nics"].append(dict(held["nics"][0]))
+    held["availabilityZone"] = "_eu01/zone 1_"
+
+    found = []
+    for default in ("", "k8s", OTHER):
+        harness.extra = {"instance": {"defaultNetwork": default}}
+        async with harness.open() as project:
+            assert project.instances is not None
+            found.append(await project.instances.instance_metadata(node(made.name)))
+
+    inside, outside = ["InternalIP", "InternalIP"], ["InternalIP", "ExternalIP"]
+    kinds = [[one.type for one in each.addresses] for each in found if each]
+    assert kinds == [
+        [*inside, *outside, "Hostname"],
+        [*outside, *inside, "Hostname"],
+        [*inside, *outside, "Hostname"],
+    ]
+    assert found[0] is not None
+    assert (found[0].zone, found[0].region) == ("eu01-zone-1", "eu01")
+
+
+@pytest.mark.row("stackit-node-05")
+async def test_a_server_without_cards(harness: StackitHarness, project: cloud.Cloud) -> None:
+    made, other = await harness.create(), await harness.create()
+    harness.service.cloud.servers[made.provider_id.rpartition("/")[2]]["nics"] = []
+    assert project.instances is not None
+    assert project.inventory is not None
+
+    with pytest.raises(cloud.Unavailable, match="network card"):
+        await project.instances.instance_metadata(node(made.name))
+    listed = (await project.inventory.list_instances()).instances
+
+    assert [one.name for one in listed] == [other.name]
+    assert await project.instances.instance_exists(node(made.name))
+
+
+@pytest.mark.row("stackit-node-06")
+async def test_metadata_of_what_is_gone(project: cloud.Cloud) -> None:
+    assert project.instances is not None
+    for found in (node("gone"), node("gone", provider_id=f"stackit://{SERVER}")):
+        with pytest.raises(cloud.NotFound):
+            await project.instances.instance_metadata(found)
+
+
+@pytest.mark.row("stackit-node-01", "stackit-machine-09")
+async def test_a_proxy_that_says_404_takes_no_node_away(harness: StackitHarness) -> None:
+    harness.extra = {"global": {"apiEndpoints": {"iaasApi": f"{harness.url}/elsewhere"}}}
+    async with harness.open() as project:
+        assert project.instances is not None
+        with pytest.raises(cloud.Unknown):
+            await project.instances.instance_exists(node("a", provider_id=f"stackit://{SERVER}"))
+
+
+def test_labels_are_cut() -> None:
+    assert instances.label("." + "x" * 80) == "x" * 63

@@ -1,0 +1,73 @@
+"""Tables, levels and the fake as a program: what people read and start."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+
+import pytest
+
+from ccm import cloud
+from ccm.gardener import flags
+from ccm.machines import creation
+from ccm.testing.builders import node
+from providers import stackit
+from providers.stackit import machine_specs, reference, refusals
+from providers.stackit.testing import __main__ as program
+from providers.stackit.testing import server
+
+
+@pytest.mark.parametrize("name", reference.FILES)
+def test_the_tables_are_as_the_declarations(name: str) -> None:
+    held = (reference.FOLDER / name).read_text()
+
+    assert held == reference.FILES[name](), "run `python -m providers.stackit.reference`"
+
+
+def test_the_guide_knows_every_field_of_a_machine() -> None:
+    guide = (reference.FOLDER / "README.md").read_text()
+    fields = set(machine_specs.Spec.__struct_encode_fields__)
+
+    assert fields <= set(re.findall(r"`(\w+)`", guide))
+
+
+def test_levels_are_done_or_say_why_not() -> None:
+    levels = tomllib.loads((reference.FOLDER / "quality.toml").read_text())
+
+    assert list(levels) == ["bronze", "silver", "gold", "platinum"]
+    rules = [text for level in levels.values() for text in level.values()]
+    assert all(re.fullmatch(r"done|todo|exempt: .+", text) for text in rules)
+    assert [text for name in ("bronze", "silver", "gold") for text in levels[name].values()].count(
+        "todo"
+    ) == 0
+
+
+def test_the_table_of_errors_tells_when_machines_are_tried_again() -> None:
+    """The driver cannot ask the machine controller, so its words are compared here."""
+    for kind in {one.kind for one in refusals.TABLE}:
+        said = refusals.machine_retry(kind)
+        if kind is cloud.RetryAfter:
+            assert said == "after that time"
+        elif kind is cloud.ResourceExhausted:
+            name = said.strip("`-").replace("-", "_")
+            assert name in {one.name for one in dataclasses.fields(flags.GardenerFlags)}
+        else:
+            seconds = creation.SHORT_S if creation.passes(kind("x")) else creation.MEDIUM_S
+            assert said == {5.0: "5 s", 180.0: "3 min"}[seconds]
+
+
+async def test_the_fake_as_a_program_is_a_cloud() -> None:
+    service = server.Service()
+    service.settings.no_auth = True
+    program.populate(service, ["node-1", "node-2"])
+    async with server.serve(service) as url:
+        given = cloud.Context(config=program.config(url).encode(), environ=program.variables(url))
+        async with stackit.open_cloud(given) as project:
+            assert project.instances is not None
+            found = await project.instances.instance_metadata(node("node-2"))
+
+    assert found is not None
+    assert [one.type for one in found.addresses] == ["InternalIP", "Hostname"]
+    assert project.has_cluster_id
+    assert "token" in program.variables("http://x", "key.json")["STACKIT_TOKEN_BASEURL"]

@@ -1,0 +1,193 @@
+"""What the doctor says of Machines, their classes, and the VMs behind them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ccm.app import options
+from ccm.cloud import Cloud, errors
+from ccm.cloud.machines import Identity
+from ccm.doctor import machines
+from ccm.doctor.case import Case
+from ccm.doctor.finding import Finding, Verdict
+from ccm.gardener import names
+from tests.unit.controllers.machines import BASE, CLUSTER, DEFINITIONS, World
+
+pytestmark = pytest.mark.virtual_time
+
+CONTROLLERS = "--controllers=machine,machineclass,machinesafety"
+
+
+@pytest.fixture
+def world() -> World:
+    found = World()
+    found.ready_class()
+    return found
+
+
+def case(world: World, *flags: str) -> Case:
+    words = ["--cloud-provider=fake", f"--cluster-id={CLUSTER}", *(flags or (CONTROLLERS,))]
+    made = Case(options=options.parse(words), environ={})
+    made.client = world.server.client()
+    made.cloud = Cloud(name="fake", machines=world.driver, has_cluster_id=True)
+    return made
+
+
+def settled(world: World, name: str = "m0", *, phase: str = "Running") -> None:
+    """A Machine that has its VM."""
+    world.machine(
+        name,
+        metadata={"labels": {"node": name}, "finalizers": [names.FINALIZER]},
+        providerID=f"fake:///{name}",
+        status={"currentStatus": {"phase": phase}, "lastOperation": {"description": "so it is"}},
+    )
+    world.driver.add(world.identity(name))
+
+
+async def each(world: World, *flags: str) -> list[Finding]:
+    checks = (machines.machines, machines.classes, machines.vms)
+    found = [await one(case(world, *flags)) for one in checks]
+    print(*found, sep="\n")
+    assert all(one.advice for one in found if one.verdict is not Verdict.OK)
+    return found
+
+
+async def test_all_is_well(world: World) -> None:
+    settled(world)
+    world.machine("m1")
+
+    assert [(one.verdict, one.found) for one in await each(world)] == [
+        (Verdict.OK, "2 Machines, none is in trouble"),
+        (Verdict.OK, "VMs can be made of 1 MachineClass"),
+        (Verdict.OK, "1 VM, each belongs to a Machine or to another cluster"),
+    ]
+
+
+async def test_nobody_wants_machines(world: World) -> None:
+    for one in await each(world, "--controllers=*"):
+        assert (one.verdict, one.found) == (
+            Verdict.OK,
+            "no Machines are wanted: --controllers names no machine controller",
+        )
+    assert world.driver.calls.total() == 0
+
+
+async def test_the_definitions_are_missing() -> None:
+    world = World()
+    for name in ("machines", "machineclasses", "machinesets", "machinedeployments"):
+        world.server.drop(f"{DEFINITIONS}/{name}.{names.GROUP}")
+
+    found = await machines.machines(case(world))
+
+    assert (found.verdict, found.found) == (
+        Verdict.FAIL,
+        "the API server does not know machines and machineclasses of machine.sapcloud.io/v1alpha1",
+    )
+
+
+@pytest.mark.parametrize("phase", ["CrashLoopBackOff", "Failed", "Unknown"])
+async def test_machines_in_trouble(world: World, phase: str) -> None:
+    settled(world, phase=phase)
+    settled(world, "m1")
+
+    found = await machines.machines(case(world))
+
+    assert (found.verdict, found.found) == (
+        Verdict.WARN,
+        "1 of 2 Machines is in trouble: default/m0",
+    )
+    assert found.details == (f"default/m0: {phase}: so it is",)
+
+
+async def test_a_deletion_that_fails(world: World) -> None:
+    settled(world)
+    world.server.drop(f"{BASE}/machines/m0")
+    status = {"lastOperation": {"state": "Failed", "description": "protected"}}
+    world.server.patch(f"{BASE}/machines/m0/status", {"status": status})
+
+    assert (await machines.machines(case(world))).verdict is Verdict.WARN
+
+
+async def test_classes_of_which_no_vm_can_be_made(world: World) -> None:
+    world.machine_class("large")
+    world.machine_class(
+        "tiny",
+        secretRef={"name": "small", "namespace": "default"},
+        status={
+            "conditions": [
+                {"type": names.CONDITION_SPEC_VALID, "status": "False", "message": "no such size"}
+            ]
+        },
+    )
+
+    found = await machines.classes(case(world))
+
+    assert (found.verdict, found.found) == (Verdict.FAIL, "no VM can be made of large, tiny")
+    assert [line.partition(":")[0] for line in found.details] == ["large", "tiny"]
+    assert "Secret default/large" in found.details[0]
+    assert "no such size" in found.details[1]
+
+
+async def test_a_machine_whose_vm_is_gone(world: World) -> None:
+    settled(world)
+    world.driver.vms.clear()
+
+    found = await machines.vms(case(world))
+
+    assert (found.verdict, found.found) == (
+        Verdict.FAIL,
+        "1 Machine without VM: default/m0 (fake:///m0)",
+    )
+
+
+@pytest.mark.parametrize("answer", [None, errors.Unavailable("x"), errors.Unimplemented("x")])
+async def test_a_vm_that_a_listing_lacks_is_asked_for(world: World, answer: Any) -> None:
+    settled(world)
+    world.driver.hides = {"fake:///m0"}
+    world.driver.faults = {"get_machine_status": answer} if answer else {}
+
+    assert (await machines.vms(case(world))).verdict is Verdict.OK
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (CLUSTER, "1 VM of this cluster without Machine: fake:///x (x)"),
+        ("", "1 VM without any marker: fake:///x (x)"),
+        ("theirs", ""),
+    ],
+    ids=["ours", "nobodys", "theirs"],
+)
+async def test_a_vm_without_machine(world: World, cluster: str, said: str) -> None:
+    settled(world)
+    world.driver.add(Identity(cluster=cluster, pool="small", name="x", uid="u"))
+
+    found = await machines.vms(case(world))
+
+    assert found.verdict is (Verdict.WARN if said else Verdict.OK)
+    assert found.found == (said or "2 VMs, each belongs to a Machine or to another cluster")
+    assert found.advice if said else not found.advice
+
+
+async def test_a_class_that_cannot_be_listed(world: World) -> None:
+    settled(world)
+    world.driver.faults["list_machines"] = errors.Unauthenticated("401 token=hunter2 expired")
+
+    found = await machines.vms(case(world))
+
+    assert (found.verdict, found.found) == (Verdict.FAIL, "not all VMs can be listed")
+    assert "class small cannot be listed" in found.details[0]
+    assert "hunter2" not in str(found)
+
+
+async def test_the_marker_is_the_clusters_own(world: World) -> None:
+    system = world.server.get("/api/v1/namespaces/kube-system")
+    assert system is not None
+    marker = system["metadata"]["uid"]
+    world.driver.add(Identity(cluster=marker, pool="small", name="x", uid="u"))
+
+    found = await machines.vms(case(world, CONTROLLERS, "--cluster-id="))
+
+    assert "1 VM of this cluster without Machine" in found.found

@@ -1,0 +1,93 @@
+"""Machines and sets of this front in the terms in which sets are decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from ccm.gardener import members, names
+from ccm.gardener.sets import MachineSet
+from ccm.gardener.types import Machine, MachineTemplateSpec
+from ccm.machines.replicas import DEFAULT_PRIORITY
+from ccm.machines.views import Phase
+
+
+def machine(**found: Any) -> Machine:
+    metadata = {"name": "m0", "namespace": "default", "uid": "u", "resourceVersion": "7"}
+    metadata |= found.pop("metadata", {})
+    return msgspec.convert({"metadata": metadata, **found}, Machine)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("1", 1), ("-5", -5), ("", DEFAULT_PRIORITY), ("x", DEFAULT_PRIORITY)]
+)
+def test_a_priority_that_makes_no_sense_is_the_default(text: str, expected: int) -> None:
+    found = machine(metadata={"annotations": {names.ANNOTATION_PRIORITY: text}})
+
+    assert members.member(found, None, {}).priority == expected
+
+
+def test_what_is_odd_is_read_all_the_same() -> None:
+    found = machine(
+        metadata={"annotations": {names.ANNOTATION_MARKED: "yesterday"}},
+        status={"currentStatus": {"phase": "Dancing", "lastUpdateTime": "never"}},
+    )
+    seen = members.member(found, None, {"name": "web"})
+
+    assert (seen.phase, seen.since, seen.called) == (Phase.FOREIGN, None, None)
+    assert not seen.is_labeled
+
+
+def test_a_set_that_the_autoscaler_scaled() -> None:
+    metadata = {"name": "web", "annotations": {names.ANNOTATION_SCALER_TIME: "x"}}
+    found = msgspec.convert({"metadata": metadata, "spec": {"replicas": 2}}, MachineSet)
+
+    assert members.wanted(found).scaled is None
+
+
+@pytest.mark.parametrize(
+    ("has", "template", "expected"),
+    [
+        ({}, {}, None),
+        ({"drainTimeout": "1m"}, {"drainTimeout": "1m"}, None),
+        ({"drainTimeout": "1m"}, {}, {"drainTimeout": None}),
+        (
+            {"disableHealthTimeout": True},
+            {"disableHealthTimeout": False},
+            {"disableHealthTimeout": False},
+        ),
+        ({"nodeConditions": "A"}, {"nodeConditions": "A,B"}, {"nodeConditions": "A,B"}),
+        ({"providerID": "x"}, {}, None),
+        ({"class": {"kind": "K", "name": "old"}}, {"class": {"kind": "K", "name": "new"}}, None),
+        ({}, {"class": {"kind": "K", "name": "new"}}, {"class": {"kind": "K"}}),
+        (
+            {"nodeTemplate": {"metadata": {"labels": {"a": "1", "b": "2"}}}},
+            {"nodeTemplate": {"metadata": {"labels": {"a": "3"}, "annotations": {"c": "4"}}}},
+            {
+                "nodeTemplate": {
+                    "metadata": {"labels": {"a": "3", "b": None}, "annotations": {"c": "4"}}
+                }
+            },
+        ),
+        (
+            {"nodeTemplate": {"metadata": {"labels": {"a": "1"}}}},
+            {"nodeTemplate": {"metadata": {"labels": {"a": "1"}, "creationTimestamp": None}}},
+            None,
+        ),
+        (
+            {"nodeTemplate": {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}},
+            {},
+            {"nodeTemplate": None},
+        ),
+    ],
+)
+def test_what_is_pushed(has: Any, template: Any, expected: Any) -> None:
+    found = members.push_patch(
+        machine(spec=has), msgspec.convert({"spec": template}, MachineTemplateSpec)
+    )
+
+    assert (found or {}).get("spec") == expected
+    if found is not None:
+        assert found["metadata"] == {"uid": "u", "resourceVersion": "7"}

@@ -1,0 +1,357 @@
+"""Whether a node is healthy, and which phase follows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccm.gardener import names, views
+from ccm.machines import health
+from ccm.machines.health import CONFIRM_S, COPY_S, STEADY_S, TABLE, Cause, Moment, Spell
+from ccm.machines.settings import effective
+from ccm.machines.views import Kind, MachineView, Phase, State, Status
+from ccm.model import Node, NodeCondition, ObjectMeta, Taint
+from ccm.model.node import NodeSpec, NodeStatus
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+RULES = views.rules("ours", sick_conditions=names.SICK_CONDITIONS)
+SICK = {"Ready": "Unknown"}
+WELL = {"Ready": "True"}
+
+
+def node(*taints: str, **conditions: str) -> Node:
+    told = [NodeCondition(type=kind, status=status) for kind, status in conditions.items()]
+    return Node(
+        metadata=ObjectMeta(name="n"),
+        spec=NodeSpec(taints=[Taint(key=one) for one in taints]),
+        status=NodeStatus(conditions=told),
+    )
+
+
+def machine(phase: Phase = Phase.UNKNOWN, **more: object) -> MachineView:
+    status = Status(phase=phase, since=START, conditions=(NodeCondition(type="Ready"),))
+    found = MachineView(
+        metadata=ObjectMeta(name="m", namespace="default", uid="u"),
+        created=START,
+        class_name="small",
+        node_name="n",
+        status=status,
+    )
+    return replace(found, **more)  # type: ignore[arg-type]
+
+
+def at(seconds: float, *, jumped_s: float = 0.0) -> Moment:
+    return Moment(wall=START + timedelta(seconds=seconds + jumped_s), steady_s=seconds)
+
+
+def seen(phase: Phase, *, since_s: float = 0.0, **more: object) -> Spell:
+    """A machine that this process has watched from the beginning."""
+    found = health.spell(machine(phase), None, at(since_s))
+    return replace(found, **more)  # type: ignore[arg-type]
+
+
+# --- health ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "sick"),
+    [
+        pytest.param("Ready", {"False", "Unknown"}, marks=pytest.mark.row("machine-health-01")),
+        pytest.param(
+            "DiskPressure", {"True", "Unknown"}, marks=pytest.mark.row("machine-health-02")
+        ),
+        pytest.param(
+            "NetworkUnavailable", {"True", "Unknown"}, marks=pytest.mark.row("machine-health-03")
+        ),
+        pytest.param("MemoryPressure", set(), marks=pytest.mark.row("machine-health-04")),
+    ],
+)
+def test_health(kind: str, sick: set[str]) -> None:
+    found = {
+        status
+        for status in ("True", "False", "Unknown")
+        if health.ailments(node(**WELL | {kind: status}), names.SICK_CONDITIONS)
+    }
+
+    assert found == sick
+
+
+@pytest.mark.row("machine-health-05")
+def test_a_node_that_says_nothing() -> None:
+    assert health.ailments(node(), ()) == ("Ready=missing",)
+    assert health.ailments(node(DiskPressure="False"), ["DiskPressure"]) == ("Ready=missing",)
+
+
+@pytest.mark.row("machine-health-06")
+@pytest.mark.parametrize(
+    ("taints", "wanted"), [((), False), (("x",), False), (("x", names.TAINT_CRITICAL), True)]
+)
+def test_critical_components(taints: tuple[str, ...], wanted: bool) -> None:
+    assert health.is_critical(node(*taints), RULES) is wanted
+
+
+@pytest.mark.row("machine-health-07")
+def test_settings_of_a_machine_go_before_those_of_the_daemon() -> None:
+    own = machine(
+        creation_timeout_s=1.0, health_timeout_s=2.0, preserve_timeout_s=3.0, sick_conditions=("A",)
+    )
+
+    flags, found = effective(machine(), RULES), effective(own, RULES)
+    assert (flags.creation_timeout_s, flags.health_timeout_s) == (1200, 600)
+    assert (flags.preserve_timeout_s, flags.sick_conditions) == (345_600, names.SICK_CONDITIONS)
+    assert (found.creation_timeout_s, found.health_timeout_s) == (1, 2)
+    assert (found.preserve_timeout_s, found.sick_conditions) == (3, ("A",))
+    assert effective(replace(own, never_fails=True), RULES).health_timeout_s is None
+
+
+# --- phases ---------------------------------------------------------------------------------
+
+LEFT_ALONE = {Phase.NEW, Phase.CRASH_LOOP, Phase.UPDATING, Phase.UPDATE_FAILED, Phase.FOREIGN}
+NODES = {
+    "none": None,
+    "sick": node(**SICK),
+    "well": node(**WELL),
+    "critical": node(names.TAINT_CRITICAL, **WELL),
+}
+
+
+def test_every_pair_is_in_the_table_or_refused() -> None:
+    """From a phase that is left in other ways leads nothing; into one leads nothing either."""
+    assert {phase for phase, _ in TABLE} == set(Phase) - LEFT_ALONE
+    assert {edge.after for edge in TABLE.values()} == {Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED}
+    assert [pair for pair, edge in TABLE.items() if pair[0] is edge.after] == []
+
+
+@pytest.mark.parametrize(("phase", "kind"), list(product(Phase, NODES)), ids=str)
+def test_what_a_look_finds_is_in_the_table(phase: Phase, kind: str) -> None:
+    """However long it has lasted."""
+    for seconds in (0.0, 1e6):
+        found = health.look(machine(phase), NODES[kind], seen(phase), at(seconds), RULES)
+        if found.cause is not None:
+            assert (phase, found.cause) in TABLE
+            outcome = health.changed(machine(phase), NODES[kind], found.cause, at(seconds), RULES)
+            assert outcome.status is not None
+            assert outcome.status.phase is TABLE[phase, found.cause].after
+
+
+@pytest.mark.row("machine-phase-05")
+def test_a_machine_of_which_nobody_saw_a_node() -> None:
+    running = machine(Phase.RUNNING)
+    without = replace(running, status=replace(running.status, conditions=()))
+
+    def cause(one: MachineView) -> Cause | None:
+        return health.look(one, None, seen(Phase.RUNNING), at(0), RULES).cause
+
+    assert (cause(running), cause(without)) == (Cause.GONE, None)
+
+
+@pytest.mark.row("machine-phase-14")
+@pytest.mark.parametrize("kind", NODES)
+def test_a_phase_that_nobody_knows(kind: str) -> None:
+    found = health.look(machine(Phase.FOREIGN), NODES[kind], seen(Phase.FOREIGN), at(1e6), RULES)
+
+    assert (found.cause, found.after_s) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("phase", "since_s", "after_s", "limit_s"),
+    [
+        pytest.param(Phase.PENDING, 0, 1200, 1200, id="pending"),
+        pytest.param(Phase.UNKNOWN, 0, 600, 600, id="unknown"),
+        pytest.param(
+            Phase.PENDING, 1500, CONFIRM_S, 1500 + CONFIRM_S, id="pending-before-we-began"
+        ),
+        pytest.param(Phase.UNKNOWN, 900, CONFIRM_S, 900 + CONFIRM_S, id="unknown-before-we-began"),
+        pytest.param(Phase.UNKNOWN, 200, 400, 600, id="its-time-goes-on"),
+    ],
+)
+def test_a_timeout(phase: Phase, since_s: float, after_s: float, limit_s: float) -> None:
+    """Counted from when it began; and at least a minute of it under our eyes."""
+    spell = seen(phase, since_s=since_s)
+
+    def found(seconds: float) -> tuple[Cause | None, float | None]:
+        looked = health.look(machine(phase), NODES["sick"], spell, at(seconds), RULES)
+        return looked.cause, looked.after_s
+
+    assert found(since_s) == (None, after_s + 1)
+    assert found(limit_s - 1) == (None, 2)
+    assert found(limit_s) == (Cause.LATE, None)
+
+
+@pytest.mark.row("machine-phase-15")
+@pytest.mark.parametrize("phase", [Phase.PENDING, Phase.UNKNOWN])
+@pytest.mark.parametrize("jumped_s", [-7200.0, 7200.0], ids=["back", "forth"])
+def test_a_clock_that_jumps(phase: Phase, jumped_s: float) -> None:
+    spell = seen(phase)
+
+    def late(seconds: float) -> bool:
+        now = at(seconds, jumped_s=jumped_s)
+        spoken = health.spell(machine(phase), spell, now)
+        return health.look(machine(phase), None, spoken, now, RULES).cause is Cause.LATE
+
+    assert [late(1), late(599), late(1201)] == [False, False, True]
+
+
+def test_a_clock_that_jumps_between_two_phases() -> None:
+    """A machine whose VM took long to be made has no more time left than that."""
+    made = health.spell(machine(Phase.CRASH_LOOP), None, at(0))
+    now = at(1000, jumped_s=7200)
+    pending = replace(machine(Phase.PENDING), status=Status(phase=Phase.PENDING, since=now.wall))
+
+    spell = health.spell(pending, made, now)
+
+    assert health.look(pending, None, spell, now, RULES).after_s == 201
+
+
+def test_a_machine_made_anew_under_its_name_begins_anew() -> None:
+    old = seen(Phase.UNKNOWN)
+    new = replace(
+        machine(),
+        metadata=ObjectMeta(name="m", uid="other"),
+        status=replace(machine().status, since=at(900).wall),
+    )
+
+    assert health.spell(new, old, at(900)).carried_s == 0
+    assert health.spell(new, old, at(900)).began_s == 900
+
+
+@pytest.mark.row("machine-phase-17")
+def test_a_node_that_flaps() -> None:
+    """Sick at 100 s, well at 200 s, sick at 300 s: from then on it has to be well for a while."""
+
+    def phase(before: Spell | None, which: Phase, seconds: float) -> Spell:
+        status = Status(phase=which, since=at(seconds).wall)
+        return health.spell(replace(machine(), status=status), before, at(seconds))
+
+    def look(spell: Spell, kind: str, seconds: float) -> health.Finding:
+        return health.look(machine(), NODES[kind], spell, at(seconds), RULES)
+
+    first = phase(phase(None, Phase.RUNNING, 0), Phase.UNKNOWN, 100)
+    well = look(first, "well", 200)
+    assert well.cause is Cause.HEALTHY
+    again = phase(phase(well.spell, Phase.RUNNING, 200), Phase.UNKNOWN, 300)
+    # Whoever said so, it was not the node.
+    thawed = phase(phase(first, Phase.RUNNING, 200), Phase.UNKNOWN, 300)
+    assert look(thawed, "well", 310).cause is Cause.HEALTHY
+    held = look(again, "well", 310)
+    assert (held.cause, held.after_s) == (None, STEADY_S)
+    assert look(held.spell, "well", 310 + STEADY_S).cause is Cause.HEALTHY
+    broken = look(look(held.spell, "sick", 320).spell, "well", 339)
+    assert (broken.cause, broken.after_s) == (None, STEADY_S)
+    assert look(broken.spell, "sick", 900).cause is Cause.LATE
+    calm = look(again, "well", 390).spell
+    later = phase(phase(calm, Phase.RUNNING, 400), Phase.UNKNOWN, 1100)
+    assert look(later, "well", 1101).cause is Cause.HEALTHY
+
+
+def test_while_nodes_could_not_be_seen_no_time_passed() -> None:
+    spell = health.restarted(seen(Phase.UNKNOWN, since_s=500), 1000)
+
+    assert health.look(machine(), None, spell, at(1001), RULES).after_s == 600
+    pending = health.restarted(seen(Phase.PENDING, since_s=500), 1000)
+    assert health.look(machine(Phase.PENDING), None, pending, at(1001), RULES).after_s == 1200
+
+
+@pytest.mark.row("machine-phase-11")
+def test_conditions_alone_are_written_now_and_then() -> None:
+    running, told = machine(Phase.RUNNING), node(**WELL, MemoryPressure="True")
+    outcome, spell = health.copied(running, told, seen(Phase.RUNNING), at(0))
+    assert outcome.status is not None
+    assert outcome.status.conditions == tuple(told.status.conditions or ())
+    assert health.copied(running, told, spell, at(10))[0].after_s == COPY_S - 10
+    assert health.copied(running, told, spell, at(COPY_S))[0].status is not None
+    assert health.copied(running, node(Ready=""), spell, at(99))[0].status is None
+    pending = machine(Phase.PENDING)
+    assert health.copied(pending, told, seen(Phase.PENDING), at(0))[0].status is None
+
+
+def test_what_is_said_of_a_sick_node() -> None:
+    sick = node(Ready="False", DiskPressure="True", MemoryPressure="True")
+    found = [
+        health.changed(machine(phase), one, cause, at(0), RULES).status
+        for phase, one, cause in [
+            (Phase.RUNNING, sick, Cause.SICK),
+            (Phase.RUNNING, None, Cause.GONE),
+            (Phase.UNKNOWN, sick, Cause.LATE),
+            (Phase.PENDING, None, Cause.LATE),
+        ]
+    ]
+
+    assert [one.description for one in found if one is not None] == [
+        "Machine m is not healthy: node n has Ready=False, DiskPressure=True",
+        "Machine m is not healthy: its node object n is gone",
+        "Machine m has not been healthy for 10m0s: node n has Ready=False, DiskPressure=True",
+        "Machine m failed to join the cluster in 20m0s",
+    ]
+    assert [(one.state, one.timeout_active) for one in found if one is not None] == [
+        ("Processing", True),
+        ("Processing", True),
+        ("Failed", False),
+        ("Failed", False),
+    ]
+
+
+def test_a_node_that_is_gone_is_remembered_by_its_conditions() -> None:
+    found = health.changed(machine(Phase.RUNNING), None, Cause.GONE, at(0), RULES).status
+
+    assert found is not None
+    assert found.conditions == machine().status.conditions
+
+
+@pytest.mark.parametrize(
+    ("kind", "state", "wanted"),
+    [
+        (Kind.CREATE, State.PROCESSING, "joined the cluster in 1m30s"),
+        (Kind.CREATE, State.SUCCESSFUL, "re-joined the cluster"),
+        (Kind.HEALTH_CHECK, State.FAILED, "re-joined the cluster"),
+    ],
+)
+def test_joining_and_rejoining(kind: Kind, state: State, wanted: str) -> None:
+    status = Status(phase=Phase.PENDING, kind=kind.value, state=state.value)
+    outcome = health.changed(machine(status=status), NODES["well"], Cause.HEALTHY, at(90), RULES)
+
+    assert outcome.status is not None
+    assert outcome.status.description == f"Machine m successfully {wanted}"
+    assert outcome.joined is (wanted[0] == "j")
+
+
+# --- any order of things ----------------------------------------------------------------------
+
+HAPPENINGS = st.lists(
+    st.tuples(st.sampled_from(sorted(NODES)), st.integers(1, 700), st.integers(-9999, 9999)),
+    max_size=40,
+)
+
+
+@given(st.sampled_from(sorted(set(Phase) - LEFT_ALONE, key=str)), HAPPENINGS)
+def test_no_machine_fails_before_its_time(
+    phase: Phase, happenings: list[tuple[str, int, int]]
+) -> None:
+    """Whatever the node does and the clock on the wall says: it fails after its time without a
+    healthy node that counts, and a machine that waits is told when to look again."""
+    now_s, sick_since = 0.0, None
+    status = replace(machine(phase).status, since=START)
+    spell = None
+    for kind, seconds, jumped_s in happenings:
+        now = at(now_s, jumped_s=jumped_s)
+        one = machine(status=status)
+        spell = health.spell(one, spell, now)
+        found = health.look(one, NODES[kind], spell, now, RULES)
+        spell = found.spell
+        if found.cause is not None:
+            if found.cause is Cause.LATE and one.phase is Phase.UNKNOWN:
+                assert sick_since is None or now_s - sick_since >= 600
+            assert found.cause is not Cause.LATE or now_s >= CONFIRM_S
+            changed = health.changed(one, NODES[kind], found.cause, now, RULES).status
+            assert changed is not None
+            status = changed
+            sick_since = now_s if status.phase is Phase.UNKNOWN else None
+        elif one.phase in health.TIMEOUTS:
+            assert found.after_s is not None
+            assert 0 < found.after_s <= 1201
+        now_s += seconds

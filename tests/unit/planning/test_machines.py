@@ -1,0 +1,177 @@
+"""What is planned for Machines, without a write to the cluster or the cloud."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from ccm.app import options
+from ccm.cloud import Cloud, errors
+from ccm.gardener import names
+from ccm.model import ObjectMeta, Secret
+from ccm.planning import changes, report
+from ccm.planning.changes import VM, Action
+from ccm.planning.forecast import Forecast, forecast
+from ccm.planning.timeloop import HurryingLoop
+from tests.unit.controllers.machines import CLUSTER, DEFINITIONS, World
+
+FLAGS = (
+    "--cloud-provider=fake",
+    "--controllers=machine,machineclass,machinesafety",
+    f"--cluster-id={CLUSTER}",
+)
+HELD = {"finalizers": [names.FINALIZER]}
+CHANGES = {"create_machine", "initialize_machine", "delete_machine"}
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
+def world() -> World:
+    with asyncio.Runner() as runner:
+        return runner.run(_made())
+
+
+async def _made() -> World:
+    found = World()
+    found.ready_class()
+    return found
+
+
+def planned(world: World, *flags: str) -> Forecast:
+    """The plan; nobody is told to change anything."""
+    before = dict(world.server.requests)
+    cloud = Cloud(name="fake", machines=world.driver, has_cluster_id=True)
+    chosen = options.parse([*FLAGS, *flags])
+    with asyncio.Runner(loop_factory=HurryingLoop) as runner:
+        found = runner.run(forecast(chosen, world.server.client(), cloud))
+    print(*report.lines(found), report.summary(found), sep="\n")
+    asked = {key for key, number in world.server.requests.items() if number > before.get(key, 0)}
+    assert {method for method, _ in asked} == {"GET"}
+    assert not CHANGES & world.driver.calls.keys()
+    return found
+
+
+def told(found: Forecast) -> dict[str, list[str]]:
+    """Object -> lines about it."""
+    every: dict[str, list[str]] = {}
+    for line in report.lines(found):
+        if not line.startswith(" "):
+            every[line] = []
+        else:
+            every[[*every][-1]].append(line.strip())
+    return every
+
+
+def test_a_new_machine_gets_a_vm(world: World) -> None:
+    world.machine()
+
+    found = told(planned(world))
+
+    assert found["Machine default/m0"] == [
+        "+ VM: of class small",
+        "+ metadata.annotations[machinepriority.machine.sapcloud.io]: 3",
+        f"+ metadata.finalizers: {names.FINALIZER}",
+    ]
+    # No bootstrap token, which comes and goes with it; of the class Secret what is added to it.
+    assert [key for key in found if key.startswith("Secret")] == ["Secret default/small"]
+    assert found["Secret default/small"] == [f"+ metadata.finalizers: {names.FINALIZER_SECRET}"]
+    assert "userData" not in str(found)
+
+
+def test_what_a_secret_holds_is_not_told() -> None:
+    made = Secret(metadata=ObjectMeta(name="s", namespace="default"), data={"token": b"hunter2"})
+
+    found = list(changes.of_object("Secret", None, made, after_s=0))
+
+    assert {one.what for one in found} == {"metadata.name", "metadata.namespace"}
+
+
+def test_a_vm_that_is_there_is_taken(world: World) -> None:
+    world.machine(metadata=HELD)
+    world.driver.add(world.identity())
+
+    found = told(planned(world))["Machine default/m0"]
+
+    assert "+ spec.providerID: fake:///m0" in found
+    assert "~ VM: initialised" in found
+    assert "+ status.currentStatus.phase: Pending" in found
+    assert not [line for line in found if "lastUpdateTime" in line]
+
+
+def test_a_machine_that_goes_takes_its_vm_and_its_node(world: World) -> None:
+    path = world.machine(
+        metadata={"labels": {"node": "m0"}, **HELD},
+        providerID="fake:///m0",
+        status={"currentStatus": {"phase": "Running"}},
+    )
+    world.driver.add(world.identity())
+    world.node()
+    world.server.drop(path)
+
+    plan = planned(world)
+    found = told(plan)
+
+    assert "- VM: fake:///m0" in found["Machine default/m0"]
+    assert "- would delete" in found["Node m0"]
+    assert [(one.what, one.action) for one in plan.deletions] == [
+        (VM, Action.DELETE),
+        ("Node", Action.DELETE),
+    ]
+
+
+def test_where_all_is_as_it_should_be_there_is_nothing_to_do() -> None:
+    async def settled() -> World:
+        found = World()
+        found.ready_class()
+        found.machine()
+        async with found.running():
+            await asyncio.sleep(0.2)
+            found.node(providerID="fake:///0")
+            await asyncio.sleep(0.2)
+        assert found.phase() == "Running"
+        found.driver.calls.clear()
+        return found
+
+    with asyncio.Runner() as runner:
+        world = runner.run(settled())
+    found = planned(world)
+
+    assert (list(found.changes), list(found.failures)) == ([], [])
+
+
+def test_a_cloud_that_does_not_answer_leaves_it_open(world: World) -> None:
+    world.machine()
+    world.driver.faults["list_machines"] = errors.Unavailable("503")
+
+    found = planned(world)
+
+    assert any("list_machines of small" in one for one in found.failures)
+    assert not [one for one in found.changes if one.what == VM]
+
+
+def test_definitions_that_are_missing_are_said(world: World) -> None:
+    for name in ("machines", "machineclasses", "machinesets", "machinedeployments"):
+        world.server.drop(f"{DEFINITIONS}/{name}.{names.GROUP}")
+
+    found = planned(world)
+
+    assert found.left_out.keys() == {
+        "machine-controller",
+        "machineclass-controller",
+        "machine-safety-controller",
+    }
+    assert "apply manifests/crds.yaml" in found.left_out["machine-controller"]
+
+
+def test_machines_elsewhere_are_none_of_ours(world: World) -> None:
+    world.machine()
+
+    assert not planned(world, "--namespace=shoot").changes

@@ -1,0 +1,34 @@
+"""Machines as a board sees them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from ccm.machines.views import MachineView, Phase, Status
+from ccm.model import ObjectMeta
+from ccm.sandbox import machines
+
+
+def machine(
+    name: str,
+    *,
+    phase: Phase = Phase.NEW,
+    said: str = "",
+    deleting: bool = False,
+    uid: str = "u",
+    provider_id: str = "",
+) -> MachineView:
+    """A Machine; its node has its name."""
+    return MachineView(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=machines.NAMESPACE,
+            uid=uid,
+            deletion_timestamp="2026-01-02T03:04:05Z" if deleting else None,
+        ),
+        created=datetime(2026, 1, 2, tzinfo=UTC),
+        class_name=machines.CLASS,
+        node_name=name,
+        provider_id=provider_id,
+        status=Status(phase=phase, description=said),
+    )
