@@ -157,9 +157,15 @@ async def test_the_manager_and_the_controller_side_by_side(machines: Environment
     held = {one["metadata"]["name"] for one in await env.cluster.items(leases)}
     assert held == {NAME, MANAGER}
     await env.cluster.delete(f"{DEPLOYMENTS}/workers")
-    await wait_for(lambda: vms(env, 0), "the VMs are gone")
+    await wait_for(lambda: nothing_left(env), "VMs and objects are gone")
     for daemon in env.daemons:
         assert await daemon.stop() == 0
+
+
+async def nothing_left(env: Environment) -> bool:
+    kinds = ("machines", "machinesets", "machinedeployments")
+    found = [await env.cluster.items(f"{story.BASE}/{kind}") for kind in kinds]
+    return not any(found) and await vms(env, 0)
 
 
 async def available(env: Environment) -> bool:
