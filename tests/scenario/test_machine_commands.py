@@ -96,7 +96,7 @@ async def test_machine_controller_in_one_cluster(machines: Environment) -> None:
     daemon, url = await start(env, target_kubeconfig=file)
     await story.all_run(env, FEW)
     await env.cluster.delete(f"{story.MACHINES}/m0")
-    await wait_for(lambda: vms(env, FEW - 1), "the VM is gone")
+    await wait_for(lambda: left(env, FEW - 1), "Machine and VM are gone")
 
     assert await page(url, "/healthz") == (200, "OK")
     assert (await page(url, "/readyz"))[0] == 200
@@ -119,8 +119,10 @@ async def counted(url: str, count: int) -> str:
     return told if f"\nmcm_machine_items_total {count}.0\n" in told else ""
 
 
-async def vms(env: Environment, count: int) -> bool:
-    return len(env.cloud.world.snapshot()) == count
+async def left(env: Environment, count: int) -> bool:
+    """Whether there are so many VMs, and as many Machines: none is still on its way out."""
+    found = await env.cluster.items(story.MACHINES)
+    return len(env.cloud.world.snapshot()) == len(found) == count
 
 
 @pytest.mark.row("machine-command-03")
@@ -213,7 +215,7 @@ async def test_machine_controller_between_two_clusters(machines: Environment) ->
         assert {one.labels[MARK_CLUSTER] for one in env.cloud.world.snapshot()} == {uid}
 
         await target.delete(f"{NODES}/m1")
-        await wait_for(lambda: vms(env, FEW - 1), "a node that is deleted takes its VM with it")
+        await wait_for(lambda: left(env, FEW - 1), "a node that is deleted takes its VM with it")
         await server.stop()
         await wait_for(lambda: away(url), "the health check names the cluster that is away")
         assert await daemon.stop() == 0
@@ -251,7 +253,7 @@ async def test_machine_controller_without_a_cluster_to_join(machines: Environmen
     await make(env)
     found = await wait_for(lambda: story.in_phase(env, "Available", FEW), "VMs are there")
     await env.cluster.delete(f"{story.MACHINES}/m0")
-    await wait_for(lambda: vms(env, FEW - 1), "the VM is gone")
+    await wait_for(lambda: left(env, FEW - 1), "Machine and VM are gone")
 
     assert all(one["status"]["addresses"] for one in found)
     assert not any("node" in one["metadata"].get("labels", {}) for one in found)
