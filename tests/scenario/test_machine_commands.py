@@ -165,9 +165,9 @@ async def test_the_manager_and_the_controller_side_by_side(machines: Environment
 
 
 async def nothing_left(env: Environment) -> bool:
-    kinds = ("machines", "machinesets", "machinedeployments")
+    kinds = ("machinesets", "machinedeployments")
     found = [await env.cluster.items(f"{story.BASE}/{kind}") for kind in kinds]
-    return not any(found) and await vms(env, 0)
+    return not any(found) and await left(env, 0)
 
 
 async def available(env: Environment) -> bool:
