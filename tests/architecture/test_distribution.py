@@ -45,6 +45,7 @@ def test_the_wheel_brings_its_commands_and_the_simulated_cloud(wheel: zipfile.Zi
         "kubectl-ccm",
         "kubectl_complete-ccm",
         "machine-controller",
+        "machine-controller-manager",
     }
     assert set(entries["ccm.providers"]) >= {"sim"}
 

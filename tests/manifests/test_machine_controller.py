@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ccm.app import stopping
-from ccm.app.machines.commands import MACHINE_CONTROLLER
+from ccm.app.machines.commands import MACHINE_CONTROLLER, MACHINE_CONTROLLER_MANAGER
 from ccm.app.options import Options
 from tests.manifests import shipped
 from tests.manifests.shipped import MANIFESTS, Object
@@ -53,10 +53,12 @@ def test_probes_ask_on_its_port_and_it_is_not_killed_while_it_stops() -> None:
     assert POD["terminationGracePeriodSeconds"] > grace + stopping.MARGIN_S
 
 
-def theirs(objects: Iterable[Object]) -> dict[tuple[str, str, str], Object]:
+def theirs(
+    objects: Iterable[Object], name: str = MACHINE_CONTROLLER.name
+) -> dict[tuple[str, str, str], Object]:
     """Those of the command, by their names; flags in an order of their own."""
     label = "app.kubernetes.io/name"
-    found = [one for one in objects if one["metadata"]["labels"][label] == MACHINE_CONTROLLER.name]
+    found = [one for one in objects if one["metadata"]["labels"][label] == name]
     for one in found:
         if one["kind"] == "Deployment":
             one["spec"]["template"]["spec"]["containers"][0]["args"].sort()
@@ -95,6 +97,25 @@ def test_another_cluster_is_joined_with_its_own_kubeconfig_and_without_rights_he
     rights = list(shipped.rights(found.values()))
     assert {right.namespace for right in rights} == {"shoot"}
     assert {right.resource for right in rights} >= {"machines", "leases"}
+
+
+@pytest.mark.envtest
+def test_the_chart_gives_the_objects_of_the_managers_folder(tmp_path: Path) -> None:
+    manager = MACHINE_CONTROLLER_MANAGER
+    folder = MANIFESTS / manager.name
+    base = shipped.kustomized(tmp_path, shipped.overlay(tmp_path, base=folder))
+    values = {**ALONE, "machineControllerManager": {"enabled": True}}
+    chart = theirs(shipped.parsed(shipped.rendered(tmp_path, values)), manager.name)
+
+    wanted = theirs(shipped.parsed(base), manager.name)
+    container = wanted["Deployment", shipped.NAMESPACE, manager.name]["spec"]["template"]["spec"][
+        "containers"
+    ][0]
+    # The overlay of these tests names a provider for every Deployment; here nothing reads it.
+    container["args"].remove(f"--cloud-provider={shipped.PROVIDER}")
+    assert chart == wanted
+    assert isinstance(manager.read(container["args"]), Options)
+    assert container["ports"][0]["containerPort"] == manager.flags["port"].default
 
 
 @pytest.mark.envtest

@@ -22,9 +22,8 @@ from tests.scenario.test_machines import machines
 
 __all__ = ["machines"]
 
-FOLDER = shipped.MANIFESTS / "machine-controller"
-NAME = "machine-controller"
-USER = f"system:serviceaccount:{shipped.NAMESPACE}:{NAME}"
+NAME, MANAGER = "machine-controller", "machine-controller-manager"
+DEPLOYMENTS = f"{story.BASE}/machinedeployments"
 LEASE = f"/apis/coordination.k8s.io/v1/namespaces/default/leases/{NAME}"
 TOKENS = "/api/v1/namespaces/kube-system/secrets"
 FEW = 3
@@ -42,15 +41,15 @@ FLAGS: Mapping[str, str] = {
 }
 
 
-async def start(env: Environment, **flags: str | Path) -> tuple[Daemon, str]:
-    """The command at work, and the URL of its port."""
+async def start(env: Environment, command: str = NAME, **flags: str | Path) -> tuple[Daemon, str]:
+    """A command at work, and the URL of its port."""
     port, log = ports.pick_port(), env.folder / f"command-{len(env.daemons)}.log"
     given = {name.replace("_", "-"): str(value) for name, value in flags.items()}
     cloud = {"cloud-config": str(env.cloud_config)}
     argv = command_line({**FLAGS, **cloud, "port": str(port), **given})
     environ = {**os.environ, "PYTHONWARNINGS": "always"}
-    child = forkserver.Child(["ccm.app.machines", NAME, *argv], log=log, env=environ)
-    daemon = Daemon(NAME, child)
+    child = forkserver.Child(["ccm.app.machines", command, *argv], log=log, env=environ)
+    daemon = Daemon(command, child)
     env.daemons.append(daemon)
     await daemon.says("became leader")
     return daemon, f"http://{ports.LOOPBACK}:{port}"
@@ -63,14 +62,15 @@ async def kubeconfig(env: Environment, proxy: FaultProxy, name: str, *, token: s
     return path
 
 
-async def own_token(env: Environment) -> str:
-    """What the command proves itself with: with an account of its own, and the rights shipped."""
+async def own_token(env: Environment, name: str = NAME) -> str:
+    """What a command proves itself with: with an account of its own, and the rights shipped."""
     if not isinstance(env.server, realserver.RealServer):
         return env.token
-    files = [FOLDER / f"{name}.yaml" for name in ("serviceaccount", "control", "target")]
+    folder, user = shipped.MANIFESTS / name, f"system:serviceaccount:{shipped.NAMESPACE}:{name}"
+    files = [folder / f"{part}.yaml" for part in ("serviceaccount", "control", "target")]
     async with servers.connect(env.server) as session:
-        await account.install(session, shipped.objects(*files), USER)
-        return await account.token_of(session, NAME)
+        await account.install(session, shipped.objects(*files), user)
+        return await account.token_of(session, name)
 
 
 async def page(url: str, path: str) -> tuple[int, str]:
@@ -96,7 +96,7 @@ async def test_machine_controller_in_one_cluster(machines: Environment) -> None:
     daemon, url = await start(env, target_kubeconfig=file)
     await story.all_run(env, FEW)
     await env.cluster.delete(f"{story.MACHINES}/m0")
-    await wait_for(lambda: vms(env, FEW - 1), "the VM is gone")
+    await wait_for(lambda: left(env, FEW - 1), "Machine and VM are gone")
 
     assert await page(url, "/healthz") == (200, "OK")
     assert (await page(url, "/readyz"))[0] == 200
@@ -119,8 +119,60 @@ async def counted(url: str, count: int) -> str:
     return told if f"\nmcm_machine_items_total {count}.0\n" in told else ""
 
 
-async def vms(env: Environment, count: int) -> bool:
-    return len(env.cloud.world.snapshot()) == count
+async def left(env: Environment, count: int) -> bool:
+    """Whether there are so many VMs, and as many Machines: none is still on its way out."""
+    found = await env.cluster.items(story.MACHINES)
+    return len(env.cloud.world.snapshot()) == len(found) == count
+
+
+@pytest.mark.row("machine-command-03")
+@pytest.mark.both_servers
+async def test_the_manager_and_the_controller_side_by_side(machines: Environment) -> None:
+    """Each under its own account and Lease: one makes Machines of a deployment, one makes VMs."""
+    env = machines
+    proxies = [await env.new_proxy(), await env.new_proxy()]
+    for name, proxy in zip((NAME, MANAGER), proxies, strict=True):
+        file = await kubeconfig(env, proxy, name, token=await own_token(env, name))
+        await start(env, name, target_kubeconfig=file)
+    labels = {"name": "workers"}
+    made = {"class": {"kind": "MachineClass", "name": "small"}}
+    spec = {
+        "replicas": FEW,
+        "selector": {"matchLabels": labels},
+        "strategy": {
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 1},
+        },
+        "template": {"metadata": {"labels": labels}, "spec": made},
+    }
+    body = story.TYPE | {"kind": "MachineDeployment", "metadata": {"name": "workers"}}
+    await env.cluster.create(DEPLOYMENTS, {**body, "spec": spec})
+    for one in await wait_for(lambda: story.in_phase(env, "Pending", FEW), "machines have VMs"):
+        await story.joins(env, one)
+    await wait_for(lambda: available(env), "the deployment counts them")
+
+    assert proxies[1].requests(Match(path="/secrets|/machineclasses")) == []
+    writes = proxies[1].requests(Match(write=True, path="/machines$"))
+    assert [one.method for one in writes] == ["POST"] * FEW
+    assert proxies[0].requests(Match(path="/machinesets|/machinedeployments")) == []
+    leases = LEASE.rpartition("/")[0]
+    held = {one["metadata"]["name"] for one in await env.cluster.items(leases)}
+    assert held == {NAME, MANAGER}
+    await env.cluster.delete(f"{DEPLOYMENTS}/workers")
+    await wait_for(lambda: nothing_left(env), "VMs and objects are gone")
+    for daemon in env.daemons:
+        assert await daemon.stop() == 0
+
+
+async def nothing_left(env: Environment) -> bool:
+    kinds = ("machinesets", "machinedeployments")
+    found = [await env.cluster.items(f"{story.BASE}/{kind}") for kind in kinds]
+    return not any(found) and await left(env, 0)
+
+
+async def available(env: Environment) -> bool:
+    found = await env.cluster.get(f"{DEPLOYMENTS}/workers") or {}
+    return bool(found.get("status", {}).get("availableReplicas") == FEW)
 
 
 @contextlib.asynccontextmanager
@@ -163,7 +215,7 @@ async def test_machine_controller_between_two_clusters(machines: Environment) ->
         assert {one.labels[MARK_CLUSTER] for one in env.cloud.world.snapshot()} == {uid}
 
         await target.delete(f"{NODES}/m1")
-        await wait_for(lambda: vms(env, FEW - 1), "a node that is deleted takes its VM with it")
+        await wait_for(lambda: left(env, FEW - 1), "a node that is deleted takes its VM with it")
         await server.stop()
         await wait_for(lambda: away(url), "the health check names the cluster that is away")
         assert await daemon.stop() == 0
@@ -201,7 +253,7 @@ async def test_machine_controller_without_a_cluster_to_join(machines: Environmen
     await make(env)
     found = await wait_for(lambda: story.in_phase(env, "Available", FEW), "VMs are there")
     await env.cluster.delete(f"{story.MACHINES}/m0")
-    await wait_for(lambda: vms(env, FEW - 1), "the VM is gone")
+    await wait_for(lambda: left(env, FEW - 1), "Machine and VM are gone")
 
     assert all(one["status"]["addresses"] for one in found)
     assert not any("node" in one["metadata"].get("labels", {}) for one in found)

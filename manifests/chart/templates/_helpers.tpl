@@ -132,6 +132,9 @@ host: {{ . | quote }}
 {{- if and .Values.machines.enabled .Values.machineController.enabled -}}
 {{- fail "machineController.enabled: machines.enabled runs the same controllers in the daemon; take one of both" -}}
 {{- end -}}
+{{- if and .Values.machines.enabled .Values.machineControllerManager.enabled -}}
+{{- fail "machineControllerManager.enabled: machines.enabled runs the same controllers in the daemon; take one of both" -}}
+{{- end -}}
 {{- range list "cloud-provider" "cloud-config" "persistence-config" "secure-port" "use-service-account-credentials" -}}
 {{- if hasKey $.Values.extraArgs . -}}
 {{- fail (printf "extraArgs.%s: this flag has a value of its own" .) -}}
