@@ -76,7 +76,7 @@ async def test_a_failed_join_is_counted() -> None:
             "instance_type": "",
             "zone": "",
         }
-        return REGISTRY.get_sample_value("mcm_machine_num_failed_join_total", labels) or 0
+        return REGISTRY.get_sample_value("mcm_machine_num_failed_join", labels) or 0
 
     before, world = failed(), World()
     world.lived(phase="Pending", group="d", creationTimeout="2m")
