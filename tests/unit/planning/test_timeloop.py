@@ -40,7 +40,7 @@ def test_in_a_hurry_computing_takes_no_time_and_time_goes_on_from_there() -> Non
     async def work() -> list[float]:
         with hurrying():
             began = clock.monotonic()
-            time.sleep(0.05)  # noqa: ASYNC251 - stands for computing
+            time.sleep(0.05)
             found = [clock.monotonic() - began]
             await asyncio.sleep(10)
             found.append(clock.monotonic() - began)
