@@ -97,9 +97,10 @@ class Lives:
                 found = await self._live()
             finally:
                 self._proxy.remove(rule)
-                rise.cancel()
+                if not struck.is_set():
+                    rise.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
-                    await rise
+                    await rise  # the last call may have been the one
             self._proxy.log.clear()
             if found != self.expected:
                 return f"{kind} #{nth}, dies {point.value}: {found}, not {self.expected}"
