@@ -100,7 +100,7 @@ class HcloudBalancers:
         await self._carry_out(service, held, steps)
 
     async def ensure_load_balancer_deleted(self, cluster_name: str, service: cloud.Service) -> None:  # noqa: ARG002
-        """One request to find it, another to delete it; so for a certificate made for it.
+        """One request to find it, another to delete it; so for certificates made for it.
 
         Raises:
             FailedPrecondition: it is protected from deletion.

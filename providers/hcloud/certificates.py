@@ -64,9 +64,11 @@ async def _managed(api: client.Client, service: cloud.Service) -> int:
 
 
 async def remove(api: client.Client, service: cloud.Service) -> None:
-    """Take away what was made for a Service; no request where it asks for nothing of the kind."""
-    if ann.CERTIFICATE_TYPE.name not in service.annotations:
-        return
+    """Take away what was made for a Service: one request, another for each.
+
+    Whatever the Service asks for by now: it may have asked for one before, and nothing else is
+    looked at than the label, which certificates of others do not have.
+    """
     labels = {SERVICE_UID: service.uid}
     for one in await api.labelled("certificates", client.Labelled, labels):
         with contextlib.suppress(cloud.NotFound):

@@ -145,6 +145,30 @@ async def test_managed_certificates(harness: HcloudHarness, project: cloud.Cloud
     assert harness.service.cloud.certificates == {}
 
 
+@pytest.mark.row("hcloud-balancer-15")
+async def test_a_managed_certificate_goes_when_nobody_asks_for_it_any_more(
+    harness: HcloudHarness, project: cloud.Cloud
+) -> None:
+    """The Service has lost its annotations since; those of others stay."""
+    asked = {
+        "protocol": "https",
+        "certificate_type": "managed",
+        "http_managed_certificate_domains": "example.com",
+    }
+    certificate(harness, "theirs")
+    for uid in ("uid-1", "uid-2"):
+        await ensured(balancer_of(project), service(uid, **asked), [])
+    await ensured(balancer_of(project), service("uid-1"), [])
+    made = harness.service.cloud.load_balancers
+    gone = [one["id"] for one in made.values() if one["labels"][UID] == "uid-1"]
+    made.pop(*gone)  # as after a crash in the middle
+
+    await deleted(balancer_of(project), service("uid-1"))
+
+    left = [one["name"] for one in harness.service.cloud.certificates.values()]
+    assert left == ["theirs", "ccm-managed-certificate-uid-2"]
+
+
 @pytest.mark.row("hcloud-balancer-18")
 @pytest.mark.parametrize("asked", [{}, {"use_private_ip": "true", "protocol": "http"}])
 async def test_what_the_vendors_manager_settled_is_taken_over(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,25 @@ async def test_placement_groups(harness: HcloudHarness, project: cloud.Cloud) ->
         await machines.delete(who, provider_id)
     assert groups == {}
     assert await harness.beside_vms() == []
+
+
+@pytest.mark.row("hcloud-machine-02")
+async def test_two_clusters_in_one_project(harness: HcloudHarness, project: cloud.Cloud) -> None:
+    """Of the same pool and even the same UID: only the cluster tells them apart."""
+    machines = machines_of(
+        project, harness, placementGroupPrefix="w", location="fsn1", volumes=[10]
+    )
+    ours = machines.identity()
+    theirs = replace(machines.identity(), cluster="other", uid=ours.uid)
+    for who in (ours, theirs):
+        await machines.create(who)
+    world = harness.service.cloud
+
+    await machines.delete(ours)
+
+    tables = (world.servers, world.ssh_keys, world.volumes, world.placement_groups)
+    left = [one["labels"]["kube-ccm/cluster"] for table in tables for one in table.values()]
+    assert left == ["other"] * len(tables)
 
 
 @pytest.mark.row("hcloud-machine-03")

@@ -33,6 +33,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", type=Path, help="write a cloud config there, for kube-ccm sandbox"
     )
+    parser.add_argument(
+        "--machine-class",
+        type=Path,
+        help="write a MachineClass and its Secret there, for kube-ccm sandbox --machines",
+    )
     return parser
 
 
@@ -60,6 +65,22 @@ def config(endpoint: str, token: str) -> str:
     return "".join(f"{name}: {text}\n" for name, text in settings.items())
 
 
+def machine_class(token: str) -> str:
+    """A MachineClass of small servers in the network, and its Secret; YAML."""
+    return f"""apiVersion: v1
+kind: Secret
+metadata: {{name: small}}
+stringData: {{token: {token}}}
+---
+apiVersion: machine.sapcloud.io/v1alpha1
+kind: MachineClass
+metadata: {{name: small}}
+provider: hcloud
+secretRef: {{name: small, namespace: default}}
+providerSpec: {{serverType: cx23, location: fsn1, networks: [{NETWORK}]}}
+"""
+
+
 async def run(options: argparse.Namespace) -> None:
     """Serve until a signal comes."""
     service = server.Service(Settings(action_s=options.action_seconds, boot_s=options.boot_seconds))
@@ -68,9 +89,14 @@ async def run(options: argparse.Namespace) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(each, stop.set)
     async with server.serve(service, port=options.port) as endpoint:
-        if options.config:
-            options.config.touch(mode=0o600)
-            options.config.write_text(config(endpoint, service.token))
+        papers = {
+            options.config: config(endpoint, service.token),
+            options.machine_class: machine_class(service.token),
+        }
+        for path, text in papers.items():
+            if path:
+                path.touch(mode=0o600)
+                path.write_text(text)
         print(json.dumps({"endpoint": endpoint, "token": service.token}), flush=True)
         await stop.wait()
 
