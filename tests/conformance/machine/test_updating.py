@@ -224,17 +224,25 @@ async def test_a_drain_that_fails_is_begun_anew() -> None:
 @pytest.mark.virtual_time
 async def test_a_node_that_is_chosen_no_longer_is_left_alone() -> None:
     world = Updates()
+    # Never healthy: the budget is not misconfigured then, and may be met some time.
+    world.node("m1", ready="False")
+    world.pod("elsewhere", node="m1")
+    world.sick("m1", Ready="False")
     world.budget(minAvailable=1)
     async with world.running("machine"):
         world.label(candidate="true", selected="true")
         await advance(30)
-        assert (world.step(), world.pods()) == (UPDATE.chosen, ["p"])
+        assert (world.step(), world.pods()) == (UPDATE.chosen, ["elsewhere", "p"])
         world.label(selected=None)
         await advance(5)
         world.server.drop(f"{BUDGETS}/web")
         await advance(60)
 
-    assert (world.step(), world.pods(), world.phase()) == (UPDATE.waits, ["p"], "Running")
+    assert (world.step(), world.pods(), world.phase()) == (
+        UPDATE.waits,
+        ["elsewhere", "p"],
+        "Running",
+    )
 
 
 @row(3)
