@@ -6,7 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from ccm.controllers.machine import plan
 from ccm.gardener import views
 from ccm.gardener.views import UPDATE
 from ccm.machines import updating
@@ -101,3 +103,28 @@ def test_a_drain_takes_its_time_from_the_moment_its_node_was_chosen() -> None:
     assert (force(machine(), 7200), force(machine(force_drain=True), 0)) == (False, True)
     task = updating.drain_task(limited, chosen, START, RULES)
     assert (task.terminating, task.cordon) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "matters"),
+    [
+        (node({}), node(CANDIDATE), True),
+        (node(CANDIDATE), node(CHOSEN), True),
+        (node(CHOSEN), node(CHOSEN | WELL), True),
+        (node(CHOSEN | ILL), node(CHOSEN | WELL), True),
+        (node(CHOSEN | WELL), node(CHOSEN | WELL), False),
+        (node(CHOSEN, UPDATE.waits), node(CHOSEN, UPDATE.chosen), True),
+        (node(CHOSEN, UPDATE.waits), node(CHOSEN, UPDATE.waits), False),
+    ],
+)
+@row(13)
+def test_what_of_a_node_matters(before: Node, after: Node, matters: bool) -> None:
+    assert plan.node_matters(before, after) is matters
+
+
+@row(14)
+def test_a_node_that_goes() -> None:
+    going = node(CHOSEN, UPDATE.chosen)
+    metadata = structs.replace(going.metadata, deletion_timestamp=format_time(START))
+
+    assert updating.decide(machine(), structs.replace(going, metadata=metadata), RULES) == NOTHING
