@@ -303,6 +303,17 @@ async def test_a_preserved_machine_stays_so_while_it_is_updated() -> None:
     assert world.status()["currentStatus"]["preserveExpiryTime"] == until
 
 
+@row(3)
+@pytest.mark.virtual_time
+async def test_a_machine_that_is_to_be_kept_when_it_fails_is_updated() -> None:
+    """It is not preserved, so nobody ends its drain for that."""
+    world = Updates()
+    wish = {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: "when-failed"}}}
+    world.server.patch(M0, wish)
+    async with world.ready():
+        pass
+
+
 @row(11)
 @pytest.mark.virtual_time
 async def test_the_machine_tells_the_steps_of_its_node() -> None:
