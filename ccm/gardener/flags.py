@@ -87,6 +87,12 @@ class GardenerFlags:
         "A Machine may have its own.",
         check=checks.positive,
     )
+    machine_inplace_update_timeout: timedelta = SECTION.flag(
+        timedelta(minutes=20),
+        "Time that the update in place of a Machine may take once its node is empty, after which "
+        "it has failed. A Machine may have its own.",
+        check=checks.positive,
+    )
     machine_preserve_timeout: timedelta = SECTION.flag(
         timedelta(hours=96),
         "Time that a Machine is kept which somebody wants to be preserved. A Machine may have its "
@@ -182,6 +188,7 @@ def world(context: ControllerContext, flags: GardenerFlags) -> World:
         "has_target": flags.target_kubeconfig != NO_TARGET,
         "creation_timeout_s": flags.machine_creation_timeout.total_seconds(),
         "health_timeout_s": flags.machine_health_timeout.total_seconds(),
+        "update_timeout_s": flags.machine_inplace_update_timeout.total_seconds(),
         "preserve_timeout_s": flags.machine_preserve_timeout.total_seconds(),
         "exhausted_retry_s": flags.resource_exhausted_retry.total_seconds() or 600.0,
         "drain_timeout_s": flags.machine_drain_timeout.total_seconds(),

@@ -99,8 +99,14 @@ ANNOTATION_DELETION = "machine.sapcloud.io/deletion-state"
 
 # --- deployments --------------------------------------------------------------------------
 
+REASON_UPDATE_CANDIDATE = "CandidateForUpdate"
+REASON_UPDATE_SELECTED = "SelectedForUpdate"
+REASON_UPDATE_DRAINED = "DrainSuccessful"
+REASON_UPDATE_READY = "ReadyForUpdate"
 REASON_UPDATE_SUCCESSFUL = "UpdateSuccessful"
-"""Of the condition of a Node that was updated in place."""
+REASON_UPDATE_FAILED = "UpdateFailed"
+"""Of the condition of a Node that is updated in place, one after the other; the last three are
+events on its Machine, too."""
 
 EVENT_SCALING = "ScalingMachineSet"
 EVENT_SELECTING_ALL = "SelectingAll"
@@ -168,7 +174,9 @@ COMPONENT = "machine-controller"
 # --- sets ---------------------------------------------------------------------------------
 
 UPDATE_SUCCESSFUL = "successful"
-"""Value of the label of an update in place on a Machine that came over to its new set."""
+UPDATE_FAILED = "failed"
+"""Values of the label that tells how an update in place went; the first one is that of a Machine
+that came over to its new set, too."""
 
 FROZEN = "True"
 """Value of the label of a set or deployment that makes no machines."""

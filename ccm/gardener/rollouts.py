@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from ccm.gardener import members, names, templates
+from ccm.gardener import members, names, templates, views
 from ccm.gardener.sets import (
     DeploymentCondition,
     LabelSelector,
@@ -56,13 +57,7 @@ _NOT_COPIED = frozenset(
 """Annotations of a deployment that its sets do not get (reference)."""
 
 IN_PLACE = InPlaceRules(
-    candidate=names.LABEL_CANDIDATE,
-    selected=names.LABEL_SELECTED,
-    result=names.LABEL_UPDATE_RESULT,
-    successful=names.UPDATE_SUCCESSFUL,
-    reason=names.ANNOTATION_UPDATE_FAILED,
-    condition=names.CONDITION_IN_PLACE,
-    updated=names.REASON_UPDATE_SUCCESSFUL,
+    **asdict(views.UPDATE),
     no_growth=names.LABEL_SCALE_UP_DISABLED,
     old_taint=names.TAINT_OLD_SET,
     critical_taint=names.TAINT_CRITICAL,

@@ -20,7 +20,15 @@ from ccm.gardener.types import (
     MachineClass,
     MachineStatus,
 )
-from ccm.machines.views import ClassView, MachineView, Phase, PreserveNames, Rules, Status
+from ccm.machines.views import (
+    ClassView,
+    MachineView,
+    Phase,
+    PreserveNames,
+    Rules,
+    Status,
+    UpdateNames,
+)
 from ccm.model import ObjectReference, Secret
 from ccm.model.patches import Patch, same_object, same_version
 from ccm.model.times import format_time, moment
@@ -31,6 +39,23 @@ USER_DATA = "userData"
 _CAPACITY = ("cpu", "gpu", "memory")
 _PLACE = ("instance_type", "region", "zone")
 """What `nodeTemplate` needs for the autoscaler to make use of it (reference)."""
+
+UPDATE = UpdateNames(
+    candidate=names.LABEL_CANDIDATE,
+    selected=names.LABEL_SELECTED,
+    result=names.LABEL_UPDATE_RESULT,
+    successful=names.UPDATE_SUCCESSFUL,
+    unsuccessful=names.UPDATE_FAILED,
+    reason=names.ANNOTATION_UPDATE_FAILED,
+    condition=names.CONDITION_IN_PLACE,
+    waits=names.REASON_UPDATE_CANDIDATE,
+    chosen=names.REASON_UPDATE_SELECTED,
+    drained=names.REASON_UPDATE_DRAINED,
+    ready=names.REASON_UPDATE_READY,
+    updated=names.REASON_UPDATE_SUCCESSFUL,
+    failed=names.REASON_UPDATE_FAILED,
+)
+"""How the steps of an update in place are called."""
 
 _ORDERED = msgspec.json.Encoder(order="deterministic")
 _NEVER = datetime.fromtimestamp(0, UTC)
@@ -52,6 +77,7 @@ def rules(cluster: str, **settings: Any) -> Rules:
         applied_capacity=names.ANNOTATION_APPLIED_CAPACITY,
         unmanaged=names.ANNOTATION_NOT_MANAGED,
         critical_taint=names.TAINT_CRITICAL,
+        in_place=UPDATE,
         preserve=PreserveNames(
             wish=names.ANNOTATION_PRESERVE,
             last=names.ANNOTATION_PRESERVED,
@@ -82,6 +108,7 @@ def machine(obj: Machine) -> MachineView:
             obj.annotations.get(names.ANNOTATION_CREATION_TIMEOUT, "") or spec.creation_timeout
         ),
         health_timeout_s=_positive(spec.health_timeout),
+        update_timeout_s=_positive(spec.in_place_update_timeout),
         never_fails=bool(spec.disable_health_timeout),
         preserve_timeout_s=_positive(spec.machine_preserve_timeout),
         sick_conditions=sick or None,

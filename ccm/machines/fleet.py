@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from ccm.machines.replicas import Member, ready_in_s
+from ccm.machines.views import UpdateNames
 from ccm.model import Node, ObjectMeta
 
 
@@ -222,29 +223,15 @@ class DeploymentView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InPlaceRules:
+class InPlaceRules(UpdateNames):
     """How a front calls what belongs to an update in place.
 
     Attributes:
-        candidate: label of a node: its machine is to be updated.
-        selected: label of a node: its machine is updated now.
-        result: label of a node: how that went; and of a machine that came over to its new set.
-        successful: its value where all went well.
-        reason: annotation of a node: why it did not.
-        condition: type of the condition of a node that tells how far it is.
-        updated: its reason where all went well.
         no_growth: label of a set that makes no machines.
         old_taint: key of the taint on nodes of old sets.
         critical_taint: key of the taint of a node that waits for critical components.
     """
 
-    candidate: str
-    selected: str
-    result: str
-    successful: str
-    reason: str
-    condition: str
-    updated: str
     no_growth: str
     old_taint: str
     critical_taint: str

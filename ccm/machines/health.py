@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 
 from ccm.base.durations import format_duration
+from ccm.machines import updating
 from ccm.machines.creation import Outcome
 from ccm.machines.settings import Effective, effective
 from ccm.machines.views import Kind, MachineView, Phase, Rules, State
@@ -33,7 +34,7 @@ RELAPSE_S = 600.0
 COPY_S = 30.0
 """Conditions that change nothing else are written on the machine at most once in that time."""
 
-_COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED})
+_COPIED = frozenset({Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED, *updating.UNDER_WAY})
 """Phases in which they are. Not while it joins: the write that says so brings them."""
 
 _SICK = frozenset({Phase.UNKNOWN, Phase.FAILED})
@@ -50,6 +51,9 @@ class Cause(Enum):
     """The machine had a node."""
     LATE = "late"
     """The phase has lasted for as long as it may, and the node is still not what it should be."""
+    UPDATED = "updated"
+    NOT_UPDATED = "not updated"
+    """So says whoever updated the node in place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,10 @@ _DOUBT = Edge(
     after=Phase.UNKNOWN, state=State.PROCESSING, kind=Kind.HEALTH_CHECK, timeout_active=True
 )
 _FAILS = Edge(after=Phase.FAILED, state=State.FAILED)
+_UPDATED = Edge(after=Phase.UPDATED, state=State.SUCCESSFUL, kind=Kind.IN_PLACE)
+_NOT_UPDATED = Edge(
+    after=Phase.UPDATE_FAILED, state=State.FAILED, kind=Kind.IN_PLACE, timeout_active=True
+)
 
 TABLE: Mapping[tuple[Phase, Cause], Edge] = {
     (Phase.PENDING, Cause.HEALTHY): _RUNS,
@@ -82,13 +90,22 @@ TABLE: Mapping[tuple[Phase, Cause], Edge] = {
     (Phase.FAILED, Cause.HEALTHY): _RUNS,
     (Phase.TERMINATING, Cause.HEALTHY): _RUNS,
     (Phase.UPDATED, Cause.HEALTHY): _RUNS,
+    # It would stay so for ever otherwise, and nobody would replace it.
+    (Phase.UPDATED, Cause.SICK): _DOUBT,
+    (Phase.UPDATED, Cause.GONE): _DOUBT,
     (Phase.RUNNING, Cause.SICK): _DOUBT,
     (Phase.RUNNING, Cause.GONE): _DOUBT,
     (Phase.PENDING, Cause.LATE): _FAILS,
     (Phase.UNKNOWN, Cause.LATE): _FAILS,
+    (Phase.UPDATING, Cause.UPDATED): _UPDATED,
+    (Phase.UPDATING, Cause.NOT_UPDATED): _NOT_UPDATED,
+    (Phase.UPDATING, Cause.LATE): _NOT_UPDATED,
+    (Phase.UPDATE_FAILED, Cause.UPDATED): _UPDATED,
+    (Phase.UPDATE_FAILED, Cause.LATE): _FAILS,
 }
 """Where a cause leads; a pair that is not here leads nowhere. A phase that is being left in other
-ways (creation, deletion, an update in place) has no edge."""
+ways (creation, deletion) has no edge, and the health of a node that is updated in place counts for
+nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +126,8 @@ class Timeout:
 TIMEOUTS: Mapping[Phase, Timeout] = {
     Phase.PENDING: Timeout(limit_s=lambda own: own.creation_timeout_s, since_creation=True),
     Phase.UNKNOWN: Timeout(limit_s=lambda own: own.health_timeout_s, in_turn=True),
+    Phase.UPDATING: Timeout(limit_s=lambda own: own.update_timeout_s),
+    Phase.UPDATE_FAILED: Timeout(limit_s=lambda own: own.health_timeout_s, in_turn=True),
 }
 
 
@@ -256,6 +275,8 @@ def look(
         rules: names and settings.
     """
     own = effective(machine, rules)
+    if machine.phase in updating.UNDER_WAY:
+        return _in_place(machine, node, own, seen, now, rules)
     if node is None or ailments(node, own.sick_conditions):
         seen = replace(seen, healthy_s=None)
         return _doubtful(machine, node, own, seen, now)
@@ -270,6 +291,28 @@ def look(
         if left_s > 0:
             return Finding(cause=None, spell=seen, after_s=left_s)
     return Finding(cause=Cause.HEALTHY, spell=seen)
+
+
+def _in_place(
+    machine: MachineView,
+    node: Node | None,
+    own: Effective,
+    seen: Spell,
+    now: Moment,
+    rules: Rules,
+) -> Finding:
+    """Whether the node is healthy is no question while it is updated. Where that failed a machine
+    with a healthy node has its time left: a person may mend it.
+    """
+    went = None if node is None else updating.result(node, names=rules.in_place)
+    if went is not None:
+        cause = Cause.UPDATED if went else Cause.NOT_UPDATED
+        if (machine.phase, cause) in TABLE:
+            return Finding(cause=cause, spell=seen)
+    is_well = node is not None and not ailments(node, own.sick_conditions)
+    if machine.phase is Phase.UPDATE_FAILED and is_well:
+        return Finding(cause=None, spell=replace(seen, began_s=now.steady_s, carried_s=0.0))
+    return _timed(machine, own, seen, now)
 
 
 def _doubtful(
@@ -320,13 +363,14 @@ def changed(
 
 
 def copied(
-    machine: MachineView, node: Node | None, seen: Spell, now: Moment
+    machine: MachineView, node: Node | None, seen: Spell, now: Moment, rules: Rules
 ) -> tuple[Outcome, Spell]:
     """What is written of conditions that change nothing else."""
     if node is None or machine.phase not in _COPIED:
         return Outcome(), seen
     conditions = tuple(node.status.conditions or ())
-    if _said(machine.status.conditions) == _said(conditions):
+    steps = rules.in_place.condition if rules.in_place is not None else ""
+    if said(machine.status.conditions, steps) == said(conditions, steps):
         return Outcome(), seen
     left_s = COPY_S - (now.steady_s - seen.copied_s) if seen.copied_s is not None else 0.0
     if left_s > 0:
@@ -349,6 +393,8 @@ def _told(machine: MachineView, node: Node | None, cause: Cause, now: Moment, ru
             return f"{who} successfully re-joined the cluster"
         took = timedelta(seconds=round(_since_s(machine.created, now)))
         return f"{who} successfully joined the cluster in {format_duration(took)}"
+    if machine.phase in updating.UNDER_WAY:
+        return _told_in_place(machine, node, cause, own, rules)
     if machine.phase is Phase.PENDING:
         limit = timedelta(seconds=own.creation_timeout_s)
         return f"{who} failed to join the cluster in {format_duration(limit)}"
@@ -361,10 +407,29 @@ def _told(machine: MachineView, node: Node | None, cause: Cause, now: Moment, ru
     return f"{who} is not healthy: {what}"
 
 
+def _told_in_place(
+    machine: MachineView, node: Node | None, cause: Cause, own: Effective, rules: Rules
+) -> str:
+    if cause is Cause.UPDATED:
+        return f"Machine {machine.name} was successfully updated in place"
+    who = f"Machine {machine.name} could not be updated in place"
+    if cause is Cause.NOT_UPDATED:
+        return f"{who}: {updating.why_failed(node, rules) or 'nobody said why'}"
+    if machine.phase is Phase.UPDATING:
+        return f"{who} in {format_duration(timedelta(seconds=own.update_timeout_s))}"
+    limit = timedelta(seconds=own.health_timeout_s or 0.0)
+    return f"{who}, and nobody mended that for {format_duration(limit)}"
+
+
 def _since_s(moment: datetime, now: Moment) -> float:
     return max(0.0, (now.wall - moment).total_seconds())
 
 
-def _said(conditions: Sequence[NodeCondition]) -> dict[str, str]:
-    """A heartbeat is nothing else."""
-    return {one.type: one.status for one in conditions}
+def said(conditions: Sequence[NodeCondition], steps: str) -> dict[str, tuple[str, str]]:
+    """What conditions say, without heartbeats.
+
+    Args:
+        conditions: of a node.
+        steps: type of the one that tells by its reason.
+    """
+    return {one.type: (one.status, one.reason if one.type == steps else "") for one in conditions}

@@ -42,7 +42,8 @@ def standing(machine: MachineView) -> Standing:
         return Standing.UNDER_WAY
     if machine.phase is Phase.RUNNING:
         return Standing.WELL
-    if machine.phase is Phase.UNKNOWN:
+    if machine.phase in (Phase.UNKNOWN, Phase.UPDATE_FAILED):
+        # Were the latter on its way, two whose update failed would wait for each other for ever.
         return Standing.SICK
     return Standing.UNDER_WAY if machine.status.preserve_until is None else Standing.ASIDE
 

@@ -15,12 +15,14 @@ class Effective:
     Attributes:
         creation_timeout_s: after how long it has failed to join.
         health_timeout_s: after how long with a sick node it has failed; None = never.
+        update_timeout_s: how long an update in place may take.
         preserve_timeout_s: for how long it is preserved.
         sick_conditions: its node is healthy while each of them that it has is False.
     """
 
     creation_timeout_s: float
     health_timeout_s: float | None
+    update_timeout_s: float
     preserve_timeout_s: float
     sick_conditions: Sequence[str]
 
@@ -32,6 +34,7 @@ def effective(machine: MachineView, rules: Rules) -> Effective:
     return Effective(
         creation_timeout_s=rules.timeout_s(machine),
         health_timeout_s=None if machine.never_fails else health_s,
+        update_timeout_s=_first(machine.update_timeout_s, rules.update_timeout_s),
         preserve_timeout_s=_first(machine.preserve_timeout_s, rules.preserve_timeout_s),
         sick_conditions=rules.sick_conditions if sick is None else sick,
     )

@@ -56,6 +56,8 @@ class Kind(Enum):
     CREATE = "Create"
     HEALTH_CHECK = "HealthCheck"
     DELETE = "Delete"
+    DRAIN = "DrainNode"
+    IN_PLACE = "InPlaceUpdate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,7 @@ class MachineView:
         group: machines of one group are given up one at a time; empty = it is in none.
         creation_timeout_s: after how long it has failed to join; None = as the rules say.
         health_timeout_s: after how long with a sick node it has failed; None = as the rules say.
+        update_timeout_s: how long an update in place may take; None = as the rules say.
         never_fails: a sick node does not make it fail, however long.
         preserve_timeout_s: for how long it is preserved; None = as the rules say.
         sick_conditions: what makes its node sick; None = as the rules say.
@@ -126,6 +129,7 @@ class MachineView:
     group: str = ""
     creation_timeout_s: float | None = None
     health_timeout_s: float | None = None
+    update_timeout_s: float | None = None
     never_fails: bool = False
     preserve_timeout_s: float | None = None
     sick_conditions: Sequence[str] | None = None
@@ -233,6 +237,41 @@ class PreserveNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateNames:
+    """How a front calls the steps of an update in place.
+
+    Attributes:
+        candidate: label of a node: its machine is to be updated.
+        selected: label of a node: its machine is updated now.
+        result: label of a node: how that went; and of a machine that came over to its new set.
+        successful: its value where all went well.
+        unsuccessful: its value where it did not.
+        reason: annotation of a node: why it did not.
+        condition: type of the condition of a node that tells how far it is, by its reason.
+        waits: that reason of a candidate.
+        chosen: of a node that is emptied for its update.
+        drained: of one that is empty.
+        ready: of one that is empty, and whose update may begin.
+        updated: where all went well.
+        failed: where it did not.
+    """
+
+    candidate: str
+    selected: str
+    result: str
+    successful: str
+    unsuccessful: str
+    reason: str
+    condition: str
+    waits: str
+    chosen: str
+    drained: str
+    ready: str
+    updated: str
+    failed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """How a front calls things, and the settings of the daemon.
 
@@ -254,6 +293,8 @@ class Rules:
         has_target: whether there is a cluster to join.
         creation_timeout_s: after how long a machine has failed to join.
         health_timeout_s: after how long with a sick node it has failed.
+        update_timeout_s: how long an update in place may take.
+        in_place: what such an update is told by; None: this front knows none.
         preserve_timeout_s: for how long it is preserved.
         preserve: what preserves it; None: this front preserves none.
         exhausted_retry_s: when a creation is tried again that was out of quota or capacity.
@@ -280,6 +321,8 @@ class Rules:
     has_target: bool = True
     creation_timeout_s: float = 1200.0
     health_timeout_s: float = 600.0
+    update_timeout_s: float = 1200.0
+    in_place: UpdateNames | None = None
     preserve_timeout_s: float = 345_600.0
     preserve: PreserveNames | None = None
     exhausted_retry_s: float = 600.0

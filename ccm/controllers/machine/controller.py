@@ -21,6 +21,7 @@ from ccm.controllers.machine.preserve import Preserver
 from ccm.controllers.machine.remove import Drains, ListsAttachments, NodesVolumes, Remover, Target
 from ccm.controllers.machine.terminate import Terminations
 from ccm.controllers.machine.tokens import Secrets, Tokens
+from ccm.controllers.machine.update import Updater
 from ccm.gardener import views
 from ccm.gardener.types import Machine, MachineClass
 from ccm.gardener.world import World
@@ -139,6 +140,16 @@ class MachineController:
             drains=drains,
             wake=self._add,
         )
+        self._updater = Updater(
+            world,
+            health=self._health,
+            write=self._write,
+            nodes=nodes,
+            write_nodes=self._write_nodes,
+            drains=drains,
+            settle=self._settle,
+            wake=self._add,
+        )
         self._log = log.logger(NAME)
         self.controller = Controller(
             NAME,
@@ -204,6 +215,8 @@ class MachineController:
             outcome = await self._settle(made.obj, made.outcome)
         else:
             outcome = await self._health.run(obj)
+            update_s = await self._updater.run(obj.key)
+            outcome = replace(outcome, after_s=sooner(outcome.after_s, update_s))
         again_s = sooner(outcome.after_s, await self._preserver.run(obj.key))
         return replace(outcome, after_s=again_s, punctual=not machine.in_creation)
 
@@ -282,12 +295,14 @@ class MachineController:
             self._forget(old)
             return False
         if new.is_deleting:
+            self._updater.forget(new.key)
             self._terminations.add(new.key)
         return not new.is_deleting
 
     def _forget(self, gone: Machine | None) -> None:
         if gone is not None:
             self._pauses.end(gone.key)
+            self._updater.forget(gone.key)
             self._terminations.add(gone.key)
             self._write.forget(gone.key)
             self._world.forget(gone.uid)

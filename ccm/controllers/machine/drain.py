@@ -53,8 +53,8 @@ class _Entry:
 
     def is_for(self, task: DrainTask) -> bool:
         """Whether it does, or did, what is asked for."""
-        same_end = self.task.terminating is task.terminating
-        return same_end and self.progress.state is not DrainState.FAILED
+        asked = [(one.terminating, one.cordon) for one in (self.task, task)]
+        return asked[0] == asked[1] and self.progress.state is not DrainState.FAILED
 
 
 class Drainer:

@@ -13,7 +13,7 @@ from ccm.cloud.errors import FailedPrecondition
 from ccm.gardener import names, views
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
-from ccm.machines import health
+from ccm.machines import health, updating
 from ccm.machines.views import ClassView, MachineView, Phase, State
 from ccm.model import Node
 from ccm.model.names import STATUS_FALSE
@@ -160,6 +160,8 @@ def _joined(machine: MachineView, world: World) -> Facts:
         return _waits(machine, node, world)
     if machine.phase is Phase.RUNNING and node is not None:
         return Facts(state=f"runs as node {node.name}, VM {machine.provider_id}")
+    if machine.phase in updating.UNDER_WAY:
+        return _in_place(machine, world)
     if machine.phase in (Phase.FAILED, Phase.UNKNOWN):
         said = machine.status.description or "its status does not say why"
         return Facts(
@@ -168,6 +170,27 @@ def _joined(machine: MachineView, world: World) -> Facts:
             advice=_REPLACE,
         )
     return Facts(state=f"phase {machine.phase.value}, {_sick(machine, node, world)}")
+
+
+def _in_place(machine: MachineView, world: World) -> Facts:
+    name, update = machine.node_name, world.rules.in_place
+    state = f"phase {machine.phase.value}"
+    if update is None:
+        return Facts(state=state)
+    done = f"kubectl label node {name} --overwrite {update.result}={update.successful}"
+    if machine.phase is Phase.UPDATE_FAILED:
+        return Facts(
+            state=state,
+            blocked=machine.status.description or "its status does not say why",
+            advice=f"mend the node, then {done}; or delete the Machine, and its VM with it: "
+            "kubectl -n NAMESPACE delete machine NAME",
+        )
+    return Facts(
+        state=state,
+        blocked=f"Node {name} is empty, and waits for your agent to update it and to say so",
+        advice=f"look at the agent on the node; it ends with {done}, or the value "
+        f"{update.unsuccessful}",
+    )
 
 
 def _waits(machine: MachineView, node: Node | None, world: World) -> Facts:

@@ -45,6 +45,9 @@ _TOLD = {
     Phase.UNKNOWN: (WARNING, names.REASON_NODE_SICK),
     Phase.FAILED: (WARNING, names.REASON_MACHINE_FAILED),
     Phase.RUNNING: (NORMAL, names.REASON_NODE_HEALTHY),
+    Phase.UPDATING: (NORMAL, names.REASON_UPDATE_READY),
+    Phase.UPDATED: (NORMAL, names.REASON_UPDATE_SUCCESSFUL),
+    Phase.UPDATE_FAILED: (WARNING, names.REASON_UPDATE_FAILED),
 }
 """Phases whose beginning is an event."""
 
@@ -129,7 +132,7 @@ class Health:
             return await self._give_up(obj, machine)
         if found.cause in (Cause.SICK, Cause.GONE) and (left_s := self._settling_s(now)) > 0:
             return Outcome(after_s=left_s)
-        outcome, seen = health.copied(machine, node, found.spell, now)
+        outcome, seen = health.copied(machine, node, found.spell, now, rules)
         self._spells[machine.key] = seen
         if found.cause is not None:
             outcome = health.changed(machine, node, found.cause, now, rules)

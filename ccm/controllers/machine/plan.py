@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from ccm.cloud.machines import MachineInfo
-from ccm.gardener import views
+from ccm.gardener import names, views
 from ccm.gardener.types import Machine
+from ccm.machines import health
 from ccm.machines.views import Rules, Status
 from ccm.model import Node
 from ccm.model.patches import Patch, StaleObject, add_finalizer, same_object, same_version
@@ -118,5 +119,5 @@ def node_matters(old: Node | None, new: Node | None) -> bool:
     )
 
 
-def _said(node: Node) -> list[tuple[str, str]]:
-    return [(one.type, one.status) for one in node.status.conditions or ()]
+def _said(node: Node) -> dict[str, tuple[str, str]]:
+    return health.said(node.status.conditions or (), names.CONDITION_IN_PLACE)

@@ -103,7 +103,8 @@ class Preserver:
             drained = await self._drained(machine, kept.obj)
             # While it goes on, it wakes us.
             waits_s = SHORT_S if drained is False else None
-        elif found.action is Action.STOP:
+        elif found.action is Action.STOP and found.until is not None:
+            # Of a machine that never was preserved the drain is another's.
             await self._drains.stop(machine.uid)
         now = clock.now()
 

@@ -111,7 +111,8 @@ def test_settings_of_a_machine_go_before_those_of_the_daemon() -> None:
 
 # --- phases ---------------------------------------------------------------------------------
 
-LEFT_ALONE = {Phase.NEW, Phase.CRASH_LOOP, Phase.UPDATING, Phase.UPDATE_FAILED, Phase.FOREIGN}
+LEFT_ALONE = {Phase.NEW, Phase.CRASH_LOOP, Phase.FOREIGN}
+UPDATES = {Phase.UPDATING, Phase.UPDATE_FAILED}
 NODES = {
     "none": None,
     "sick": node(**SICK),
@@ -123,7 +124,13 @@ NODES = {
 def test_every_pair_is_in_the_table_or_refused() -> None:
     """From a phase that is left in other ways leads nothing; into one leads nothing either."""
     assert {phase for phase, _ in TABLE} == set(Phase) - LEFT_ALONE
-    assert {edge.after for edge in TABLE.values()} == {Phase.RUNNING, Phase.UNKNOWN, Phase.FAILED}
+    assert {edge.after for edge in TABLE.values()} == {
+        Phase.RUNNING,
+        Phase.UNKNOWN,
+        Phase.FAILED,
+        Phase.UPDATED,
+        Phase.UPDATE_FAILED,
+    }
     assert [pair for pair, edge in TABLE.items() if pair[0] is edge.after] == []
 
 
@@ -260,14 +267,14 @@ def test_while_nodes_could_not_be_seen_no_time_passed() -> None:
 @pytest.mark.row("machine-phase-11")
 def test_conditions_alone_are_written_now_and_then() -> None:
     running, told = machine(Phase.RUNNING), node(**WELL, MemoryPressure="True")
-    outcome, spell = health.copied(running, told, seen(Phase.RUNNING), at(0))
+    outcome, spell = health.copied(running, told, seen(Phase.RUNNING), at(0), RULES)
     assert outcome.status is not None
     assert outcome.status.conditions == tuple(told.status.conditions or ())
-    assert health.copied(running, told, spell, at(10))[0].after_s == COPY_S - 10
-    assert health.copied(running, told, spell, at(COPY_S))[0].status is not None
-    assert health.copied(running, node(Ready=""), spell, at(99))[0].status is None
+    assert health.copied(running, told, spell, at(10), RULES)[0].after_s == COPY_S - 10
+    assert health.copied(running, told, spell, at(COPY_S), RULES)[0].status is not None
+    assert health.copied(running, node(Ready=""), spell, at(99), RULES)[0].status is None
     pending = machine(Phase.PENDING)
-    assert health.copied(pending, told, seen(Phase.PENDING), at(0))[0].status is None
+    assert health.copied(pending, told, seen(Phase.PENDING), at(0), RULES)[0].status is None
 
 
 def test_what_is_said_of_a_sick_node() -> None:
@@ -328,7 +335,7 @@ HAPPENINGS = st.lists(
 )
 
 
-@given(st.sampled_from(sorted(set(Phase) - LEFT_ALONE, key=str)), HAPPENINGS)
+@given(st.sampled_from(sorted(set(Phase) - LEFT_ALONE - UPDATES, key=str)), HAPPENINGS)
 def test_no_machine_fails_before_its_time(
     phase: Phase, happenings: list[tuple[str, int, int]]
 ) -> None:

@@ -50,9 +50,12 @@ WELL = [machine(f"w{number}", Phase.RUNNING, "w") for number in range(9)]
         *(
             (machine("o", phase), True)
             for phase in Phase
-            if phase not in (Phase.RUNNING, Phase.UNKNOWN)
+            if phase not in (Phase.RUNNING, Phase.UNKNOWN, Phase.UPDATE_FAILED)
         ),
         (machine("o", Phase.UNKNOWN), False),
+        pytest.param(
+            machine("o", Phase.UPDATE_FAILED), False, marks=pytest.mark.row("machine-update-10")
+        ),
         (machine("o", Phase.RUNNING), False),
         (machine("o", Phase.FAILED, "b"), False),
         (machine("o", Phase.FAILED, kept=True), False),

@@ -64,14 +64,16 @@ async def test_a_node_that_stays_is_drained_without_a_mark() -> None:
         assert world.drainer.look(task) is None
 
 
-async def test_a_deletion_goes_before_another_drain_of_the_node() -> None:
+@pytest.mark.parametrize("ends", [True, False], ids=["deletion", "update"])
+async def test_a_deletion_goes_before_another_drain_of_the_node(ends: bool) -> None:
+    """And so does an update in place, which cordons the node too."""
     world = Drains()
     world.pod("p0", grace_s=20)
     async with world.draining():
         await advance(1)
         world.drainer.look(replace(world.task(), terminating=False, cordon=False))
         await advance(5)
-        world.start()
+        world.drainer.start(replace(world.task(), terminating=ends), lambda: None)
         await advance(20)
         assert (world.state(), world.pods(), world.evictions()) == (DrainState.DONE, [], 1)
 

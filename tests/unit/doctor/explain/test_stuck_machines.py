@@ -198,6 +198,25 @@ async def test_two_machines_claim_one_node(stuck: StuckMachines) -> None:
         assert "Node n is claimed by m1 too" in stuck.says()
 
 
+@pytest.mark.parametrize(
+    ("phase", "said", "advice"),
+    [
+        ("InPlaceUpdating", "Node n is empty, and waits for your agent", "or the value failed"),
+        ("InPlaceUpdateFailed", "no space", "mend the node"),
+    ],
+)
+async def test_an_update_in_place(stuck: StuckMachines, phase: str, said: str, advice: str) -> None:
+    status = {"currentStatus": {"phase": phase}, "lastOperation": {"description": "no space"}}
+    labels = {"labels": {"node": "n"}}
+    stuck.machine("m0", providerID="fake:///m0", metadata=labels, status=status)
+    async with stuck.leading():
+        await advance(10)
+
+        assert said in stuck.says()
+        assert advice in stuck.advice()
+        assert f"label node n --overwrite {names.LABEL_UPDATE_RESULT}=successful" in stuck.advice()
+
+
 async def test_a_deletion_fails(stuck: StuckMachines) -> None:
     path = stuck.machine()
     async with stuck.leading():

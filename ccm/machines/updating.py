@@ -1,0 +1,185 @@
+"""An update in place on the node: it is emptied, handed over, and says what came of it. Pure.
+
+Labels of the node say what is wanted, by whoever orders the update, and how it went, by whoever
+does it on the node. A condition of the node answers, step by step; nobody touches the node before
+it says that it is ready. The machine says first that it is updated, and its node then: from the
+moment on in which a node may vanish for its update, nobody judges its health.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from ccm.machines.draining import DrainTask
+from ccm.machines.views import Kind, MachineView, Phase, Rules, State, Status, UpdateNames
+from ccm.model import Node, NodeCondition
+from ccm.model.names import STATUS_TRUE
+from ccm.model.patches import Patch, same_object, same_version
+from ccm.model.times import format_time, moment
+
+UNDER_WAY = frozenset({Phase.UPDATING, Phase.UPDATE_FAILED})
+"""Phases in which somebody on the node is at work, or was and failed."""
+
+_BEGINS = frozenset({Phase.RUNNING, Phase.UNKNOWN})
+"""Phases in which a node is emptied for its update; in others it is not there, or comes or goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is done about a node.
+
+    Attributes:
+        says: the step that its condition should tell; empty: the one it tells.
+        drains: whether it is emptied.
+        begins: whether it is empty, so that its update may begin.
+    """
+
+    says: str = ""
+    drains: bool = False
+    begins: bool = False
+
+
+NOTHING = Decision()
+
+
+def decide(machine: MachineView, node: Node, rules: Rules) -> Decision:
+    """What is done about a machine's node."""
+    names = rules.in_place
+    if names is None or names.candidate not in node.labels or node.is_deleting:
+        return NOTHING
+    step = _reason(node, names)
+    if (says := _says(machine, node, step, names)) not in ("", step):
+        return Decision(says=says)
+    if names.selected not in node.labels:
+        return NOTHING
+    if step == names.chosen:
+        # Updating by now: whoever said so did not come to tell the node.
+        return Decision(drains=machine.phase in _BEGINS or machine.phase is Phase.UPDATING)
+    if step == names.drained:
+        return Decision(begins=machine.phase in _BEGINS or machine.phase is Phase.UPDATING)
+    is_told = step != names.ready or names.result in node.labels
+    return Decision(begins=not is_told and machine.phase in _BEGINS)
+
+
+def _says(machine: MachineView, node: Node, step: str, names: UpdateNames) -> str:
+    """The step that the condition should tell; empty: the one it tells."""
+    is_selected, has_result = names.selected in node.labels, names.result in node.labels
+    if not step or (step == names.updated and not has_result):
+        return names.waits
+    if not is_selected and not has_result and machine.phase not in UNDER_WAY:
+        # Chosen no longer; or what it tells is left from an update before.
+        return names.waits
+    if is_selected and step in (names.waits, names.chosen):
+        return names.chosen
+    went = result(node, names=names)
+    return "" if went is None else names.updated if went else names.failed
+
+
+def result(node: Node, *, names: UpdateNames | None) -> bool | None:
+    """How the update of a node went; None: nobody said."""
+    if names is None:
+        return None
+    said = node.labels.get(names.result)
+    known = {names.successful: True, names.unsuccessful: False}
+    return known.get(said) if said is not None else None
+
+
+def why_failed(node: Node | None, rules: Rules) -> str:
+    """What whoever updated the node said of his failure; empty: nothing."""
+    names = rules.in_place
+    return "" if names is None or node is None else node.annotations.get(names.reason, "")
+
+
+def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) -> DrainTask:
+    """What is asked for: by force once its time is up, or if a person wants."""
+    own, names = machine.drain_timeout_s, rules.in_place
+    found = None if names is None else _condition(node, names)
+    since = moment(found.last_transition_time) if found is not None else None
+    limit = timedelta(seconds=rules.drain_timeout_s if own is None else own)
+    deadline = (since or now) + limit
+    return DrainTask(
+        machine=machine,
+        node_name=node.name,
+        force=machine.force_drain or now > deadline,
+        deadline=deadline,
+        max_evict_retries=machine.max_evict_retries,
+        # The node stays, and its machine with it.
+        terminating=False,
+    )
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+def begun(machine: MachineView, now: datetime) -> Status:
+    """The status of a machine whose node is empty."""
+    return replace(
+        machine.status,
+        phase=Phase.UPDATING,
+        description=f"Machine {machine.name} is undergoing an in-place update",
+        code="",
+        state=State.PROCESSING.value,
+        kind=Kind.IN_PLACE.value,
+        timeout_active=True,
+        since=now,
+        updated=now,
+    )
+
+
+def undrained(machine: MachineView, why: str, now: datetime) -> Status:
+    """The status of a machine whose node could not be emptied (texts: reference)."""
+    return replace(
+        machine.status,
+        description=f"Drain failed due to {why}. Will retry in next sync. Initiate node drain",
+        code="",
+        state=State.PROCESSING.value,
+        kind=Kind.DRAIN.value,
+        updated=now,
+    )
+
+
+def step_patch(machine: MachineView, node: Node, now: datetime, rules: Rules) -> Patch | None:
+    """The condition that tells the step of the node as it is; None: it does."""
+    found = decide(machine, node, rules)
+    if not found.says or rules.in_place is None:
+        return None
+    failed = found.says == rules.in_place.failed
+    message = why_failed(node, rules) if failed else ""
+    return _told(node, rules.in_place, found.says, message, now)
+
+
+def ready_patch(machine: MachineView, node: Node, now: datetime, rules: Rules) -> Patch | None:
+    """The condition that hands an empty node over; None: it does, or is not wanted any more."""
+    names = rules.in_place
+    wanted = replace(machine, status=replace(machine.status, phase=Phase.UPDATING))
+    found = decide(wanted, node, rules)
+    if names is None or not (found.drains or found.begins):
+        return None
+    return _told(node, names, names.ready, "", now)
+
+
+def _told(node: Node, names: UpdateNames, reason: str, message: str, now: datetime) -> Patch:
+    text = format_time(now)
+    # All of its fields, for those that a patch leaves out stay as they are. Its status is the same
+    # in each step: by its time of transition the time of the step is known.
+    wanted = {
+        "type": names.condition,
+        "status": STATUS_TRUE,
+        "reason": reason,
+        "message": message,
+        "lastHeartbeatTime": text,
+        "lastTransitionTime": text,
+    }
+    metadata = same_object(node) | same_version(node)
+    return {"metadata": metadata, "status": {"conditions": [wanted]}}
+
+
+def _condition(node: Node, names: UpdateNames) -> NodeCondition | None:
+    conditions = node.status.conditions or ()
+    return next((one for one in conditions if one.type == names.condition), None)
+
+
+def _reason(node: Node, names: UpdateNames) -> str:
+    found = _condition(node, names)
+    return "" if found is None else found.reason

@@ -1,0 +1,409 @@
+"""Updates in place on the node, row by row; before an API server in memory, with real drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ccm.base import clock
+from ccm.base.tasks import cancel_and_join, spawn
+from ccm.gardener import names
+from ccm.gardener.views import UPDATE
+from ccm.kube.errors import Unreachable
+from ccm.model.times import format_time
+from ccm.testing.clock import advance
+from tests.conformance.machine.test_inplace import IN_PLACE
+from tests.unit.controllers.drains import BUDGETS, PODS, Drains
+from tests.unit.controllers.machinedeployments import ALL, MACHINES, NODES, WEB, Rolling, template
+from tests.unit.controllers.machines import NODES_PATH
+from tests.unit.controllers.memory_server import STRATEGIC
+
+CHOSEN = {UPDATE.candidate: "true", UPDATE.selected: "true"}
+WELL = {UPDATE.result: "successful"}
+M0 = f"{MACHINES}/m0"
+CANDIDATE = {UPDATE.candidate: "true"}
+
+
+def row(number: int) -> pytest.MarkDecorator:
+    return pytest.mark.row(f"machine-update-{number:02}")
+
+
+class Updates(Drains):
+    """One machine with a node, and a Pod on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drains_really = True
+        self.ready_class()
+        self.lived()
+        self.pod("p")
+
+    def label(self, **labels: str | None) -> None:
+        """Somebody labels the node."""
+        keys = {"candidate": UPDATE.candidate, "selected": UPDATE.selected, "went": UPDATE.result}
+        found = {keys[name]: value for name, value in labels.items()}
+        self.server.patch(f"{NODES_PATH}/m0", {"metadata": {"labels": found}})
+
+    def step(self) -> str:
+        """The step that the node's condition tells."""
+        return reason(self.node_object())
+
+    def operation_said(self) -> tuple[str, str, str]:
+        """Type, state and description of the last operation."""
+        found = self.operation()
+        return found["type"], found["state"], found["description"]
+
+    @contextlib.asynccontextmanager
+    async def ready(self) -> AsyncIterator[None]:
+        """The node is handed over."""
+        async with self.running("machine"):
+            self.label(candidate="true", selected="true")
+            await advance(15)
+            assert (self.phase(), self.step()) == ("InPlaceUpdating", UPDATE.ready)
+            yield
+
+
+def nobody(_method: str, _path: str) -> None:
+    """Nothing is refused."""
+
+
+def reason(found: dict[str, Any]) -> str:
+    told = {one["type"]: one for one in found["status"].get("conditions") or ()}
+    return str(told.get(UPDATE.condition, {}).get("reason", ""))
+
+
+@row(1)
+@row(2)
+@row(3)
+@row(5)
+@pytest.mark.virtual_time
+async def test_a_node_is_emptied_and_handed_over() -> None:
+    world = Updates()
+    async with world.running("machine"):
+        await advance(2)
+        assert (world.step(), world.pods()) == ("", ["p"])
+        world.label(candidate="true")
+        await advance(2)
+        assert (world.step(), world.pods(), world.phase()) == (UPDATE.waits, ["p"], "Running")
+        world.label(selected="true")
+        await advance(1)
+        assert (world.step(), world.phase()) == (UPDATE.chosen, "Running")
+        assert world.node_object()["spec"]["unschedulable"] is True
+        await advance(15)
+        wrote = world.server.writes("m0")
+        assert (world.step(), world.pods(), world.phase()) == (UPDATE.ready, [], "InPlaceUpdating")
+        await advance(60)
+
+    # The condition is copied to the machine.
+    assert world.server.writes("m0") <= wrote + 1
+    assert world.driver.calls.total() == 0
+    text = "Machine m0 is undergoing an in-place update"
+    assert world.operation_said() == ("InPlaceUpdate", "Processing", text)
+    kinds = {one["type"] for one in world.node_object()["status"]["conditions"]}
+    assert names.CONDITION_TERMINATING not in kinds
+
+
+@row(3)
+@pytest.mark.virtual_time
+async def test_a_drain_that_fails_is_begun_anew() -> None:
+    world = Updates()
+    refused = Unreachable("no", kind="timeout")
+    async with world.running("machine"):
+        await advance(2)
+        cordon = ("PATCH", f"{NODES_PATH}/m0")
+        world.server.refuse = lambda *call: refused if call == cordon else None
+        world.label(candidate="true", selected="true")
+        await advance(30)
+        kind, state, text = world.operation_said()
+        assert (kind, state, world.phase()) == ("DrainNode", "Processing", "Running")
+        assert text.startswith("Drain failed due to - ")
+        assert text.endswith(". Will retry in next sync. Initiate node drain")
+        before = world.server.writes("machines/m0/status")
+        await advance(60)
+        assert world.server.writes("machines/m0/status") == before
+        world.server.refuse = nobody
+        await advance(20)
+
+    assert (world.step(), world.phase()) == (UPDATE.ready, "InPlaceUpdating")
+
+
+@row(4)
+@pytest.mark.virtual_time
+async def test_a_node_that_is_chosen_no_longer_is_left_alone() -> None:
+    world = Updates()
+    # Never healthy: the budget is not misconfigured then, and may be met some time.
+    world.node("m1", ready="False")
+    world.pod("elsewhere", node="m1")
+    world.sick("m1", Ready="False")
+    world.budget(minAvailable=1)
+    async with world.running("machine"):
+        world.label(candidate="true", selected="true")
+        await advance(30)
+        assert (world.step(), world.pods()) == (UPDATE.chosen, ["elsewhere", "p"])
+        world.label(selected=None)
+        await advance(5)
+        world.server.drop(f"{BUDGETS}/web")
+        await advance(60)
+
+    assert (world.step(), world.pods(), world.phase()) == (
+        UPDATE.waits,
+        ["elsewhere", "p"],
+        "Running",
+    )
+
+
+@row(3)
+@pytest.mark.virtual_time
+async def test_nothing_is_evicted_by_the_cache_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch brings nothing: the node was chosen, and is no longer."""
+    world = Updates()
+    world.label(candidate="true", selected="true")
+    told = {"type": UPDATE.condition, "status": "True", "reason": UPDATE.chosen}
+    path = f"{NODES_PATH}/m0"
+    world.server.patch(f"{path}/status", {"status": {"conditions": [told]}}, STRATEGIC)
+    world.server.newer[path] = before = world.node_object()
+    world.server.newer[path] = before | {
+        "metadata": before["metadata"] | {"labels": CANDIDATE},
+    }
+    async with world.running("machine"):
+        await advance(60)
+
+    assert (world.pods(), world.phase()) == (["p"], "Running")
+
+
+@row(5)
+@pytest.mark.virtual_time
+async def test_nobody_is_told_to_begin_before_the_machine_says_so() -> None:
+    world = Updates()
+    refused = Unreachable("no", kind="timeout")
+    world.server.refuse = lambda method, at: (
+        refused if method == "PATCH" and at.endswith("machines/m0/status") else None
+    )
+    async with world.running("machine"):
+        world.label(candidate="true", selected="true")
+        await advance(60)
+        assert (world.pods(), world.step(), world.phase()) == ([], UPDATE.chosen, "Running")
+        world.server.refuse = nobody
+        await advance(60)
+
+    assert (world.step(), world.phase()) == (UPDATE.ready, "InPlaceUpdating")
+
+
+@row(8)
+@pytest.mark.virtual_time
+async def test_nobody_judges_a_node_that_is_updated() -> None:
+    world = Updates()
+    async with world.ready():
+        world.heartbeat(Ready="Unknown", DiskPressure="True")
+        await advance(1100)
+        assert world.phase() == "InPlaceUpdating"
+        world.heartbeat(Ready="True", DiskPressure="False")
+        world.label(went="successful")
+        await advance(2)
+
+    assert (world.phase(), world.step()) == ("Running", UPDATE.updated)
+    assert world.node_object()["spec"]["unschedulable"] is True
+    reasons = [reason for reason, _ in world.events]
+    assert reasons == [UPDATE.ready, UPDATE.updated]
+
+
+@row(8)
+@pytest.mark.virtual_time
+async def test_an_update_that_succeeds_on_a_sick_node() -> None:
+    """It runs again only once its node is healthy, and does not wait for that for ever."""
+    world = Updates()
+    async with world.ready():
+        world.heartbeat(Ready="False")
+        world.label(went="successful")
+        await advance(60)
+        assert (world.phase(), world.step()) == ("Unknown", UPDATE.updated)
+        world.heartbeat(Ready="True")
+        await advance(2)
+
+    assert world.phase() == "Running"
+
+
+@row(7)
+@row(9)
+@pytest.mark.virtual_time
+async def test_an_update_that_fails() -> None:
+    world = Updates()
+    async with world.ready():
+        note = {"metadata": {"annotations": {UPDATE.reason: "no space"}}}
+        world.server.patch(f"{NODES_PATH}/m0", note)
+        world.label(went="failed")
+        await advance(2)
+        assert (world.phase(), world.step()) == ("InPlaceUpdateFailed", UPDATE.failed)
+        kind, state, text = world.operation_said()
+        assert (kind, state) == ("InPlaceUpdate", "Failed")
+        assert text.endswith(": no space")
+        told = {one["type"]: one for one in world.node_object()["status"]["conditions"]}
+        assert told[UPDATE.condition]["message"] == "no space"
+        await advance(3600)
+        # Its node is healthy: a person may mend it.
+        assert world.phase() == "InPlaceUpdateFailed"
+        world.label(went="successful")
+        await advance(2)
+
+    assert (world.phase(), world.step()) == ("Running", UPDATE.updated)
+
+
+@row(9)
+@row(10)
+@pytest.mark.parametrize("never", [False, True], ids=["given-up", "never-given-up"])
+@pytest.mark.virtual_time
+async def test_an_update_that_does_not_end(never: bool) -> None:
+    """Two of one deployment: neither waits for the other for ever."""
+    world = Updates()
+    for name in ("m1", "m2"):
+        limits = {"inPlaceUpdateTimeout": "5m", "disableHealthTimeout": never}
+        world.lived(name, phase="InPlaceUpdating", group="web", **limits)
+        world.node(name, ready="Unknown")
+    async with world.running("machine"):
+        await advance(295)
+        assert {world.phase(name) for name in ("m1", "m2")} == {"InPlaceUpdating"}
+        await advance(10)
+        assert {world.phase(name) for name in ("m1", "m2")} == {"InPlaceUpdateFailed"}
+        assert "in 5m0s" in world.operation("m1")["description"]
+        await advance(620)
+        first = sorted(world.phase(name) for name in ("m1", "m2"))
+        gone = next((name for name in ("m1", "m2") if world.phase(name) == "Failed"), "")
+        if gone:
+            world.server.patch(f"{MACHINES}/{gone}", {"metadata": {"finalizers": None}})
+            world.server.drop(f"{MACHINES}/{gone}")
+        await advance(60)
+
+    if never:
+        assert first == ["InPlaceUpdateFailed"] * 2
+        return
+    assert first == ["Failed", "InPlaceUpdateFailed"]
+    (other,) = {"m1", "m2"} - {gone}
+    assert world.phase(other) == "Failed"
+
+
+@row(9)
+@pytest.mark.virtual_time
+async def test_a_preserved_machine_stays_so_while_it_is_updated() -> None:
+    world = Updates()
+    until = format_time(clock.now() + timedelta(hours=50))
+    wish = {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: "now"}}}
+    world.server.patch(M0, wish)
+    status = {"status": {"currentStatus": {"preserveExpiryTime": until}}}
+    world.server.patch(f"{M0}/status", status)
+    async with world.ready():
+        world.label(went="failed")
+        await advance(2)
+
+    assert world.phase() == "InPlaceUpdateFailed"
+    assert world.status()["currentStatus"]["preserveExpiryTime"] == until
+
+
+@row(3)
+@pytest.mark.virtual_time
+async def test_a_machine_that_is_to_be_kept_when_it_fails_is_updated() -> None:
+    """It is not preserved, so nobody ends its drain for that."""
+    world = Updates()
+    wish = {"metadata": {"annotations": {names.ANNOTATION_PRESERVE: "when-failed"}}}
+    world.server.patch(M0, wish)
+    async with world.ready():
+        pass
+
+
+@row(11)
+@pytest.mark.virtual_time
+async def test_the_machine_tells_the_steps_of_its_node() -> None:
+    world = Updates()
+    async with world.ready():
+        world.label(went="successful")
+        await advance(40)
+
+    told = {one["type"]: one for one in world.status()["conditions"]}
+    assert told[UPDATE.condition]["reason"] == UPDATE.updated
+
+
+# --- all together -----------------------------------------------------------------------------
+
+
+class Fleet(Rolling):
+    """Machines with Pods, and an agent on each node."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drains_really = True
+        self.update_s = 20.0
+        self.seen: list[tuple[str, bool, list[str]]] = []
+        """Phase, whether it is cordoned, and Pods, of each node when its update began."""
+
+    def pods_of(self, name: str) -> list[str]:
+        """Names of the Pods on a node."""
+        found = self.server.list(PODS)
+        return [one["metadata"]["name"] for one in found if one["spec"]["nodeName"] == name]
+
+    @contextlib.asynccontextmanager
+    async def agents(self) -> AsyncIterator[None]:
+        """They update nodes that are ready for it."""
+        task = spawn(self._agents(), name="agents")
+        try:
+            yield
+            assert not task.done(), task
+        finally:
+            await cancel_and_join(task)
+
+    async def _agents(self) -> None:
+        begun: dict[str, float] = {}
+        while True:
+            for one in self.nodes():
+                name = one["metadata"]["name"]
+                if reason(one) == UPDATE.ready and name not in begun:
+                    begun[name] = clock.monotonic()
+                    cordoned = bool(one["spec"].get("unschedulable"))
+                    self.seen.append((self.phase(name), cordoned, self.pods_of(name)))
+                    self.heartbeat(name, Ready="Unknown")
+                elif name in begun and clock.monotonic() - begun[name] > self.update_s:
+                    del begun[name]
+                    self.heartbeat(name, Ready="True")
+                    self.server.patch(f"{NODES}/{name}", {"metadata": {"labels": WELL}})
+            await asyncio.sleep(1)
+
+
+@row(12)
+@pytest.mark.row("rollout-inplace-05")
+@pytest.mark.virtual_time
+async def test_a_deployment_is_updated_in_place_and_goes() -> None:
+    """All controllers; only the agent on the nodes is played."""
+    world = Fleet()
+    world.deployment(replicas=3, strategy=IN_PLACE)
+    async with world.at_work(*ALL, "machinesafety"), world.agents():
+        await world.settled(60)
+        first, vms = world.here(), set(world.driver.vms)
+        assert (len(first), world.working()) == (3, 3)
+        for name in first:
+            grace = {"nodeName": name, "terminationGracePeriodSeconds": 2}
+            pod = {"metadata": {"name": f"p-{name}"}, "spec": {**grace, "containers": []}}
+            world.server.put(PODS, pod)
+        world.watch_bounds()
+        world.edit(template=template("large"))
+        await world.settled(300)
+        assert (world.here(), set(world.driver.vms)) == (first, vms)
+        assert (world.peak, world.least) == (3, 2)
+        assert world.seen == [("InPlaceUpdating", True, [])] * 3
+        assert (world.kinds(), world.sizes(), world.working()) == ({"large": 3}, {"large": 3}, 3)
+        assert world.said() == ("True", "NewMachineSetAvailable")
+        for one in world.nodes():
+            assert not CHOSEN.keys() & one["metadata"]["labels"].keys()
+            assert (reason(one), one["spec"].get("unschedulable")) == (UPDATE.updated, None)
+        # Once more: what is left of the first update counts for nothing.
+        world.edit(template=template("small"))
+        await world.settled(300)
+        assert (len(world.seen), world.kinds(), world.least) == (6, {"small": 3}, 2)
+        world.edit(template=template("large"))
+        await world.settled(300)
+        world.server.drop(WEB)
+        await world.settled(120)
+
+    assert (world.machines(), world.sets(), world.driver.vms) == ([], [], {})
