@@ -30,9 +30,9 @@ _HEAD = "bold"
 _COLUMNS = ("NAME", "READY", "STATE", "PROVIDER ID", "TYPE", "ZONE", "ADDRESSES")
 _ROUTE_COLUMN = "POD ROUTE"
 _SERVICE_COLUMNS = ("SERVICE", "TYPE", "STATE", "ADDRESS", "PORTS", "MEMBERS")
-_MACHINE_COLUMNS = ("MACHINE", "PHASE", "STATE", "NODE", "PROVIDER ID")
+_MACHINE_COLUMNS = ("MACHINE", "CLASS", "PHASE", "STATE", "NODE", "PROVIDER ID")
 _LAST_COLUMN = "LAST EVENT"
-_SPARED = (_LAST_COLUMN, "TYPE", "ZONE", "PORTS", "READY", "PROVIDER ID", "ADDRESSES")
+_SPARED = (_LAST_COLUMN, "TYPE", "ZONE", "PORTS", "READY", "PROVIDER ID", "NODE", "ADDRESSES")
 """Columns that go first where the terminal is too narrow for all, in this order."""
 _SHARE = 3
 """Services, and Machines, take a third of the picture at most, where nodes need the room."""
@@ -58,7 +58,11 @@ def render(board: Board, *, now: float, height: int) -> RenderableType:
     above: list[RenderableType] = []
     below: list[RenderableType] = []
     if machines:
-        above = [machine_grid(machines, now=now), *_hidden(len(board.machines) - len(machines))]
+        above = [
+            *(_line(f"MachineDeployment {text}") for text in board.deployments.values()),
+            machine_grid(machines, now=now),
+            *_hidden(len(board.machines) - len(machines)),
+        ]
     if services:
         below = [service_grid(services, now=now), *_hidden(len(board.services) - len(services))]
     # A grid itself stands for its header.
@@ -197,6 +201,7 @@ def machine_cells(row: MachineRow, *, now: float) -> tuple[str, ...]:
     """The texts of a Machine, in the order of the columns."""
     return _filled(
         row.name,
+        row.made_of,
         row.phase,
         machine_state_of(row, now=now),
         row.node,
