@@ -119,12 +119,20 @@ def test_a_machine_that_goes_takes_its_vm_and_its_node(world: World) -> None:
     plan = planned(world)
     found = told(plan)
 
-    assert "- VM: fake:///m0" in found["Machine default/m0"]
-    assert "- would delete" in found["Node m0"]
+    assert "- VM: fake:///m0 (drain of node m0 first)" in found["Machine default/m0"]
+    assert found["Node m0"] == ["- would delete (with Machine default/m0)"]
     assert [(one.what, one.action) for one in plan.deletions] == [
         (VM, Action.DELETE),
         ("Node", Action.DELETE),
     ]
+
+
+def test_a_machine_without_a_node_needs_no_drain(world: World) -> None:
+    path = world.machine(metadata=HELD, providerID="fake:///m0")
+    world.driver.add(world.identity())
+    world.server.drop(path)
+
+    assert "- VM: fake:///m0" in told(planned(world))["Machine default/m0"]
 
 
 def test_where_all_is_as_it_should_be_there_is_nothing_to_do() -> None:
