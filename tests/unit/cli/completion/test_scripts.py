@@ -29,7 +29,7 @@ LINES = [
     ("kube-ccm providers si", "sim"),
     ("kube-ccm completion fi", "fish"),
     ("kube-ccm doctor --kubec", "--kubeconfig="),
-    ("kube-ccm doctor --cloud-provider=s", "--cloud-provider=sim"),
+    ("kube-ccm doctor --cloud-provider=si", "--cloud-provider=sim"),
     ("kube-ccm doctor --output=js", "--output=json"),
     ("kube-ccm doctor -o js", "json"),
     ("cloud-controller-manager --cluster-ci", "--cluster-cidr="),
