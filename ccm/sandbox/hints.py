@@ -52,14 +52,17 @@ def commands(
         yield "  kubectl create service loadbalancer web --tcp=80"
         if machine:
             yield "  kubectl get machinedeployments,machinesets,machines"
+    daemon = f"--address={ports.LOOPBACK}:{port} --insecure"
     if machine:
-        yield f"  kube-ccm explain machine {machine} --address={ports.LOOPBACK}:{port} --insecure"
+        yield f"  kube-ccm explain machine {machine} {daemon}"
         yield from _rolling(deployment, other_class)
+        namespace = machine.partition("/")[0]
+        yield f"  kube-ccm explain machinedeployment {namespace}/{deployment} {daemon}"
     if simulated:
         yield f"  kube-ccm sandbox poweroff {node}"
         yield f"  kube-ccm sandbox delete {node}"
         yield f"  kube-ccm sandbox add {_NEW}"
-    yield f"  kube-ccm explain node {node} --address={ports.LOOPBACK}:{port} --insecure"
+    yield f"  kube-ccm explain node {node} {daemon}"
     yield from _doctor(provider, config, routes)
 
 

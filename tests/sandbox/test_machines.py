@@ -49,7 +49,7 @@ def test_machines_become_vms_and_nodes_scale_and_roll(
     first = min(row[0] for row in rows)
     assert f"default/{first} runs as node {first}, and nothing is" in said
     assert "machinedeployment.machine.sapcloud.io/workers scaled" in said
-    assert said.rstrip().endswith('"workers" is rolled out')
+    assert '"workers" is rolled out\ndefault/workers is rolled out, and nothing is' in said
     assert rolled.split() == [machines.OTHER_CLASS] * 4
     assert "(at most " in bounds
     assert sandbox.lines[-1].startswith("done: 3 machines run, 4 nodes initialised, ")
