@@ -1,7 +1,7 @@
 """Draws the board. Pure: rows in, a picture for rich out.
 
 No line wraps: each ends where the terminal does, and columns that do not fit are left out, the
-dearest last. Where not all nodes or Services fit, those that the daemon touched last stay.
+dearest last. Where not all objects fit, those stay that are there and that the daemon touched last.
 """
 
 from __future__ import annotations
@@ -90,10 +90,12 @@ AnyRow = TypeVar("AnyRow", bound=Shown)
 
 
 def pick(rows: Iterable[AnyRow], *, room: int) -> list[AnyRow]:
-    """The rows that fit, by name; where not all do, those that changed last."""
+    """The rows that fit, by name; where not all do, those that changed last, what is gone after
+    what is there: in a roll it would take its successors' places.
+    """
     every = list(rows)
     if len(every) > room:
-        every.sort(key=lambda row: (-row.changed_at, row.name))
+        every.sort(key=lambda row: (row.is_deleted, -row.changed_at, row.name))
         del every[room:]
     return sorted(every, key=lambda row: row.name)
 

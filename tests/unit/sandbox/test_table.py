@@ -232,6 +232,18 @@ def test_how_a_deployment_rolls_stands_above_its_machines() -> None:
     assert not texts(board)[1].startswith("MachineDeployment")
 
 
+def test_machines_that_are_gone_leave_their_places_to_those_that_are_there() -> None:
+    board = board_of(0)
+    for number in range(9):
+        board.machine_seen(machine(f"m{number}"), 0.0)
+    for number in range(6):
+        board.machine_gone(f"default/m{number}", 9.0)
+
+    shown = [row.name for row in table.pick(board.machines.values(), room=4)]
+
+    assert shown == ["m0", "m6", "m7", "m8"]
+
+
 def test_many_machines_leave_room_for_nodes() -> None:
     board = board_of(30)
     for number in range(30):
