@@ -19,19 +19,18 @@ if TYPE_CHECKING:
     from ccm.doctor.case import Case
     from ccm.doctor.explain import verdict
     from ccm.doctor.explain.asking import Door
-    from ccm.machines.views import MachineView
-    from ccm.model import Node, Service
 
 NAME = "explain"
 
-SUMMARY = "say why a node, a Service or a Machine is as it is, and what to do about it"
+SUMMARY = "say why a node, a Service or machines are as they are, and what to do about it"
 
 _INTRODUCTION = """\
 Says in its first line why a node is not initialised or not deleted, a Service has no load balancer,
-or a Machine no VM or no node; then what the daemon knows of it: state, plan, last calls to the
-cloud, next try.
+a Machine no VM or no node, or a MachineSet or MachineDeployment not its machines; then what
+the daemon knows of it: state, plan, last calls to the cloud, next try.
 
-Usage: kube-ccm explain node NAME | service NAMESPACE/NAME | machine NAMESPACE/NAME [-o table|json]
+Usage: kube-ccm explain node NAME [-o table|json]
+       kube-ccm explain service|machine|machineset|machinedeployment NAMESPACE/NAME [-o table|json]
 
 The daemon that holds the Lease is asked, through a port-forward to its Pod, with your own
 credentials from the kubeconfig: token, exec plugin or client certificate. That takes the rights to
@@ -47,6 +46,7 @@ examples:
   kube-ccm explain node worker-3
   kube-ccm explain service default/web -o json
   kube-ccm explain machine default/worker-0
+  kube-ccm explain machinedeployment default/workers
   kube-ccm explain node worker-3 --address=10.0.0.7:10258 --insecure
 
 exit status: 0 nothing is to be done about it, 1 something is, 2 the command line is wrong
@@ -74,6 +74,8 @@ OBJECTS = {
     "node": "NAME: of a node",
     "service": "NAMESPACE/NAME: of a Service",
     "machine": "NAMESPACE/NAME: of a Machine",
+    "machineset": "NAMESPACE/NAME: of a MachineSet",
+    "machinedeployment": "NAMESPACE/NAME: of a MachineDeployment",
 }
 """Words that may follow, with what follows them."""
 
@@ -87,6 +89,12 @@ _KINDS = {
     "machine": "machine",
     "machines": "machine",
     "mc": "machine",
+    "machineset": "machineset",
+    "machinesets": "machineset",
+    "mcs": "machineset",
+    "machinedeployment": "machinedeployment",
+    "machinedeployments": "machinedeployment",
+    "mcd": "machinedeployment",
 }
 
 
@@ -96,7 +104,7 @@ class Wanted:
 
     Attributes:
         options: the daemon's settings, as far as they were given.
-        kind: `node`, `service` or `machine`.
+        kind: one of `OBJECTS`.
         name: of the object; but of a node perhaps without its namespace.
         output: `table` or `json`.
         door: the way to a daemon without a port-forward.
@@ -175,8 +183,8 @@ def read(words: Sequence[str]) -> Wanted:
         if len(given) != 2 or given[0] not in _KINDS:
             shown = " ".join(given) or "nothing"
             yield (
-                "say which object: node NAME, service NAMESPACE/NAME or machine NAMESPACE/NAME, "
-                f"not {shown!r}"
+                "say which object: node NAME, or service, machine, machineset or "
+                f"machinedeployment with NAMESPACE/NAME, not {shown!r}"
             )
 
     options, chosen = daemon_flags.read(
@@ -264,11 +272,12 @@ async def _known(case: Case, wanted: Wanted) -> verdict.Case | str:
     return replace(known, answer=told)
 
 
-async def _object(case: Case, kind: str, name: str) -> Node | Service | MachineView | None:
+async def _object(case: Case, kind: str, name: str) -> verdict.Known | None:
     """As the cluster has it; None: there is none. Raises KubeError."""
     from ccm.doctor.explain import verdict
     from ccm.gardener import views
-    from ccm.gardener.kinds import MACHINES
+    from ccm.gardener.explaining import DEPLOYMENT, SET
+    from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.kube.errors import NotFound
     from ccm.kube.resources import NODES, SERVICES
 
@@ -279,6 +288,10 @@ async def _object(case: Case, kind: str, name: str) -> Node | Service | MachineV
         if kind == verdict.MACHINE:
             found = await case.client.resource(MACHINES).get(bare, namespace=namespace)
             return views.machine(found)
+        if kind == SET:
+            return await case.client.resource(MACHINE_SETS).get(bare, namespace=namespace)
+        if kind == DEPLOYMENT:
+            return await case.client.resource(MACHINE_DEPLOYMENTS).get(bare, namespace=namespace)
         return await case.client.resource(SERVICES).get(bare, namespace=namespace)
     except NotFound:
         return None
@@ -288,12 +301,13 @@ async def _is_served(case: Case, kind: str) -> bool:
     """Whether the API server knows such objects. Raises KubeError."""
     from ccm.doctor.explain import verdict
     from ccm.gardener import served
-    from ccm.gardener.kinds import MACHINES
 
-    return kind != verdict.MACHINE or MACHINES.plural in await served.resources(case.client)
+    if kind in (verdict.NODE, verdict.SERVICE):
+        return True
+    return f"{kind}s" in await served.resources(case.client)
 
 
-def _foreign(found: Node | Service | MachineView | None, options: Options) -> str:
+def _foreign(found: verdict.Known | None, options: Options) -> str:
     """Why it is another's by the flags that were given, where no daemon says it."""
     from ccm.cloud.ownership import Ownership
     from ccm.controllers.service import plan

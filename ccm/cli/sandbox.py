@@ -36,10 +36,11 @@ Runs a small cluster without machines, all of it on loopback:
 
 Then watch: the daemon finds each node's instance and gives the node its provider ID,
 labels and addresses, lifts the taint, and makes a route to the node's pods in the cloud.
-With --machines the daemon makes VMs in the cloud too, for objects of kind Machine, and their
-kubelets join. When all nodes are there, the sandbox creates Services of type LoadBalancer,
-and the daemon gives each a load balancer with all nodes behind it. On a terminal a live
-table shows it; else lines of text. Ctrl-C ends everything; nothing is left behind.
+With --machines the daemon makes VMs in the cloud too, for the Machines of a MachineDeployment,
+and their kubelets join; scale it, or give it another class, and see it roll. When all nodes
+are there, the sandbox creates Services of type LoadBalancer, and the daemon gives each a load
+balancer with all nodes behind it. On a terminal a live table shows it; else lines of text.
+Ctrl-C ends everything; nothing is left behind.
 
 Meanwhile, in another terminal, set KUBECONFIG as the sandbox tells you and use kubectl,
 for example to create a Service of your own; or power a machine off with the commands below
@@ -102,8 +103,8 @@ def add(commands: Any) -> None:
         type=partial(_number, least=0, most=settings.MAX_MACHINES),
         metavar="N",
         default=0,
-        help="how many Machines to create, as machine-0001 and so on: objects whose VMs the daemon "
-        "makes in the cloud, and whose nodes come beside the others (default 0)",
+        help="create a MachineDeployment of so many Machines: objects whose VMs the daemon makes "
+        "in the cloud, and whose nodes come beside the others (default 0)",
     )
     option(
         "--machine-class",

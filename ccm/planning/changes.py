@@ -36,6 +36,8 @@ _CHANCE = ("lastUpdateTime", "lastTransitionTime", f"[{ANNOTATION_TOKEN_ID}]")
 
 UNKNOWN = "would ensure it: nobody knows whether anything differs"
 UNLESS = "if the cloud still denies it"
+DRAINED = "drain of node {} first"
+WITH_ITS_MACHINE = "with Machine {}"
 
 
 class Action(Enum):

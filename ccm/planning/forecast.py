@@ -19,7 +19,7 @@ from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.errors import CloudError
 from ccm.cloud.interface import Cloud
-from ccm.gardener import served
+from ccm.gardener import served, views
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.world import SYSTEM_NAMESPACE
 from ccm.kube import errors
@@ -140,14 +140,17 @@ async def forecast(
         # What they clear away when they end is not what they would do.
         left_out = {name: one.detail for name, one in vitals.controllers.items() if one.detail}
         found = Forecast(
-            changes=_conditional(
-                gathered(
+            changes=[
+                *_conditional(
+                    gathered(
+                        cluster,
+                        ledger,
+                        lambda moment: max(0, int(moment - began)),
+                        namespace=options.namespace,
+                    ),
                     cluster,
-                    ledger,
-                    lambda moment: max(0, int(moment - began)),
-                    namespace=options.namespace,
                 )
-            ),
+            ],
             left_out={**left_out, **_waiting(options, cluster)},
             failures=_failures(options, handle, ledger, left_out),
         )
@@ -273,12 +276,31 @@ async def _rested(work: asyncio.Task[None], questions: Pending, seconds: float) 
             work.result()
 
 
-def _conditional(found: Sequence[Change]) -> Sequence[Change]:
-    """Nodes whose deletion rests on a second answer that was not waited for."""
-    return [
-        replace(one, note=changes.UNLESS) if one.what == "Node" and one.after_s else one
-        for one in found
-    ]
+def _conditional(found: Sequence[Change], cluster: ClusterCopy) -> Iterator[Change]:
+    """What deletions wait for: a second answer of the cloud about a node, or a drain.
+
+    No Pods are copied, and nobody knows how long they take to leave; so no time is told.
+    """
+    gone = {one.subject for one in found if one.what == changes.VM and one.action is Action.DELETE}
+    machines, nodes = cluster.of(MACHINES).before, cluster.of(NODES).before
+    by_node = {
+        node: one.key
+        for one in machines.values()
+        if Subject(MACHINES.kind, one.namespace, one.name) in gone
+        and (node := views.machine(one).node_name) in nodes
+    }
+    by_machine = {key: node for node, key in by_node.items()}
+    for one in found:
+        key = f"{one.subject.namespace}/{one.subject.name}"
+        if one.subject in gone and one.what == changes.VM and key in by_machine:
+            yield replace(one, after_s=0, note=changes.DRAINED.format(by_machine[key]))
+        elif one.what == NODES.kind and one.subject.name in by_node:
+            machine = by_node[one.subject.name]
+            yield replace(one, after_s=0, note=changes.WITH_ITS_MACHINE.format(machine))
+        elif one.what == NODES.kind and one.after_s:
+            yield replace(one, note=changes.UNLESS)
+        else:
+            yield one
 
 
 def _failures(

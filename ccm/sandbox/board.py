@@ -96,7 +96,9 @@ class Board:
             its cloud. Empty: a provider ID and no taint are enough.
         routes: whether nodes shall have routes, too.
         services: namespace and name of the Services that shall be served.
-        machines: namespace and name of the Machines that shall run; their nodes are expected too.
+        machines: how many Machines shall run: the first that come, and for one that goes before
+            it ran the next.
+        machines_join: whether each becomes a node of its own name, which is expected too.
         has_members: whether `members_seen` will be told; a Service is served then when
             traffic for it goes to every expected node, and not as soon as it has an address.
     """
@@ -108,36 +110,43 @@ class Board:
         labels: Sequence[str] = (),
         routes: bool = False,
         services: Collection[str] = (),
-        machines: Collection[str] = (),
+        machines: int = 0,
+        machines_join: bool = False,
         has_members: bool = False,
     ) -> None:
         self.rows: dict[str, Row] = {}
         self.services: dict[str, ServiceRow] = {}
         self.machines: dict[str, MachineRow] = {}
+        self.deployments: dict[str, str] = {}
+        nodes = len(expected) + (machines if machines_join else 0)
         self.counts = Counts(
-            expected=len(expected),
-            routes_expected=len(expected) if routes else 0,
+            expected=nodes,
+            routes_expected=nodes if routes else 0,
             services_expected=len(services),
-            machines_expected=len(machines),
+            machines_expected=machines,
         )
         self.recent: deque[Happening] = deque(maxlen=RECENT)
         self.happened = 0
         self._labels = labels
         self._has_members = has_members
-        self._expected = frozenset(expected)
+        self._expected = set(expected)
         self._expected_services = frozenset(services)
-        self._expected_machines = frozenset(machines)
+        self._expected_machines: set[str] = set()
+        self._machines_join = machines_join
+        self.awaited = machines
+        """Expected Machines that are not there yet."""
         self._missing = set(expected)
         self._unrouted = set(expected) if routes else set()
         self._unserved = set(services)
-        self._idle = set(machines)
+        self._idle: set[str] = set()
         self._changed = asyncio.Event()
         self._warned: dict[str, int] = {}
 
     @property
     def is_converged(self) -> bool:
         """Whether all that is expected once had what it needs."""
-        return not (self._missing or self._unrouted or self._unserved or self._idle)
+        left = self._missing or self._unrouted or self._unserved or self._idle
+        return not (left or self.awaited)
 
     @property
     def missing(self) -> Sequence[str]:
@@ -156,7 +165,7 @@ class Board:
 
     @property
     def idle(self) -> Sequence[str]:
-        """Expected Machines that do not run, sorted."""
+        """Expected Machines that are there and do not run, sorted."""
         return sorted(self._idle)
 
     @property
@@ -170,18 +179,18 @@ class Board:
         ]
         machines = [row for row in self.machines.values() if not row.is_deleted]
         return Standing(
-            nodes=len(nodes) + len(self._expected - self.rows.keys()),
+            nodes=len(nodes) + len(self._expected - self.rows.keys()) + self._nodes_awaited,
             initialised=sum(row.settled_after is not None for row in nodes),
             routed=sum(row.has_route for row in nodes),
             services=len(services) + len(self._expected_services - self.services.keys()),
             served=sum(row.settled_after is not None and not row.is_deleting for row in services),
-            machines=len(machines) + len(self._expected_machines - self.machines.keys()),
+            machines=len(machines) + self.awaited,
             running=sum(rows.runs(row) for row in machines),
         )
 
     async def wait_initialised(self) -> None:
         """Return when every expected node was initialised."""
-        while self._missing:
+        while self._missing or self._nodes_awaited:
             await self._next_change()
 
     async def wait_converged(self) -> None:
@@ -240,9 +249,10 @@ class Board:
         row = self.machines.get(machine.key)
         if row is None or row.is_deleted or row.uid != machine.uid:
             row = self.machines[machine.key] = rows.new_machine_row(machine, now)
-        before = (row.phase, row.node, row.provider_id, row.is_deleting)
+        before = (row.phase, row.node, row.provider_id, row.is_deleting, row.made_of)
         rows.fill_machine(row, machine)
-        if before != (row.phase, row.node, row.provider_id, row.is_deleting):
+        self._expect(row)
+        if before != (row.phase, row.node, row.provider_id, row.is_deleting, row.made_of):
             row.changed_at = now
             if row.phase != before[0]:
                 self.note(f"Machine {row.name}: {row.phase}", now)
@@ -257,6 +267,16 @@ class Board:
         """A Machine was deleted, and its VM with it."""
         row = self.machines.get(key)
         self._gone(row, f"Machine {row.name if row else key}", now)
+        if row is not None and key in self._idle:
+            self._replace(row)
+
+    def deployment_seen(self, key: str, text: str) -> None:
+        """A MachineDeployment is there, or changed; how it stands, for people."""
+        self.deployments[key] = text
+
+    def deployment_gone(self, key: str) -> None:
+        """A MachineDeployment was deleted."""
+        self.deployments.pop(key, None)
 
     def members_seen(self, members: Mapping[str, int], now: float) -> None:
         """The load balancers that the cloud has, by name, each with its number of members."""
@@ -315,6 +335,56 @@ class Board:
             row.is_deleted = True
             row.changed_at = now
             self.note(f"{shown}: deleted", now)
+
+    @property
+    def _nodes_awaited(self) -> int:
+        """Nodes of Machines that are not there yet."""
+        return self.awaited if self._machines_join else 0
+
+    def _expect(self, row: MachineRow) -> None:
+        """Let this be one of the Machines that shall run, unless there are enough."""
+        if not self.awaited or row.key in self._expected_machines:
+            return
+        if row.is_deleted or row.is_deleting:
+            return
+        self.awaited -= 1
+        self._expected_machines.add(row.key)
+        if row.settled_after is None:
+            self._idle.add(row.key)
+        else:
+            self.counts.machines += 1
+        if self._machines_join:
+            self._expect_node(row.name)
+        self._changed.set()
+
+    def _expect_node(self, name: str) -> None:
+        """Let this be one of the nodes that shall be initialised."""
+        node = self.rows.get(name)
+        self._expected.add(name)
+        if node is not None and node.settled_after is not None:
+            self.counts.initialised += 1
+        else:
+            self._missing.add(name)
+        if self.counts.routes_expected and node is not None and node.has_route:
+            self.counts.routes += 1
+        elif self.counts.routes_expected:
+            self._unrouted.add(name)
+
+    def _replace(self, row: MachineRow) -> None:
+        """A Machine went before it ran: another one shall run in its place."""
+        self.awaited += 1
+        self._idle.remove(row.key)
+        self._expected_machines.remove(row.key)
+        if self._machines_join:
+            self._expected.remove(row.name)
+            if row.name not in self._missing:
+                self.counts.initialised -= 1
+            if self.counts.routes_expected and row.name not in self._unrouted:
+                self.counts.routes -= 1
+            self._missing.discard(row.name)
+            self._unrouted.discard(row.name)
+        for one in self.machines.values():
+            self._expect(one)
 
     async def _next_change(self) -> None:
         self._changed.clear()

@@ -38,7 +38,9 @@ STATUS_UPDATES = 16
 SERVICE_SYNCS = 16
 """Services the daemon works on at once in a sandbox."""
 
-MACHINE_CONTROLLERS = "*,machine,machineclass,machinesafety"
+MACHINE_CONTROLLERS = (
+    "*,machine,machineclass,machinesafety,machineset,machinedeployment,machineovershoot"
+)
 """What `--controllers` says where there are Machines; they are off by themselves."""
 
 START_DEADLINE_S = 30.0

@@ -5,6 +5,7 @@ Pure but for this process's own place: where its commands lie, and whether kubec
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import sys
@@ -26,6 +27,8 @@ def commands(
     port: int,
     simulated: bool,
     machine: str = "",
+    deployment: str = "",
+    other_class: str = "",
 ) -> Iterator[str]:
     """Command lines, each indented; they hold from the first to the last.
 
@@ -38,6 +41,8 @@ def commands(
         port: of the daemon's HTTPS server.
         simulated: whether it is of the simulated cloud.
         machine: namespace and name of one of the Machines; empty: there are none.
+        deployment: name of their MachineDeployment.
+        other_class: name of a MachineClass that it could be rolled to; empty: there is none.
     """
     yield f"  export KUBECONFIG={shlex.quote(str(kubeconfig))}"
     if sys.prefix != sys.base_prefix:  # an environment, which that terminal may not know
@@ -46,15 +51,30 @@ def commands(
         yield "  kubectl get nodes -o wide"
         yield "  kubectl create service loadbalancer web --tcp=80"
         if machine:
-            yield "  kubectl get machines"
+            yield "  kubectl get machinedeployments,machinesets,machines"
+    daemon = f"--address={ports.LOOPBACK}:{port} --insecure"
     if machine:
-        yield f"  kube-ccm explain machine {machine} --address={ports.LOOPBACK}:{port} --insecure"
+        yield f"  kube-ccm explain machine {machine} {daemon}"
+        yield from _rolling(deployment, other_class)
+        namespace = machine.partition("/")[0]
+        yield f"  kube-ccm explain machinedeployment {namespace}/{deployment} {daemon}"
     if simulated:
         yield f"  kube-ccm sandbox poweroff {node}"
         yield f"  kube-ccm sandbox delete {node}"
         yield f"  kube-ccm sandbox add {_NEW}"
-    yield f"  kube-ccm explain node {node} --address={ports.LOOPBACK}:{port} --insecure"
+    yield f"  kube-ccm explain node {node} {daemon}"
     yield from _doctor(provider, config, routes)
+
+
+def _rolling(deployment: str, other_class: str) -> Iterator[str]:
+    """More machines, and then all of another class."""
+    if shutil.which("kubectl"):
+        yield f"  kubectl scale machinedeployment {deployment} --replicas=4"
+        if other_class:
+            changed = {"spec": {"template": {"spec": {"class": {"name": other_class}}}}}
+            patch = json.dumps(changed, separators=(",", ":"))
+            yield f"  kubectl patch machinedeployment {deployment} --type=merge -p '{patch}'"
+    yield f"  kube-ccm rollout status machinedeployment/{deployment}"
 
 
 def _doctor(provider: str, config: Path | None, routes: bool) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The Machines of a sandbox: their definitions, a class, and how many are wanted of it.
+"""The Machines of a sandbox: their definitions, classes, and a MachineDeployment of them.
 
 `create` alone says of which objects they come. The names of the nodes are those that the Machines
 say; in the simulated cloud a VM has its Machine's name.
@@ -13,22 +13,28 @@ from typing import Any
 
 import msgspec
 
-from ccm.base import clock, strict_yaml, tasks
-from ccm.gardener import crds, views
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
+from ccm.base import clock, strict_yaml
+from ccm.gardener import crds, rollouts, views
+from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.names import CLASS_KIND
+from ccm.gardener.sets import MachineDeployment
 from ccm.gardener.types import Machine
 from ccm.kube.client import Client
 from ccm.kube.errors import AlreadyExists, KubeError, NotFound, ServerError, TooManyRequests
 from ccm.kube.resources import SECRETS, Kind
+from ccm.machines import bounds
 from ccm.sandbox import cloud
 
 NAMESPACE = "default"
 CLASS = "sandbox"
 """Name of the class of the simulated cloud's machines, and of its Secret."""
 
-AT_ONCE = 16
-"""Requests at the same time."""
+OTHER_CLASS = "sandbox-large"
+"""A second one in the simulated cloud, to roll to."""
+
+DEPLOYMENT = "workers"
+SURGE, UNAVAILABLE = 1, 1
+"""How many machines it may have too many, and how many too few, while it rolls."""
 
 SERVED_S = 30.0
 """How long an API server may take to serve what was defined."""
@@ -41,17 +47,8 @@ USER_DATA = "#cloud-config\nhostname: <<MACHINE_NAME>>\n# joins with <<BOOTSTRAP
 
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _KINDS: Mapping[str, Kind[Any]] = {"Secret": SECRETS, CLASS_KIND: MACHINE_CLASSES}
+_OWNERS_FIRST: Sequence[Kind[Any]] = (MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES)
 _POLL_S = 0.05
-
-
-def names(count: int) -> tuple[str, ...]:
-    """Of Machines: `machine-0001`, `machine-0002` and so on."""
-    return tuple(f"machine-{number:04d}" for number in range(1, count + 1))
-
-
-def keys(count: int) -> list[str]:
-    """Namespace and name of each."""
-    return [f"{NAMESPACE}/{name}" for name in names(count)]
 
 
 async def define(client: Client) -> None:
@@ -75,65 +72,65 @@ async def define(client: Client) -> None:
 
 
 async def create(client: Client, count: int, made_of: Sequence[Mapping[str, Any]]) -> None:
-    """Create a class, and Machines of it.
+    """Create classes, and a MachineDeployment of the first.
 
     Args:
         client: calls to the API server.
-        count: how many.
-        made_of: the class, and the Secrets that it refers to.
-
-    Raises:
-        KubeError: a request failed; within a group, where it was about a Machine.
-    """
-    for one in made_of:
-        with contextlib.suppress(AlreadyExists):
-            await client.resource(_KINDS[one["kind"]]).create(one, namespace=NAMESPACE)
-    (name,) = (one["metadata"]["name"] for one in made_of if one["kind"] == CLASS_KIND)
-    spec = {"class": {"kind": CLASS_KIND, "name": name}}
-
-    async def make(each: str) -> None:
-        body = {"metadata": {"name": each}, "spec": spec}
-        with contextlib.suppress(AlreadyExists):
-            await client.resource(MACHINES).create(body, namespace=NAMESPACE)
-
-    await tasks.bounded(names(count), make, limit=AT_ONCE, name="machines")
-
-
-async def remove(client: Client) -> Sequence[str]:
-    """Delete all Machines, and wait for their VMs to go; the names of those that did not.
+        count: how many machines.
+        made_of: the classes, and the Secrets that they refer to.
 
     Raises:
         KubeError: a request failed.
     """
-    resource = client.resource(MACHINES)
-    for one in (await resource.list_page(namespace=NAMESPACE)).items:
-        with contextlib.suppress(NotFound):
-            await resource.delete(one.name, namespace=NAMESPACE)
+    for one in made_of:
+        with contextlib.suppress(AlreadyExists):
+            await client.resource(_KINDS[one["kind"]]).create(one, namespace=NAMESPACE)
+    name = next(one["metadata"]["name"] for one in made_of if one["kind"] == CLASS_KIND)
+    with contextlib.suppress(AlreadyExists):
+        await client.resource(MACHINE_DEPLOYMENTS).create(
+            deployment(count, name), namespace=NAMESPACE
+        )
+
+
+async def remove(client: Client) -> Sequence[str]:
+    """Delete all Machines and their owners, and wait for the VMs to go.
+
+    Returns:
+        The names of Machines that did not go.
+
+    Raises:
+        KubeError: a request failed.
+    """
     ends = clock.monotonic() + GONE_S
-    while left := (await resource.list_page(namespace=NAMESPACE)).items:
+    while left := await _delete_all(client):
         if clock.monotonic() > ends:
             break
         await asyncio.sleep(_POLL_S)
-    return [one.name for one in left]
+    return left
+
+
+def standing(obj: MachineDeployment) -> str:
+    """How far a deployment is, and what it keeps to while it rolls."""
+    view, status = rollouts.deployment(obj), obj.status
+    if view.faults:
+        return f"{obj.name}: {'; '.join(view.faults)}"
+    most = view.replicas + bounds.surge(view)
+    least = view.replicas - bounds.unavailable(view)
+    paused = ", paused" if view.is_paused else ""
+    return (
+        f"{obj.name}: {status.replicas} machines (at most {most}), {status.updated_replicas} of "
+        f"{view.replicas} new, {status.available_replicas} available (at least {least}){paused}"
+    )
 
 
 def simulated(url: str, token: str) -> tuple[Mapping[str, Any], ...]:
-    """The class of the simulated cloud's machines, and its Secret."""
-    kind, zone = cloud.TYPES[0], cloud.ZONES[0]
-    return (
-        {
-            "kind": "Secret",
-            "metadata": {"name": CLASS},
-            "stringData": {"url": url, "token": token, "userData": USER_DATA},
-        },
-        {
-            "kind": CLASS_KIND,
-            "metadata": {"name": CLASS},
-            "provider": "sim",
-            "providerSpec": {"machineType": kind, "zone": zone, "region": cloud.REGION},
-            "secretRef": {"name": CLASS, "namespace": NAMESPACE},
-        },
-    )
+    """The classes of the simulated cloud's machines, and their Secret."""
+    secret = {
+        "kind": "Secret",
+        "metadata": {"name": CLASS},
+        "stringData": {"url": url, "token": token, "userData": USER_DATA},
+    }
+    return secret, _class(CLASS, cloud.TYPES[0]), _class(OTHER_CLASS, cloud.TYPES[-1])
 
 
 def read(text: bytes) -> tuple[Mapping[str, Any], ...]:
@@ -169,6 +166,53 @@ def nodes(machines: Iterable[Machine]) -> Mapping[str, str]:
     """Node name -> provider ID of all Machines whose VMs are there."""
     found = map(views.machine, machines)
     return {one.node_name: one.provider_id for one in found if one.node_name and one.provider_id}
+
+
+def _class(name: str, kind: str) -> Mapping[str, Any]:
+    return {
+        "kind": CLASS_KIND,
+        "metadata": {"name": name},
+        "provider": "sim",
+        "providerSpec": {"machineType": kind, "zone": cloud.ZONES[0], "region": cloud.REGION},
+        "secretRef": {"name": CLASS, "namespace": NAMESPACE},
+    }
+
+
+def deployment(count: int, class_name: str) -> Mapping[str, Any]:
+    """So many machines of a class, which are exchanged one by one."""
+    labels = {"name": DEPLOYMENT}
+    return {
+        "metadata": {"name": DEPLOYMENT},
+        "spec": {
+            "replicas": count,
+            "selector": {"matchLabels": labels},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": SURGE, "maxUnavailable": UNAVAILABLE},
+            },
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"class": {"kind": CLASS_KIND, "name": class_name}},
+            },
+        },
+    }
+
+
+async def _delete_all(client: Client) -> Sequence[str]:
+    """Have all that is there deleted, owners first; the names of Machines, or of what makes them.
+
+    Again and again: a set may have made a Machine just before its own deletion was seen.
+    """
+    left: list[str] = []
+    for kind in _OWNERS_FIRST:
+        resource = client.resource(kind)
+        there = (await resource.list_page(namespace=NAMESPACE)).items
+        for one in there:
+            if not one.is_deleting:
+                with contextlib.suppress(NotFound):
+                    await resource.delete(one.name, namespace=NAMESPACE)
+        left = [one.name for one in there] or left
+    return left
 
 
 async def _is_served(client: Client, kind: Kind[Any]) -> bool:

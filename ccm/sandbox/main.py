@@ -1,9 +1,9 @@
 """`kube-ccm sandbox`: the order of things, from the first process to the last line.
 
 Start: folder, API server, simulated cloud and its instances, daemon; then the kubelets
-register, so that the daemon is watched from the first node on, and Machines are made; Services
-come when all nodes are initialised, those of Machines too. End, whatever the
-reason: kubelets and caches, daemon, last line, cloud, API server, folder.
+register, so that the daemon is watched from the first node on, and Machines get their
+MachineDeployment; Services come when all nodes are initialised, those of Machines too. End,
+whatever the reason: kubelets and caches, daemon, last line, cloud, API server, folder.
 
 A signal ends the sandbox at any moment, also while it starts. Processes of ours that
 end before their time end it too, with their last words.
@@ -24,7 +24,7 @@ from typing import Any, TextIO
 
 from ccm.base import durations, log, tasks
 from ccm.gardener import views
-from ccm.gardener.kinds import MACHINES
+from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINES
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig
 from ccm.kube.credentials import Fixed, bearer
@@ -117,12 +117,13 @@ class Sandbox:
         self._stop = stop
         self._simulated = settings.provider is None
         self._board = Board(
-            # A VM of the simulated cloud has its Machine's name; of others the name is not known.
-            (*settings.node_names, *(machines.names(settings.machines) if self._simulated else ())),
+            settings.node_names,
             labels=SIM_LABELS if self._simulated else (),
             routes=settings.routes,
             services=webservices.keys(settings.services),
-            machines=machines.keys(settings.machines),
+            machines=settings.machines,
+            # A VM of the simulated cloud has its Machine's name; of others the name is not known.
+            machines_join=self._simulated,
             has_members=self._simulated,
         )
         self._took_s: float | None = None
@@ -251,6 +252,12 @@ class Sandbox:
                 on_update=lambda _, one: board.machine_seen(views.machine(one), time.monotonic()),
                 on_delete=lambda one, _: board.machine_gone(one.key, time.monotonic()),
             )
+            informers.of(MACHINE_DEPLOYMENTS, namespace=machines.NAMESPACE).add_handler(
+                name="board",
+                on_add=lambda one, _: board.deployment_seen(one.key, machines.standing(one)),
+                on_update=lambda _, one: board.deployment_seen(one.key, machines.standing(one)),
+                on_delete=lambda one, _: board.deployment_gone(one.key),
+            )
         return informers
 
     def _service_seen(self, service: Service) -> None:
@@ -280,7 +287,7 @@ class Sandbox:
         await self._stop.wait()
 
     def _made_of(self, stage: _Stage) -> Sequence[Mapping[str, Any]]:
-        """The class of the Machines, and its Secrets."""
+        """The classes of the Machines, and their Secrets."""
         if stage.cloud is not None:
             return machines.simulated(stage.cloud.admin.url, stage.cloud.token)
         assert self._settings.provider is not None
@@ -322,6 +329,8 @@ class Sandbox:
             port=stage.port,
             simulated=provider is None,
             machine=min(self._board.machines, default=""),
+            deployment=machines.DEPLOYMENT,
+            other_class=machines.OTHER_CLASS if provider is None else "",
         )
 
     async def _watch_processes(self, stage: _Stage, daemon: cluster.Daemon) -> None:

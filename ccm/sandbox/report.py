@@ -32,6 +32,8 @@ def laggards(board: Board) -> Iterator[str]:
     """A line for each object that did not get what it needs, with the last that is known."""
     for key in board.idle[:LAGGARDS]:
         yield f"not running: Machine {key}: {_last_word(board.machines.get(key), 'never created')}"
+    if board.awaited:
+        yield f"not running: {board.awaited} of the Machines: never created"
     for name in board.missing[:LAGGARDS]:
         yield f"not initialised: {_node(board, name)}"
     waiting = [name for name in board.unrouted if name not in set(board.missing)]

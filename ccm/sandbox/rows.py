@@ -101,10 +101,12 @@ class MachineRow(Shown):
         phase: how far it is; empty until its VM is made.
         node: name of its node; empty until that is known.
         provider_id: of its VM; empty until it is made.
+        made_of: name of its class.
         is_deleting: it waits for its VM to go.
     """
 
     key: str
+    made_of: str = ""
     phase: str = ""
     node: str = ""
     provider_id: str = ""
@@ -122,6 +124,7 @@ def new_machine_row(machine: MachineView, now: float) -> MachineRow:
 
 def fill_machine(row: MachineRow, machine: MachineView) -> None:
     """Take over what a Machine says about itself."""
+    row.made_of = machine.class_name
     row.phase = machine.phase.value
     row.node = machine.node_name
     row.provider_id = machine.provider_id

@@ -7,6 +7,7 @@ again). The terminal keeps one picture below the lasting lines.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Protocol, TextIO
 
 from ccm.base import terminal
@@ -53,13 +54,14 @@ class Lines:
         self._started: float | None = None
         self._told = 0
         self._last = ""
+        self._deployments: Sequence[str] = ()
 
     def say(self, text: str) -> None:
         """Write a line."""
         print(text, file=self._out, flush=True)
 
     def show(self, board: Board, *, now: float) -> None:
-        """Write the summary if it changed; after convergence, each happening."""
+        """Write the summary if it changed; after convergence, each happening, and how it rolls."""
         if self._started is None:
             self._started = now
         happenings = board.news(self._told)
@@ -67,6 +69,10 @@ class Lines:
         for one in happenings:
             if board.is_converged or one.is_warning:
                 self._stamped(one.at - self._started, one.text)
+        for text in board.deployments.values() if board.is_converged else ():
+            if text not in self._deployments:
+                self._stamped(now - self._started, f"MachineDeployment {text}")
+        self._deployments = tuple(board.deployments.values())
         line = report.summary(board)
         if line != self._last:
             self._last = line

@@ -50,7 +50,7 @@ class Settings:
     Attributes:
         node_names: the nodes whose kubelets register.
         services: how many Services of type LoadBalancer are created.
-        machines: how many Machines are created, whose VMs become nodes as well.
+        machines: how many Machines a MachineDeployment has, whose VMs become nodes as well.
         latency: how long each call to the simulated cloud takes.
         once: end when all Machines run, all nodes are initialised and have routes, and all
             Services are served.

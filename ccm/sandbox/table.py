@@ -1,7 +1,7 @@
 """Draws the board. Pure: rows in, a picture for rich out.
 
 No line wraps: each ends where the terminal does, and columns that do not fit are left out, the
-dearest last. Where not all nodes or Services fit, those that the daemon touched last stay.
+dearest last. Where not all objects fit, those stay that are there and that the daemon touched last.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _HEAD = "bold"
 _COLUMNS = ("NAME", "READY", "STATE", "PROVIDER ID", "TYPE", "ZONE", "ADDRESSES")
 _ROUTE_COLUMN = "POD ROUTE"
 _SERVICE_COLUMNS = ("SERVICE", "TYPE", "STATE", "ADDRESS", "PORTS", "MEMBERS")
-_MACHINE_COLUMNS = ("MACHINE", "PHASE", "STATE", "NODE", "PROVIDER ID")
+_MACHINE_COLUMNS = ("MACHINE", "CLASS", "PHASE", "STATE", "NODE", "PROVIDER ID")
 _LAST_COLUMN = "LAST EVENT"
-_SPARED = (_LAST_COLUMN, "TYPE", "ZONE", "PORTS", "READY", "PROVIDER ID", "ADDRESSES")
+_SPARED = (_LAST_COLUMN, "TYPE", "ZONE", "PORTS", "READY", "PROVIDER ID", "NODE", "ADDRESSES")
 """Columns that go first where the terminal is too narrow for all, in this order."""
 _SHARE = 3
 """Services, and Machines, take a third of the picture at most, where nodes need the room."""
@@ -58,7 +58,11 @@ def render(board: Board, *, now: float, height: int) -> RenderableType:
     above: list[RenderableType] = []
     below: list[RenderableType] = []
     if machines:
-        above = [machine_grid(machines, now=now), *_hidden(len(board.machines) - len(machines))]
+        above = [
+            *(_line(f"MachineDeployment {text}") for text in board.deployments.values()),
+            machine_grid(machines, now=now),
+            *_hidden(len(board.machines) - len(machines)),
+        ]
     if services:
         below = [service_grid(services, now=now), *_hidden(len(board.services) - len(services))]
     # A grid itself stands for its header.
@@ -86,10 +90,12 @@ AnyRow = TypeVar("AnyRow", bound=Shown)
 
 
 def pick(rows: Iterable[AnyRow], *, room: int) -> list[AnyRow]:
-    """The rows that fit, by name; where not all do, those that changed last."""
+    """The rows that fit, by name; where not all do, those that changed last, what is gone after
+    what is there: in a roll it would take its successors' places.
+    """
     every = list(rows)
     if len(every) > room:
-        every.sort(key=lambda row: (-row.changed_at, row.name))
+        every.sort(key=lambda row: (row.is_deleted, -row.changed_at, row.name))
         del every[room:]
     return sorted(every, key=lambda row: row.name)
 
@@ -197,6 +203,7 @@ def machine_cells(row: MachineRow, *, now: float) -> tuple[str, ...]:
     """The texts of a Machine, in the order of the columns."""
     return _filled(
         row.name,
+        row.made_of,
         row.phase,
         machine_state_of(row, now=now),
         row.node,

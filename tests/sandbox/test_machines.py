@@ -1,4 +1,4 @@
-"""Machines in a sandbox: they become VMs, and VMs nodes, and kubectl shows them."""
+"""Machines in a sandbox: they become VMs, and VMs nodes; kubectl shows, scales and rolls them."""
 
 from __future__ import annotations
 
@@ -9,39 +9,49 @@ from pathlib import Path
 
 import pytest
 
+from ccm.sandbox import machines
 from tests import servers
 from tests.kubectl.tool import Kubectl
 from tests.sandbox.command import hints, leftovers, started, typed
 
+OURS = re.compile(r"export|explain machine|machinedeployment")
+
 
 @pytest.mark.envtest
-def test_machines_become_vms_and_nodes_and_go_again(
+def test_machines_become_vms_and_nodes_scale_and_roll(
     home: Path, environment: Mapping[str, str]
 ) -> None:
     program = servers.require_assets() / "kubectl"
     words = ("--nodes", "1", "--services", "1", "--machines", "3")
-    with started(home, environment, *words) as sandbox:
+    path = f"{program.parent}:{environment['PATH']}"
+    with started(home, {**environment, "PATH": path}, *words) as sandbox:
         config = sandbox.read_until("export KUBECONFIG=").partition("=")[2]
         kubectl = Kubectl(program, Path(config), home / "of-kubectl")
         sandbox.read_until("converged: 3 machines run, 4 nodes initialised, 4 routes, 1 Services")
-        told = [line for line in hints(sandbox) if re.search("export|explain machine", line)]
-        explained = typed(told, home, environment)
+        lines = [line for line in hints(sandbox) if OURS.search(line)]
+        shown = kubectl("get", "machines", "-o", "wide")
+        said = typed(lines, home, {**environment, "PATH": path})
+        rolled = kubectl("get", "machines", "-o", "jsonpath={.items[*].spec.class.name}")
 
-        shown = kubectl("get", "machines")
-        wide = kubectl("get", "mc", "machine-0001", "-o", "wide")
-        kubectl("delete", "machine", "machine-0002", "--wait=false")
-        sandbox.read_until_seen("Machine machine-0002: deleted")
-        sandbox.read_until_seen("2/2 machines, 3/3 nodes initialised, 3/3 routes, 1/1 Services, ")
+        bounds = sandbox.read_until_seen("MachineDeployment workers: ")
+        sandbox.read_until_seen("4 machines (at most 5), 4 of 4 new, 4 available (at least 3)")
+        sandbox.read_until_seen("4/4 machines, 5/5 nodes initialised, 5/5 routes, 1/1 Services, ")
 
         sandbox.end(signal.SIGINT)
 
-    assert explained.startswith("default/machine-0001 runs as node machine-0001, and nothing is")
-    head, *lines = shown.splitlines()
-    assert head.split() == ["NAME", "STATUS", "AGE", "NODE"]
-    assert [line.split()[:2] for line in lines] == [
-        [f"machine-000{number}", "Running"] for number in (1, 2, 3)
-    ]
-    assert re.search(r"machine-0001 +Running +\S+ +machine-0001 +sim://\S+$", wide.strip()), wide
+    head, *rows = (line.split() for line in shown.splitlines())
+    assert head[:2] == ["NAME", "STATUS"]
+    assert len(rows) == 3
+    for name, phase, _, node, provider_id in rows:
+        assert re.fullmatch(r"workers-\w+-\w+", name)
+        assert (phase, node) == ("Running", name)
+        assert provider_id.startswith("sim://")
+    first = min(row[0] for row in rows)
+    assert f"default/{first} runs as node {first}, and nothing is" in said
+    assert "machinedeployment.machine.sapcloud.io/workers scaled" in said
+    assert '"workers" is rolled out\ndefault/workers is rolled out, and nothing is' in said
+    assert rolled.split() == [machines.OTHER_CLASS] * 4
+    assert "(at most " in bounds
     assert sandbox.lines[-1].startswith("done: 3 machines run, 4 nodes initialised, ")
     assert " 0 warnings in " in sandbox.lines[-1], sandbox.lines
     assert set(leftovers(home)) <= {str(home / "of-kubectl")}

@@ -18,25 +18,23 @@ from ccm.runtime.account import Account, Answer, CallSaid, said
 from ccm.runtime.deletions import Held
 from ccm.serving.http import JSON, Handler, Request, Response, text
 
-KINDS = (history.NODE, history.SERVICE, history.MACHINE)
+KINDS = (history.NODE, history.SERVICE, history.MACHINE, "machineset", "machinedeployment")
 
 _HELD_OF = {
     history.NODE: ("Node", "Route"),
     history.SERVICE: ("Service",),
-    history.MACHINE: (),
 }
 """Kind of object -> kinds of deletions that have to do with it, as the record names them."""
 
 _GENERAL = {
     history.NODE: ("list_instances", "list_routes"),
     history.SERVICE: ("list_load_balancers",),
-    history.MACHINE: (),
 }
 """Kind of object -> calls about no single object that matter to it."""
 
 _USAGE = (
-    "say which object: /explain?kind=node&name=NAME, or kind=service or kind=machine with "
-    "name=NAMESPACE/NAME\n"
+    "say which object: /explain?kind=node&name=NAME, or kind=service, kind=machine, "
+    "kind=machineset or kind=machinedeployment with name=NAMESPACE/NAME\n"
 )
 
 
@@ -76,7 +74,9 @@ def about(kind: str, name: str, options: Options, vitals: Vitals) -> Answer:
             for controller, finding in vitals.controllers.items()
             if finding.detail
         },
-        held=[each for of in _HELD_OF[kind] for each in _held(vitals, of) if each.key == name],
+        held=[
+            each for of in _HELD_OF.get(kind, ()) for each in _held(vitals, of) if each.key == name
+        ],
         calls=_calls(kind, name, vitals, accounts),
         general=_general(kind, vitals),
     )
@@ -109,7 +109,7 @@ def _general(kind: str, vitals: Vitals) -> list[CallSaid]:
     if vitals.handle is None:
         return []
     calls = vitals.handle.history.of(history.NOBODY)
-    return said(call for call in calls if call.verb in _GENERAL[kind])
+    return said(call for call in calls if call.verb in _GENERAL.get(kind, ()))
 
 
 def _unfollowed(vitals: Vitals) -> list[str]:

@@ -28,8 +28,9 @@ NO_FILES = 4
 SHELLS = ("bash", "zsh", "fish")
 
 _DESCRIPTION = """\
-Prints a script that lets your shell complete `kube-ccm` and `cloud-controller-manager`: commands,
-flags, names of controllers and installed providers, files.
+Prints a script that lets your shell complete `kube-ccm`, `cloud-controller-manager`,
+`machine-controller` and `machine-controller-manager`: commands, flags, names of controllers and
+installed providers, files.
 """
 
 _EPILOG = """\
@@ -63,11 +64,12 @@ def _run(shell: str) -> int:
 
 def script(shell: str) -> str:
     """What the shell has to read."""
-    from ccm.cli.completion import scripts
+    from ccm.cli.completion import scripts, words
 
     # A Tab must not run what lies in the folder where it is pressed.
     asking = shlex.join(interpreter.command("ccm.cli", ASK))
-    return scripts.TEXTS[shell].replace("ASK", asking)
+    programs = " ".join(("kube-ccm", *words.DAEMONS))
+    return scripts.TEXTS[shell].replace("PROGRAMS", programs).replace("ASK", asking)
 
 
 def answer(whole: argparse.ArgumentParser, typed: Sequence[str]) -> int:

@@ -20,11 +20,11 @@ __kube_ccm_complete() {
     ((directive & 2)) && compopt -o nospace
     ((directive & 4)) || compopt -o default
 } 2> /dev/null
-complete -F __kube_ccm_complete kube-ccm cloud-controller-manager
+complete -F __kube_ccm_complete PROGRAMS
 """
 
 ZSH = """\
-#compdef kube-ccm cloud-controller-manager
+#compdef PROGRAMS
 # zsh completion; load it with: source <(kube-ccm completion zsh)
 __kube_ccm_complete() {
     local -a offered
@@ -38,7 +38,7 @@ __kube_ccm_complete() {
     ((directive & 2)) && open+=($closed) && closed=()
     _describe word open -S '' -- closed
 }
-compdef __kube_ccm_complete kube-ccm cloud-controller-manager
+compdef __kube_ccm_complete PROGRAMS
 """
 
 FISH = """\
@@ -51,11 +51,11 @@ function __kube_ccm_complete
     and set offered (__fish_complete_path (string replace -- "$flag" "" "$last")) :0
     string replace -r -- '^' "$flag" $offered[1..-2]
 end
-for program in kube-ccm cloud-controller-manager
+for program in PROGRAMS
     complete -c $program -e
     complete -c $program -f -a '(__kube_ccm_complete)'
 end
 """
 
 TEXTS: Mapping[str, str] = {"bash": BASH, "zsh": ZSH, "fish": FISH}
-"""Shell -> script; `ASK` stands for the command line that is asked."""
+"""Shell -> script; `ASK` stands for the command line that is asked, `PROGRAMS` for the programs."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 DAEMON = "cloud-controller-manager"
 
+DAEMONS = (DAEMON, "machine-controller", "machine-controller-manager")
+"""Programs that run in a cluster; the others are its machine controllers alone."""
+
 _TAKES_DAEMONS_FLAGS = {each.NAME: each for each in (doctor, explain, orphans, plan, rollout)}
 
 _PROVIDERS = "ccm.providers"
@@ -88,8 +91,8 @@ def place(whole: argparse.ArgumentParser, before: Sequence[str]) -> Place:
         before: the words before the one at the cursor.
     """
     program, *typed = before
-    if PurePath(program).name == DAEMON:
-        return Place(options=_daemon())
+    if (daemon := PurePath(program).name) in DAEMONS:
+        return Place(options=_daemon(daemon))
     name, parser = "", whole
     for word in typed:
         if told := dict(_commands(parser)).get(word):
@@ -170,10 +173,15 @@ def _of_action(action: argparse.Action) -> Option:
     return Option(names=names, help=_line(action.help or ""), value=value, words=words)
 
 
-def _daemon() -> list[Option]:
+def _daemon(name: str = DAEMON) -> list[Option]:
     from ccm.app.options import FLAGS
 
-    return [_of_flag(flag) for flag in FLAGS.values() if not flag.deprecated]
+    known = FLAGS
+    if name != DAEMON:
+        from ccm.app.machines.commands import COMMANDS
+
+        known = COMMANDS[name].flags
+    return [_of_flag(flag) for flag in known.values() if not flag.deprecated]
 
 
 def _of_flag(flag: Flag) -> Option:

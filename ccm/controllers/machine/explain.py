@@ -11,6 +11,7 @@ from ccm.cloud import codes
 from ccm.cloud.calls.history import MACHINE, POOL
 from ccm.cloud.errors import FailedPrecondition
 from ccm.gardener import names, views
+from ccm.gardener.explaining import unknown
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.machines import health, updating
@@ -33,16 +34,6 @@ _REPLACE = (
 )
 
 
-def waiting(world: World) -> Facts:
-    """Of any Machine, before its controller can work."""
-    return Facts(
-        state="not looked at",
-        blocked=f"its controller waits: {world.lacking or 'the API server has not answered yet'}",
-        advice="kubectl apply -f manifests/crds.yaml, if the definitions are missing; else look at "
-        "the daemon's rights (kube-ccm doctor)",
-    )
-
-
 def explain(key: str, world: World, paused_s: Callable[[Machine], float]) -> Facts:
     """How a Machine stands.
 
@@ -53,7 +44,7 @@ def explain(key: str, world: World, paused_s: Callable[[Machine], float]) -> Fac
     """
     obj = world.machines.store.get(key)
     if obj is None:
-        return _unknown(key, world)
+        return unknown(key, world)
     machine = views.machine(obj)
     made_of = world.class_of(machine)
     about = ((POOL, machine.class_name), (MACHINE, machine.name))
@@ -69,17 +60,6 @@ def explain(key: str, world: World, paused_s: Callable[[Machine], float]) -> Fac
         ),
         next_s=found.next_s,
         about=about,
-    )
-
-
-def _unknown(key: str, world: World) -> Facts:
-    namespace = key.partition("/")[0]
-    if namespace == world.namespace:
-        return Facts(state="not known")
-    return Facts(
-        state="not looked at",
-        foreign=f"it is in namespace {namespace}, and this daemon looks after those in "
-        f"{world.namespace} (--namespace)",
     )
 
 

@@ -70,8 +70,9 @@ def _faults(flags: MachineFlags) -> Iterator[Fault]:
 def _build(context: ControllerContext, flags: MachineFlags) -> Runnable:
     from ccm.controllers.machine.controller import MachineController, Requests
     from ccm.controllers.machine.drain import Drainer
-    from ccm.controllers.machine.explain import explain, waiting
+    from ccm.controllers.machine.explain import explain
     from ccm.controllers.machine.freeze import Looks
+    from ccm.gardener.explaining import waiting
     from ccm.gardener.kinds import MACHINES
     from ccm.gardener.names import COMPONENT
     from ccm.kube.resources import ATTACHMENTS, NODE_VOLUMES, NODES, SECRETS

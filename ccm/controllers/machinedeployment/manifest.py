@@ -35,7 +35,7 @@ class MachineDeploymentFlags(gardener.GardenerFlags):
 
 def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnable:
     from ccm.controllers.machinedeployment.controller import MachineDeploymentController
-    from ccm.gardener import rollouts
+    from ccm.gardener import explaining, rollouts
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
     from ccm.gardener.names import COMPONENT_MANAGER
     from ccm.kube.resources import NODES
@@ -46,7 +46,7 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
     client = control.client(MANIFEST.client)
 
     def make() -> Runnable:
-        return MachineDeploymentController(
+        made = MachineDeploymentController(
             world=world,
             deployments=client.resource(MACHINE_DEPLOYMENTS),
             sets=client.resource(MACHINE_SETS),
@@ -56,8 +56,12 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
             rules=rollouts.rules(holds_nodes=flags.autoscaler_scaledown_annotation_during_rollout),
             workers=flags.machine_deployment_concurrent_syncs,
         ).controller
+        made.explains[explaining.DEPLOYMENT] = lambda key: explaining.machine_deployment(key, world)
+        return made
 
-    return Deferred(world.ready, make)
+    return Deferred(
+        world.ready, make, explains={explaining.DEPLOYMENT: lambda _: explaining.waiting(world)}
+    )
 
 
 MANIFEST: Manifest[MachineDeploymentFlags] = Manifest(

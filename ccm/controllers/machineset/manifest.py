@@ -30,6 +30,7 @@ class MachineSetFlags(gardener.GardenerFlags):
 
 def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
     from ccm.controllers.machineset.controller import MachineSetController
+    from ccm.gardener import explaining
     from ccm.gardener.kinds import MACHINE_SETS, MACHINES
     from ccm.gardener.names import COMPONENT_SETS
     from ccm.runtime.deferred import Deferred
@@ -38,15 +39,19 @@ def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
     client = control.client(MANIFEST.client)
 
     def make() -> Runnable:
-        return MachineSetController(
+        made = MachineSetController(
             world=world,
             sets=client.resource(MACHINE_SETS),
             machines=client.resource(MACHINES),
             events=control.recorder(COMPONENT_SETS),
             workers=flags.machine_set_concurrent_syncs,
         ).controller
+        made.explains[explaining.SET] = lambda key: explaining.machine_set(key, world)
+        return made
 
-    return Deferred(world.ready, make)
+    return Deferred(
+        world.ready, make, explains={explaining.SET: lambda _: explaining.waiting(world)}
+    )
 
 
 MANIFEST: Manifest[MachineSetFlags] = Manifest(

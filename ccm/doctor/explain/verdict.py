@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from ccm.base.fence import Lapsed
 from ccm.cloud.calls.history import CANCELED, OK, RUNNING, WAITING
 from ccm.doctor.explain import words
+from ccm.gardener import rolloutstatus
+from ccm.gardener.explaining import DEPLOYMENT, SET
+from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.machines.views import MachineView, Phase
 from ccm.model import Node, Service, names
 from ccm.model.node import is_uninitialized
@@ -20,9 +23,23 @@ from ccm.runtime.account import Account, Answer, CallSaid
 
 NODE, SERVICE, MACHINE = "node", "service", "machine"
 
+Known = Node | Service | MachineView | MachineSet | MachineDeployment
+"""An object as the cluster has it."""
+
 _INITIALISES, _WATCHES = "cloud-node-controller", "cloud-node-lifecycle-controller"
 _BALANCES, _ROUTES = "service-lb-controller", "node-route-controller"
 _MACHINES = "machine-controller"
+
+_CONTROLLERS = {
+    SERVICE: (_BALANCES, "*"),
+    MACHINE: (_MACHINES, "*,machine,machineclass,machinesafety"),
+    SET: ("machine-set-controller", "*,machine,machineclass,machinesafety,machineset"),
+    DEPLOYMENT: (
+        "machine-deployment-controller",
+        "*,machine,machineclass,machinesafety,machineset,machinedeployment",
+    ),
+}
+"""Kind of object -> who looks after it, and what --controllers has to say for that."""
 
 _READY, _NO_ROUTE = "ready", "no route"
 """States that controllers tell of, which the first line tells in its own way."""
@@ -68,7 +85,7 @@ class Case:
     """What is known about one object.
 
     Attributes:
-        kind: `NODE`, `SERVICE` or `MACHINE`.
+        kind: `NODE`, or one of `_CONTROLLERS`.
         name: as it was asked for.
         found: as the cluster has it; None: there is none.
         is_served: whether the API server knows such objects at all.
@@ -79,7 +96,7 @@ class Case:
 
     kind: str
     name: str
-    found: Node | Service | MachineView | None
+    found: Known | None
     is_served: bool = True
     answer: Answer | None = None
     silence: Silence | None = None
@@ -131,6 +148,12 @@ def state(case: Case) -> str:
         return f"{case.name} {_machine_state(found)}"
     if found.is_deleting:
         return f"{case.name} cannot be deleted yet"
+    if isinstance(found, MachineSet):
+        return f"{case.name} has {found.status.replicas} of {found.spec.replicas} machines"
+    if isinstance(found, MachineDeployment):
+        progress = rolloutstatus.progress_of(found)
+        is_done = progress.done and not progress.failed
+        return f"{case.name} is {'' if is_done else 'not '}rolled out"
     where = ", ".join(entry.ip or entry.hostname for entry in found.ingress)
     return f"{case.name} is served at {where}" if where else f"{case.name} has no load balancer"
 
@@ -173,7 +196,7 @@ def _foreign(case: Case) -> Verdict | None:
     if case.kind == SERVICE:
         advice = "nothing, if another controller serves that class; else claim it with "
         advice += "--load-balancer-classes"
-    elif case.kind == MACHINE:
+    elif case.kind in (MACHINE, SET, DEPLOYMENT):
         advice = "nothing, if another daemon looks after that namespace; else give --namespace"
     else:
         advice = "nothing, if another manager looks after it; else correct the node, or --own-nodes"
@@ -245,18 +268,15 @@ def _not_wanted(case: Case) -> Verdict | None:
 def _turned_off(case: Case) -> Verdict | None:
     answer = case.answer
     assert answer is not None
-    if case.kind == SERVICE:
-        needed = _BALANCES
-    elif case.kind == MACHINE:
-        needed = _MACHINES
+    if case.kind in _CONTROLLERS:
+        needed, wanted = _CONTROLLERS[case.kind]
     elif isinstance(case.found, Node) and is_uninitialized(case.found):
-        needed = _INITIALISES
+        needed, wanted = _INITIALISES, "*"
     else:
         return None
     if any(account.controller == needed for account in answer.accounts):
         return None
     why = answer.absent.get(needed, "not running: it is turned off by --controllers")
-    wanted = "*,machine,machineclass,machinesafety" if needed == _MACHINES else "*"
     return Verdict(
         said=f"{state(case)}: controller {needed} is {why}",
         advice=(

@@ -16,7 +16,7 @@ from ccm.cli import explain
     [
         (
             [],
-            "node NAME, service NAMESPACE/NAME or machine NAMESPACE/NAME, not 'nothing'",
+            "machine, machineset or machinedeployment with NAMESPACE/NAME, not 'nothing'",
         ),
         (["pod", "x"], "not 'pod x'"),
         (["node"], "not 'node'"),

@@ -17,6 +17,7 @@ from ccm.planning.changes import VM, Action
 from ccm.planning.forecast import Forecast, forecast
 from ccm.planning.timeloop import HurryingLoop
 from tests.unit.controllers.machines import CLUSTER, DEFINITIONS, World
+from tests.unit.controllers.machinesets import SELECTOR, SETS, TEMPLATE
 
 FLAGS = (
     "--cloud-provider=fake",
@@ -119,12 +120,34 @@ def test_a_machine_that_goes_takes_its_vm_and_its_node(world: World) -> None:
     plan = planned(world)
     found = told(plan)
 
-    assert "- VM: fake:///m0" in found["Machine default/m0"]
-    assert "- would delete" in found["Node m0"]
+    assert "- VM: fake:///m0 (drain of node m0 first)" in found["Machine default/m0"]
+    assert found["Node m0"] == ["- would delete (with Machine default/m0)"]
     assert [(one.what, one.action) for one in plan.deletions] == [
         (VM, Action.DELETE),
         ("Node", Action.DELETE),
     ]
+
+
+def test_a_machine_without_a_node_needs_no_drain(world: World) -> None:
+    path = world.machine(metadata=HELD, providerID="fake:///m0")
+    world.driver.add(world.identity())
+    world.server.drop(path)
+
+    assert "- VM: fake:///m0" in told(planned(world))["Machine default/m0"]
+
+
+def test_a_set_that_shrinks_takes_what_its_machines_have(world: World) -> None:
+    spec = {"replicas": 0, "selector": SELECTOR, "template": TEMPLATE}
+    world.server.put(SETS, {"metadata": {"name": "pool"}, "spec": spec})
+    world.lived(group="web")
+    world.driver.add(world.identity())
+    world.node()
+
+    found = told(planned(world, "--controllers=machine,machineclass,machineset"))
+
+    assert found["Machine default/m0"][0].startswith("- VM: fake:///m0 (drain of node m0 first")
+    assert "- would delete" in "".join(found["Machine default/m0"])
+    assert found["Node m0"] == ["- would delete (with Machine default/m0)"]
 
 
 def test_where_all_is_as_it_should_be_there_is_nothing_to_do() -> None:

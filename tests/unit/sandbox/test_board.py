@@ -277,7 +277,8 @@ def test_what_is_not_about_us_is_no_warning() -> None:
 
 
 async def test_a_machine_counts_once_it_ran() -> None:
-    board = Board([], machines=["default/m0"])
+    board = Board([], machines=1)
+    assert (board.is_converged, board.awaited, board.standing.machines) == (False, 1, 1)
     for phase in (Phase.NEW, Phase.PENDING):
         board.machine_seen(machine("m0", phase=phase), 1.0)
         assert (board.is_converged, board.idle) == (False, ["default/m0"])
@@ -304,3 +305,44 @@ async def test_a_machine_of_the_same_name_is_another() -> None:
 
     row = board.machines["default/m0"]
     assert (row.is_deleted, row.seen_at, row.settled_after) == (False, 3.0, None)
+
+
+async def test_who_goes_before_it_ran_is_waited_for_in_its_successor() -> None:
+    board = Board(["n0"], routes=True, machines=2, machines_join=True)
+    board.node_seen(routed("n0"), 0.0)
+    for name in ("m0", "m1", "m2"):
+        board.machine_seen(machine(name, phase=Phase.PENDING), 1.0)
+    assert (board.idle, board.missing) == (["default/m0", "default/m1"], ["m0", "m1"])
+    board.node_seen(routed("m0"), 2.0)
+    board.node_seen(routed("m2"), 2.0)
+    board.machine_seen(machine("m2", phase=Phase.RUNNING), 2.0)
+
+    board.machine_seen(machine("m0", phase=Phase.PENDING, deleting=True), 3.0)
+    board.node_gone("m0", 3.0)
+    board.machine_gone("default/m0", 3.0)
+
+    assert (board.idle, board.missing, board.unrouted) == (["default/m1"], ["m1"], ["m1"])
+    counts = board.counts
+    assert (counts.machines, counts.initialised, counts.routes, counts.expected) == (1, 2, 2, 3)
+    assert (board.standing.machines, board.standing.nodes) == (2, 3)
+    board.node_seen(routed("m1"), 4.0)
+    board.machine_seen(machine("m1", phase=Phase.RUNNING), 4.0)
+    async with asyncio.timeout(1):
+        await board.wait_initialised()
+        await board.wait_converged()
+    board.machine_gone("default/m1", 5.0)
+    assert board.is_converged
+
+
+async def test_the_nodes_of_machines_that_are_not_there_yet_are_waited_for() -> None:
+    board = Board([], machines=1, machines_join=True)
+    waiting = asyncio.ensure_future(board.wait_initialised())
+    await asyncio.sleep(0)
+
+    board.machine_seen(machine("m0", phase=Phase.PENDING), 1.0)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    board.node_seen(routed("m0"), 2.0)
+
+    async with asyncio.timeout(1):
+        await waiting

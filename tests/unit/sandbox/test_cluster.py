@@ -36,6 +36,8 @@ def test_the_daemon_understands_its_command_line(tmp_path: Path) -> None:
 
 def test_controllers_of_machines_work_where_there_are_machines() -> None:
     wanted = {"machine-controller", "machineclass-controller", "machine-safety-controller"}
+    wanted |= {"machine-set-controller", "machine-deployment-controller"}
+    wanted |= {"machine-overshoot-controller"}
     for machines in (True, False):
         flags = cluster.daemon_flags(
             kubeconfig=Path("k"), provider="sim", config=None, routes=True, port=7,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 import pytest
 
-from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
+from ccm.gardener import rollouts
+from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
+from ccm.gardener.sets import MachineDeployment
 from ccm.gardener.types import Machine
-from ccm.kube.resources import SECRETS
+from ccm.kube.resources import SECRETS, Kind
 from ccm.sandbox import machines
 from providers.sim import machine_specs
 from tests.unit.controllers.memory_server import MemoryServer
@@ -27,12 +30,15 @@ async def test_what_is_made_is_served_and_made_once() -> None:
     for _ in range(2):
         await machines.create(client, 3, machines.simulated("http://x:1", "t"))
 
-    found = (await client.resource(MACHINES).list_page(namespace="default")).items
-    assert [one.key for one in found] == machines.keys(3)
-    assert {one.spec.class_.name for one in found} == {machines.CLASS}
-    (made_of,) = (await client.resource(MACHINE_CLASSES).list_page(namespace="default")).items
+    (found,) = (await client.resource(MACHINE_DEPLOYMENTS).list_page(namespace="default")).items
+    assert (found.name, found.spec.replicas) == (machines.DEPLOYMENT, 3)
+    assert list(rollouts.faults(found)) == []
+    assert found.spec.template.spec.class_.name == machines.CLASS
+    classes = (await client.resource(MACHINE_CLASSES).list_page(namespace="default")).items
+    assert {one.name for one in classes} == {machines.CLASS, machines.OTHER_CLASS}
     (secret,) = (await client.resource(SECRETS).list_page(namespace="default")).items
-    assert list(machine_specs.problems(made_of.spec, secret.data or {})) == []
+    for one in classes:
+        assert list(machine_specs.problems(one.spec, secret.data or {})) == []
 
 
 @pytest.mark.virtual_time
@@ -41,12 +47,29 @@ async def test_those_that_do_not_go_are_named() -> None:
     client = server.client()
     await machines.define(client)
     await machines.create(client, 2, machines.simulated("http://x:1", "t"))
-    path = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines/machine-0002"
+    made: list[tuple[Kind[Any], str]] = [(MACHINE_SETS, "s"), (MACHINES, "m"), (MACHINES, "held")]
+    for kind, name in made:
+        await client.resource(kind).create({"metadata": {"name": name}}, namespace="default")
+    path = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machines/held"
     server.patch(path, {"metadata": {"finalizers": ["x/held"]}})
 
-    assert await machines.remove(client) == ["machine-0002"]
+    assert await machines.remove(client) == ["held"]
+    assert not (await client.resource(MACHINE_DEPLOYMENTS).list_page(namespace="default")).items
+    assert not (await client.resource(MACHINE_SETS).list_page(namespace="default")).items
     server.patch(path, {"metadata": {"finalizers": []}})
     assert await machines.remove(client) == []
+
+
+def test_a_deployment_tells_its_bounds() -> None:
+    def told(**changed: Any) -> str:
+        body = dict(machines.deployment(4, machines.CLASS))
+        body["status"] = {"replicas": 5, "updatedReplicas": 2, "availableReplicas": 3}
+        body["spec"] = {**body["spec"], **changed}
+        return machines.standing(msgspec.convert(body, MachineDeployment))
+
+    now = "workers: 5 machines (at most 5), 2 of 4 new, 3 available (at least 3)"
+    assert (told(), told(paused=True)) == (now, f"{now}, paused")
+    assert re.match("workers: .*selector", told(selector={})), "what is wrong with it"
 
 
 def test_a_vm_that_is_there_is_a_node() -> None:

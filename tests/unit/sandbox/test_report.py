@@ -72,8 +72,7 @@ def test_the_last_line_tells_of_routes_and_services_where_there_are_some() -> No
 
 
 def test_machines_are_told_of_where_there_are_some() -> None:
-    keys = ["default/m0", "default/m1", "default/m2"]
-    board = Board(["n0"], machines=keys)
+    board = Board(["n0"], machines=3)
     board.machine_seen(machine("m0", phase=Phase.RUNNING), 0.0)
     board.machine_seen(machine("m1", phase=Phase.CRASH_LOOP, said="the quota is used up"), 0.0)
 
@@ -81,7 +80,7 @@ def test_machines_are_told_of_where_there_are_some() -> None:
     assert report.achieved(board.counts)[0] == "1 of 3 machines run"
     assert list(report.laggards(board))[:2] == [
         "not running: Machine default/m1: the quota is used up",
-        "not running: Machine default/m2: never created",
+        "not running: 1 of the Machines: never created",
     ]
 
 

@@ -210,14 +210,38 @@ def test_a_machine_has_a_line_of_its_own(
 
     lines = texts(board)
 
-    assert lines[1].split() == ["MACHINE", "PHASE", "STATE", "NODE", "PROVIDER", "ID", *LAST]
+    assert lines[1].split() == [
+        *("MACHINE", "CLASS", "PHASE", "STATE", "NODE", "PROVIDER", "ID", *LAST),
+    ]
     assert lines[2].split() == [
-        *("m0", phase.value, *state.split(), "m0", "sim://i-9", "so", "it", "is"),
+        *("m0", "sandbox", phase.value, *state.split(), "m0", "sim://i-9", "so", "it", "is"),
     ]
     assert table.machine_style_of(board.machines["default/m0"]) == style
 
 
 LAST = ("LAST", "EVENT")
+
+
+def test_how_a_deployment_rolls_stands_above_its_machines() -> None:
+    board = board_of(1)
+    board.machine_seen(machine("m0"), 0.0)
+    board.deployment_seen("default/workers", "workers: 1 of 3 new")
+
+    assert texts(board)[1].strip() == "MachineDeployment workers: 1 of 3 new"
+    board.deployment_gone("default/workers")
+    assert not texts(board)[1].startswith("MachineDeployment")
+
+
+def test_machines_that_are_gone_leave_their_places_to_those_that_are_there() -> None:
+    board = board_of(0)
+    for number in range(9):
+        board.machine_seen(machine(f"m{number}"), 0.0)
+    for number in range(6):
+        board.machine_gone(f"default/m{number}", 9.0)
+
+    shown = [row.name for row in table.pick(board.machines.values(), room=4)]
+
+    assert shown == ["m0", "m6", "m7", "m8"]
 
 
 def test_many_machines_leave_room_for_nodes() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ccm.cli import completion
+from ccm.cli.completion import words
 
 DEADLINE_S = 30.0
 SET_UP = {
@@ -33,6 +34,8 @@ LINES = [
     ("kube-ccm doctor -o js", "json"),
     ("cloud-controller-manager --cluster-ci", "--cluster-cidr="),
     ("cloud-controller-manager --leader-elect=f", "--leader-elect=false"),
+    ("machine-controller --target-kubec", "--target-kubeconfig="),
+    ("machine-controller-manager --safety-u", "--safety-up="),
     ("cloud-controller-manager --controllers=node", "--controllers=node-route-controller"),
     (
         "cloud-controller-manager --controllers=node-route-controller,serv",
@@ -114,7 +117,7 @@ class Terminal:
         os.close(theirs)
         # The quotes keep what is echoed from being taken for what is printed.
         self._type(f"{set_up.format(script=script)}\n")
-        for name in ("kube-ccm", "cloud-controller-manager"):
+        for name in ("kube-ccm", *words.DAEMONS):
             self._type(f"{name}() {{ for w; do :; done; echo 'GO''T'\"<$w>\"; }}\n")
         self._type("kube-ccm ready\n")
         assert self._answer() == "ready"

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from ccm import cli
+from ccm.app.machines.commands import COMMANDS
 from ccm.app.options import FLAGS, PROGRAM
 from ccm.cli import __main__ as commands
 from ccm.cli import completion
@@ -32,6 +33,13 @@ def test_the_daemon_has_every_flag_that_help_shows() -> None:
     assert set(options(place(f"/usr/bin/{PROGRAM}"))) == shown
 
 
+def test_the_commands_for_machines_alone_have_their_own_flags() -> None:
+    assert set(words.DAEMONS) == {PROGRAM, *COMMANDS}
+    for name, command in COMMANDS.items():
+        shown = {f"--{flag.name}" for flag in command.flags.values() if not flag.deprecated}
+        assert set(options(place(name))) == shown
+
+
 def test_the_doctor_takes_the_daemons_flags_and_its_own() -> None:
     daemon = set(options(place(PROGRAM)))
 
@@ -50,7 +58,8 @@ def test_every_command_is_there_with_what_it_does() -> None:
 
 
 def test_explain_begins_with_a_kind_of_object() -> None:
-    assert set(place("kube-ccm", "explain").words) == {"node", "service", "machine"}
+    kinds = {"node", "service", "machine", "machineset", "machinedeployment"}
+    assert set(place("kube-ccm", "explain").words) == kinds
 
 
 @pytest.mark.parametrize(
