@@ -269,7 +269,9 @@ async def test_the_clock_on_the_wall_jumps() -> None:
 
 @pytest.mark.row("machine-phase-16")
 @pytest.mark.parametrize(
-    ("outage_s", "left_s"), [(10, 600 - 530), (400, 600)], ids=["short", "long"]
+    ("outage_s", "left_s"),
+    [(10, 600 - 530), (35, 600), (400, 600)],
+    ids=["short", "unfrozen", "long"],
 )
 async def test_the_api_server_is_away(outage_s: int, left_s: int) -> None:
     """Whatever the time was before: nodes that could not report had no time to do so either. A
