@@ -166,6 +166,12 @@ class World:
         """The time at the API server that has the Machines: ages count by it, not by our clock."""
         return self._client.server_time()
 
+    def now_since(self, uid: str, moment: datetime | None) -> datetime:
+        """The time, to compare it with a moment that stands on a machine: no jump of any clock
+        makes that a later one. None: it is about to be written down.
+        """
+        return self.now() if moment is None else self.ages.now(uid, moment)
+
     async def ready(self) -> None:
         """Wait until the objects are served, and the marker is known."""
         async with self._opening:

@@ -282,6 +282,7 @@ class MachineController:
             self._forget(old)
             return False
         if new.is_deleting:
+            self._preserver.forget(new.uid)
             self._terminations.add(new.key)
         return not new.is_deleting
 
@@ -290,6 +291,7 @@ class MachineController:
             self._pauses.end(gone.key)
             self._terminations.add(gone.key)
             self._write.forget(gone.key)
+            self._preserver.forget(gone.uid)
             self._world.forget(gone.uid)
 
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:

@@ -170,7 +170,8 @@ class Health:
             return Outcome(after_s=found.after_s)
         outcome = health.changed(machine, node, found.cause, now, rules)
         assert outcome.status is not None
-        status = preservation.kept(machine, outcome.status, node, now.wall, rules)
+        moment = self._world.now_since(machine.uid, machine.status.preserve_until)
+        status = preservation.kept(machine, outcome.status, node, moment, rules)
         return replace(outcome, status=status)
 
     async def _asked(self, machine: MachineView) -> Node | None:

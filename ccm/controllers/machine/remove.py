@@ -258,9 +258,10 @@ class _Pass:
             await drains.stop(machine.uid)
             return Event(cause=Cause.NO_NODE)
         await self._announce()
-        now = clock.now()
+        now = self._world.now_since(machine.uid, deletion.asked_at(machine))
         task = deletion.drain_task(self._machine, node, now, self._rules)
-        progress = drains.progress(machine.uid)
+        # One that was begun for another end, such as to preserve the machine, is not this one.
+        progress = drains.progress(machine.uid) if known.drain_began else None
         if progress is None or progress.state is DrainState.RUNNING or known.failed:
             # One that runs goes on, by force if that is wanted by now.
             drains.start(task, self._wake)
@@ -284,10 +285,11 @@ class _Pass:
             left = ()
         if not left:
             return Event(cause=Cause.DETACHED)
-        self._known.progress = deletion.waits(self._known.progress, clock.now())
+        self._known.progress = seen = deletion.waits(self._known.progress, self._world.now())
         count = len(left)
         said = f"{count} volume{'s are' if count > 1 else ' is'} still attached to node {name}"
-        if deletion.waited_s(self._known.progress, clock.now()) > self._rules.detach_timeout_s:
+        now = self._world.now_since(self._machine.uid, deletion.waits_since(seen))
+        if deletion.waited_s(seen, now) > self._rules.detach_timeout_s:
             return Event(cause=Cause.STUCK, said=said)
         async for page in self._target.attachments.pages():
             for one in page.items:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Protocol
 
 from ccm.base import clock, log
@@ -184,9 +186,7 @@ class MachineSetController:
         """
         wanted, memory = members.wanted(obj), self._memories.of(obj)
         labels = templates.labels_of(obj.spec.template)
-        found: Sequence[Member] = [
-            members.member(one, self._node_of(one), labels) for one in machines.values()
-        ]
+        found: Sequence[Member] = [self._member(one, labels) for one in machines.values()]
         if not obj.is_deleting:
             found = await self._preserve(wanted, found, machines)
         if not await self._is_current(obj):
@@ -322,6 +322,14 @@ class MachineSetController:
             name=obj.name,
             uid=obj.uid,
         )
+
+    def _member(self, machine: Machine, labels: Mapping[str, str]) -> Member:
+        """A machine, kept for as long as it is, whatever clock jumps."""
+        found = members.member(machine, self._node_of(machine), labels)
+        if found.kept_until is None:
+            return found
+        over_s = self._world.ages.since(machine.uid, found.kept_until)
+        return replace(found, kept_until=clock.now() - timedelta(seconds=over_s))
 
     def _node_of(self, machine: Machine) -> Node | None:
         name = machine.labels.get(names.LABEL_NODE)
