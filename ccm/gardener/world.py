@@ -288,10 +288,24 @@ class World:
             raise NotServed(f"{MACHINES.api_version} has no {kinds}; apply manifests/crds.yaml")
 
     async def _marker(self) -> str:
-        where = SYSTEM_NAMESPACE if self._has_target else self.namespace
-        client = self._target.client if self._has_target else self._client
-        found: Namespace = await client.resource(NAMESPACES).get(where)
-        return found.uid
+        target = self._target.client if self._has_target else None
+        return await marker(self._client, target, self.namespace)
+
+
+async def marker(control: Asks, target: Asks | None, namespace: str) -> str:
+    """The marker of a cluster that was given none.
+
+    Args:
+        control: the cluster that has the Machines.
+        target: the one that they join; None = there is none.
+        namespace: where the Machines are.
+
+    Raises:
+        KubeError: nobody knows.
+    """
+    client, where = (target, SYSTEM_NAMESPACE) if target is not None else (control, namespace)
+    found: Namespace = await client.resource(NAMESPACES).get(where)
+    return found.uid
 
 
 class NotServed(KubeError):
