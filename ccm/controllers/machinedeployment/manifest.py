@@ -57,7 +57,7 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
             workers=flags.machine_deployment_concurrent_syncs,
         ).controller
 
-    return Deferred(world.ready, make)
+    return Deferred(lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS), make)
 
 
 MANIFEST: Manifest[MachineDeploymentFlags] = Manifest(

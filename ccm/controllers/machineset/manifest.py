@@ -46,7 +46,7 @@ def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
             workers=flags.machine_set_concurrent_syncs,
         ).controller
 
-    return Deferred(world.ready, make)
+    return Deferred(lambda: world.ready(MACHINE_SETS), make)
 
 
 MANIFEST: Manifest[MachineSetFlags] = Manifest(
