@@ -15,7 +15,7 @@ from ccm.gardener import names, views
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.errors import KubeError, NotFound
-from ccm.machines import health, nodesync, preservation
+from ccm.machines import deletion, health, nodesync, preservation
 from ccm.machines.creation import Outcome
 from ccm.machines.health import Cause, Moment, Spell
 from ccm.machines.replacing import Replacements
@@ -275,6 +275,9 @@ class Health:
         try:
             node = await self._nodes.get(cached.name)
         except NotFound:
+            return
+        if not deletion.is_its_node(views.machine(obj), node):
+            # That of another VM, which has its name: no word about this one.
             return
         if node.uid == cached.uid and node.is_deleting:
             self._log.info("node is being deleted, so is its machine", machine=obj.key)

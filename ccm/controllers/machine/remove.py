@@ -255,6 +255,9 @@ class _Pass:
         machine, known, drains = self._machine, self._known, self._target.drains
         node = self._node()
         if node is None:
+            if await self._is_unseen():
+                said = f"node {machine.node_name} is there, and not seen yet"
+                return Event(cause=Cause.DRAINING, said=said, after_s=SHORT_S)
             await drains.stop(machine.uid)
             return Event(cause=Cause.NO_NODE)
         await self._announce()
@@ -393,6 +396,19 @@ class _Pass:
         if node is None or not deletion.is_its_node(machine, node):
             return None
         return self._target.nodes.newest(node)
+
+    async def _is_unseen(self) -> bool:
+        """Whether a node that the cache lacks is to be drained; nobody waits when force is due."""
+        machine = self._machine
+        now = self._world.now_since(machine.uid, deletion.asked_at(machine))
+        is_seen = not machine.node_name or machine.node_name in self._world.nodes.store
+        if is_seen or deletion.is_impatient(machine, now, self._rules):
+            return False
+        try:
+            node = await self._target.delete_nodes.get(machine.node_name)
+        except NotFound:
+            return False
+        return deletion.is_its_node(machine, node)
 
     def _note(self, **news: object) -> None:
         self._known.progress = msgspec.structs.replace(self._known.progress, **news)

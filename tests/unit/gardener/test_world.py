@@ -167,5 +167,5 @@ async def test_sets_and_deployments_are_waited_for_by_those_that_need_them(name:
             await advance(60)
             assert follows()
 
-    (told,) = [line for line in lines if line["log_level"] == "warning"]
+    (told,) = [line for line in lines if "wait for what they need" in line["event"]]
     assert "has no machinesets" in told["error"]

@@ -10,7 +10,8 @@ from ccm.gardener import names
 from ccm.machines.draining import DrainState
 from ccm.testing.clock import advance
 from tests.unit.controllers.drains import Drains
-from tests.unit.controllers.machines import World
+from tests.unit.controllers.machines import NODES_PATH, World
+from tests.unit.controllers.memory_server import FragileServer
 
 pytestmark = pytest.mark.virtual_time
 
@@ -84,3 +85,41 @@ async def test_who_wants_a_cordon_gets_one() -> None:
         await advance(30)
         assert world.node_object()["spec"]["unschedulable"] is True
         assert world.state() is DrainState.DONE
+
+
+@pytest.mark.parametrize("returns", [True, False])
+async def test_a_node_that_the_cache_lacks_is_drained_before_its_vm_goes(returns: bool) -> None:
+    """Unless nobody can see it until force is due."""
+    server = FragileServer()
+    world = World(server)
+    world.ready_class()
+    path = world.lived(drainTimeout="10m")
+    async with world.running("machine"):
+        await advance(5)
+        server.forgets(NODES_PATH)
+        await advance(5)
+        world.node()
+        world.server.drop(path)
+        await advance(300)
+        assert world.driver.calls["delete_machine"] == 0
+        assert "not seen yet" in world.operation()["description"]
+        if returns:
+            server.returns()
+        await advance(320)
+
+    assert len(world.drains.tasks) == returns
+    assert (world.get(), world.node_object() == {}) == ({}, returns)
+
+
+@pytest.mark.parametrize("provider_id", ["fake:///m0", "fake:///other"])
+async def test_the_node_of_another_vm_takes_no_machine_with_it(provider_id: str) -> None:
+    world = World()
+    world.lived()
+    world.node(metadata={"finalizers": ["example.com/held"]}, providerID=provider_id)
+    async with world.running("machine"):
+        await advance(5)
+        world.server.drop(f"{NODES_PATH}/m0")
+        await advance(60)
+
+    goes = world.get()["metadata"].get("deletionTimestamp") is not None
+    assert goes is (provider_id == "fake:///m0")
