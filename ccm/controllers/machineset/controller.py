@@ -391,6 +391,6 @@ def _terms(obj: MachineSet) -> Sequence[selectors.Requirement] | None:
     if selector is None or not (selector.match_labels or selector.match_expressions):
         return None
     try:
-        return templates.requirements(selector)
+        return selector.requirements()
     except BadSelectorError:
         return None
