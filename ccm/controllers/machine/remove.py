@@ -38,7 +38,6 @@ from ccm.runtime.writer import Deletes, Step, Writer
 
 _log = log.logger("machine")
 
-
 STARTED = DrainProgress(state=DrainState.RUNNING, said="")
 """A drain that has said nothing yet."""
 
@@ -282,6 +281,8 @@ class _Pass:
         """Volumes that a drain by force left attached."""
         await self._announce()
         name = self._machine.node_name
+        if name in self._world.nodes.store and self._node() is None:
+            return Event(cause=Cause.DETACHED)  # That of another VM by now.
         try:
             left = (await self._target.volumes.get(name)).attached if name else ()
         except NotFound:

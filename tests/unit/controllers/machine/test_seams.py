@@ -9,6 +9,7 @@ import pytest
 from ccm.gardener import names
 from ccm.machines.draining import DrainState
 from ccm.testing.clock import advance
+from tests.conformance.machine import going
 from tests.unit.controllers.drains import Drains
 from tests.unit.controllers.machines import NODES_PATH, World
 from tests.unit.controllers.memory_server import FragileServer
@@ -123,3 +124,19 @@ async def test_the_node_of_another_vm_takes_no_machine_with_it(provider_id: str)
 
     goes = world.get()["metadata"].get("deletionTimestamp") is not None
     assert goes is (provider_id == "fake:///m0")
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+async def test_volumes_of_another_vms_node_stay_where_they_are(is_own: bool) -> None:
+    """A deletion that another controller began, with force, goes on after a new node came."""
+    world = World()
+    world.ready_class()
+    going.goes(world, "Force Drain successful. Delete Volume Attachments")
+    if not is_own:
+        going.unmake(world, f"{NODES_PATH}/{going.M}")
+        world.node(going.M, providerID="fake:///other")
+    going.attached(world, "v0")
+    async with world.running("machine"):
+        await advance(60)
+
+    assert (world.server.list(going.ATTACHMENTS) != []) is not is_own
