@@ -12,6 +12,7 @@ import base64
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Generic, NoReturn, TypeVar, cast
 
 import msgspec
@@ -129,6 +130,9 @@ class _Client(Client):
 
     def resource(self, kind: Kind[T]) -> Resource[T]:
         return _Resource(self._cluster, kind)
+
+    def server_time(self) -> datetime:
+        return clock.now()
 
     async def raw(self, method: str, path: str, **_: Any) -> bytes:
         if method == "GET" and path in self._cluster.answers:
