@@ -289,7 +289,7 @@ class MachineController:
     def _forget(self, gone: Machine | None) -> None:
         if gone is not None:
             self._pauses.end(gone.key)
-            self._terminations.add(gone.key)
+            self._terminations.gone(gone)
             self._write.forget(gone.key)
             self._preserver.forget(gone.uid)
             self._world.forget(gone.uid)

@@ -172,8 +172,8 @@ class Remover:
 
     async def forget(self, uid: str) -> None:
         """The machine is gone."""
-        if self._known.pop(uid, None) is not None:
-            await self.target.drains.stop(uid)
+        self._known.pop(uid, None)
+        await self.target.drains.stop(uid)
 
     def _new(self, machine: MachineView) -> Known:
         progress = deletion.progress(machine, self.world.rules)

@@ -140,3 +140,17 @@ async def test_volumes_of_another_vms_node_stay_where_they_are(is_own: bool) -> 
         await advance(60)
 
     assert (world.server.list(going.ATTACHMENTS) != []) is not is_own
+
+
+async def test_no_drain_outlives_its_machine() -> None:
+    """Somebody takes the finalizers away, so that nobody ends it."""
+    world = World()
+    path = preserved(world)
+    world.drains.seconds = 1000
+    async with world.running("machine"):
+        await advance(10)
+        uid = world.get()["metadata"]["uid"]
+        going.unmake(world, path)
+        await advance(10)
+
+    assert (world.get(), world.drains.stopped) == ({}, [uid])
