@@ -1,8 +1,9 @@
 """An event loop in which waiting takes no time, unless it is for the world.
 
-While the loop is in a hurry, and nothing holds it, it moves its own time to the next timer
-instead of sleeping. What waits for an answer from outside holds it: meanwhile time passes as the
-machine's does, so that deadlines and rate limits mean what they say.
+While the loop is in a hurry, and nothing holds it, its time stands still but for what it would
+sleep: it moves to the next timer, and computing takes none of it, however slow the machine. What
+waits for an answer from outside holds it: meanwhile time passes as the machine's does, so that
+deadlines and rate limits mean what they say.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class HurryingLoop(asyncio.SelectorEventLoop):
         self.ahead_s = 0.0
         self._hurries = False
         self._held = 0
+        self._stands_at: float | None = None
         super().__init__(_Selector(self))
         self._began = clock.now(), self.time()
 
@@ -39,7 +41,8 @@ class HurryingLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         """The machine's monotonic time, and as much as was skipped."""
-        return super().time() + self.ahead_s
+        real = super().time() if self._stands_at is None else self._stands_at
+        return real + self.ahead_s
 
     def now(self) -> datetime:
         """The time on the wall, and as much as was skipped."""
@@ -57,30 +60,47 @@ class HurryingLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.Future[T]:
         """Run a function in a thread, which holds the loop."""
         future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
-        self._held += 1
+        self._hold(1)
         future.add_done_callback(self._let_go)
         return future
 
     @contextlib.contextmanager
     def hurrying(self) -> Iterator[None]:
         """Skip what only waits."""
-        self._hurries = True
+        self._hurry(True)
         try:
             yield
         finally:
-            self._hurries = False
+            self._hurry(False)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Wait for the world."""
-        self._held += 1
+        self._hold(1)
         try:
             yield
         finally:
-            self._held -= 1
+            self._hold(-1)
 
     def _let_go(self, _: object) -> None:
-        self._held -= 1
+        self._hold(-1)
+
+    def _hurry(self, wanted: bool) -> None:
+        self._hurries = wanted
+        self._stand()
+
+    def _hold(self, more: int) -> None:
+        self._held += more
+        self._stand()
+
+    def _stand(self) -> None:
+        """Let time stand still, or go on from where it stands."""
+        real = super().time()
+        if self.may_jump and self._stands_at is None:
+            self._stands_at = real
+        elif not self.may_jump and self._stands_at is not None:
+            self.ahead_s -= real - self._stands_at
+            self._stands_at = None
 
 
 class _Selector(selectors.DefaultSelector):

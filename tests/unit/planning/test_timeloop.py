@@ -34,6 +34,25 @@ def test_in_a_hurry_an_hour_takes_no_time() -> None:
     assert really < 1
 
 
+def test_in_a_hurry_computing_takes_no_time_and_time_goes_on_from_there() -> None:
+    """On a slow machine the same is planned as on a fast one."""
+
+    async def work() -> list[float]:
+        with hurrying():
+            began = clock.monotonic()
+            time.sleep(0.05)
+            found = [clock.monotonic() - began]
+            await asyncio.sleep(10)
+            found.append(clock.monotonic() - began)
+        found.append(clock.monotonic() - began)
+        return found
+
+    computed, slept, after = run(work())
+
+    assert computed == 0
+    assert 10 <= slept <= after < 10.05
+
+
 def test_without_a_hurry_time_is_the_machines() -> None:
     async def work() -> float:
         began = time.monotonic()
