@@ -19,6 +19,9 @@ from ccm.kube.resources import NODES
 from ccm.model import Node
 from ccm.model.meta import Wire
 
+PROGRAM = "ccm-doctor"
+"""What the API server's logs call us."""
+
 
 class User(Wire, frozen=True, kw_only=True):
     """Who the API server takes somebody for."""
@@ -50,6 +53,7 @@ class Case:
         cloud: the open provider; set by `cloud-config`.
         listing: all instances; None where the provider cannot list; set by `cloud`.
         without_instance: names of nodes -> why they have none; set by `instances`.
+        others: what a cluster beside ours is to controllers -> calls to it, see `clusters.at`.
     """
 
     options: Options
@@ -70,6 +74,7 @@ class Case:
     cloud: Cloud = field(init=False)
     listing: InstanceListing | None = None
     without_instance: dict[str, str] = field(default_factory=dict)
+    others: dict[str, Client] = field(default_factory=dict)
     _nodes: Sequence[Node] | None = None
 
     async def nodes(self) -> Sequence[Node]:

@@ -17,14 +17,15 @@ from ccm.cloud.machines import (
     MachineRequest,
 )
 from ccm.controllers.machine.manifest import MANIFEST
-from ccm.doctor import provider
+from ccm.doctor import clusters, provider
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, count, fail, ok, some, warn, which
 from ccm.gardener import names, served, views
+from ccm.gardener.flags import CONTROL, NO_TARGET, TARGET
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINES
 from ccm.gardener.types import MachineClass
-from ccm.gardener.world import SYSTEM_NAMESPACE
-from ccm.kube.resources import NAMESPACES, SECRETS, Kind
+from ccm.gardener.world import marker
+from ccm.kube.resources import SECRETS, Kind
 from ccm.machines import orphans
 from ccm.machines.views import ClassView, MachineView, Phase, State
 from ccm.model.names import STATUS_FALSE
@@ -50,7 +51,7 @@ async def machines(case: Case) -> Finding:
     """See whether there can be Machines, and how each is."""
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
-    known = await served.resources(case.client)
+    known = await served.resources(await clusters.at(case, CONTROL))
     if missing := [one.plural for one in (MACHINES, MACHINE_CLASSES) if one.plural not in known]:
         return fail(
             f"the API server does not know {' and '.join(missing)} of {MACHINES.api_version}",
@@ -96,9 +97,7 @@ async def vms(case: Case) -> Finding:
     """Compare the VMs that the cloud lists with the Machines."""
     if not provider.works(case, MANIFEST):
         return ok(_OFF)
-    cluster = case.options.cluster_id
-    if not cluster:
-        cluster = (await case.client.resource(NAMESPACES).get(SYSTEM_NAMESPACE)).uid
+    cluster = case.options.cluster_id or await _marker(case)
     look = _Look(cluster=cluster, machines=await _machines(case), handle=Handle(case.cloud))
     for _, view in await _classes(case):
         if not view.faults:
@@ -213,6 +212,14 @@ def _shown(record: MachineRecord) -> str:
     return f"{record.info.provider_id} ({record.identity.name})"
 
 
+async def _marker(case: Case) -> str:
+    """The marker of a cluster that was given none."""
+    control, target = await clusters.at(case, CONTROL), None
+    if case.options.target_kubeconfig != NO_TARGET:
+        target = await clusters.at(case, TARGET)
+    return await marker(control, target, case.options.namespace)
+
+
 async def _machines(case: Case) -> Sequence[MachineView]:
     found = await _objects(case, MACHINES)
     return sorted(map(views.machine, found), key=lambda one: one.key)
@@ -227,5 +234,6 @@ async def _classes(case: Case) -> Sequence[tuple[MachineClass, ClassView]]:
 
 
 async def _objects(case: Case, kind: Kind[Any]) -> Sequence[Any]:
-    pages = case.client.resource(kind).pages(namespace=case.options.namespace)
+    client = await clusters.at(case, CONTROL)
+    pages = client.resource(kind).pages(namespace=case.options.namespace)
     return [one async for page in pages for one in page.items]

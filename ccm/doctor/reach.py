@@ -12,16 +12,13 @@ import msgspec
 from ccm.app.clients import user_agent
 from ccm.base import wire
 from ccm.base.clock import now
-from ccm.doctor.case import Case, User
+from ccm.doctor.case import PROGRAM, Case, User
 from ccm.doctor.finding import Finding, fail, ok, skip, warn
 from ccm.kube import config, errors
 from ccm.kube.client import Client
 from ccm.kube.transport import Transport
 from ccm.model import times
 from ccm.model.meta import ObjectMeta, Wire
-
-PROGRAM = "ccm-doctor"
-"""What the API server's logs call us."""
 
 ANONYMOUS = "system:anonymous"
 """Who one is without credentials (Kubernetes)."""

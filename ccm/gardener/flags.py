@@ -130,7 +130,8 @@ class GardenerFlags:
         "Marker that every VM of this cluster bears in the cloud. VMs that bear another one, or "
         "none, are never touched. Must never change while there are machines. Empty means the "
         "UID of the namespace kube-system of the cluster that machines join, and without such a "
-        "cluster that of --namespace.",
+        "cluster that of --namespace. Where Machines of two namespaces join one cluster, each has "
+        "to be given a marker of its own: else each takes the VMs of the other for orphans.",
         check=_marker,
     )
     adopt_unmarked_machines: bool = OURS.flag(

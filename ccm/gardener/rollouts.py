@@ -12,7 +12,6 @@ import msgspec
 from ccm.gardener import members, names, templates, views
 from ccm.gardener.sets import (
     DeploymentCondition,
-    LabelSelector,
     MachineDeployment,
     MachineDeploymentStatus,
     MachineSet,
@@ -37,6 +36,7 @@ from ccm.model import Node, OwnerReference
 from ccm.model import names as known
 from ccm.model.names import STATUS_TRUE
 from ccm.model.patches import Patch, merge_changes, same_object, same_version
+from ccm.model.selectors import LabelSelector
 from ccm.model.times import format_time, moment
 
 _NEVER = datetime.fromtimestamp(0, UTC)

@@ -14,32 +14,7 @@ from ccm.gardener.types import (
 )
 from ccm.model import ObjectMeta
 from ccm.model.meta import KubeObject, Wire
-
-
-class Requirement(Wire, frozen=True, kw_only=True):
-    """One term of a selector.
-
-    Attributes:
-        key: of the label.
-        operator: In, NotIn, Exists or DoesNotExist.
-        values: which count.
-    """
-
-    key: str
-    operator: str
-    values: list[str] | None = None
-
-
-class LabelSelector(Wire, frozen=True, kw_only=True):
-    """Selects by labels; all of it has to hold.
-
-    Attributes:
-        match_labels: labels with their values.
-        match_expressions: further terms.
-    """
-
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[Requirement] | None = None
+from ccm.model.selectors import LabelSelector
 
 
 class MachineSummary(Wire, frozen=True, kw_only=True):

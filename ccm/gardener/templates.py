@@ -9,10 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ccm.gardener import names
-from ccm.gardener.sets import LabelSelector
 from ccm.gardener.types import MachineTemplateSpec
-from ccm.model import selectors
-from ccm.model.selectors import BadSelectorError
+from ccm.model.selectors import BadSelectorError, LabelSelector
 
 
 def labels_of(template: MachineTemplateSpec) -> Mapping[str, str]:
@@ -30,16 +28,6 @@ def texts(found: Any) -> Mapping[str, str]:
     if not isinstance(found, Mapping):
         return {}
     return {str(key): str(value) for key, value in found.items() if value is not None}
-
-
-def requirements(selector: LabelSelector) -> tuple[selectors.Requirement, ...]:
-    """What labels have to be like.
-
-    Raises:
-        BadSelectorError: it cannot be read.
-    """
-    terms = [(one.key, one.operator, one.values or ()) for one in selector.match_expressions or ()]
-    return selectors.label_terms(selector.match_labels or {}, terms)
 
 
 def faults(
@@ -65,7 +53,7 @@ def _selector_faults(selector: LabelSelector | None, found: Mapping[str, str]) -
         yield "spec.selector selects everything; name the labels of the template"
         return
     try:
-        terms = requirements(selector)
+        terms = selector.requirements()
     except BadSelectorError as error:
         yield f"spec.selector: {error}"
         return

@@ -25,7 +25,7 @@ from ccm.gardener.sets import MachineDeployment, MachineSet
 from ccm.gardener.types import Machine, MachineClass
 from ccm.kube.errors import KubeError
 from ccm.kube.informer import Informer, Informers
-from ccm.kube.resources import NAMESPACES, NODES, SECRETS
+from ccm.kube.resources import NAMESPACES, NODES, SECRETS, Kind
 from ccm.machines.ages import Ages
 from ccm.machines.listing import Listings
 from ccm.machines.views import ClassView, MachineView, Rules
@@ -166,28 +166,49 @@ class World:
         """The time at the API server that has the Machines: ages count by it, not by our clock."""
         return self._client.server_time()
 
-    async def ready(self) -> None:
-        """Wait until the objects are served, and the marker is known."""
+    def now_since(self, uid: str, moment: datetime | None) -> datetime:
+        """The time, to compare it with a moment that stands on a machine: no jump of any clock
+        makes that a later one. None: it is about to be written down.
+        """
+        return self.now() if moment is None else self.ages.now(uid, moment)
+
+    async def ready(self, *kinds: Kind[Any]) -> None:
+        """Wait until the objects are served, and the marker is known.
+
+        Args:
+            kinds: what has to be served beside Machines and their classes.
+        """
         async with self._opening:
-            outage = Outage(
-                log.logger("machines"),
-                begins="machine controllers wait for what they need, retrying",
-                ends="machine controllers have what they need",
-            )
-            attempt = 0
-            while self._rules is None:
-                try:
-                    await self._served()
-                    cluster = self._settings.cluster or await self._marker()
-                except KubeError as error:
-                    self.lacking = str(error)
-                    outage.goes_on(error=str(error))
-                    await asyncio.sleep(_PAUSES.even_delay(attempt))
-                    attempt += 1
-                else:
-                    self._rules = views.rules(cluster, **self._settings.rules)
-                    self.lacking = ""
-                    outage.is_over()
+            if self._rules is None:
+                await self._until(self._opened)
+        if kinds:
+            await self._until(lambda: self._served(*kinds))
+
+    async def _until(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Try until it is done."""
+        outage = Outage(
+            log.logger("machines"),
+            begins="machine controllers wait for what they need, retrying",
+            ends="machine controllers have what they need",
+        )
+        attempt = 0
+        while True:
+            try:
+                await step()
+            except KubeError as error:
+                self.lacking = "" if self._rules is not None else str(error)
+                outage.goes_on(error=str(error))
+                await asyncio.sleep(_PAUSES.even_delay(attempt))
+                attempt += 1
+            else:
+                outage.is_over()
+                return
+
+    async def _opened(self) -> None:
+        await self._served(MACHINES, MACHINE_CLASSES)
+        cluster = self._settings.cluster or await self._marker()
+        self._rules = views.rules(cluster, **self._settings.rules)
+        self.lacking = ""
 
     async def tend(self) -> None:
         """Until cancelled; then no listing is left under way."""
@@ -273,19 +294,33 @@ class World:
     def _secret(self, namespace: str, name: str) -> Secret | None:
         return self.secrets.store.get(f"{namespace}/{name}")
 
-    async def _served(self) -> None:
-        """Raises KubeError where the objects cannot be used yet."""
+    async def _served(self, *kinds: Kind[Any]) -> None:
+        """Raises KubeError where objects of these kinds cannot be used yet."""
         known = await served.resources(self._client)
-        missing = [one for one in (MACHINES, MACHINE_CLASSES) if one.plural not in known]
+        missing = [one for one in kinds if one.plural not in known]
         if missing:
-            kinds = " and ".join(one.plural for one in missing)
-            raise NotServed(f"{MACHINES.api_version} has no {kinds}; apply manifests/crds.yaml")
+            names = " and ".join(one.plural for one in missing)
+            raise NotServed(f"{MACHINES.api_version} has no {names}; apply manifests/crds.yaml")
 
     async def _marker(self) -> str:
-        where = SYSTEM_NAMESPACE if self._has_target else self.namespace
-        client = self._target.client if self._has_target else self._client
-        found: Namespace = await client.resource(NAMESPACES).get(where)
-        return found.uid
+        target = self._target.client if self._has_target else None
+        return await marker(self._client, target, self.namespace)
+
+
+async def marker(control: Asks, target: Asks | None, namespace: str) -> str:
+    """The marker of a cluster that was given none.
+
+    Args:
+        control: the cluster that has the Machines.
+        target: the one that they join; None = there is none.
+        namespace: where the Machines are.
+
+    Raises:
+        KubeError: nobody knows.
+    """
+    client, where = (target, SYSTEM_NAMESPACE) if target is not None else (control, namespace)
+    found: Namespace = await client.resource(NAMESPACES).get(where)
+    return found.uid
 
 
 class NotServed(KubeError):

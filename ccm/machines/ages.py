@@ -2,7 +2,8 @@
 
 A creation timestamp is the API server's, so its clock is the one to compare with. From when a
 machine was first seen time goes on by a clock that nobody sets; of both the lower age counts, as
-too short a time for a machine costs its VM, and too long a one costs minutes.
+too short a time for a machine costs its VM, and too long a one costs minutes. The same holds for
+other moments that stand on machines, and from or until which something is counted.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from ccm.machines.views import MachineView
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sight:
-    """When a machine was first asked about, on the monotonic clock, and how old it was then."""
+    """When a moment was first asked about, on the monotonic clock, and how old it was then."""
 
     at: float
     age_s: float
 
 
 class Ages:
-    """The ages of all machines.
+    """The ages of all machines, and of moments that matter to them.
 
     Args:
         server_time: the time at the API server.
@@ -32,13 +33,22 @@ class Ages:
 
     def __init__(self, server_time: Callable[[], datetime]) -> None:
         self._server_time = server_time
-        self._seen: dict[str, _Sight] = {}
+        self._seen: dict[str, dict[datetime, _Sight]] = {}
 
     def of(self, machine: MachineView) -> float:
         """Seconds since the machine's object was made."""
-        now, told_s = clock.monotonic(), (self._server_time() - machine.created).total_seconds()
-        sight = self._seen.setdefault(machine.uid, _Sight(at=now, age_s=told_s))
-        return max(0.0, min(told_s, sight.age_s + now - sight.at))
+        return max(0.0, self.since(machine.uid, machine.created))
+
+    def since(self, uid: str, moment: datetime) -> float:
+        """Seconds since a moment that matters to a machine; negative: it is yet to come."""
+        now, told_s = clock.monotonic(), (self._server_time() - moment).total_seconds()
+        known = self._seen.setdefault(uid, {})
+        sight = known.setdefault(moment, _Sight(at=now, age_s=told_s))
+        return min(told_s, sight.age_s + now - sight.at)
+
+    def now(self, uid: str, moment: datetime) -> datetime:
+        """What time it is, as far as that moment is concerned."""
+        return moment + timedelta(seconds=self.since(uid, moment))
 
     def by(self, now: datetime, machine: MachineView) -> MachineView:
         """The machine with the time of its creation on our own clock, which says `now`."""

@@ -22,6 +22,7 @@ from ccm.cloud.machines import (
     found,
     known,
 )
+from ccm.cloud.provider_id import is_same_instance
 from ccm.machines.statuses import says_nothing_new
 from ccm.machines.tokens import is_id
 from ccm.machines.userdata import TOKEN, has
@@ -125,7 +126,7 @@ def next_step(
     vm = _vm(machine, seen)
     if vm is None:
         return Step.CREATE
-    if seen.created is not None and _is_taken(machine, node, rules):
+    if seen.created is not None and _is_taken(machine, vm, node, rules):
         return Step.DISCARD
     if _lacks(vm, rules):
         return Step.SETTLE
@@ -299,9 +300,12 @@ def _vm(machine: MachineView, seen: Evidence) -> MachineInfo | None:
     return replace(vm, provider_id=machine.provider_id, node_name=node_name)
 
 
-def _is_taken(machine: MachineView, node: Node | None, rules: Rules) -> bool:
+def _is_taken(machine: MachineView, vm: MachineInfo, node: Node | None, rules: Rules) -> bool:
     """Whether the node of that name was there before the machine, so that it is another's."""
     if not rules.has_target or node is None or node.name == machine.name:
+        return False
+    if node.provider_id and is_same_instance(node.provider_id, vm.provider_id):
+        # It is this very VM's, whatever the clocks of two clusters say.
         return False
     made = node.metadata.creation_timestamp
     return made is not None and parse_time(made) < machine.created

@@ -303,7 +303,12 @@ def deadline(machine: MachineView, now: datetime, rules: Rules) -> datetime:
     """From when on a machine's node is drained by force."""
     own = machine.drain_timeout_s
     limit = timedelta(seconds=rules.drain_timeout_s if own is None else own)
-    return (_moment(machine.metadata.deletion_timestamp) or now) + limit
+    return (asked_at(machine) or now) + limit
+
+
+def asked_at(machine: MachineView) -> datetime | None:
+    """When its deletion was asked for; None: it was not."""
+    return _moment(machine.metadata.deletion_timestamp)
 
 
 def is_impatient(machine: MachineView, now: datetime, rules: Rules) -> bool:
@@ -320,6 +325,7 @@ def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) ->
         force=force,
         deadline=deadline(machine, now, rules),
         max_evict_retries=1 if force else machine.max_evict_retries,
+        left_s=(deadline(machine, now, rules) - now).total_seconds(),
     )
 
 
@@ -409,8 +415,13 @@ def _moment(text: str | None) -> datetime | None:
 
 def waited_s(seen: Progress, now: datetime) -> float:
     """For how long volumes have been waited for."""
-    since = _moment(seen.since)
+    since = waits_since(seen)
     return 0.0 if since is None else (now - since).total_seconds()
+
+
+def waits_since(seen: Progress) -> datetime | None:
+    """Since when; None: they are not waited for."""
+    return _moment(seen.since)
 
 
 def waits(seen: Progress, now: datetime) -> Progress:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from ccm.model import Node, Pod, PodDisruptionBudget, VolumeAttachment
 from ccm.model.names import CONDITION_READY, STATUS_FALSE, STATUS_TRUE
@@ -109,15 +109,15 @@ def end_limit_s(pod: Pod, left_s: float | None) -> float:
     return (grace_s if left_s is None else min(grace_s, max(0.0, left_s))) + END_BUFFER_S
 
 
-def force_from(node: Node | None, deadline: datetime | None) -> datetime | None:
-    """From when on force is used; None = not as things are."""
+def sick_since(node: Node | None) -> datetime | None:
+    """Since when a node is sick; None: it is not."""
     conditions = (node.status.conditions or ()) if node is not None else ()
     sick = [
-        parse_time(one.last_transition_time) + timedelta(seconds=SICK_S)
+        parse_time(one.last_transition_time)
         for one in conditions
         if SICK.get(one.type, one.status) != one.status and one.last_transition_time
     ]
-    return min([*sick, *([] if deadline is None else [deadline])], default=None)
+    return min(sick, default=None)
 
 
 def over(pod: Pod, budgets: Iterable[PodDisruptionBudget]) -> tuple[PodDisruptionBudget, ...]:

@@ -25,6 +25,8 @@ class DrainTask:
             None = as the settings say.
         terminating: whether the node ends with it, which is said on the node.
         cordon: whether the node is cordoned; False: somebody else keeps Pods from it.
+        left_s: how long it was to the deadline when the task was made, whatever clocks say later;
+            None = as they say now.
     """
 
     machine: MachineView
@@ -34,6 +36,7 @@ class DrainTask:
     max_evict_retries: int | None = None
     terminating: bool = True
     cordon: bool = True
+    left_s: float | None = None
 
 
 class DrainState(Enum):

@@ -5,11 +5,8 @@ A brake, and no judgement of who is to blame: nothing is deleted.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
-
-_PERCENT = re.compile(r"(\d{1,9})%")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +65,6 @@ def limits(stock: Stock, margins: Margins) -> tuple[int, int]:
     base = 2 * stock.replicas if stock.most is None else stock.most
     higher = base + margins.up
     return higher, higher - margins.down
-
-
-def amount(value: int | str | None, of: int) -> int:
-    """A number, or so many percent, rounded up; what makes no sense is 0."""
-    if isinstance(value, int):
-        return max(0, value)
-    found = _PERCENT.fullmatch(value or "")
-    return -(-int(found[1]) * of // 100) if found else 0
 
 
 def judge(stock: Stock, margins: Margins) -> Verdict:

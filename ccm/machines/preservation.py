@@ -153,7 +153,9 @@ def drain_task(machine: MachineView, node: Node, now: datetime, rules: Rules) ->
         max_evict_retries=machine.max_evict_retries,
         # The node stays: it is no other's business that its machine failed.
         terminating=False,
+        # The taint keeps Pods from it, and a cordon would be taken for a person's.
         cordon=False,
+        left_s=(since + limit - now).total_seconds(),
     )
 
 

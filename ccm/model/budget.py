@@ -7,38 +7,13 @@ from typing import Any
 
 from ccm.model.meta import KubeObject, ObjectMeta, Wire
 from ccm.model.pod import Pod
-from ccm.model.selectors import Requirement
-
-_SETS = {"In": True, "NotIn": False}
-_PRESENCE = {"Exists": True, "DoesNotExist": False}
-
-
-class SelectorTerm(Wire, frozen=True, kw_only=True):
-    """One term: `In`, `NotIn`, `Exists` or `DoesNotExist`."""
-
-    key: str = ""
-    operator: str = ""
-    values: list[str] | None = None
-
-
-class PodSelector(Wire, frozen=True, kw_only=True):
-    """Selects by labels; an empty one selects all."""
-
-    match_labels: dict[str, str] | None = None
-    match_expressions: list[SelectorTerm] | None = None
-
-    def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is selected."""
-        wanted = self.match_labels or {}
-        return all(labels.get(key) == value for key, value in wanted.items()) and all(
-            _requirement(term).matches(labels) for term in self.match_expressions or ()
-        )
+from ccm.model.selectors import BadSelectorError, LabelSelector, matches
 
 
 class BudgetSpec(Wire, frozen=True, kw_only=True):
     """What the budget is over; a missing selector selects nothing."""
 
-    selector: PodSelector | None = None
+    selector: LabelSelector | None = None
 
 
 class BudgetStatus(Wire, frozen=True, kw_only=True):
@@ -67,11 +42,7 @@ class PodDisruptionBudget(KubeObject, frozen=True, kw_only=True):
 
     def is_over(self, pod: Pod) -> bool:
         """Whether the Pod is one of those that it is about."""
-        return (
-            pod.namespace == self.namespace
-            and self.spec.selector is not None
-            and self.spec.selector.matches(pod.labels)
-        )
+        return pod.namespace == self.namespace and selects(self.spec.selector, pod.labels)
 
     @property
     def is_misconfigured(self) -> bool:
@@ -89,9 +60,9 @@ class PodDisruptionBudget(KubeObject, frozen=True, kw_only=True):
         )
 
 
-def _requirement(term: SelectorTerm) -> Requirement:
-    if term.operator in _PRESENCE:
-        return Requirement(key=term.key, values=None, wanted=_PRESENCE[term.operator])
-    # An operator that nobody knows selects nothing.
-    values = frozenset(term.values or ()) if term.operator in _SETS else frozenset()
-    return Requirement(key=term.key, values=values, wanted=_SETS.get(term.operator, True))
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Whether a budget is over such Pods; one whose selector cannot be read is over none."""
+    try:
+        return selector is not None and matches(selector.requirements(), labels)
+    except BadSelectorError:
+        return False

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+
+from ccm.model.meta import Wire
 
 _TERM = re.compile(
     r"\s*(?P<absent>!\s*)?(?P<key>[^\s,!=()]+)"
@@ -63,20 +65,42 @@ _OPERATORS = {"In": True, "NotIn": False, "Exists": True, "DoesNotExist": False}
 """Whether what the operator of an object's selector speaks of is wanted."""
 
 
-def label_terms(
-    labels: Mapping[str, str], expressions: Iterable[tuple[str, str, Collection[str]]]
-) -> tuple[Requirement, ...]:
-    """The requirements of a selector as objects have it.
+class Term(Wire, frozen=True, kw_only=True):
+    """One term of a selector.
 
-    Args:
-        labels: `matchLabels`.
-        expressions: `matchExpressions`: key, operator and values of each.
-
-    Raises:
-        BadSelectorError: an operator is unknown, or has values that it does not go with.
+    Attributes:
+        key: of the label.
+        operator: In, NotIn, Exists or DoesNotExist.
+        values: which count.
     """
-    exact = [Requirement(key=k, values=frozenset({v}), wanted=True) for k, v in labels.items()]
-    return (*exact, *(_expression(*one) for one in expressions))
+
+    key: str
+    operator: str
+    values: list[str] | None = None
+
+
+class LabelSelector(Wire, frozen=True, kw_only=True):
+    """Selects by labels; all of it has to hold.
+
+    Attributes:
+        match_labels: labels with their values.
+        match_expressions: further terms.
+    """
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[Term] | None = None
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """What labels have to be like.
+
+        Raises:
+            BadSelectorError: an operator is unknown, or has values that it does not go with.
+        """
+        exact = (
+            Requirement(key=key, values=frozenset({value}), wanted=True)
+            for key, value in (self.match_labels or {}).items()
+        )
+        return (*exact, *(_expression(one) for one in self.match_expressions or ()))
 
 
 def matches(terms: Iterable[Requirement], found: Mapping[str, str]) -> bool:
@@ -84,7 +108,8 @@ def matches(terms: Iterable[Requirement], found: Mapping[str, str]) -> bool:
     return all(term.matches(found) for term in terms)
 
 
-def _expression(key: str, operator: str, values: Collection[str]) -> Requirement:
+def _expression(term: Term) -> Requirement:
+    key, operator, values = term.key, term.operator, term.values or ()
     if operator not in _OPERATORS:
         known = ", ".join(_OPERATORS)
         raise BadSelectorError(f"operator {operator!r} of {key!r} is none of {known}")

@@ -296,6 +296,7 @@ class MachineController:
             return False
         if new.is_deleting:
             self._updater.forget(new.key)
+            self._preserver.forget(new.uid)
             self._terminations.add(new.key)
         return not new.is_deleting
 
@@ -303,8 +304,9 @@ class MachineController:
         if gone is not None:
             self._pauses.end(gone.key)
             self._updater.forget(gone.key)
-            self._terminations.add(gone.key)
+            self._terminations.gone(gone)
             self._write.forget(gone.key)
+            self._preserver.forget(gone.uid)
             self._world.forget(gone.uid)
 
     def _node_changed(self, old: Node | None, new: Node | None, _: bool) -> bool:

@@ -53,8 +53,8 @@ class _Entry:
 
     def is_for(self, task: DrainTask) -> bool:
         """Whether it does, or did, what is asked for."""
-        asked = [(one.terminating, one.cordon) for one in (self.task, task)]
-        return asked[0] == asked[1] and self.progress.state is not DrainState.FAILED
+        ends = [(one.terminating, one.cordon) for one in (self.task, task)]
+        return ends[0] == ends[1] and self.progress.state is not DrainState.FAILED
 
 
 class Drainer:

@@ -32,6 +32,7 @@ from ccm.kube.errors import (
 from ccm.kube.informer import Informer
 from ccm.kube.resources import NODES, PODS
 from ccm.machines import drain
+from ccm.machines.ages import Ages
 from ccm.machines.draining import DrainTask
 from ccm.model import Node, Pod
 from ccm.model.patches import Patch
@@ -115,8 +116,10 @@ class Evictions:
         self._tools = tools
         self._changed = changed
         self._pods = self._informer()
+        self._ages = Ages(tools.client.server_time)
         self._ends: dict[str, asyncio.Event] = {}
         self._news = asyncio.Event()
+        self._until_s = self._deadline_s()
         self._interval_s = drain.retry_s(self._left_s())
         self._is_empty = False
         self._budgets: AsyncExitStack | None = None
@@ -171,9 +174,18 @@ class Evictions:
     def _node(self) -> Node | None:
         return self._tools.world.nodes.store.get(self._task.node_name)
 
+    def _deadline_s(self) -> float | None:
+        """From when on force is used, on a clock that nobody sets; None = never."""
+        task = self._task
+        if task.deadline is None:
+            return None
+        left_s = task.left_s
+        if left_s is None:
+            left_s = (task.deadline - self._tools.world.now()).total_seconds()
+        return clock.monotonic() + left_s
+
     def _left_s(self) -> float | None:
-        deadline = self._task.deadline
-        return None if deadline is None else (deadline - clock.now()).total_seconds()
+        return None if self._until_s is None else self._until_s - clock.monotonic()
 
     async def _force_is_due(self) -> None:
         while not self.tally.forced:
@@ -184,8 +196,14 @@ class Evictions:
             await waiting.wait_for(self._news, left_s if left_s > 0 else TROUBLE_S)
 
     def _due_s(self, node: Node | None) -> float:
-        due = drain.force_from(node, self._task.deadline)
-        return _NEVER_S if due is None else (due - clock.now()).total_seconds()
+        found = [_NEVER_S]
+        if (left_s := self._left_s()) is not None:
+            found.append(left_s)
+        if (since := drain.sick_since(node)) is not None:
+            # By the server of the node, which nobody's clock here agrees with.
+            sick_s = self._ages.since(self._task.machine.uid, since)
+            found.append(drain.SICK_S - sick_s)
+        return min(found)
 
     async def _is_due(self) -> bool:
         """Whether force is, by what the API server says now too: the cache may be of before."""

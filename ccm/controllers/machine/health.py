@@ -15,7 +15,7 @@ from ccm.gardener import names, views
 from ccm.gardener.types import Machine
 from ccm.gardener.world import World
 from ccm.kube.errors import KubeError, NotFound
-from ccm.machines import health, nodesync, preservation
+from ccm.machines import deletion, health, nodesync, preservation
 from ccm.machines.creation import Outcome
 from ccm.machines.health import Cause, Moment, Spell
 from ccm.machines.replacing import Replacements
@@ -173,7 +173,8 @@ class Health:
             return Outcome(after_s=found.after_s)
         outcome = health.changed(machine, node, found.cause, now, rules)
         assert outcome.status is not None
-        status = preservation.kept(machine, outcome.status, node, now.wall, rules)
+        moment = self._world.now_since(machine.uid, machine.status.preserve_until)
+        status = preservation.kept(machine, outcome.status, node, moment, rules)
         return replace(outcome, status=status)
 
     async def _asked(self, machine: MachineView) -> Node | None:
@@ -277,6 +278,9 @@ class Health:
         try:
             node = await self._nodes.get(cached.name)
         except NotFound:
+            return
+        if not deletion.is_its_node(views.machine(obj), node):
+            # That of another VM, which has its name: no word about this one.
             return
         if node.uid == cached.uid and node.is_deleting:
             self._log.info("node is being deleted, so is its machine", machine=obj.key)

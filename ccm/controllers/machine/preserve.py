@@ -59,6 +59,7 @@ class Preserver:
         self._events = events
         self._drains = drains
         self._wake = wake
+        self._draining: set[str] = set()
         self._log = log.logger("machine")
 
     async def run(self, key: str) -> float | None:
@@ -76,7 +77,8 @@ class Preserver:
         if self._health.is_contested(machine):
             return None
         node = self._health.node_of(machine)
-        now, rules = clock.now(), self._world.rules
+        rules = self._world.rules
+        now = self._world.now_since(machine.uid, machine.status.preserve_until)
         found = preservation.decide(machine, node, now, rules)
         if found.action is Action.NOTHING or (node is not None and node.is_deleting):
             return None
@@ -103,9 +105,9 @@ class Preserver:
             drained = await self._drained(machine, kept.obj)
             # While it goes on, it wakes us.
             waits_s = SHORT_S if drained is False else None
-        elif found.action is Action.STOP and found.until is not None:
-            # Of a machine that never was preserved the drain is another's.
-            await self._drains.stop(machine.uid)
+        else:
+            # It is well again, or kept no longer: its Pods may stay.
+            await self._stop(machine.uid)
         now = clock.now()
 
         def condition(one: Node) -> Patch | None:
@@ -118,16 +120,29 @@ class Preserver:
         """Begin a drain, or look at it: True, it ended well; False, it is begun anew; None, it
         goes on.
         """
-        progress = self._drains.progress(machine.uid)
+        is_ours = machine.uid in self._draining
+        progress = self._drains.progress(machine.uid) if is_ours else None
         if progress is not None and progress.state is DrainState.DONE:
             # Forgotten: whoever ends the machine looks for himself.
-            await self._drains.stop(machine.uid)
+            await self._stop(machine.uid)
             return True
         has_failed = progress is not None and progress.state is DrainState.FAILED
         if progress is None or has_failed:
-            task = preservation.drain_task(machine, node, clock.now(), self._world.rules)
+            now = self._world.now_since(machine.uid, machine.status.since)
+            task = preservation.drain_task(machine, node, now, self._world.rules)
+            self._draining.add(machine.uid)
             self._drains.start(task, lambda: self._wake((machine.key,)))
         return False if has_failed else None
+
+    async def _stop(self, uid: str) -> None:
+        """End the drain that was begun here; one that is for another end goes on."""
+        if uid in self._draining:
+            self._draining.discard(uid)
+            await self._drains.stop(uid)
+
+    def forget(self, uid: str) -> None:
+        """The machine goes: whoever ends it drains its node."""
+        self._draining.discard(uid)
 
     async def _wishes(self, obj: Machine, found: Decision) -> None:
         """Annotations of the machine; and that it is kept no longer, after all else."""

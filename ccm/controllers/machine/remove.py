@@ -38,7 +38,6 @@ from ccm.runtime.writer import Deletes, Step, Writer
 
 _log = log.logger("machine")
 
-
 STARTED = DrainProgress(state=DrainState.RUNNING, said="")
 """A drain that has said nothing yet."""
 
@@ -173,8 +172,8 @@ class Remover:
 
     async def forget(self, uid: str) -> None:
         """The machine is gone."""
-        if self._known.pop(uid, None) is not None:
-            await self.target.drains.stop(uid)
+        self._known.pop(uid, None)
+        await self.target.drains.stop(uid)
 
     def _new(self, machine: MachineView) -> Known:
         progress = deletion.progress(machine, self.world.rules)
@@ -255,12 +254,16 @@ class _Pass:
         machine, known, drains = self._machine, self._known, self._target.drains
         node = self._node()
         if node is None:
+            if await self._is_unseen():
+                said = f"node {machine.node_name} is there, and not seen yet"
+                return Event(cause=Cause.DRAINING, said=said, after_s=SHORT_S)
             await drains.stop(machine.uid)
             return Event(cause=Cause.NO_NODE)
         await self._announce()
-        now = clock.now()
+        now = self._world.now_since(machine.uid, deletion.asked_at(machine))
         task = deletion.drain_task(self._machine, node, now, self._rules)
-        progress = drains.progress(machine.uid)
+        # One that was begun for another end, such as to preserve the machine, is not this one.
+        progress = drains.progress(machine.uid) if known.drain_began else None
         if progress is None or progress.state is DrainState.RUNNING or known.failed:
             # One that runs goes on, by force if that is wanted by now.
             drains.start(task, self._wake)
@@ -278,16 +281,19 @@ class _Pass:
         """Volumes that a drain by force left attached."""
         await self._announce()
         name = self._machine.node_name
+        if name in self._world.nodes.store and self._node() is None:
+            return Event(cause=Cause.DETACHED)  # That of another VM by now.
         try:
             left = (await self._target.volumes.get(name)).attached if name else ()
         except NotFound:
             left = ()
         if not left:
             return Event(cause=Cause.DETACHED)
-        self._known.progress = deletion.waits(self._known.progress, clock.now())
+        self._known.progress = seen = deletion.waits(self._known.progress, self._world.now())
         count = len(left)
         said = f"{count} volume{'s are' if count > 1 else ' is'} still attached to node {name}"
-        if deletion.waited_s(self._known.progress, clock.now()) > self._rules.detach_timeout_s:
+        now = self._world.now_since(self._machine.uid, deletion.waits_since(seen))
+        if deletion.waited_s(seen, now) > self._rules.detach_timeout_s:
             return Event(cause=Cause.STUCK, said=said)
         async for page in self._target.attachments.pages():
             for one in page.items:
@@ -391,6 +397,19 @@ class _Pass:
         if node is None or not deletion.is_its_node(machine, node):
             return None
         return self._target.nodes.newest(node)
+
+    async def _is_unseen(self) -> bool:
+        """Whether a node that the cache lacks is to be drained; nobody waits when force is due."""
+        machine = self._machine
+        now = self._world.now_since(machine.uid, deletion.asked_at(machine))
+        is_seen = not machine.node_name or machine.node_name in self._world.nodes.store
+        if is_seen or deletion.is_impatient(machine, now, self._rules):
+            return False
+        try:
+            node = await self._target.delete_nodes.get(machine.node_name)
+        except NotFound:
+            return False
+        return deletion.is_its_node(machine, node)
 
     def _note(self, **news: object) -> None:
         self._known.progress = msgspec.structs.replace(self._known.progress, **news)

@@ -72,6 +72,11 @@ class Terminations:
         """Something about a machine is another, which is about to go or is gone."""
         self.controller.queue.add(key)
 
+    def gone(self, obj: Machine) -> None:
+        """A machine is gone, be it that somebody else took its finalizers away."""
+        self._uids.setdefault(obj.key, obj.uid)
+        self.add(obj.key)
+
     def has(self, key: str) -> bool:
         """Whether a machine of that name is in hand."""
         return self.controller.queue.is_processing(key)

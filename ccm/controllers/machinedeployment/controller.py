@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ccm.base import clock
 from ccm.controllers.machinedeployment import metrics, plan
 from ccm.controllers.machinedeployment.calls import Calls, Sets
-from ccm.gardener import rollouts, templates
+from ccm.gardener import rollouts
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
 from ccm.gardener.names import FINALIZER
 from ccm.gardener.sets import MachineDeployment, MachineSet
@@ -269,7 +269,7 @@ def _terms(obj: MachineDeployment) -> tuple[selectors.Requirement, ...] | None:
     if obj.spec.selector is None:
         return None
     try:
-        return templates.requirements(obj.spec.selector)
+        return obj.spec.selector.requirements()
     except BadSelectorError:
         return None
 

@@ -60,7 +60,9 @@ def _build(context: ControllerContext, flags: MachineDeploymentFlags) -> Runnabl
         return made
 
     return Deferred(
-        world.ready, make, explains={explaining.DEPLOYMENT: lambda _: explaining.waiting(world)}
+        lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS),
+        make,
+        explains={explaining.DEPLOYMENT: lambda _: explaining.waiting(world)},
     )
 
 

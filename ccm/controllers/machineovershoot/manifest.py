@@ -61,7 +61,7 @@ def _build(context: ControllerContext, flags: MachineOvershootFlags) -> Runnable
             period_s=flags.machine_safety_overshooting_period.total_seconds(),
         ).controller
 
-    return Deferred(world.ready, make)
+    return Deferred(lambda: world.ready(MACHINE_SETS, MACHINE_DEPLOYMENTS), make)
 
 
 MANIFEST: Manifest[MachineOvershootFlags] = Manifest(

@@ -11,7 +11,7 @@ import msgspec
 from ccm.gardener import names
 from ccm.gardener.sets import DeploymentCondition, MachineDeployment, MachineSet, SetCondition
 from ccm.gardener.types import Machine
-from ccm.machines import overshoot
+from ccm.machines import bounds
 from ccm.model.meta import KubeObject
 from ccm.model.names import STATUS_TRUE
 from ccm.model.owners import controller_of
@@ -60,12 +60,14 @@ def most(deployment: MachineDeployment) -> int:
     """Machines that a deployment may have: those it wants, and its surge."""
     spec = deployment.spec
     strategy = spec.strategy
-    bounds = {
+    found = {
         "RollingUpdate": strategy.rolling_update,
         "InPlaceUpdate": strategy.in_place_update,
     }.get(strategy.type)
-    surge = 0 if bounds is None else overshoot.amount(bounds.max_surge, spec.replicas)
-    return spec.replicas + surge
+    surge = None if found is None else found.max_surge
+    if surge is None or not bounds.is_amount(surge):
+        return spec.replicas
+    return spec.replicas + bounds.amount(surge, spec.replicas, up=True)
 
 
 def deployment_key(obj: MachineSet) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Protocol
 
 from ccm.base import clock, log
@@ -184,9 +186,7 @@ class MachineSetController:
         """
         wanted, memory = members.wanted(obj), self._memories.of(obj)
         labels = templates.labels_of(obj.spec.template)
-        found: Sequence[Member] = [
-            members.member(one, self._node_of(one), labels) for one in machines.values()
-        ]
+        found: Sequence[Member] = [self._member(one, labels) for one in machines.values()]
         if not obj.is_deleting:
             found = await self._preserve(wanted, found, machines)
         if not await self._is_current(obj):
@@ -323,6 +323,14 @@ class MachineSetController:
             uid=obj.uid,
         )
 
+    def _member(self, machine: Machine, labels: Mapping[str, str]) -> Member:
+        """A machine, kept for as long as it is, whatever clock jumps."""
+        found = members.member(machine, self._node_of(machine), labels)
+        if found.kept_until is None:
+            return found
+        over_s = self._world.ages.since(machine.uid, found.kept_until)
+        return replace(found, kept_until=clock.now() - timedelta(seconds=over_s))
+
     def _node_of(self, machine: Machine) -> Node | None:
         name = machine.labels.get(names.LABEL_NODE)
         return self._world.nodes.store.get(name) if name else None
@@ -383,6 +391,6 @@ def _terms(obj: MachineSet) -> Sequence[selectors.Requirement] | None:
     if selector is None or not (selector.match_labels or selector.match_expressions):
         return None
     try:
-        return templates.requirements(selector)
+        return selector.requirements()
     except BadSelectorError:
         return None

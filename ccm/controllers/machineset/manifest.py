@@ -50,7 +50,9 @@ def _build(context: ControllerContext, flags: MachineSetFlags) -> Runnable:
         return made
 
     return Deferred(
-        world.ready, make, explains={explaining.SET: lambda _: explaining.waiting(world)}
+        lambda: world.ready(MACHINE_SETS),
+        make,
+        explains={explaining.SET: lambda _: explaining.waiting(world)},
     )
 
 

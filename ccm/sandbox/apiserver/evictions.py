@@ -13,7 +13,8 @@ import msgspec
 
 from ccm.base import clock
 from ccm.model import names
-from ccm.model.budget import PodSelector
+from ccm.model.budget import selects
+from ccm.model.selectors import LabelSelector
 from ccm.model.times import format_time
 from ccm.sandbox.apiserver import errors, kinds
 from ccm.sandbox.apiserver import store as stores
@@ -84,9 +85,9 @@ def _grace_s(pod: Body, stated: int | None) -> int:
 def _is_over(budget: Body, pod: Body) -> bool:
     selector = budget["spec"].get("selector")
     return (
-        selector is not None
-        and budget["metadata"]["namespace"] == pod["namespace"]
-        and msgspec.convert(selector, PodSelector).matches(pod.get("labels") or {})
+        budget["metadata"]["namespace"] == pod["namespace"]
+        and selector is not None
+        and selects(msgspec.convert(selector, LabelSelector), pod.get("labels") or {})
     )
 
 

@@ -266,25 +266,28 @@ async def test_what_the_driver_wants_to_remember_is_stored_before_it_is_asked_ag
 
 
 @pytest.mark.row("machine-create-08")
-@pytest.mark.parametrize("is_old", [True, False])
-async def test_a_node_that_has_the_name_already(is_old: bool) -> None:
+@pytest.mark.parametrize(("is_old", "is_own"), [(True, False), (False, False), (True, True)])
+async def test_a_node_that_has_the_name_already(is_old: bool, is_own: bool) -> None:
+    """Its own may seem to be older, by the clock of another cluster."""
     world = World()
+    provider_id = "fake:///0" if is_own else "fake:///taken"
     world.ready_class()
     world.driver.node_name = lambda _req: "taken"
     world.driver.seconds = 10
     async with world.running("machine", "machineclass"):
         if is_old:
-            world.node("taken", ready="False")
+            world.node("taken", ready="False", providerID=provider_id)
             await advance(2)
         world.machine()
         await advance(2)
         if not is_old:
-            world.node("taken", ready="False")
+            world.node("taken", ready="False", providerID=provider_id)
         await advance(40)
 
-    assert (world.driver.deleted != []) is is_old
-    assert world.phase() == ("Failed" if is_old else "Pending")
-    assert (world.operation()["description"] == "VM using old node obj") is is_old
+    is_taken = is_old and not is_own
+    assert (world.driver.deleted != []) is is_taken
+    assert world.phase() == ("Failed" if is_taken else "Pending")
+    assert (world.operation()["description"] == "VM using old node obj") is is_taken
 
 
 @pytest.mark.row("machine-create-10")

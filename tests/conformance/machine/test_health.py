@@ -351,7 +351,7 @@ async def test_what_a_cache_holds_that_nobody_feeds_counts_for_nothing() -> None
         await advance(300)
         assert world.phase() == "Unknown"
         server.returns()
-        await advance(60)
+        await advance(120)
 
     assert world.phase() == "Running"
     assert [reason for reason, _ in world.events] == ["NodeUnhealthy", "NodeHealthy"]

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from ccm.controllers.machineovershoot import plan
 from ccm.gardener import names
+from ccm.gardener.sets import MachineDeployment, MachineDeploymentSpec, RollingUpdate, Strategy
+from ccm.gardener.types import MachineTemplateSpec
 from ccm.machines import overshoot
 from ccm.machines.overshoot import Margins, Stock, Verdict
+from ccm.model import ObjectMeta
 from ccm.testing.clock import advance
 from tests.unit.controllers.machinesets import (
     DEPLOYMENTS,
@@ -93,10 +97,15 @@ def test_what_follows_from_the_number(stock: Stock, expected: Verdict) -> None:
 
 @pytest.mark.row("machineset-freeze-04")
 @pytest.mark.parametrize(
-    ("value", "expected"), [(2, 2), ("30%", 1), ("34%", 2), ("0%", 0), (None, 0), ("many", 0)]
+    ("value", "expected"),
+    [(2, 2), ("30%", 1), ("34%", 2), ("0%", 0), (None, 0), ("many", 0), (-2, 0)],
 )
 def test_a_surge_in_percent_is_rounded_up(value: int | str | None, expected: int) -> None:
-    assert overshoot.amount(value, 3) == expected
+    bounds = RollingUpdate(max_surge=value)
+    strategy = Strategy(type="RollingUpdate", rolling_update=bounds)
+    spec = MachineDeploymentSpec(replicas=3, strategy=strategy, template=MachineTemplateSpec())
+    found = MachineDeployment(metadata=ObjectMeta(name="d"), spec=spec)
+    assert plan.most(found) == 3 + expected
 
 
 @pytest.mark.row("machineset-freeze-05", "machineset-freeze-06")

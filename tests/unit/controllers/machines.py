@@ -171,6 +171,12 @@ class FakeDrains:
     async def tend(self) -> None:
         await asyncio.get_running_loop().create_future()
 
+    def finish(self, uid: str, said: str) -> None:
+        """A drain ends, and nobody is told; it failed if it says why."""
+        self._running[uid] = DrainProgress(
+            state=DrainState.FAILED if said else DrainState.DONE, said=said
+        )
+
     def _end(self, uid: str, going: DrainProgress, wake: Callable[[], None]) -> None:
         if self._running.get(uid) is not going:
             return

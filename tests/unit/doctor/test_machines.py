@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from ccm.doctor import machines
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Finding, Verdict
 from ccm.gardener import names
+from ccm.kube.errors import KubeError
 from tests.unit.controllers.machines import BASE, CLUSTER, DEFINITIONS, World
 
 pytestmark = pytest.mark.virtual_time
@@ -182,12 +184,39 @@ async def test_a_class_that_cannot_be_listed(world: World) -> None:
     assert "hunter2" not in str(found)
 
 
-async def test_the_marker_is_the_clusters_own(world: World) -> None:
-    system = world.server.get("/api/v1/namespaces/kube-system")
-    assert system is not None
-    marker = system["metadata"]["uid"]
+@pytest.mark.parametrize(
+    ("target", "namespace"),
+    [("own", "kube-system"), ("theirs", "kube-system"), ("none", "default")],
+)
+async def test_the_marker_is_that_of_the_cluster_that_machines_join(
+    world: World, target: str, namespace: str
+) -> None:
+    other = World()
+    where = other.server if target == "theirs" else world.server
+    namespaces = {one["metadata"]["name"]: one for one in where.list("/api/v1/namespaces")}
+    marker = namespaces[namespace]["metadata"]["uid"]
     world.driver.add(Identity(cluster=marker, pool="small", name="x", uid="u"))
+    files = ["--kubeconfig=own", "--control-kubeconfig=own", f"--target-kubeconfig={target}"]
+    examined = case(world, CONTROLLERS, "--cluster-id=", *files)
+    examined.others["target"] = other.server.client()
 
-    found = await machines.vms(case(world, CONTROLLERS, "--cluster-id="))
+    found = await machines.vms(examined)
 
     assert "1 VM of this cluster without Machine" in found.found
+
+
+async def test_the_machines_of_another_cluster(world: World) -> None:
+    other = World()
+    other.machine("m1")
+    files = ["--kubeconfig=own", "--control-kubeconfig=theirs", "--target-kubeconfig=own"]
+    examined = case(world, CONTROLLERS, *files)
+    examined.others["control"] = other.server.client()
+
+    assert (await machines.machines(examined)).found == "1 Machine, none is in trouble"
+
+
+async def test_a_kubeconfig_that_is_not_there(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "none.yaml"
+    examined = case(world, CONTROLLERS, f"--control-kubeconfig={file}", "--target-kubeconfig=own")
+    with pytest.raises(KubeError, match=r"--control-kubeconfig=.*none\.yaml"):
+        await machines.machines(examined)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ccm.gardener import templates
-from ccm.gardener.sets import LabelSelector, Requirement
 from ccm.gardener.types import ClassSpec, MachineSpec, MachineTemplateSpec
+from ccm.model.selectors import LabelSelector, Term
 
 CLASS = ClassSpec(kind="MachineClass", name="small")
 TEMPLATE = MachineTemplateSpec(
@@ -42,13 +42,13 @@ def test_what_nobody_checks_is_read_as_text() -> None:
         (
             said(
                 selector=LabelSelector(
-                    match_expressions=[Requirement(key="name", operator="NotIn", values=["web"])]
+                    match_expressions=[Term(key="name", operator="NotIn", values=["web"])]
                 )
             ),
             "spec.selector asks for name",
         ),
         (
-            said(selector=LabelSelector(match_expressions=[Requirement(key="name", operator="~")])),
+            said(selector=LabelSelector(match_expressions=[Term(key="name", operator="~")])),
             "spec.selector: operator '~'",
         ),
         (said(template=MachineTemplateSpec()), "spec.selector asks for name"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from ccm.model.selectors import BadSelectorError, label_terms, matches
+from ccm.model.selectors import BadSelectorError, LabelSelector, Term, matches
 
 
 @pytest.mark.parametrize(
@@ -21,17 +21,17 @@ from ccm.model.selectors import BadSelectorError, label_terms, matches
     ],
 )
 def test_a_selector_holds_where_all_its_terms_do(labels: Mapping[str, str], expected: bool) -> None:
-    terms = label_terms(
-        {"a": "1"},
-        [
-            ("b", "In", ["2", "3"]),
-            ("b", "Exists", []),
-            ("c", "DoesNotExist", []),
-            ("d", "NotIn", ["4"]),
+    selector = LabelSelector(
+        match_labels={"a": "1"},
+        match_expressions=[
+            Term(key="b", operator="In", values=["2", "3"]),
+            Term(key="b", operator="Exists"),
+            Term(key="c", operator="DoesNotExist"),
+            Term(key="d", operator="NotIn", values=["4"]),
         ],
     )
 
-    assert matches(terms, labels) is expected
+    assert matches(selector.requirements(), labels) is expected
 
 
 @pytest.mark.parametrize(
@@ -45,5 +45,6 @@ def test_a_selector_holds_where_all_its_terms_do(labels: Mapping[str, str], expe
     ],
 )
 def test_a_term_that_makes_no_sense_is_refused(operator: str, values: list[str], said: str) -> None:
+    term = Term(key="a", operator=operator, values=values)
     with pytest.raises(BadSelectorError, match=said):
-        label_terms({}, [("a", operator, values)])
+        LabelSelector(match_expressions=[term]).requirements()
