@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from typing import TYPE_CHECKING, Any
 
 import ccm
-from ccm.app import clusters, metrics, provider, reload, stopping
+from ccm.app import clusters, metrics, openers, provider, reload, stopping
 from ccm.app.clients import EVENTS, Accounts, Clients, user_agent
 from ccm.app.controllers import Controllers
 from ccm.app.election import Election, migration_plan
@@ -56,8 +56,7 @@ async def run(options: Options, environ: Mapping[str, str], serve: Serve = servi
         Misconfigured: a person has to correct something.
     """
     since = reload.signatures(options.kubeconfig, options.cloud_config, options.config)
-    # Without a name nothing here has to do with a cloud; the daemon itself insists on one.
-    opener = provider.load(options.cloud_provider) if options.cloud_provider else provider.no_cloud
+    opener = openers.opener(options)
     cluster = await asyncio.to_thread(_read_cluster, options, environ)
     plan = migration_plan(options)
     async with (

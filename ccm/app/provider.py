@@ -28,7 +28,6 @@ from ccm.base.files import Signature, reason
 from ccm.base.outage import Outage
 from ccm.base.tasks import cancel_and_join, leaves, spawn
 from ccm.base.throttle import TokenBucket
-from ccm.cloud import registry
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.config import ClientBuilder, Context
 from ccm.cloud.errors import CloudError, FailedPrecondition, NotFound, Unimplemented, normalized
@@ -73,24 +72,6 @@ def misconfigured(error: BaseException) -> Misconfigured | None:
 
 class Crashed(Exception):
     """The provider ended by itself; its cause says why."""
-
-
-def load(name: str) -> Opener:
-    """The provider of that name; imports it.
-
-    Raises:
-        Misconfigured: there is none that can be used.
-    """
-    try:
-        return registry.load(name)
-    except registry.ProviderError as error:
-        raise Misconfigured(str(error)) from error
-
-
-@asynccontextmanager
-async def no_cloud(_given: Context) -> AsyncIterator[Cloud]:
-    """What stands for a provider where nothing has to do with a cloud."""
-    yield Cloud(name="none", has_cluster_id=True)
 
 
 def context(

@@ -45,8 +45,8 @@ async def start(env: Environment, command: str = NAME, **flags: str | Path) -> t
     """A command at work, and the URL of its port."""
     port, log = ports.pick_port(), env.folder / f"command-{len(env.daemons)}.log"
     given = {name.replace("_", "-"): str(value) for name, value in flags.items()}
-    cloud = {"cloud-config": str(env.cloud_config)}
-    argv = command_line({**FLAGS, **cloud, "port": str(port), **given})
+    # Without a cloud config: the credentials come with the class.
+    argv = command_line({**FLAGS, "port": str(port), **given})
     environ = {**os.environ, "PYTHONWARNINGS": "always"}
     child = forkserver.Child(["ccm.app.machines", command, *argv], log=log, env=environ)
     daemon = Daemon(command, child)
