@@ -11,14 +11,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ccm.app.clients import ProviderClient
 from ccm.app.provider import Misconfigured
 from ccm.base import files, log
 from ccm.cloud.config import Context as Document
 from ccm.cloud.fields import ConfigError, Fields
+from ccm.kube.client import Client
 from ccm.model import names
 from ccm.model.names import NORMAL, WARNING
 from ccm.persistence import registry
@@ -62,22 +64,6 @@ class PersistenceConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
 
 
-class Client(Protocol):
-    """A client of the API server."""
-
-    async def raw(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-    ) -> bytes:
-        """Send a request and return the body of the answer."""
-        ...
-
-
 class Stores:
     """All storage of one file.
 
@@ -106,7 +92,7 @@ class Stores:
         self._is_open = False
         self._context = registry.Context(
             writer=lambda: self._writer,
-            requests=_Requests(client),
+            requests=ProviderClient(client),
             namespace=namespace,
             read=_settings,
         )
@@ -206,26 +192,6 @@ class Stores:
         provider = make([_settings(declared, settings, f"secrets.{name}")], self._context)
         require(name, provider, SECRET_METHODS)
         return provider
-
-
-class _Requests:
-    """The client as backends know it."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-    ) -> bytes:
-        return await self._client.raw(
-            method, path, query=query, body=body, content_type=content_type
-        )
 
 
 class _named:  # noqa: N801 - used as a function

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ccm.base import metrics
-from ccm.gardener import names
+from ccm.gardener import names, series
+from ccm.gardener.series import Series
 from ccm.gardener.types import Machine
 from ccm.machines.views import ClassView, MachineView, Phase
 
@@ -88,7 +89,6 @@ PHASES = {
     "Pending": 0,
     "Running": 1,
 }
-CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
 
 
 def took(step: str, machine: MachineView, made_of: ClassView, seconds: float) -> None:
@@ -125,14 +125,10 @@ def _who(machine: MachineView, made_of: ClassView) -> tuple[str, ...]:
 def note(old: Machine | None, new: Machine | None, *, total: int) -> None:
     """Keep the series of a machine in step with it; those of one that is gone vanish."""
     ITEMS.set(total)
-    before, after = _series(old), _series(new)
-    for metric, labels in before.keys() - after.keys():
-        metric.remove(*labels)
-    for (metric, labels), value in after.items():
-        metric.labels(*labels).set(value)
+    series.follow(_series(old), _series(new))
 
 
-def _series(obj: Machine | None) -> dict[tuple[metrics.Gauge, tuple[str, ...]], float]:
+def _series(obj: Machine | None) -> Series:
     if obj is None:
         return {}
     who, phase = (obj.name, obj.namespace), obj.status.current_status.phase
@@ -146,10 +142,8 @@ def _series(obj: Machine | None) -> dict[tuple[metrics.Gauge, tuple[str, ...]], 
         spec.class_.name,
         obj.labels.get(names.LABEL_NODE, ""),
     )
-    found: dict[tuple[metrics.Gauge, tuple[str, ...]], float] = {
+    found: Series = {
         (PHASE, who): PHASES.get(phase, 0),
         (INFO, about): 1,
     }
-    for one in obj.status.conditions or ():
-        found[CONDITION, (*who, one.type)] = CONDITIONS.get(one.status, 2)
-    return found
+    return found | series.of_conditions(CONDITION, who, obj.status.conditions)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ccm.base import metrics
+from ccm.gardener import series
+from ccm.gardener.series import Series
 from ccm.gardener.sets import MachineDeployment
 from ccm.machines import bounds
 
@@ -21,14 +23,7 @@ CONDITION = metrics.gauge(
 FAILED = metrics.gauge(
     "mcm_machine_deployment_failed_machines",
     "1 for each machine of a deployment whose last operation failed.",
-    [
-        *_WHO,
-        "failed_machine_name",
-        "failed_machine_provider_id",
-        "failed_machine_owner_ref",
-        "failed_machine_last_operation_state",
-        "failed_machine_last_operation_machine_operation_type",
-    ],
+    [*_WHO, *series.FAILURE_LABELS],
 )
 
 
@@ -51,22 +46,14 @@ UPDATED = _number("status_updated_replicas", "Machines of the newest template")
 COLLISIONS = _number("status_collision_count", "Names that were taken")
 REPLICAS = _number("status_replicas", "Machines")
 
-_CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
-
-_Series = dict[tuple[metrics.Gauge, tuple[str, ...]], float]
-
 
 def note(old: MachineDeployment | None, new: MachineDeployment | None, *, total: int) -> None:
     """Keep the series of a deployment in step with it; those of one that is gone vanish."""
     ITEMS.set(total)
-    before, after = _series(old), _series(new)
-    for metric, labels in before.keys() - after.keys():
-        metric.remove(*labels)
-    for (metric, labels), value in after.items():
-        metric.labels(*labels).set(value)
+    series.follow(_series(old), _series(new))
 
 
-def _series(obj: MachineDeployment | None) -> _Series:
+def _series(obj: MachineDeployment | None) -> Series:
     if obj is None:
         return {}
     who, status = (obj.name, obj.namespace), obj.status
@@ -79,15 +66,10 @@ def _series(obj: MachineDeployment | None) -> _Series:
         COLLISIONS: status.collision_count,
         REPLICAS: status.replicas,
     }
-    found: _Series = {(INFO, (*who, *about)): 1}
+    found: Series = {(INFO, (*who, *about)): 1}
     found |= {(metric, who): value for metric, value in numbers.items() if value is not None}
-    for one in status.conditions or ():
-        found[CONDITION, (*who, one.type)] = _CONDITIONS.get(one.status, 2)
-    for each in status.failed_machines or ():
-        last = each.last_operation
-        labels = (each.name, each.provider_id, each.owner_ref, last.state, last.type)
-        found[FAILED, (*who, *labels)] = 1
-    return found
+    found |= series.of_conditions(CONDITION, who, status.conditions)
+    return found | series.of_failures(FAILED, who, status.failed_machines)
 
 
 def _spec_numbers(obj: MachineDeployment) -> dict[metrics.Gauge, int | None]:

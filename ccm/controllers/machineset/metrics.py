@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from ccm.base import metrics
+from ccm.gardener import series
+from ccm.gardener.series import Series
 from ccm.gardener.sets import MachineSet
 
 STALE = metrics.counter(
@@ -29,14 +31,7 @@ CONDITION = metrics.gauge(
 FAILED = metrics.gauge(
     "mcm_machine_set_failed_machines",
     "1 for each machine of a set whose last operation failed.",
-    [
-        *_WHO,
-        "failed_machine_name",
-        "failed_machine_provider_id",
-        "failed_machine_owner_ref",
-        "failed_machine_last_operation_state",
-        "failed_machine_last_operation_machine_operation_type",
-    ],
+    [*_WHO, *series.FAILURE_LABELS],
 )
 
 
@@ -51,28 +46,20 @@ LABELED = _number("status_fully_labelled_replicas", "Machines with all labels")
 READY = _number("status_ready_replicas", "Machines that run,")
 REPLICAS = _number("status_replicas", "Machines")
 
-_CONDITIONS = {"True": 1, "False": 0, "Unknown": 2}
-
-_Series = dict[tuple[metrics.Gauge, tuple[str, ...]], float]
-
 
 def note(old: MachineSet | None, new: MachineSet | None, *, total: int) -> None:
     """Keep the series of a set in step with it; those of one that is gone vanish."""
     ITEMS.set(total)
-    before, after = _series(old), _series(new)
-    for metric, labels in before.keys() - after.keys():
-        metric.remove(*labels)
-    for (metric, labels), value in after.items():
-        metric.labels(*labels).set(value)
+    series.follow(_series(old), _series(new))
 
 
-def _series(obj: MachineSet | None) -> _Series:
+def _series(obj: MachineSet | None) -> Series:
     if obj is None:
         return {}
     who, spec, status = (obj.name, obj.namespace), obj.spec, obj.status
     made_of = spec.template.spec.class_
     about = (made_of.api_group, made_of.kind, made_of.name)
-    found: _Series = {
+    found: Series = {
         (INFO, (*who, obj.metadata.creation_timestamp or "", *about)): 1,
         (REPLICAS_WANTED, who): spec.replicas,
         (MIN_READY, who): spec.min_ready_seconds,
@@ -81,10 +68,5 @@ def _series(obj: MachineSet | None) -> _Series:
         (READY, who): status.ready_replicas,
         (REPLICAS, who): status.replicas,
     }
-    for one in status.conditions or ():
-        found[CONDITION, (*who, one.type)] = _CONDITIONS.get(one.status, 2)
-    for each in status.failed_machines or ():
-        last = each.last_operation
-        labels = (each.name, each.provider_id, each.owner_ref, last.state, last.type)
-        found[FAILED, (*who, *labels)] = 1
-    return found
+    found |= series.of_conditions(CONDITION, who, status.conditions)
+    return found | series.of_failures(FAILED, who, status.failed_machines)

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
 from ccm.app.persistence import Stores
 from ccm.app.provider import Misconfigured
+from ccm.kube.client import Client
 from ccm.testing.persistence_objects import KIND, thing
 
 UID = "3f2c9a56-0000-4000-8000-000000000001"
@@ -32,7 +33,7 @@ class Api:
 def stores(folder: Path, text: str, uid: str = UID, **settings: Any) -> Stores:
     file = folder / "persistence.yaml"
     file.write_text(text.replace("HERE", str(folder)))
-    return Stores(str(file), Api(uid), namespace="kube-system", **settings)
+    return Stores(str(file), cast("Client", Api(uid)), namespace="kube-system", **settings)
 
 
 TWO = "instances:\n- file: {root: HERE/a}\n- sqlite: {path: HERE/b/x.db}\nwrite_policy: all\n"
@@ -102,7 +103,7 @@ def test_wrong_file(tmp_path: Path, text: str, said: str) -> None:
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="cannot be read: No such file"):
-        Stores(str(tmp_path / "absent"), Api(), namespace="kube-system")
+        Stores(str(tmp_path / "absent"), cast("Client", Api()), namespace="kube-system")
 
 
 async def test_nothing_up_blocks_or_not(tmp_path: Path) -> None:
