@@ -104,8 +104,8 @@ def test(arguments: list[str]) -> None:
     prepare()
     failed = [name for name, command in checks() if not passes(name, command)]
     # More than two cores' worth: tests with real processes spend most of their time waiting.
-    tests = [str(PYTHON), "-m", "pytest", "-n", "6", "--dist", "loadgroup", *arguments]
-    if not passes("tests, six at a time", tests):
+    tests = [str(PYTHON), "-m", "pytest", "-n", "8", "--dist", "loadgroup", *arguments]
+    if not passes("tests, eight at a time", tests):
         failed.append("tests")
     if failed:
         raise Failed("failed: " + ", ".join(failed))
@@ -136,7 +136,8 @@ def soak(arguments: list[str]) -> None:
     """Look for known vulnerabilities, then run the long tests at full length."""
     prepare()
     failed = [] if audited() else ["audit"]
-    command = [str(PYTHON), "-m", "pytest", "-m", "soak", "-s", "--timeout=3600", *arguments]
+    chosen = ["-m", "soak or hypothesis", "--hypothesis-profile=soak"]
+    command = [str(PYTHON), "-m", "pytest", *chosen, "-s", "--timeout=3600", *arguments]
     if not passes("soak tests, one at a time", command):
         failed.append("soak tests")
     if failed:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from ccm.base import redact
 from ccm.testing.clock import VirtualTimeLoop
@@ -22,6 +23,11 @@ if _ROOT not in sys.path:
 from tests.shifted import ShiftedTimeLoop  # noqa: E402 - found through the line above
 
 pytest_plugins = ["tests.handclock", "tests.servers"]
+
+# Each run tries a few examples of a property, and `make soak` many.
+settings.register_profile("few", max_examples=25, deadline=None)
+settings.register_profile("soak", max_examples=300, deadline=None)
+settings.load_profile("few")
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

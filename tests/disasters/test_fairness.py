@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from ccm.app.serving import health
@@ -115,7 +115,6 @@ async def test_sixteen_hanging_services_do_not_delay_a_node_change(stubborn: boo
 
 
 @virtual_time
-@settings(max_examples=40, deadline=None)
 @given(
     services=st.integers(min_value=1, max_value=40),
     hanging=st.integers(min_value=0, max_value=16),

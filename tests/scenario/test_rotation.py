@@ -39,7 +39,7 @@ async def under_load(env: Environment, daemon: Daemon) -> AsyncIterator[None]:
         while not stop.is_set():
             names.append(f"node-{len(names)}")
             await env.node(names[-1])
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)
 
     busy = asyncio.get_running_loop().create_task(load())
     try:

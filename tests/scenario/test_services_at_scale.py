@@ -83,8 +83,8 @@ async def join(
 async def test_a_load_costs_one_ensure_per_service_and_one_update_per_burst(
     env: Environment,
 ) -> None:
-    """With a fifth of the nodes."""
-    await appear(env, nodes=200)
+    """With a tenth of the nodes."""
+    await appear(env, nodes=100)
 
 
 @pytest.mark.soak

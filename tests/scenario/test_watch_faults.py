@@ -59,6 +59,8 @@ FAULTS: Mapping[str, Action] = {
     "502 of a proxy": HTML,
     "a line that is no JSON": InsertLine(b'{"type":"MODIFIED","object":{"metadata"'),
 }
+ALIKE = {"reset before the first line", "403", "500"}
+"""What follows is as with another one."""
 
 
 async def settled_node(env: Environment, name: str) -> None:
@@ -76,7 +78,9 @@ def intact(env: Environment, daemon: Daemon) -> None:
     assert sorted(done) == sorted(set(done))
 
 
-@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(one, marks=[pytest.mark.soak] * (one in ALIKE)) for one in FAULTS]
+)
 async def test_a_watch_that_fails(env: Environment, kind: str) -> None:
     """Whether the first watch fails or a later one: the next new node is initialised."""
     proxy = await env.new_proxy()

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.app import options
@@ -159,7 +159,6 @@ WAYS_OUT: Mapping[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     secret=st.sampled_from(SECRETS),
     encoding=st.sampled_from(sorted(ENCODINGS)),

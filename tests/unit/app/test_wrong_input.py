@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.app.options import config, documents, migration
@@ -47,7 +47,6 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     return copied
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     content=st.one_of(
         st.binary(max_size=60),
@@ -73,7 +72,6 @@ def test_no_file_makes_a_reader_stumble(content: Any) -> None:
             kube_config.load(str(file), environ={})
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_no_change_of_a_kubeconfig_makes_its_reader_stumble(data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(list(paths(KUBECONFIG))))

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.base import tasks
@@ -16,7 +16,6 @@ from ccm.testing.clock import advance, elapsed_s, jump, settle
 pytestmark = pytest.mark.virtual_time
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     count=st.integers(1, 25),
     qps=st.sampled_from([0.5, 3.0, 20.0, 10_000.0]),

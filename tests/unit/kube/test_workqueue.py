@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.base.metrics import REGISTRY
@@ -170,7 +170,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(steps=STEPS, workers=st.integers(min_value=1, max_value=3))
 async def test_no_key_is_in_two_hands_and_none_is_lost(
     steps: list[tuple[str, int, float]], workers: int

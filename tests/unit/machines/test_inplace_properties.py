@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.machines import bounds, rollout
@@ -169,7 +169,6 @@ def settle(shop: Workshop) -> None:
     raise AssertionError(f"no end: {shop.shelves}")
 
 
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_never_too_many_at_once_and_all_in_the_end(seed: int) -> None:
     rng = random.Random(seed)
@@ -192,7 +191,6 @@ def test_never_too_many_at_once_and_all_in_the_end(seed: int) -> None:
         assert {box.name for box in shop.boxes()} == survivors
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_wishes_that_change(seed: int) -> None:
     rng = random.Random(seed)

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.machines import replicas
 from ccm.machines.replicas import BURST, Member, Preserve, Wanted
 from ccm.machines.views import Phase
 from tests.unit.machines.members import NOW, at, member
-
-few = settings(max_examples=60)
 
 MOMENTS = st.none() | st.integers(-3, 3).map(at)
 
@@ -58,7 +56,6 @@ def step(wanted: Wanted, found: Sequence[Member], number: int) -> Sequence[Membe
     return [one for one in found if one.key not in gone] + made
 
 
-@few
 @given(wanted=wishes(), found=machines())
 def test_it_comes_to_an_end_and_plans_nothing_then(wanted: Wanted, found: Sequence[Member]) -> None:
     for number in range(4):
@@ -73,7 +70,6 @@ def test_it_comes_to_an_end_and_plans_nothing_then(wanted: Wanted, found: Sequen
     assert sum(not one.has_moved for one in here) <= wanted.replicas
 
 
-@few
 @given(wanted=wishes(), found=machines())
 def test_there_are_never_more_than_wanted_through_what_is_made(
     wanted: Wanted, found: Sequence[Member]
@@ -86,7 +82,6 @@ def test_there_are_never_more_than_wanted_through_what_is_made(
     assert wanted.may_grow or not scaling.create
 
 
-@few
 @given(wanted=wishes(), found=machines())
 def test_what_goes_is_surplus_or_has_a_reason_of_its_own(
     wanted: Wanted, found: Sequence[Member]
@@ -106,7 +101,6 @@ def test_what_goes_is_surplus_or_has_a_reason_of_its_own(
     assert not any(one.has_moved for one in free)
 
 
-@few
 @given(wanted=wishes(), found=machines(), order=st.randoms(use_true_random=False))
 def test_the_order_of_the_cache_decides_nothing(
     wanted: Wanted, found: Sequence[Member], order: object
@@ -120,7 +114,6 @@ def test_the_order_of_the_cache_decides_nothing(
     assert (list(kept), list(dropped)) == tuple(map(list, again))
 
 
-@few
 @given(wanted=wishes(), found=machines())
 def test_what_a_set_keeps_it_keeps(wanted: Wanted, found: Sequence[Member]) -> None:
     kept, dropped = replicas.preservation(wanted, found)

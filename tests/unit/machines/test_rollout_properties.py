@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.machines import bounds
@@ -105,7 +105,6 @@ def ends(game: Game) -> None:
     assert game.plan().status == said
 
 
-@settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_bounds_hold_whatever_anybody_does(seed: int) -> None:
     game = opened(random.Random(seed))
@@ -115,7 +114,6 @@ def test_bounds_hold_whatever_anybody_does(seed: int) -> None:
     ends(game)
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_no_more_machines_than_the_surge_allows(seed: int) -> None:
     game = opened(random.Random(seed))
@@ -129,7 +127,6 @@ def test_no_more_machines_than_the_surge_allows(seed: int) -> None:
     ends(game)
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_recreation_ends_too(seed: int) -> None:
     game = opened(random.Random(seed), Strategy.RECREATE)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ccm.cloud import default_load_balancer_name
@@ -382,7 +382,6 @@ def towns(draw: st.DrawFn) -> Town:
     return town
 
 
-@settings(max_examples=40, deadline=None)
 @given(towns())
 def test_whatever_happened_it_is_planned_what_the_daemon_then_does(town: Town) -> None:
     planned, done = town.plan(), town.live()

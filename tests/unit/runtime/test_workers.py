@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -208,7 +208,6 @@ ADDED = st.lists(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(added=ADDED, count=st.integers(min_value=1, max_value=3))
 async def test_whatever_hangs_every_key_is_served_and_none_in_two_hands(
     added: list[tuple[int, float, bool, float]], count: int
