@@ -35,6 +35,9 @@ from ccm.sandbox import process
 _ROOT = Path(__file__).parent.parent
 _LARGEST_ORDER = 200_000
 
+common: socket.socket | None = None
+"""The way to a server that forks servers: importing everything costs each of them a second."""
+
 
 class Popen(subprocess.Popen[Any]):
     """`subprocess.Popen`, forked; it dies with the process that started it."""
@@ -118,6 +121,16 @@ def run(command: Sequence[str], *, timeout: float, **how: Any) -> subprocess.Com
 @functools.cache
 def _server() -> socket.socket:
     """The way to this process's server."""
+    if common is None:
+        return new_server()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, Path(os.devnull).open("wb") as nobody:
+        socket.send_fds(common, [b"{}"], [theirs.fileno(), 1, 2, nobody.fileno()])
+    return ours
+
+
+def new_server() -> socket.socket:
+    """The way to a new server of our programs."""
     return started([sys.executable, "-m", "tests.forkserver"], cwd=_ROOT)
 
 
@@ -219,4 +232,8 @@ if __name__ == "__main__":
     gc.freeze()
     order = next_child(channel, _take)
     channel.detach()  # closed already
+    if not order:  # a server, whose orders come on its standard input
+        channel = socket.socket(fileno=os.dup(0))
+        order = next_child(channel, _take)
+        channel.detach()
     _become(order)

@@ -80,6 +80,7 @@ class _Template:
         session.config.pluginmanager.unregister(self)
         # Its files would be shared by all workers.
         _capture(session.config).stop_global_capturing()
+        forkserver.common = forkserver.new_server()
         gc.collect()
         gc.freeze()
         try:
