@@ -183,8 +183,8 @@ def gathered(
         final = {event.key: event.object for event in copy.log}
         for key, moment in copy.touched.items():
             before, now = copy.before.get(key), copy.now.get(key)
-            if kind is SECRETS and before is None:
-                continue  # a bootstrap token: it comes and goes with its VM
+            if before is None and (now is None or kind is SECRETS):
+                continue  # it comes and goes again, as a bootstrap token does with its VM
             if before is not None and before.is_deleting:
                 now = final[key]  # somebody else deleted it
             found += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
