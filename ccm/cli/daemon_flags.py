@@ -6,14 +6,24 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
     from ccm.base.flags import Flag, Section
 
-W = TypeVar("W")
+
+class Wanted(Protocol):
+    """What every command's line asks for."""
+
+    @property
+    def options(self) -> Options:
+        """The daemon's settings, as far as they were given."""
+        ...
+
+
+W = TypeVar("W", bound=Wanted)
 
 EXIT_OK = 0
 EXIT_USAGE = 2
@@ -42,11 +52,13 @@ def output(section: Section, for_people: str) -> str:
 def run(
     name: str,
     words: Sequence[str],
-    out: TextIO,
+    out: TextIO | None,
     *,
-    explain: Callable[[], str],
+    introduction: str,
+    own: Callable[[], Mapping[str, Flag]],
     read: Callable[[Sequence[str]], W],
-    then: Callable[[W], int],
+    then: Callable[[W, TextIO], int],
+    used: Collection[str] = (),
     wrong: int = EXIT_USAGE,
 ) -> int:
     """Answer the words behind a command's name: with its help, or with what they ask for.
@@ -54,23 +66,27 @@ def run(
     Args:
         name: of the command.
         words: as they were given.
-        out: where the help goes.
-        explain: the help.
+        out: where the help goes, and what it says; None: standard output.
+        introduction: of the help, which tells of flags behind it.
+        own: its own flags.
         read: turns the words into what is wanted; raises UsageError.
-        then: does that; the exit status.
+        then: does that, and says so there; the exit status.
+        used: of the daemon's flags those that the help tells of; empty: all of them.
         wrong: the exit status where the words cannot be used.
     """
     from ccm.app.options.argv import UsageError
 
+    out = sys.stdout if out is None else out
     if {"-h", "--help"} & set(words):
-        out.write(explain())
+        out.write(introduction + _flags(own(), used))
         return EXIT_OK
     try:
         wanted = read(words)
     except UsageError as error:
         sys.stderr.write(f"kube-ccm {name}: {error}\n")
         return wrong
-    return then(wanted)
+    with logging_at(wanted.options.v):
+        return then(wanted, out)
 
 
 def _no_flags(words: Sequence[str]) -> Iterator[str]:
@@ -114,12 +130,14 @@ def read(
     return options, chosen
 
 
-def explain(introduction: str, own: Mapping[str, Flag]) -> str:
-    """The help of a command: its own flags first."""
+def _flags(own: Mapping[str, Flag], used: Collection[str]) -> str:
+    """What the help says of flags: the command's own first."""
     from ccm.app.options import FLAGS, SECTIONS, command
 
-    sections = dict.fromkeys(flag.section for flag in own.values())
-    return introduction + command.explain({**own, **FLAGS}, (*sections, *SECTIONS))
+    known = {name: FLAGS[name] for name in used} or FLAGS
+    told = (*own.values(), *(known[name] for name in used))
+    sections = dict.fromkeys(flag.section for flag in told)
+    return command.explain({**own, **known}, (*sections, *(() if used else SECTIONS)))
 
 
 @contextlib.contextmanager

@@ -106,16 +106,14 @@ def own_flags() -> Mapping[str, Flag]:
 
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
-    out = sys.stdout if out is None else out
 
-    def then(wanted: Wanted) -> int:
+    def then(wanted: Wanted, out: TextIO) -> int:
         with contextlib.closing(Watchman(wanted.limit_s)) as watchman:
             return asyncio.run(answer(wanted, out, watch=watchman.watch))
 
-    def explain() -> str:
-        return daemon_flags.explain(_INTRODUCTION, own_flags())
-
-    return daemon_flags.run(NAME, words, out, explain=explain, read=read, then=then)
+    return daemon_flags.run(
+        NAME, words, out, introduction=_INTRODUCTION, own=own_flags, read=read, then=then
+    )
 
 
 def read(words: Sequence[str]) -> Wanted:
@@ -161,8 +159,7 @@ async def answer(
     case = Case(
         options=wanted.options, environ=environ, account=wanted.account, limit_s=wanted.limit_s
     )
-    with daemon_flags.logging_at(wanted.options.v):
-        results = await _examine(case, wanted.output, out, watch)
+    results = await _examine(case, wanted.output, out, watch)
     if wanted.output == "json":
         text = msgspec.json.format(msgspec.json.encode(finding.document(results)), indent=2)
         out.write(f"{text.decode()}\n")

@@ -158,13 +158,20 @@ def own_flags() -> Mapping[str, Flag]:
 
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
-    out = sys.stdout if out is None else out
 
-    def then(wanted: Wanted) -> int:
-        with daemon_flags.logging_at(wanted.options.v):
-            return asyncio.run(answer(wanted, out))
+    def then(wanted: Wanted, out: TextIO) -> int:
+        return asyncio.run(answer(wanted, out))
 
-    return daemon_flags.run(NAME, words, out, explain=_help, read=read, then=then)
+    return daemon_flags.run(
+        NAME,
+        words,
+        out,
+        introduction=_INTRODUCTION,
+        own=own_flags,
+        used=_USED,
+        read=read,
+        then=then,
+    )
 
 
 def read(words: Sequence[str]) -> Wanted:
@@ -323,15 +330,6 @@ def _foreign(found: verdict.Known | None, options: Options) -> str:
     if ours.is_explicit and not all(term.matches(found.labels) for term in ours.selector):
         return f"its labels are not those of --own-nodes={options.own_nodes}"
     return ""
-
-
-def _help() -> str:
-    from ccm.app.options import FLAGS, command
-
-    own = own_flags()
-    used = {name: FLAGS[name] for name in _USED}
-    sections = dict.fromkeys(flag.section for flag in (*own.values(), *used.values()))
-    return _INTRODUCTION + command.explain({**own, **used}, tuple(sections))
 
 
 def _is_address(word: str) -> bool:

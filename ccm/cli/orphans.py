@@ -84,21 +84,18 @@ def own_flags() -> Mapping[str, Flag]:
 
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
-    out = sys.stdout if out is None else out
 
-    def then(wanted: Wanted) -> int:
+    def then(wanted: Wanted, out: TextIO) -> int:
         try:
-            with daemon_flags.logging_at(wanted.options.v):
-                asyncio.run(answer(wanted, out))
+            asyncio.run(answer(wanted, out))
         except Refused as error:
             sys.stderr.write(f"kube-ccm {NAME}: {error}\n")
             return EXIT_FAILED
         return EXIT_OK
 
-    def explain() -> str:
-        return daemon_flags.explain(_INTRODUCTION, own_flags())
-
-    return daemon_flags.run(NAME, words, out, explain=explain, read=read, then=then)
+    return daemon_flags.run(
+        NAME, words, out, introduction=_INTRODUCTION, own=own_flags, read=read, then=then
+    )
 
 
 def read(words: Sequence[str]) -> Wanted:

@@ -121,27 +121,27 @@ def own_flags() -> Mapping[str, Flag]:
 
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
-    out = sys.stdout if out is None else out
 
-    def then(wanted: Wanted) -> int:
+    def then(wanted: Wanted, out: TextIO) -> int:
         from ccm.doctor.opening import NotOpened
         from ccm.planning.timeloop import HurryingLoop
 
         try:
-            with (
-                daemon_flags.logging_at(wanted.options.v),
-                asyncio.Runner(loop_factory=HurryingLoop) as runner,
-            ):
+            with asyncio.Runner(loop_factory=HurryingLoop) as runner:
                 return runner.run(answer(wanted, out))
         except NotOpened as error:
             sys.stderr.write(f"kube-ccm {NAME}: {error}\n")
             return EXIT_FAILED
 
-    def explain() -> str:
-        return daemon_flags.explain(_INTRODUCTION, own_flags())
-
     return daemon_flags.run(
-        NAME, words, out, explain=explain, read=read, then=then, wrong=EXIT_FAILED
+        NAME,
+        words,
+        out,
+        introduction=_INTRODUCTION,
+        own=own_flags,
+        read=read,
+        then=then,
+        wrong=EXIT_FAILED,
     )
 
 

@@ -121,14 +121,20 @@ def own_flags() -> Mapping[str, Flag]:
 
 def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
     """Run the command; the exit status."""
-    out = sys.stdout if out is None else out
 
-    def then(wanted: Wanted) -> int:
-        with daemon_flags.logging_at(wanted.options.v):
-            return asyncio.run(answer(wanted, out))
+    def then(wanted: Wanted, out: TextIO) -> int:
+        return asyncio.run(answer(wanted, out))
 
     return daemon_flags.run(
-        NAME, words, out, explain=_help, read=read, then=then, wrong=EXIT_FAILED
+        NAME,
+        words,
+        out,
+        introduction=_INTRODUCTION,
+        own=own_flags,
+        used=_USED,
+        read=read,
+        then=then,
+        wrong=EXIT_FAILED,
     )
 
 
@@ -273,12 +279,3 @@ def _deployments(case: Case) -> Resource[MachineDeployment]:
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS
 
     return case.client.resource(MACHINE_DEPLOYMENTS)
-
-
-def _help() -> str:
-    from ccm.app.options import FLAGS, command
-
-    own = own_flags()
-    used = {name: FLAGS[name] for name in _USED}
-    sections = dict.fromkeys(flag.section for flag in (*own.values(), *used.values()))
-    return _INTRODUCTION + command.explain({**own, **used}, tuple(sections))
