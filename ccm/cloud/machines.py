@@ -327,7 +327,7 @@ class SpecValidation(Protocol):
 
 @runtime_checkable
 class MachineMetrics(Protocol):
-    """Optional on the same object as `MachineDriver`."""
+    """Optional on the same object as `MachineDriver`; no metric of the daemon has them yet."""
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """Labels for metrics about machines of that spec; pure, no call. `size` is among them.
