@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ccm.app.options import Options
     from ccm.base.flags import Flag
     from ccm.doctor.case import Case
-    from ccm.doctor.explain import verdict
+    from ccm.doctor.explain import subject
     from ccm.doctor.explain.asking import Door
 
 NAME = "explain"
@@ -247,11 +247,11 @@ async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os
     return EXIT_OK if found.is_well else EXIT_STUCK
 
 
-async def _known(case: Case, wanted: Wanted) -> verdict.Case | str:
+async def _known(case: Case, wanted: Wanted) -> subject.Case | str:
     """What there is to judge; a text: why there is nothing."""
     from ccm.base import redact
     from ccm.doctor import reach
-    from ccm.doctor.explain import asking, verdict
+    from ccm.doctor.explain import asking, subject
     from ccm.doctor.finding import Verdict
     from ccm.kube.errors import KubeError
 
@@ -259,7 +259,7 @@ async def _known(case: Case, wanted: Wanted) -> verdict.Case | str:
     if finding.verdict is Verdict.FAIL:
         return "; ".join((finding.found, *finding.details, *finding.advice))
     name = wanted.name
-    if wanted.kind != verdict.NODE and "/" not in name:
+    if wanted.kind != subject.NODE and "/" not in name:
         name = f"{case.cluster.namespace}/{name}"
     try:
         found = await _object(case, wanted.kind, name)
@@ -267,21 +267,21 @@ async def _known(case: Case, wanted: Wanted) -> verdict.Case | str:
         told = await asking.ask(case, wanted.kind, name, wanted.door)
     except KubeError as error:
         return redact.words(f"{case.cluster.server}: {error}")
-    known = verdict.Case(
+    known = subject.Case(
         kind=wanted.kind,
         name=name,
         found=found,
         is_served=is_served,
         foreign=_foreign(found, wanted.options),
     )
-    if isinstance(told, verdict.Silence):
+    if isinstance(told, subject.Silence):
         return replace(known, silence=told)
     return replace(known, answer=told)
 
 
-async def _object(case: Case, kind: str, name: str) -> verdict.Known | None:
+async def _object(case: Case, kind: str, name: str) -> subject.Known | None:
     """As the cluster has it; None: there is none. Raises KubeError."""
-    from ccm.doctor.explain import verdict
+    from ccm.doctor.explain import subject
     from ccm.gardener import views
     from ccm.gardener.explaining import DEPLOYMENT, SET
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
@@ -289,10 +289,10 @@ async def _object(case: Case, kind: str, name: str) -> verdict.Known | None:
     from ccm.kube.resources import NODES, SERVICES
 
     try:
-        if kind == verdict.NODE:
+        if kind == subject.NODE:
             return await case.client.resource(NODES).get(name)
         namespace, _, bare = name.partition("/")
-        if kind == verdict.MACHINE:
+        if kind == subject.MACHINE:
             found = await case.client.resource(MACHINES).get(bare, namespace=namespace)
             return views.machine(found)
         if kind == SET:
@@ -306,15 +306,15 @@ async def _object(case: Case, kind: str, name: str) -> verdict.Known | None:
 
 async def _is_served(case: Case, kind: str) -> bool:
     """Whether the API server knows such objects. Raises KubeError."""
-    from ccm.doctor.explain import verdict
+    from ccm.doctor.explain import subject
     from ccm.gardener import served
 
-    if kind in (verdict.NODE, verdict.SERVICE):
+    if kind in (subject.NODE, subject.SERVICE):
         return True
     return f"{kind}s" in await served.resources(case.client)
 
 
-def _foreign(found: verdict.Known | None, options: Options) -> str:
+def _foreign(found: subject.Known | None, options: Options) -> str:
     """Why it is another's by the flags that were given, where no daemon says it."""
     from ccm.cloud.ownership import Ownership
     from ccm.controllers.service import plan
