@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ccm.cli import daemon_flags
 
@@ -119,11 +119,6 @@ class Wanted:
     limit_s: float
 
 
-def add(commands: Any) -> None:
-    """Describe the subcommand to the command line's parser."""
-    daemon_flags.add(commands, NAME, SUMMARY, run)
-
-
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
     from ccm.base import flag_checks as checks
@@ -156,24 +151,6 @@ def own_flags() -> Mapping[str, Flag]:
     return table(Own)
 
 
-def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
-    """Run the command; the exit status."""
-
-    def then(wanted: Wanted, out: TextIO) -> int:
-        return asyncio.run(answer(wanted, out))
-
-    return daemon_flags.run(
-        NAME,
-        words,
-        out,
-        introduction=_INTRODUCTION,
-        own=own_flags,
-        used=_USED,
-        read=read,
-        then=then,
-    )
-
-
 def read(words: Sequence[str]) -> Wanted:
     """Turn the words behind `kube-ccm explain` into what is wanted.
 
@@ -197,7 +174,7 @@ def read(words: Sequence[str]) -> Wanted:
     options, chosen = daemon_flags.read(
         words,
         own_flags(),
-        complete=lambda given: replace(given, cloud_provider=given.cloud_provider or "none"),
+        complete=daemon_flags.of_no_cloud,
         arguments=faults,
     )
     if chosen["address"] and not (chosen["ca"] or chosen["insecure"]):
@@ -345,3 +322,20 @@ def _read(file: str) -> bytes | None:
         return Path(file).read_bytes() if file else None
     except OSError as error:
         raise UsageError([f"--ca={file}: cannot be read: {reason(error)}"]) from error
+
+
+def _then(wanted: Wanted, out: TextIO) -> int:
+    return asyncio.run(answer(wanted, out))
+
+
+_COMMAND = daemon_flags.Command(
+    name=NAME,
+    summary=SUMMARY,
+    introduction=_INTRODUCTION,
+    own=own_flags,
+    read=read,
+    then=_then,
+    used=_USED,
+)
+
+add, run = _COMMAND.add, _COMMAND.run
