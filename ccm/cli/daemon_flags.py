@@ -6,27 +6,28 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from ccm.app.options import Options
     from ccm.base.flags import Flag, Section
 
-W = TypeVar("W")
+
+class Wanted(Protocol):
+    """What every command's line asks for."""
+
+    @property
+    def options(self) -> Options:
+        """The daemon's settings, as far as they were given."""
+        ...
+
+
+W = TypeVar("W", bound=Wanted)
 
 EXIT_OK = 0
 EXIT_USAGE = 2
-
-
-def add(commands: Any, name: str, summary: str, run: Callable[[Sequence[str]], int]) -> None:
-    """Describe a command to the command line's parser; it gets its words as they are."""
-    # The words are the daemon's, whose syntax is not argparse's.
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, add_help=False, prefix_chars="\0"
-    )
-    parser.add_argument("words", nargs=argparse.REMAINDER)
-    parser.set_defaults(run=lambda options: run(options.words))
 
 
 def output(section: Section, for_people: str) -> str:
@@ -39,38 +40,64 @@ def output(section: Section, for_people: str) -> str:
     )
 
 
-def run(
-    name: str,
-    words: Sequence[str],
-    out: TextIO,
-    *,
-    explain: Callable[[], str],
-    read: Callable[[Sequence[str]], W],
-    then: Callable[[W], int],
-    wrong: int = EXIT_USAGE,
-) -> int:
-    """Answer the words behind a command's name: with its help, or with what they ask for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command(Generic[W]):
+    """A command.
 
-    Args:
-        name: of the command.
-        words: as they were given.
-        out: where the help goes.
-        explain: the help.
-        read: turns the words into what is wanted; raises UsageError.
-        then: does that; the exit status.
+    Attributes:
+        name: behind `kube-ccm`.
+        summary: what it does, in a line.
+        introduction: of its help, which tells of flags behind it.
+        own: its own flags.
+        read: turns the words behind its name into what is wanted; raises UsageError.
+        then: does that, and says so there; the exit status.
+        used: of the daemon's flags those that the help tells of; empty: all of them.
         wrong: the exit status where the words cannot be used.
     """
-    from ccm.app.options.argv import UsageError
 
-    if {"-h", "--help"} & set(words):
-        out.write(explain())
-        return EXIT_OK
-    try:
-        wanted = read(words)
-    except UsageError as error:
-        sys.stderr.write(f"kube-ccm {name}: {error}\n")
-        return wrong
-    return then(wanted)
+    name: str
+    summary: str
+    introduction: str
+    own: Callable[[], Mapping[str, Flag]]
+    read: Callable[[Sequence[str]], W]
+    then: Callable[[W, TextIO], int]
+    used: Collection[str] = ()
+    wrong: int = EXIT_USAGE
+
+    def add(self, commands: Any) -> None:
+        """Describe it to the command line's parser; it gets its words as they are."""
+        # The words are the daemon's, whose syntax is not argparse's.
+        parser: argparse.ArgumentParser = commands.add_parser(
+            self.name, help=self.summary, add_help=False, prefix_chars="\0"
+        )
+        parser.add_argument("words", nargs=argparse.REMAINDER)
+        parser.set_defaults(run=lambda options: self.run(options.words))
+
+    def run(self, words: Sequence[str], *, out: TextIO | None = None) -> int:
+        """Answer its words, with its help or with what they ask for; the exit status.
+
+        Args:
+            words: as they were given.
+            out: where to; None: standard output.
+        """
+        from ccm.app.options.argv import UsageError
+
+        out = sys.stdout if out is None else out
+        if {"-h", "--help"} & set(words):
+            out.write(self.introduction + _flags(self.own(), self.used))
+            return EXIT_OK
+        try:
+            wanted = self.read(words)
+        except UsageError as error:
+            sys.stderr.write(f"kube-ccm {self.name}: {error}\n")
+            return self.wrong
+        with logging_at(wanted.options.v):
+            return self.then(wanted, out)
+
+
+def of_no_cloud(given: Options) -> Options:
+    """The settings of a command that asks no cloud: it needs no provider to be named."""
+    return replace(given, cloud_provider=given.cloud_provider or "none")
 
 
 def _no_flags(words: Sequence[str]) -> Iterator[str]:
@@ -114,12 +141,14 @@ def read(
     return options, chosen
 
 
-def explain(introduction: str, own: Mapping[str, Flag]) -> str:
-    """The help of a command: its own flags first."""
+def _flags(own: Mapping[str, Flag], used: Collection[str]) -> str:
+    """What the help says of flags: the command's own first."""
     from ccm.app.options import FLAGS, SECTIONS, command
 
-    sections = dict.fromkeys(flag.section for flag in own.values())
-    return introduction + command.explain({**own, **FLAGS}, (*sections, *SECTIONS))
+    known = {name: FLAGS[name] for name in used} or FLAGS
+    told = (*own.values(), *(known[name] for name in used))
+    sections = dict.fromkeys(flag.section for flag in told)
+    return command.explain({**own, **known}, (*sections, *(() if used else SECTIONS)))
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ccm.cli import daemon_flags
 
@@ -73,11 +73,6 @@ class Wanted:
     account: str = ""
 
 
-def add(commands: Any) -> None:
-    """Describe the subcommand to the command line's parser."""
-    daemon_flags.add(commands, NAME, SUMMARY, run)
-
-
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
     from ccm.base import flag_checks as checks
@@ -102,20 +97,6 @@ def own_flags() -> Mapping[str, Flag]:
         )
 
     return table(Own)
-
-
-def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
-    """Run the command; the exit status."""
-    out = sys.stdout if out is None else out
-
-    def then(wanted: Wanted) -> int:
-        with contextlib.closing(Watchman(wanted.limit_s)) as watchman:
-            return asyncio.run(answer(wanted, out, watch=watchman.watch))
-
-    def explain() -> str:
-        return daemon_flags.explain(_INTRODUCTION, own_flags())
-
-    return daemon_flags.run(NAME, words, out, explain=explain, read=read, then=then)
 
 
 def read(words: Sequence[str]) -> Wanted:
@@ -161,8 +142,7 @@ async def answer(
     case = Case(
         options=wanted.options, environ=environ, account=wanted.account, limit_s=wanted.limit_s
     )
-    with daemon_flags.logging_at(wanted.options.v):
-        results = await _examine(case, wanted.output, out, watch)
+    results = await _examine(case, wanted.output, out, watch)
     if wanted.output == "json":
         text = msgspec.json.format(msgspec.json.encode(finding.document(results)), indent=2)
         out.write(f"{text.decode()}\n")
@@ -262,3 +242,20 @@ def _show(result: Result, out: TextIO) -> None:
         console.print(verdict, style=_STYLES[result.finding.verdict.value], end="")
     out.writelines(f"{line}\n" for line in (first, *others))
     out.flush()
+
+
+def _then(wanted: Wanted, out: TextIO) -> int:
+    with contextlib.closing(Watchman(wanted.limit_s)) as watchman:
+        return asyncio.run(answer(wanted, out, watch=watchman.watch))
+
+
+_COMMAND = daemon_flags.Command(
+    name=NAME,
+    summary=SUMMARY,
+    introduction=_INTRODUCTION,
+    own=own_flags,
+    read=read,
+    then=_then,
+)
+
+add, run = _COMMAND.add, _COMMAND.run

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ccm.cli import daemon_flags
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ccm.app.options import Options
     from ccm.base.flags import Flag
     from ccm.doctor.case import Case
-    from ccm.doctor.explain import verdict
+    from ccm.doctor.explain import subject
     from ccm.doctor.explain.asking import Door
 
 NAME = "explain"
@@ -119,11 +119,6 @@ class Wanted:
     limit_s: float
 
 
-def add(commands: Any) -> None:
-    """Describe the subcommand to the command line's parser."""
-    daemon_flags.add(commands, NAME, SUMMARY, run)
-
-
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
     from ccm.base import flag_checks as checks
@@ -156,17 +151,6 @@ def own_flags() -> Mapping[str, Flag]:
     return table(Own)
 
 
-def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
-    """Run the command; the exit status."""
-    out = sys.stdout if out is None else out
-
-    def then(wanted: Wanted) -> int:
-        with daemon_flags.logging_at(wanted.options.v):
-            return asyncio.run(answer(wanted, out))
-
-    return daemon_flags.run(NAME, words, out, explain=_help, read=read, then=then)
-
-
 def read(words: Sequence[str]) -> Wanted:
     """Turn the words behind `kube-ccm explain` into what is wanted.
 
@@ -190,7 +174,7 @@ def read(words: Sequence[str]) -> Wanted:
     options, chosen = daemon_flags.read(
         words,
         own_flags(),
-        complete=lambda given: replace(given, cloud_provider=given.cloud_provider or "none"),
+        complete=daemon_flags.of_no_cloud,
         arguments=faults,
     )
     if chosen["address"] and not (chosen["ca"] or chosen["insecure"]):
@@ -240,11 +224,11 @@ async def answer(wanted: Wanted, out: TextIO, *, environ: Mapping[str, str] = os
     return EXIT_OK if found.is_well else EXIT_STUCK
 
 
-async def _known(case: Case, wanted: Wanted) -> verdict.Case | str:
+async def _known(case: Case, wanted: Wanted) -> subject.Case | str:
     """What there is to judge; a text: why there is nothing."""
     from ccm.base import redact
     from ccm.doctor import reach
-    from ccm.doctor.explain import asking, verdict
+    from ccm.doctor.explain import asking, subject
     from ccm.doctor.finding import Verdict
     from ccm.kube.errors import KubeError
 
@@ -252,7 +236,7 @@ async def _known(case: Case, wanted: Wanted) -> verdict.Case | str:
     if finding.verdict is Verdict.FAIL:
         return "; ".join((finding.found, *finding.details, *finding.advice))
     name = wanted.name
-    if wanted.kind != verdict.NODE and "/" not in name:
+    if wanted.kind != subject.NODE and "/" not in name:
         name = f"{case.cluster.namespace}/{name}"
     try:
         found = await _object(case, wanted.kind, name)
@@ -260,21 +244,21 @@ async def _known(case: Case, wanted: Wanted) -> verdict.Case | str:
         told = await asking.ask(case, wanted.kind, name, wanted.door)
     except KubeError as error:
         return redact.words(f"{case.cluster.server}: {error}")
-    known = verdict.Case(
+    known = subject.Case(
         kind=wanted.kind,
         name=name,
         found=found,
         is_served=is_served,
         foreign=_foreign(found, wanted.options),
     )
-    if isinstance(told, verdict.Silence):
+    if isinstance(told, subject.Silence):
         return replace(known, silence=told)
     return replace(known, answer=told)
 
 
-async def _object(case: Case, kind: str, name: str) -> verdict.Known | None:
+async def _object(case: Case, kind: str, name: str) -> subject.Known | None:
     """As the cluster has it; None: there is none. Raises KubeError."""
-    from ccm.doctor.explain import verdict
+    from ccm.doctor.explain import subject
     from ccm.gardener import views
     from ccm.gardener.explaining import DEPLOYMENT, SET
     from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
@@ -282,10 +266,10 @@ async def _object(case: Case, kind: str, name: str) -> verdict.Known | None:
     from ccm.kube.resources import NODES, SERVICES
 
     try:
-        if kind == verdict.NODE:
+        if kind == subject.NODE:
             return await case.client.resource(NODES).get(name)
         namespace, _, bare = name.partition("/")
-        if kind == verdict.MACHINE:
+        if kind == subject.MACHINE:
             found = await case.client.resource(MACHINES).get(bare, namespace=namespace)
             return views.machine(found)
         if kind == SET:
@@ -299,15 +283,15 @@ async def _object(case: Case, kind: str, name: str) -> verdict.Known | None:
 
 async def _is_served(case: Case, kind: str) -> bool:
     """Whether the API server knows such objects. Raises KubeError."""
-    from ccm.doctor.explain import verdict
+    from ccm.doctor.explain import subject
     from ccm.gardener import served
 
-    if kind in (verdict.NODE, verdict.SERVICE):
+    if kind in (subject.NODE, subject.SERVICE):
         return True
     return f"{kind}s" in await served.resources(case.client)
 
 
-def _foreign(found: verdict.Known | None, options: Options) -> str:
+def _foreign(found: subject.Known | None, options: Options) -> str:
     """Why it is another's by the flags that were given, where no daemon says it."""
     from ccm.cloud.ownership import Ownership
     from ccm.controllers.service import plan
@@ -325,15 +309,6 @@ def _foreign(found: verdict.Known | None, options: Options) -> str:
     return ""
 
 
-def _help() -> str:
-    from ccm.app.options import FLAGS, command
-
-    own = own_flags()
-    used = {name: FLAGS[name] for name in _USED}
-    sections = dict.fromkeys(flag.section for flag in (*own.values(), *used.values()))
-    return _INTRODUCTION + command.explain({**own, **used}, tuple(sections))
-
-
 def _is_address(word: str) -> bool:
     host, _, port = word.rpartition(":")
     return bool(host) and port.isdigit() and 0 < int(port) < 1 << 16
@@ -347,3 +322,20 @@ def _read(file: str) -> bytes | None:
         return Path(file).read_bytes() if file else None
     except OSError as error:
         raise UsageError([f"--ca={file}: cannot be read: {reason(error)}"]) from error
+
+
+def _then(wanted: Wanted, out: TextIO) -> int:
+    return asyncio.run(answer(wanted, out))
+
+
+_COMMAND = daemon_flags.Command(
+    name=NAME,
+    summary=SUMMARY,
+    introduction=_INTRODUCTION,
+    own=own_flags,
+    read=read,
+    then=_then,
+    used=_USED,
+)
+
+add, run = _COMMAND.add, _COMMAND.run

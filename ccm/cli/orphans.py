@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ccm.cli import daemon_flags
 
@@ -62,11 +62,6 @@ class Wanted:
     delete: str = ""
 
 
-def add(commands: Any) -> None:
-    """Describe the subcommand to the command line's parser."""
-    daemon_flags.add(commands, NAME, SUMMARY, run)
-
-
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
     from ccm.base.flags import Section, table
@@ -80,25 +75,6 @@ def own_flags() -> Mapping[str, Flag]:
         )
 
     return table(Own)
-
-
-def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
-    """Run the command; the exit status."""
-    out = sys.stdout if out is None else out
-
-    def then(wanted: Wanted) -> int:
-        try:
-            with daemon_flags.logging_at(wanted.options.v):
-                asyncio.run(answer(wanted, out))
-        except Refused as error:
-            sys.stderr.write(f"kube-ccm {NAME}: {error}\n")
-            return EXIT_FAILED
-        return EXIT_OK
-
-    def explain() -> str:
-        return daemon_flags.explain(_INTRODUCTION, own_flags())
-
-    return daemon_flags.run(NAME, words, out, explain=explain, read=read, then=then)
 
 
 def read(words: Sequence[str]) -> Wanted:
@@ -183,3 +159,24 @@ async def _delete(handle: Handle, name: str, found: Sequence[LoadBalancerRecord]
             "the tools of the cloud"
         )
     await handle.call(LoadBalancerRemoval.delete_load_balancer, handle.cluster_name, name)
+
+
+def _then(wanted: Wanted, out: TextIO) -> int:
+    try:
+        asyncio.run(answer(wanted, out))
+    except Refused as error:
+        sys.stderr.write(f"kube-ccm {NAME}: {error}\n")
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+_COMMAND = daemon_flags.Command(
+    name=NAME,
+    summary=SUMMARY,
+    introduction=_INTRODUCTION,
+    own=own_flags,
+    read=read,
+    then=_then,
+)
+
+add, run = _COMMAND.add, _COMMAND.run

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ccm.cli import daemon_flags
 
@@ -96,11 +96,6 @@ class Wanted:
     wait: bool = False
 
 
-def add(commands: Any) -> None:
-    """Describe the subcommand to the command line's parser."""
-    daemon_flags.add(commands, NAME, SUMMARY, run)
-
-
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
     from ccm.base.flags import Section, table
@@ -117,32 +112,6 @@ def own_flags() -> Mapping[str, Flag]:
         )
 
     return table(Own)
-
-
-def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
-    """Run the command; the exit status."""
-    out = sys.stdout if out is None else out
-
-    def then(wanted: Wanted) -> int:
-        from ccm.doctor.opening import NotOpened
-        from ccm.planning.timeloop import HurryingLoop
-
-        try:
-            with (
-                daemon_flags.logging_at(wanted.options.v),
-                asyncio.Runner(loop_factory=HurryingLoop) as runner,
-            ):
-                return runner.run(answer(wanted, out))
-        except NotOpened as error:
-            sys.stderr.write(f"kube-ccm {NAME}: {error}\n")
-            return EXIT_FAILED
-
-    def explain() -> str:
-        return daemon_flags.explain(_INTRODUCTION, own_flags())
-
-    return daemon_flags.run(
-        NAME, words, out, explain=explain, read=read, then=then, wrong=EXIT_FAILED
-    )
 
 
 def read(words: Sequence[str]) -> Wanted:
@@ -190,3 +159,28 @@ def _show(found: Forecast, out: TextIO) -> None:
         else:
             out.write(f"{line}\n")
     out.write(f"{report.summary(found)}\n")
+
+
+def _then(wanted: Wanted, out: TextIO) -> int:
+    from ccm.doctor.opening import NotOpened
+    from ccm.planning.timeloop import HurryingLoop
+
+    try:
+        with asyncio.Runner(loop_factory=HurryingLoop) as runner:
+            return runner.run(answer(wanted, out))
+    except NotOpened as error:
+        sys.stderr.write(f"kube-ccm {NAME}: {error}\n")
+        return EXIT_FAILED
+
+
+_COMMAND = daemon_flags.Command(
+    name=NAME,
+    summary=SUMMARY,
+    introduction=_INTRODUCTION,
+    own=own_flags,
+    read=read,
+    then=_then,
+    wrong=EXIT_FAILED,
+)
+
+add, run = _COMMAND.add, _COMMAND.run

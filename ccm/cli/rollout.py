@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -90,11 +90,6 @@ class Wanted:
     revision: int
 
 
-def add(commands: Any) -> None:
-    """Describe the subcommand to the command line's parser."""
-    daemon_flags.add(commands, NAME, SUMMARY, run)
-
-
 def own_flags() -> Mapping[str, Flag]:
     """The flags that the daemon does not have."""
     from ccm.base import flag_checks as checks
@@ -119,19 +114,6 @@ def own_flags() -> Mapping[str, Flag]:
     return table(Own)
 
 
-def run(words: Sequence[str], *, out: TextIO | None = None) -> int:
-    """Run the command; the exit status."""
-    out = sys.stdout if out is None else out
-
-    def then(wanted: Wanted) -> int:
-        with daemon_flags.logging_at(wanted.options.v):
-            return asyncio.run(answer(wanted, out))
-
-    return daemon_flags.run(
-        NAME, words, out, explain=_help, read=read, then=then, wrong=EXIT_FAILED
-    )
-
-
 def read(words: Sequence[str]) -> Wanted:
     """Turn the words behind `kube-ccm rollout` into what is wanted.
 
@@ -153,7 +135,7 @@ def read(words: Sequence[str]) -> Wanted:
     options, chosen = daemon_flags.read(
         words,
         own_flags(),
-        complete=lambda given: replace(given, cloud_provider=given.cloud_provider or "none"),
+        complete=daemon_flags.of_no_cloud,
         arguments=faults,
     )
     return Wanted(
@@ -275,10 +257,19 @@ def _deployments(case: Case) -> Resource[MachineDeployment]:
     return case.client.resource(MACHINE_DEPLOYMENTS)
 
 
-def _help() -> str:
-    from ccm.app.options import FLAGS, command
+def _then(wanted: Wanted, out: TextIO) -> int:
+    return asyncio.run(answer(wanted, out))
 
-    own = own_flags()
-    used = {name: FLAGS[name] for name in _USED}
-    sections = dict.fromkeys(flag.section for flag in (*own.values(), *used.values()))
-    return _INTRODUCTION + command.explain({**own, **used}, tuple(sections))
+
+_COMMAND = daemon_flags.Command(
+    name=NAME,
+    summary=SUMMARY,
+    introduction=_INTRODUCTION,
+    own=own_flags,
+    read=read,
+    then=_then,
+    used=_USED,
+    wrong=EXIT_FAILED,
+)
+
+add, run = _COMMAND.add, _COMMAND.run

@@ -76,6 +76,7 @@ from ccm.cloud.machines import (
     Problem,
     SpecValidation,
 )
+from ccm.cloud.power import InstancesByPower
 from ccm.cloud.provider_id import (
     format_provider_id,
     is_foreign,
@@ -163,6 +164,7 @@ __all__ = [
     "InstanceState",
     "InstanceStates",
     "Instances",
+    "InstancesByPower",
     "InstancesV2",
     "Internal",
     "InvalidArgument",

@@ -327,7 +327,7 @@ class SpecValidation(Protocol):
 
 @runtime_checkable
 class MachineMetrics(Protocol):
-    """Optional on the same object as `MachineDriver`."""
+    """Optional on the same object as `MachineDriver`; no metric of the daemon has them yet."""
 
     def machine_metrics_labels(self, spec: Mapping[str, Any]) -> Mapping[str, str]:
         """Labels for metrics about machines of that spec; pure, no call. `size` is among them.
@@ -342,7 +342,12 @@ class Driver(Generic[S]):
 
     Args:
         spi: the session with the cloud, injected so that tests can hand in their own.
+
+    Attributes:
+        csi_driver: the name of the CSI driver of this cloud's volumes; empty: it has none.
     """
+
+    csi_driver = ""
 
     def __init__(self, spi: S) -> None:
         self.spi = spi
@@ -351,9 +356,12 @@ class Driver(Generic[S]):
         """See `MachineDriver.initialize_machine`."""
         raise Unimplemented("this driver has nothing to initialise")
 
-    async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:  # noqa: ARG002
-        """See `MachineDriver.get_volume_ids`."""
-        raise Unimplemented("this driver does not know volumes")
+    async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
+        """See `MachineDriver.get_volume_ids`; the handles of `csi_driver`."""
+        if not self.csi_driver:
+            raise Unimplemented("this driver does not know volumes")
+        found = [spec.get("csi") or {} for spec in req.pv_specs]
+        return [str(one["volumeHandle"]) for one in found if one.get("driver") == self.csi_driver]
 
     async def generate_machine_class_for_migration(self, req: MigrationRequest) -> None:  # noqa: ARG002
         """See `MachineDriver.generate_machine_class_for_migration`."""

@@ -69,8 +69,8 @@ class provider:  # noqa: N801 - a decorator
         offers: names of the capabilities that its `Cloud` has; None: it does not say.
         service_annotations: as in `Cloud`.
         service_annotation_schema: as in `Cloud`.
-        machines: opens a `Cloud` for its machine driver alone, without a cloud config; None: the
-            provider itself does, see `ccm.cloud.drivers`.
+        machines: opens a `Cloud` for its machine driver alone, without a cloud config: credentials
+            of machines come with each request. None: the provider itself does.
     """
 
     sdk: str

@@ -187,8 +187,9 @@ class Route:
         target_node: name of the Node.
         name: name in the cloud; ignored when a route is created.
         enable_node_addresses: True on listed routes opts in to comparing `target_addresses`.
-        target_addresses: addresses of the target node.
-        blackhole: True for a route that leads nowhere; one in the managed range is deleted.
+        target_addresses: addresses of the target node; of a blackhole: where it leads.
+        blackhole: True for a route that leads nowhere; one in the managed range is deleted,
+            unless it leads to an address of a Node that wants it. That one waits for its Node.
     """
 
     destination_cidr: str

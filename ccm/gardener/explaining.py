@@ -5,10 +5,11 @@ Read from the objects alone; what a controller remembers beside them it says in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ccm.gardener import names, rolloutstatus
-from ccm.gardener.sets import DeploymentCondition, MachineDeployment, MachineSet, SetCondition
+from ccm.gardener.sets import MachineDeployment, MachineSet
+from ccm.gardener.types import ObjectCondition
 from ccm.gardener.world import World
 from ccm.model.names import STATUS_TRUE
 from ccm.model.owners import controller_of, controller_uid
@@ -129,7 +130,7 @@ def _hindrances(obj: MachineDeployment, sets: list[MachineSet]) -> Iterator[tupl
 
 def _obstacles(obj: MachineSet | MachineDeployment) -> Iterator[tuple[str, str]]:
     """What its conditions say that keeps it from its work, each with what to do."""
-    known: list[SetCondition] | list[DeploymentCondition] = obj.status.conditions or []
+    known: Sequence[ObjectCondition] = obj.status.conditions or []
     said = {one.type: one for one in known if one.status == STATUS_TRUE}
     for kind, advice in _ADVICE.items():
         if kind in said:

@@ -57,8 +57,6 @@ ANNOTATION_PRIORITY = "machinepriority.machine.sapcloud.io"
 """On a Machine: lower goes first."""
 
 DEFAULT_PRIORITY = "3"
-DELETE_PRIORITY = "1"
-"""Of the one that the autoscaler wants to go."""
 
 ANNOTATION_MARKED = "machine.sapcloud.io/marked-for-deletion-time"
 ANNOTATION_TRIGGER_DELETION = "node.machine.sapcloud.io/trigger-deletion-by-mcm"
@@ -67,9 +65,6 @@ ANNOTATION_SCALER_TIME = "machine.sapcloud.io/last-deployment-replica-change-by-
 
 ANNOTATION_CREATION_TIMEOUT = "node.machine.sapcloud.io/effective-creation-timeout"
 """On a Machine or in the template of a MachineSet: overrides the creation timeout."""
-
-ANNOTATION_JOIN_DURATION = "node.machine.sapcloud.io/machine-join-duration"
-"""On a Machine: how long it took to join."""
 
 ANNOTATION_APPLIED = "node.machine.sapcloud.io/last-applied-anno-labels-taints"
 """On a Node: JSON of what was put on it because of its machine's template."""

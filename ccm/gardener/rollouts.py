@@ -15,10 +15,9 @@ from ccm.gardener.sets import (
     MachineDeployment,
     MachineDeploymentStatus,
     MachineSet,
-    SetCondition,
     Strategy,
 )
-from ccm.gardener.types import Machine, MachineTemplateSpec
+from ccm.gardener.types import Machine, MachineTemplateSpec, ObjectCondition
 from ccm.machines import bounds, fleet, progress
 from ccm.machines.autoscaler import Mark
 from ccm.machines.fleet import (
@@ -368,7 +367,7 @@ def _status(found: MachineDeploymentStatus) -> DeploymentStatus:
     )
 
 
-def _condition(one: DeploymentCondition | SetCondition) -> Condition:
+def _condition(one: ObjectCondition) -> Condition:
     updated = one.last_update_time if isinstance(one, DeploymentCondition) else None
     return Condition(
         type=one.type,

@@ -10,6 +10,7 @@ from ccm.gardener.types import (
     Int64,
     LastOperation,
     MachineTemplateSpec,
+    ObjectCondition,
     Time,
 )
 from ccm.model import ObjectMeta
@@ -31,24 +32,6 @@ class MachineSummary(Wire, frozen=True, kw_only=True):
     provider_id: str = field(default="", name="providerID")
     last_operation: LastOperation = LastOperation()
     owner_ref: str = ""
-
-
-class SetCondition(Wire, frozen=True, kw_only=True):
-    """A condition of a MachineSet.
-
-    Attributes:
-        type: ReplicaFailure or Frozen.
-        status: True, False or Unknown.
-        last_transition_time: since when.
-        reason: in one word.
-        message: for people.
-    """
-
-    type: str
-    status: str
-    last_transition_time: Time = None
-    reason: str = ""
-    message: str = ""
 
 
 class MachineSetSpec(Wire, frozen=True, kw_only=True):
@@ -93,7 +76,7 @@ class MachineSetStatus(Wire, frozen=True, kw_only=True):
     available_replicas: Int32 = 0
     preserved_failed_replicas: Int32 = 0
     observed_generation: Int64 = 0
-    conditions: list[SetCondition] | None = field(default=None, name="machineSetCondition")
+    conditions: list[ObjectCondition] | None = field(default=None, name="machineSetCondition")
     last_operation: LastOperation = LastOperation()
     failed_machines: list[MachineSummary] | None = None
     auto_preserve_failed_machine_count: Int32 = 0
@@ -191,24 +174,14 @@ class MachineDeploymentSpec(Wire, frozen=True, kw_only=True):
     auto_preserve_failed_machine_max: Int32 = 0
 
 
-class DeploymentCondition(Wire, frozen=True, kw_only=True):
-    """A condition of a MachineDeployment.
+class DeploymentCondition(ObjectCondition, frozen=True, kw_only=True):
+    """A condition of a MachineDeployment: Available, Progressing, ReplicaFailure or Frozen.
 
     Attributes:
-        type: Available, Progressing, ReplicaFailure or Frozen.
-        status: True, False or Unknown.
         last_update_time: when this was written.
-        last_transition_time: since when.
-        reason: in one word.
-        message: for people.
     """
 
-    type: str
-    status: str
     last_update_time: Time = None
-    last_transition_time: Time = None
-    reason: str = ""
-    message: str = ""
 
 
 class MachineDeploymentStatus(Wire, frozen=True, kw_only=True):

@@ -211,11 +211,11 @@ class SecretReference(Wire, frozen=True, kw_only=True):
     namespace: str = ""
 
 
-class ClassCondition(Wire, frozen=True, kw_only=True):
-    """A condition of a MachineClass.
+class ObjectCondition(Wire, frozen=True, kw_only=True):
+    """A condition of a MachineClass or a MachineSet.
 
     Attributes:
-        type: SpecValid.
+        type: SpecValid; ReplicaFailure or Frozen.
         status: True, False or Unknown.
         last_transition_time: since when.
         reason: in one word.
@@ -236,7 +236,7 @@ class ClassStatus(Wire, frozen=True, kw_only=True):
         conditions: of the class.
     """
 
-    conditions: list[ClassCondition] | None = None
+    conditions: list[ObjectCondition] | None = None
 
 
 class MachineClass(KubeObject, frozen=True, kw_only=True):

@@ -34,12 +34,10 @@ class Listings:
 
     Args:
         fetch: lists the VMs of a class.
-        max_age_s: seconds since its beginning for which a listing serves.
     """
 
-    def __init__(self, fetch: Fetch, *, max_age_s: float = MAX_AGE_S) -> None:
+    def __init__(self, fetch: Fetch) -> None:
         self._fetch = fetch
-        self._max_age_s = max_age_s
         self._pools: dict[str, _Pool] = {}
 
     async def of(self, made_of: ClassView, *, since: float = -math.inf) -> Listing:
@@ -54,7 +52,7 @@ class Listings:
             pool = self._pools[made_of.name] = _Pool(made_of.version)
         while True:
             now = asyncio.get_running_loop().time()
-            if pool.last is not None and pool.last.began > max(since, now - self._max_age_s):
+            if pool.last is not None and pool.last.began > max(since, now - MAX_AGE_S):
                 return pool.last
             serves = pool.flight is not None and pool.began > since
             if pool.flight is None:

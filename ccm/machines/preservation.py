@@ -4,8 +4,7 @@ A machine that has failed is kept for whoever wants to find out why; its Pods mo
 is scheduled on its node. The moment until which it is kept stands in its status, and goes there in
 the very write that says that it has failed: there is no moment in which it could be replaced.
 
-The annotation that keeps the autoscaler away is there as long as the node is preserved. Others who
-set and remove it for reasons of their own look at `is_preserved` before.
+The annotation that keeps the autoscaler away is there as long as the node is preserved.
 """
 
 from __future__ import annotations
@@ -125,12 +124,6 @@ def kept(
     if found.action is Action.PRESERVE:
         return replace(status, preserve_until=found.until)
     return status
-
-
-def is_preserved(node: Node, rules: Rules) -> bool:
-    """Whether a node is preserved now, so that the autoscaler has to leave it alone."""
-    names = rules.preserve
-    return names is not None and node.condition_status(names.condition) == STATUS_TRUE
 
 
 def wants_drain(machine: MachineView, node: Node, decision: Decision, rules: Rules) -> bool:

@@ -139,6 +139,8 @@ class AskingHandle(Handle):
         self._ledger = ledger
         self._answers: dict[tuple[object, ...], object] = {}
         self._subjects: set[tuple[object, ...]] = set()
+        self._heard = 0
+        self._silence: errors.DeadlineExceeded | None = None
         self._arounds = (_refuse_changes,)
 
     async def call(self, method: Callable[[Any, *Args], Awaitable[T]], *args: *Args) -> T:
@@ -178,17 +180,26 @@ class AskingHandle(Handle):
     async def _answer(
         self, operation: Operation, method: Callable[..., Any], args: tuple[Any, ...]
     ) -> object:
-        """The cloud's answer now; an error is a value."""
+        """The cloud's answer now; an error is a value. A silent cloud is not asked again."""
         about = (operation.verb, " ".join(filter(None, map(_name, args))))
         self._ledger.failures.pop(about, None)
+        heard, answer = self._heard, cast("object", self._silence)
         try:
-            # Its turn at the rate limit is waited for as well.
-            with held():
-                return await super().call(method, *args)
+            if self._silence is None:
+                # Its turn at the rate limit is waited for as well.
+                with held():
+                    answer = await super().call(method, *args)
         except errors.CloudError as error:
-            if not isinstance(error, HARMLESS):
-                self._ledger.failures[about] = error
-            return error
+            answer = error
+        if not isinstance(answer, errors.DeadlineExceeded):
+            self._heard += 1
+        elif self._heard == heard and self._silence is None:
+            # Nothing came for a whole deadline, of this question or of another: who goes on asking
+            # waits once for each question.
+            self._silence = errors.DeadlineExceeded(f"not asked after another got: {answer}")
+        if isinstance(answer, errors.CloudError) and not isinstance(answer, HARMLESS):
+            self._ledger.failures[about] = answer
+        return answer
 
     async def _noted(self, operation: Operation) -> None:
         service, at_s = operation.arguments.get("service"), monotonic()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 from ccm.app import provider
 from ccm.app.controllers import Controllers
@@ -23,7 +24,7 @@ from ccm.gardener import served, views
 from ccm.gardener.kinds import MACHINE_CLASSES, MACHINE_DEPLOYMENTS, MACHINE_SETS, MACHINES
 from ccm.gardener.world import SYSTEM_NAMESPACE
 from ccm.kube import errors
-from ccm.kube.client import Client
+from ccm.kube.client import Client, Page
 from ccm.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, SECRETS, SERVICES, Kind
 from ccm.model import ObjectReference
 from ccm.model.names import REASON_DELETION_HELD, WARNING
@@ -34,12 +35,17 @@ from ccm.planning.cluster import ClusterCopy
 from ccm.planning.timeloop import held, hurrying
 from ccm.runtime import deletions
 
+T = TypeVar("T")
+
 LEAST_S = 90.0
 """Shortest time that is looked ahead: a deletion, and what follows from it at the slow pace of
 routes and load balancers."""
 
 MARGIN_S = 30.0
 """Time for what follows from the last thing that the daemon waits for."""
+
+ANSWER_S = 30.0
+"""Longest time for one answer of the API server, however often it asks to be asked again."""
 
 SPARE_S = 0.5
 """Time for a second answer to come, and for what is done about it."""
@@ -183,8 +189,8 @@ def gathered(
         final = {event.key: event.object for event in copy.log}
         for key, moment in copy.touched.items():
             before, now = copy.before.get(key), copy.now.get(key)
-            if kind is SECRETS and before is None:
-                continue  # a bootstrap token: it comes and goes with its VM
+            if before is None and (now is None or kind is SECRETS):
+                continue  # it comes and goes again, as a bootstrap token does with its VM
             if before is not None and before.is_deleting:
                 now = final[key]  # somebody else deleted it
             found += changes.of_object(kind.kind, before, now, after_s=after_s(moment))
@@ -210,13 +216,15 @@ async def copied(options: Options, client: Client) -> ClusterCopy:
     cluster = ClusterCopy()
     for kind, where in (await _followed(options, client, cluster)).items():
         objects, malformed = dict[str, Any](), list[str]()
-        async for page in client.resource(kind).pages(namespace=where):
+        async for page in _pages(client, kind, where):
             objects |= {obj.key: obj for obj in page.items}
             malformed += page.malformed_keys
         cluster.load(kind, objects, malformed=malformed)
     namespace = options.leader_elect_resource_namespace
     try:
-        record = await client.resource(CONFIG_MAPS).get(deletions.NAME, namespace=namespace)
+        record = await _answered(
+            client.resource(CONFIG_MAPS).get(deletions.NAME, namespace=namespace), deletions.NAME
+        )
     except errors.NotFound:
         return cluster
     cluster.load(CONFIG_MAPS, {record.key: record})
@@ -238,8 +246,8 @@ async def _followed(
                 found[by_plural[plural]] = where
     if MACHINES not in found:
         return found
-    cluster.answers[served.PATH] = await served.answer(client)
-    system = await client.resource(NAMESPACES).get(SYSTEM_NAMESPACE)
+    cluster.answers[served.PATH] = await _answered(served.answer(client), served.PATH)
+    system = await _answered(client.resource(NAMESPACES).get(SYSTEM_NAMESPACE), SYSTEM_NAMESPACE)
     cluster.load(NAMESPACES, {system.key: system})
     known = served.plurals(cluster.answers[served.PATH])
     return {
@@ -247,6 +255,27 @@ async def _followed(
         for kind, where in found.items()
         if kind not in _OF_MACHINES or kind.plural in known
     }
+
+
+async def _pages(client: Client, kind: Kind[Any], namespace: str) -> AsyncIterator[Page[Any]]:
+    pages = client.resource(kind).pages(namespace=namespace)
+    with suppress(StopAsyncIteration):
+        while True:
+            yield await _answered(anext(pages), kind.plural)
+
+
+async def _answered(question: Awaitable[T], what: str) -> T:
+    """An answer of the API server, in time.
+
+    Raises:
+        KubeError: it is another one, or there is none.
+    """
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await question
+    except TimeoutError as error:
+        text = f"GET {what}: the API server gave no answer within {ANSWER_S:g} s"
+        raise errors.Unreachable(text, kind="timeout") from error
 
 
 def _waiting(options: Options, cluster: ClusterCopy) -> Mapping[str, str]:

@@ -8,83 +8,19 @@ what the daemon did to one object; the counts tell whether the sandbox has conve
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from ccm.machines.views import MachineView
 from ccm.model import Event, Node, Service, names
 from ccm.model.service import TYPE_LOAD_BALANCER
 from ccm.sandbox import rows
+from ccm.sandbox.counts import Counts, Standing
+from ccm.sandbox.news import News
 from ccm.sandbox.rows import MachineRow, Row, ServiceRow, Shown
-
-RECENT = 200
-"""Happenings that are remembered."""
 
 _HOUSEKEEPING = "-repair-controller"
 """How a kube-apiserver's own controllers are called that repair its allocations; what they
 warn about is none of the daemon's doing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """Something worth a line: when, and what."""
-
-    at: float
-    text: str
-    is_warning: bool = False
-
-
-@dataclass(slots=True, kw_only=True)
-class Counts:
-    """Numbers about the whole performance: what was reached once counts for good.
-
-    Attributes:
-        expected: nodes that shall be initialised.
-        initialised: expected nodes that are or once were initialised.
-        routes_expected: nodes that shall have a route; 0: there are no routes.
-        routes: nodes that have a route now, or had one when they were deleted.
-        services_expected: Services that shall be served.
-        services: expected Services that are or once were served.
-        machines_expected: Machines that shall run.
-        machines: expected Machines that run or once ran.
-        warnings: Warning events, and lines of that level or above in the daemon's log.
-        cloud_calls: calls the cloud has seen; None: nobody can tell yet.
-    """
-
-    expected: int
-    initialised: int = 0
-    routes_expected: int = 0
-    routes: int = 0
-    services_expected: int = 0
-    services: int = 0
-    machines_expected: int = 0
-    machines: int = 0
-    warnings: int = 0
-    cloud_calls: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How things stand now; what was deleted does not count any more.
-
-    Attributes:
-        nodes: nodes that are there, and expected ones that still have to come.
-        initialised: nodes that are.
-        routed: nodes that have a route.
-        services: the same of Services of type LoadBalancer.
-        served: Services that have what they need.
-        machines: the same of Machines.
-        running: Machines that run.
-    """
-
-    nodes: int
-    initialised: int
-    routed: int
-    services: int
-    served: int
-    machines: int
-    running: int
 
 
 class Board:
@@ -125,8 +61,7 @@ class Board:
             services_expected=len(services),
             machines_expected=machines,
         )
-        self.recent: deque[Happening] = deque(maxlen=RECENT)
-        self.happened = 0
+        self.news = News()
         self._labels = labels
         self._has_members = has_members
         self._expected = set(expected)
@@ -205,7 +140,7 @@ class Board:
             row = Row(name=node.name, seen_at=now, changed_at=now, uid=node.uid)
             self.rows[node.name] = row
             if node.name not in self._missing:
-                self.note(f"{node.name}: registered", now)
+                self.news.note(f"{node.name}: registered", now)
         before = _shown(row)
         was_shut_down = row.is_shut_down
         rows.fill_node(row, node)
@@ -219,7 +154,9 @@ class Board:
         if before != _shown(row):
             row.changed_at = now
         if row.is_shut_down != was_shut_down:
-            self.note(f"{node.name}: shutdown taint {'set' if row.is_shut_down else 'lifted'}", now)
+            self.news.note(
+                f"{node.name}: shutdown taint {'set' if row.is_shut_down else 'lifted'}", now
+            )
 
     def node_gone(self, name: str, now: float) -> None:
         """A node was deleted."""
@@ -232,7 +169,7 @@ class Board:
             row = rows.new_service_row(service, now)
             self.services[service.key] = row
             if service.key not in self._unserved:
-                self.note(f"Service {row.name}: created", now)
+                self.news.note(f"Service {row.name}: created", now)
         before = (row.type, row.addresses, row.ports, row.is_deleting)
         rows.fill_service(row, service)
         if before != (row.type, row.addresses, row.ports, row.is_deleting):
@@ -255,7 +192,7 @@ class Board:
         if before != (row.phase, row.node, row.provider_id, row.is_deleting, row.made_of):
             row.changed_at = now
             if row.phase != before[0]:
-                self.note(f"Machine {row.name}: {row.phase}", now)
+                self.news.note(f"Machine {row.name}: {row.phase}", now)
         if row.settled_after is None and rows.runs(row):
             row.settled_after = now - row.seen_at
             if row.key in self._idle:
@@ -304,7 +241,7 @@ class Board:
             row.last_event = text
             row.changed_at = now
         if event.type == names.WARNING or event.reason not in _USUAL:
-            self.note(f"{shown}: {text}", now, is_warning=event.type == names.WARNING)
+            self.news.note(f"{shown}: {text}", now, is_warning=event.type == names.WARNING)
 
     def count_warnings(self, event: Event) -> None:
         """Count a Warning event as often as it says it occurred; safe to repeat."""
@@ -318,23 +255,13 @@ class Board:
     def daemon_warned(self, text: str, now: float) -> None:
         """The daemon logged a warning or an error."""
         self.counts.warnings += 1
-        self.note(f"daemon: {text}", now, is_warning=True)
-
-    def note(self, text: str, now: float, *, is_warning: bool = False) -> None:
-        """Remember a happening."""
-        self.recent.append(Happening(at=now, text=text, is_warning=is_warning))
-        self.happened += 1
-
-    def news(self, since: int) -> Sequence[Happening]:
-        """Happenings that came after the first `since` ones; at most `RECENT`."""
-        fresh = min(self.happened - since, len(self.recent))
-        return list(self.recent)[len(self.recent) - fresh :] if fresh > 0 else []
+        self.news.note(f"daemon: {text}", now, is_warning=True)
 
     def _gone(self, row: Shown | None, shown: str, now: float) -> None:
         if row is not None and not row.is_deleted:
             row.is_deleted = True
             row.changed_at = now
-            self.note(f"{shown}: deleted", now)
+            self.news.note(f"{shown}: deleted", now)
 
     @property
     def _nodes_awaited(self) -> int:
@@ -392,7 +319,7 @@ class Board:
 
     def _settled(self, row: Row, now: float) -> None:
         if row.name not in self._missing:
-            self.note(f"{row.name}: initialised", now)
+            self.news.note(f"{row.name}: initialised", now)
             return
         self._missing.remove(row.name)
         self.counts.initialised += 1
@@ -411,7 +338,7 @@ class Board:
             self.counts.services += 1
             self._changed.set()
         else:
-            self.note(f"Service {row.name}: reached at {','.join(row.addresses)}", now)
+            self.news.note(f"Service {row.name}: reached at {','.join(row.addresses)}", now)
 
 
 _USUAL = frozenset(

@@ -72,7 +72,6 @@ class Kubelets:
         nodes: the cache of nodes; it must run.
         api: requests about nodes, not rate-limited.
         ranges: where nodes get the addresses of their pods from; None: from nowhere.
-        heartbeat_s: seconds between two reports of each node.
         external: whether nodes wait for a cloud to initialise them; else a machine's ID is the
             provider ID of its node.
     """
@@ -83,14 +82,12 @@ class Kubelets:
         api: NodeApi,
         *,
         ranges: podranges.PodRanges | None = None,
-        heartbeat_s: float = HEARTBEAT_S,
         external: bool = True,
     ) -> None:
         self._nodes = nodes
         self._api = api
         self._ranges = ranges
         self._external = external
-        self._heartbeat_s = heartbeat_s
         self._running: dict[str, str] = {}
         self._registered: set[str] = set()
         self._controller = Controller(
@@ -166,7 +163,7 @@ class Kubelets:
             if not reporting:
                 await asyncio.sleep(_IDLE_S)
             for name in reporting:
-                await asyncio.sleep(self._heartbeat_s / len(reporting))
+                await asyncio.sleep(HEARTBEAT_S / len(reporting))
                 await self._heartbeat(name)
 
     def _reports(self, node: Node) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ccm.sandbox.board import Board, Counts
+from ccm.sandbox.board import Board
+from ccm.sandbox.counts import Counts
 from ccm.sandbox.rows import Shown
 
 LAGGARDS = 5

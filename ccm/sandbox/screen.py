@@ -64,8 +64,8 @@ class Lines:
         """Write the summary if it changed; after convergence, each happening, and how it rolls."""
         if self._started is None:
             self._started = now
-        happenings = board.news(self._told)
-        self._told = board.happened
+        happenings = board.news.since(self._told)
+        self._told = board.news.count
         for one in happenings:
             if board.is_converged or one.is_warning:
                 self._stamped(one.at - self._started, one.text)

@@ -51,7 +51,7 @@ def render(board: Board, *, now: float, height: int) -> RenderableType:
         now: monotonic seconds, for nodes that still wait.
         height: lines that may be used.
     """
-    recent = board.news(board.happened - RECENT_LINES)
+    recent = board.news.since(board.news.count - RECENT_LINES)
     room = height - len(recent) - 3
     services = pick(board.services.values(), room=max(1, room // _SHARE))
     machines = pick(board.machines.values(), room=max(1, room // _SHARE))

@@ -146,7 +146,7 @@ class Memory:
         return self._pair
 
 
-async def mint(subject: Subject, *, now: datetime, lifetime: timedelta = LIFETIME) -> KeyPair:
+async def mint(subject: Subject, *, now: datetime) -> KeyPair:
     """Make a pair that vouches for itself; takes a fraction of a second.
 
     Raises:
@@ -157,7 +157,7 @@ async def mint(subject: Subject, *, now: datetime, lifetime: timedelta = LIFETIM
         "dns": subject.dns,
         "addresses": subject.addresses,
         "now": now.isoformat(),
-        "lifetime_s": lifetime.total_seconds(),
+        "lifetime_s": LIFETIME.total_seconds(),
     }
     made = await asyncio.to_thread(_child, {"mint": wanted})
     return KeyPair(chain=made["chain"].encode(), key=made["key"].encode())

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import hdrs, web
@@ -25,6 +25,7 @@ from ccm.testing.fake_faults import Fault, Script
 
 HOUR_S = 3600.0
 SHUTDOWN_S = 1.0
+"""How long a closing server waits for calls under way before it cuts them off."""
 
 
 class Refused(Exception):
@@ -232,8 +233,20 @@ def _exchange(row: Row, request: web.Request, body: bytes, response: web.Respons
     )
 
 
+class Served(Protocol):
+    """What can be served, such as a `FakeApi`."""
+
+    def app(self) -> web.Application:
+        """It as an application."""
+        ...
+
+    def heal(self) -> None:
+        """End all faults, lest a call wait for ever."""
+        ...
+
+
 @contextlib.asynccontextmanager
-async def serve(service: FakeApi, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
+async def serve(service: Served, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
     """Serve while the context is open; yields `http://host:port`.
 
     Raises:
@@ -246,8 +259,9 @@ async def serve(service: FakeApi, *, host: str = "127.0.0.1", port: int = 0) -> 
     try:
         site = web.TCPSite(runner, host, port)
         await site.start()
-        bound = runner.addresses[0]
-        yield f"http://{bound[0]}:{bound[1]}"
+        address, number = runner.addresses[0][:2]
+        shown = f"[{address}]" if ":" in address else address
+        yield f"http://{shown}:{number}"
     finally:
         service.heal()
         await runner.cleanup()

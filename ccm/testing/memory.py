@@ -17,12 +17,12 @@ from typing import Literal, TypeVar
 
 from ccm.cloud import errors
 from ccm.cloud.interface import Cloud
+from ccm.cloud.power import InstancesByPower
 from ccm.cloud.provider_id import format_provider_id, parse_provider_id
 from ccm.cloud.types import (
     InstanceListing,
     InstanceMetadata,
     InstanceRecord,
-    InstanceState,
     Power,
     Zone,
     address,
@@ -230,16 +230,12 @@ class MemoryProvider:
         return await translated(self.api.find(self._token, name))
 
 
-class MemoryStateProvider(MemoryProvider):
+class MemoryStateProvider(InstancesByPower, MemoryProvider):
     """The same with existence and power in one question."""
 
-    async def instance_state(self, node: Node) -> InstanceState:
-        """Both at once."""
-        try:
-            found = await self._of(node)
-        except errors.NotFound:
-            return InstanceState(exists=False)
-        return InstanceState(exists=True, power=_power(found))
+    async def instance_power(self, node: Node) -> Power:
+        """Its power, or `NotFound`."""
+        return _power(await self._of(node))
 
 
 @asynccontextmanager

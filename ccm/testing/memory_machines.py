@@ -18,7 +18,6 @@ from ccm.cloud.machines import (
     Credentials,
     DeleteMachineResponse,
     Driver,
-    GetVolumeIDsRequest,
     Identity,
     ListMachinesRequest,
     MachineInfo,
@@ -124,6 +123,8 @@ class MemoryMachineApi(MemoryApi):
 class MemoryMachines(Driver[MemoryMachineApi]):
     """Translates between that cloud and the daemon."""
 
+    csi_driver = "csi.memory"
+
     async def create_machine(self, req: MachineRequest) -> MachineInfo:
         """The disk first, then the VM."""
         check(req.provider_spec)
@@ -174,11 +175,6 @@ class MemoryMachines(Driver[MemoryMachineApi]):
             )
             for one in found
         ]
-
-    async def get_volume_ids(self, req: GetVolumeIDsRequest) -> Sequence[str]:
-        """Those of this cloud's storage."""
-        found = [spec.get("csi", {}) for spec in req.pv_specs]
-        return [one["volumeHandle"] for one in found if one.get("driver") == "csi.memory"]
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: Credentials, live: bool

@@ -35,7 +35,7 @@ ZONES = {
 _ID = re.compile(r"[1-9][0-9]{0,15}")
 
 
-class HcloudInstances:
+class HcloudInstances(cloud.InstancesByPower):
     """`InstancesV2`, `InstanceStates` and `Inventory` in one."""
 
     def __init__(
@@ -45,21 +45,9 @@ class HcloudInstances:
         self._settings = settings
         self._network = network
 
-    async def instance_exists(self, node: cloud.Node) -> bool:
-        """One request."""
-        return (await self.instance_state(node)).exists
-
-    async def instance_shutdown(self, node: cloud.Node) -> bool:
+    async def instance_power(self, node: cloud.Node) -> cloud.Power:
         """One request. Raises NotFound."""
-        return power(await self._server(node)) is cloud.Power.SHUTDOWN
-
-    async def instance_state(self, node: cloud.Node) -> cloud.InstanceState:
-        """One request."""
-        try:
-            server = await self._server(node)
-        except cloud.NotFound:
-            return cloud.InstanceState(exists=False)
-        return cloud.InstanceState(exists=True, power=power(server))
+        return power(await self._server(node))
 
     async def instance_metadata(self, node: cloud.Node) -> cloud.InstanceMetadata:
         """One request, and once one for the network's ID. Raises NotFound."""

@@ -26,9 +26,6 @@ from ccm.cloud.labels import is_label_value
 from . import client, instances, machine_specs, marks
 from .machine_specs import Spec
 
-CSI_DRIVER = "csi.hetzner.cloud"
-"""Volumes of this driver are the cloud's; nodes know them by their handles."""
-
 AGAIN_S = 2.0
 """Seconds after which to ask whether the cloud has done it."""
 
@@ -56,6 +53,8 @@ def open_clients(endpoint: str) -> Clients:
 
 class HcloudMachines(cloud.Driver[Clients]):
     """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
+
+    csi_driver = "csi.hetzner.cloud"
 
     def __init__(self, spi: Clients) -> None:
         super().__init__(spi)
@@ -109,11 +108,6 @@ class HcloudMachines(cloud.Driver[Clients]):
         async with self._client(req.credentials, req.pool) as api:
             found = await api.labelled("servers", client.Server, {marks.POOL: req.pool})
         return [_record(server) for server in found]
-
-    async def get_volume_ids(self, req: cloud.GetVolumeIDsRequest) -> Sequence[str]:
-        """The handles of this cloud's volumes; no request."""
-        found = [spec.get("csi") or {} for spec in req.pv_specs]
-        return [str(one["volumeHandle"]) for one in found if one.get("driver") == CSI_DRIVER]
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool

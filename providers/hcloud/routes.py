@@ -37,6 +37,7 @@ class HcloudRoutes:
                 destination_cidr=one.destination,
                 target_node=gateways[one.gateway].name if one.gateway in gateways else "",
                 name=f"{one.gateway}-{one.destination}",
+                target_addresses=(cloud.address("InternalIP", one.gateway),),
                 blackhole=one.gateway not in gateways,
             )
             for one in network.routes

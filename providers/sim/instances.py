@@ -32,27 +32,15 @@ _LABEL_KEY = re.compile(
 )
 
 
-class SimInstances:
+class SimInstances(cloud.InstancesByPower):
     """`InstancesV2`, `InstanceStates` and `Inventory` in one."""
 
     def __init__(self, api: client.Client) -> None:
         self._api = api
 
-    async def instance_exists(self, node: cloud.Node) -> bool:
-        """Whether the instance exists; one request."""
-        return (await self.instance_state(node)).exists
-
-    async def instance_shutdown(self, node: cloud.Node) -> bool:
-        """Whether the instance is stopped; one request; `NotFound` if it is gone."""
-        return _power(await self._find(node)) is cloud.Power.SHUTDOWN
-
-    async def instance_state(self, node: cloud.Node) -> cloud.InstanceState:
-        """Existence and power; one request."""
-        try:
-            server = await self._find(node)
-        except cloud.NotFound:
-            return cloud.InstanceState(exists=False)
-        return cloud.InstanceState(exists=True, power=_power(server))
+    async def instance_power(self, node: cloud.Node) -> cloud.Power:
+        """One request; `NotFound` if it is gone."""
+        return _power(await self._find(node))
 
     async def instance_metadata(self, node: cloud.Node) -> cloud.InstanceMetadata:
         """Everything about the instance; one request; `NotFound` if it is gone."""

@@ -20,9 +20,6 @@ from ccm import cloud
 
 from . import client, instances, machine_specs
 
-CSI_DRIVER = "csi.sim"
-"""Volumes of this driver are the cloud's; nodes know them by their handles."""
-
 AGAIN_S = 1.0
 """Seconds after which to ask whether the cloud has done it."""
 
@@ -47,6 +44,8 @@ def open_clients() -> Clients:
 
 class SimMachines(cloud.Driver[Clients]):
     """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
+
+    csi_driver = "csi.sim"
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Two requests, more for data volumes; one for a VM that an earlier call made."""
@@ -112,11 +111,6 @@ class SimMachines(cloud.Driver[Clients]):
         return [
             _record(server, req.provider_spec) for server in found if instances.is_there(server)
         ]
-
-    async def get_volume_ids(self, req: cloud.GetVolumeIDsRequest) -> Sequence[str]:
-        """The handles of our volumes; no request."""
-        found = [spec.get("csi") or {} for spec in req.pv_specs]
-        return [str(one["volumeHandle"]) for one in found if one.get("driver") == CSI_DRIVER]
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool

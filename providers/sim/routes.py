@@ -28,6 +28,7 @@ class SimRoutes:
                 destination_cidr=one.destination,
                 target_node=one.target_name or "",
                 name=one.id,
+                target_addresses=(cloud.address("InternalIP", one.gateway),),
                 blackhole=one.target_name is None,
             )
             for one in await self._api.routes(cluster_name)

@@ -12,23 +12,20 @@ out.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from aiohttp import hdrs, web
 
 from ccm.base import tasks
+from ccm.testing import fake_api
 
 from . import api, faults, operation, simulation, traffic, world
 
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of a request; enough to place a hundred thousand instances at once."""
-
-SHUTDOWN_S = 1.0
-"""How long a closing server waits for calls under way before it cuts them off."""
 
 
 class ApiError(Exception):
@@ -184,25 +181,7 @@ class Service(simulation.Simulation):
         return _json(api.Error(error=body), error.status, headers)
 
 
-@contextlib.asynccontextmanager
-async def serve(service: Service, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """Serve a simulated cloud while the context is open; yields its URL.
-
-    Raises:
-        OSError: the address is taken or not ours.
-    """
-    runner = web.AppRunner(
-        service.app(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
-    )
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        bound = runner.addresses[0]
-        yield f"http://{_bracketed(bound[0])}:{bound[1]}"
-    finally:
-        service.heal()
-        await runner.cleanup()
+serve = fake_api.serve
 
 
 class _NoAnswer(web.Response):
@@ -237,7 +216,3 @@ def _json(body: object, status: int, headers: Mapping[str, str] | None = None) -
 
 async def _describe(_: web.Request) -> web.Response:
     return _json(api.describe(), 200)
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

@@ -32,7 +32,7 @@ class ServerId(NamedTuple):
     region: str = ""
 
 
-class StackitInstances:
+class StackitInstances(cloud.InstancesByPower):
     """`InstancesV2`, `InstanceStates` and `Inventory` in one."""
 
     def __init__(self, api: iaas.Client, settings: config.Config) -> None:
@@ -40,21 +40,9 @@ class StackitInstances:
         self._place = settings.global_
         self._settings = settings.instance
 
-    async def instance_exists(self, node: cloud.Node) -> bool:
-        """One request."""
-        return (await self.instance_state(node)).exists
-
-    async def instance_shutdown(self, node: cloud.Node) -> bool:
+    async def instance_power(self, node: cloud.Node) -> cloud.Power:
         """One request. Raises NotFound."""
-        return power(await self._server(node)) is cloud.Power.SHUTDOWN
-
-    async def instance_state(self, node: cloud.Node) -> cloud.InstanceState:
-        """One request."""
-        try:
-            server = await self._server(node)
-        except cloud.NotFound:
-            return cloud.InstanceState(exists=False)
-        return cloud.InstanceState(exists=True, power=power(server))
+        return power(await self._server(node))
 
     async def instance_metadata(self, node: cloud.Node) -> cloud.InstanceMetadata:
         """One request. Raises NotFound, or Unavailable while it has no network card."""

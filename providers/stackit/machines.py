@@ -35,9 +35,6 @@ from .marks import (
     StackitProviderName,
 )
 
-CSI_DRIVER = "block-storage.csi.stackit.cloud"
-"""Volumes of this driver are the cloud's; nodes know them by their handles."""
-
 _STATE = re.compile(r"region=([a-z0-9]+)", re.ASCII)
 
 PHASES: Mapping[str, cloud.Phase] = {
@@ -88,6 +85,8 @@ class Place(NamedTuple):
 
 class StackitMachines(cloud.Driver[Clients]):
     """`MachineDriver`, `SpecValidation` and `MachineMetrics`."""
+
+    csi_driver = "block-storage.csi.stackit.cloud"
 
     async def create_machine(self, req: cloud.MachineRequest) -> cloud.MachineInfo:
         """Two requests: a look for what has the name, and the order."""
@@ -144,11 +143,6 @@ class StackitMachines(cloud.Driver[Clients]):
         async with self._client(req.credentials, req.pool) as api:
             found = await api.servers(*place, {StackitMachineClassLabel: req.pool})
         return [_record(server, place) for server in found]
-
-    async def get_volume_ids(self, req: cloud.GetVolumeIDsRequest) -> Sequence[str]:
-        """The handles of this cloud's volumes; no request."""
-        found = [spec.get("csi") or {} for spec in req.pv_specs]
-        return [str(one["volumeHandle"]) for one in found if one.get("driver") == CSI_DRIVER]
 
     async def validate_spec(
         self, spec: Mapping[str, Any], credentials: cloud.Credentials, live: bool

@@ -75,6 +75,8 @@ async def test_a_range_that_leads_nowhere_is_taken_over(
     assert project.routes is not None
     one, other = await make_nodes(project, harness, 2)
     harness.network["routes"].append({"destination": CIDR, "gateway": "10.0.0.200"})
+    (nowhere,) = await project.routes.list_routes(CLUSTER)
+    assert [one.address for one in nowhere.target_addresses] == ["10.0.0.200"]
 
     await created(project.routes, one, CIDR)
     with pytest.raises(cloud.AlreadyExists, match=one.name):

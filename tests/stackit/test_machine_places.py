@@ -203,7 +203,7 @@ async def test_without_credentials_any_key_will_do(harness: StackitHarness) -> N
 async def test_volumes(project: cloud.Cloud) -> None:
     assert project.machines is not None
     specs: list[dict[str, Any]] = [
-        {"csi": {"driver": machines.CSI_DRIVER, "volumeHandle": "v-1"}},
+        {"csi": {"driver": machines.StackitMachines.csi_driver, "volumeHandle": "v-1"}},
         {"csi": {"driver": "csi.else", "volumeHandle": "v-2"}},
         {"hostPath": {}},
     ]

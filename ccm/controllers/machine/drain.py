@@ -125,21 +125,6 @@ class Drainer:
             before.cancel()
         entry.job = spawn(self._run(entry, before), name=f"drain-{task.node_name}")
 
-    def look(self, task: DrainTask) -> bool | None:
-        """Begin a drain or look at it, for who comes again: whether it ended well; None = not yet.
-
-        Its end is told once; then it is forgotten.
-        """
-        known, uid = self._drains.get(task.machine.uid), task.machine.uid
-        if known is not None and known.progress.state is DrainState.FAILED:
-            del self._drains[uid]
-            return False
-        self.start(task, _nothing)
-        if self._drains[uid].progress.state is not DrainState.DONE:
-            return None
-        del self._drains[uid]
-        return True
-
     def progress(self, uid: str) -> DrainProgress | None:
         """How far the drain of a machine is; None: there is none."""
         entry = self._drains.get(uid)
@@ -237,10 +222,6 @@ class Drainer:
                 known = {one.get("name") for one in found.get("resources", ())}
                 self._knows_evictions = f"{PODS.plural}/eviction" in known
         return self._knows_evictions
-
-
-def _nothing() -> None:
-    """Nobody is woken."""
 
 
 def _settle(entry: _Entry) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from ccm.base import redact
 from ccm.gardener import names
-from ccm.gardener.types import ClassCondition, Machine, MachineClass
+from ccm.gardener.types import Machine, MachineClass, ObjectCondition
 from ccm.model import Secret
 from ccm.model.names import STATUS_FALSE, STATUS_TRUE
 from ccm.model.patches import Patch, add_finalizer, remove_finalizer, same_version
@@ -44,7 +44,7 @@ def secret_patch(obj: Secret, *, is_used: bool) -> Patch | None:
     return None if obj.is_deleting else add_finalizer(obj, names.FINALIZER_SECRET)
 
 
-def condition(faults: Sequence[str] | None, now: datetime) -> ClassCondition:
+def condition(faults: Sequence[str] | None, now: datetime) -> ObjectCondition:
     """What is said of a class; None instead of faults: the driver cannot tell."""
     if faults is None:
         status, reason, text = STATUS_TRUE, names.REASON_UNCHECKED, "The driver checks no specs."
@@ -52,7 +52,7 @@ def condition(faults: Sequence[str] | None, now: datetime) -> ClassCondition:
         status, reason, text = STATUS_FALSE, names.REASON_SPEC_INVALID, "; ".join(faults)
     else:
         status, reason, text = STATUS_TRUE, names.REASON_SPEC_VALID, "VMs can be made of it."
-    return ClassCondition(
+    return ObjectCondition(
         type=names.CONDITION_SPEC_VALID,
         status=status,
         reason=reason,
@@ -62,7 +62,7 @@ def condition(faults: Sequence[str] | None, now: datetime) -> ClassCondition:
     )
 
 
-def condition_patch(obj: MachineClass, wanted: ClassCondition) -> Patch | None:
+def condition_patch(obj: MachineClass, wanted: ObjectCondition) -> Patch | None:
     """The patch that says so on the class; None where it stands."""
     known = {one.type: one for one in obj.status.conditions or ()}
     before = known.get(wanted.type)
@@ -70,12 +70,12 @@ def condition_patch(obj: MachineClass, wanted: ClassCondition) -> Patch | None:
         return None
     if before is not None and before.status == wanted.status:
         wanted = msgspec.structs.replace(wanted, last_transition_time=before.last_transition_time)
-    every: Collection[ClassCondition] = (known | {wanted.type: wanted}).values()
+    every: Collection[ObjectCondition] = (known | {wanted.type: wanted}).values()
     return {
         "metadata": same_version(obj),
         "status": {"conditions": [msgspec.to_builtins(one) for one in every]},
     }
 
 
-def _timeless(one: ClassCondition) -> ClassCondition:
+def _timeless(one: ObjectCondition) -> ObjectCondition:
     return msgspec.structs.replace(one, last_transition_time=None)

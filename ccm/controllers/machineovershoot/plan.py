@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from ccm.gardener import names
-from ccm.gardener.sets import DeploymentCondition, MachineDeployment, MachineSet, SetCondition
-from ccm.gardener.types import Machine
+from ccm.gardener.sets import DeploymentCondition, MachineDeployment, MachineSet
+from ccm.gardener.types import Machine, ObjectCondition
 from ccm.machines import bounds
 from ccm.model.meta import KubeObject
 from ccm.model.names import STATUS_TRUE
@@ -34,9 +34,9 @@ def is_asked(obj: KubeObject) -> bool:
     return names.ANNOTATION_UNFREEZE in obj.annotations
 
 
-def frozen_condition(obj: Freezable) -> SetCondition | DeploymentCondition | None:
+def frozen_condition(obj: Freezable) -> ObjectCondition | None:
     """What says so to people."""
-    known: Sequence[SetCondition | DeploymentCondition] = obj.status.conditions or ()
+    known: Sequence[ObjectCondition] = obj.status.conditions or ()
     return next((one for one in known if one.type == names.CONDITION_FROZEN), None)
 
 
@@ -105,19 +105,17 @@ def condition_patch(
     """
     if says_so(obj) if frozen else frozen_condition(obj) is None:
         return None
-    known: Sequence[SetCondition | DeploymentCondition] = obj.status.conditions or ()
+    known: Sequence[ObjectCondition] = obj.status.conditions or ()
     others = [one for one in known if one.type != names.CONDITION_FROZEN]
     said = [_condition(obj, reason, message, now)] if frozen else []
     plain = [msgspec.to_builtins(one) for one in (*others, *said)]
     return {"metadata": same_version(obj), "status": {_KEYS[type(obj)]: plain or None}}
 
 
-def _condition(
-    obj: Freezable, reason: str, message: str, now: datetime
-) -> SetCondition | DeploymentCondition:
+def _condition(obj: Freezable, reason: str, message: str, now: datetime) -> ObjectCondition:
     at = format_time(now)
     if isinstance(obj, MachineSet):
-        return SetCondition(
+        return ObjectCondition(
             type=names.CONDITION_FROZEN,
             status=STATUS_TRUE,
             last_transition_time=at,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ccm.base import clock
 from ccm.controllers.machineset import plan
 from ccm.controllers.machineset.plan import Outcome
-from ccm.gardener.sets import MachineSet, SetCondition
-from ccm.gardener.types import LastOperation, Machine, MachineTemplateSpec
+from ccm.gardener.sets import MachineSet
+from ccm.gardener.types import LastOperation, Machine, MachineTemplateSpec, ObjectCondition
 from ccm.kube.errors import (
     ApiError,
     Conflict,
@@ -42,11 +42,11 @@ class Memory:
 
     template: MachineTemplateSpec
     setbacks: Setbacks = setbacks.NONE
-    failure: SetCondition | None = None
+    failure: ObjectCondition | None = None
     last: LastOperation | None = None
     said_at: float = -math.inf
 
-    def conditions(self) -> Sequence[SetCondition]:
+    def conditions(self) -> Sequence[ObjectCondition]:
         """Those of the types that this controller writes."""
         found = [self.failure] if self.failure else []
         if (next_at := setbacks.until(self.setbacks)) is not None:

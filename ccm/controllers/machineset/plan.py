@@ -16,9 +16,8 @@ from ccm.gardener.sets import (
     MachineSet,
     MachineSetStatus,
     MachineSummary,
-    SetCondition,
 )
-from ccm.gardener.types import LastOperation, Machine
+from ccm.gardener.types import LastOperation, Machine, ObjectCondition
 from ccm.machines.replicas import Counts
 from ccm.machines.setbacks import Setbacks
 from ccm.machines.views import Kind, Phase, State
@@ -106,9 +105,9 @@ def _seen(machine: Machine) -> tuple[object, ...]:
     )
 
 
-def failure(error: Exception, *, reason: str, now: datetime) -> SetCondition:
+def failure(error: Exception, *, reason: str, now: datetime) -> ObjectCondition:
     """Says that machines cannot be made or deleted."""
-    return SetCondition(
+    return ObjectCondition(
         type=names.CONDITION_REPLICA_FAILURE,
         status=STATUS_TRUE,
         reason=reason,
@@ -118,18 +117,18 @@ def failure(error: Exception, *, reason: str, now: datetime) -> SetCondition:
     )
 
 
-def refusal(faults: Iterable[str], now: datetime) -> SetCondition:
+def refusal(faults: Iterable[str], now: datetime) -> ObjectCondition:
     """Says that nothing can be done with a set as it is."""
     return failure(ValueError("; ".join(faults)), reason=names.REASON_INVALID_SET, now=now)
 
 
-def slowed(found: Setbacks, next_at: datetime, now: datetime) -> SetCondition:
+def slowed(found: Setbacks, next_at: datetime, now: datetime) -> ObjectCondition:
     """Says that machines are made more slowly."""
     text = (
         f"{found.row} machines in a row failed before they worked; the next one is made after "
         f"{format_time(next_at)}. Correct the template, or its class. The last one: {found.text}"
     )
-    return SetCondition(
+    return ObjectCondition(
         type=names.CONDITION_SLOWED,
         status=STATUS_TRUE,
         reason=names.REASON_REPEATED_FAILURES,
@@ -187,7 +186,7 @@ def status_patch(
     observed: int,
     counts: Counts,
     failed: Sequence[MachineSummary],
-    conditions: Sequence[SetCondition],
+    conditions: Sequence[ObjectCondition],
     last: LastOperation | None,
 ) -> Patch | None:
     """The patch of the status; None where it says all that.
@@ -222,7 +221,7 @@ def status_patch(
     return {"metadata": same_version(obj), "status": written(after)}
 
 
-def condition_patch(obj: MachineSet, observed: int, condition: SetCondition) -> Patch | None:
+def condition_patch(obj: MachineSet, observed: int, condition: ObjectCondition) -> Patch | None:
     """The patch that says one thing, and nothing about machines; None where it stands."""
     before = obj.status
     after = merged(before.conditions, [condition])
@@ -234,8 +233,8 @@ def condition_patch(obj: MachineSet, observed: int, condition: SetCondition) -> 
 
 
 def merged(
-    before: Sequence[SetCondition] | None, ours: Iterable[SetCondition]
-) -> list[SetCondition]:
+    before: Sequence[ObjectCondition] | None, ours: Iterable[ObjectCondition]
+) -> list[ObjectCondition]:
     """All conditions of a set: those of others as they are, and ours as they are to be."""
     known = {one.type: one for one in before or ()}
     found = [one for one in before or () if one.type not in _OURS]

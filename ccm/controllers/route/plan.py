@@ -191,7 +191,7 @@ def compare(
     """
     by_name = {node.name: node for node in nodes}
     wanted = yield from _wanted(by_name.values())
-    serving, unserving = yield from _sorted_out(routes, wanted, ranges)
+    serving, unserving = yield from _sorted_out(routes, wanted, by_name, ranges)
     satisfied, unwanted = yield from _chosen(serving, by_name, ranges)
     lacking = yield from _lacking(wanted, satisfied)
     spared = [each for each in unserving if _is_spared(each, held)]
@@ -287,18 +287,26 @@ def _wanted(nodes: Iterable[Node]) -> Steps[Mapping[Wanted, str]]:
 
 
 def _sorted_out(
-    routes: Iterable[Route], wanted: Collection[Wanted], ranges: Sequence[Network]
+    routes: Iterable[Route],
+    wanted: Collection[Wanted],
+    nodes: Mapping[str, Node],
+    ranges: Sequence[Network],
 ) -> Steps[tuple[Mapping[Wanted, list[Route]], list[Deletion]]]:
     """The routes that may do what a node wants, and those of ours that do not."""
     serving: dict[Wanted, list[Route]] = {}
     others: list[Deletion] = []
+    claimed = {one.address: node.name for node in nodes.values() for one in node.addresses}
     for part in _chunks(routes):
         for route in part:
             network = _parsed(route.destination_cidr)
             if network is None:
                 continue
-            key = (route.target_node, network)
-            if key in wanted and not route.blackhole:
+            # Made anew, one that leads to an address its node still claims would lead nowhere
+            # too: a VM goes before its node. It goes with the node, or with the claim.
+            ends = route.target_addresses if route.blackhole else ()
+            target = "" if route.blackhole else route.target_node
+            key = (next((claimed.get(one.address, "") for one in ends), target), network)
+            if key in wanted:
                 serving.setdefault(key, []).append(route)
             elif is_managed(network, ranges):
                 reason = DeletionReason.BLACKHOLE if route.blackhole else DeletionReason.STRAY
@@ -357,7 +365,7 @@ def _choose(
 ) -> tuple[Route | None, list[Deletion]]:
     """Of the routes that lead to a node's range: the one to keep, and those to delete."""
     fitting = [route for route in candidates if _has_addresses_of(route, node)]
-    best = min(fitting, key=lambda route: route.name, default=None)
+    best = min(fitting, key=lambda route: (route.blackhole, route.name), default=None)
     unwanted: list[Deletion] = []
     for route in candidates:
         if route is best:

@@ -15,7 +15,7 @@ import msgspec
 
 from ccm.doctor import leases
 from ccm.doctor.case import Case
-from ccm.doctor.explain.verdict import Silence
+from ccm.doctor.explain.subject import Silence
 from ccm.kube import errors
 from ccm.kube.client import Client
 from ccm.kube.config import ClusterConfig

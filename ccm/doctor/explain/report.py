@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ccm.cloud.calls.history import OK
 from ccm.doctor.explain import words
-from ccm.doctor.explain.verdict import Case, Verdict
+from ccm.doctor.explain.subject import Case
+from ccm.doctor.explain.verdict import Verdict
 from ccm.model.meta import Wire
 from ccm.runtime.account import Account, Answer, CallSaid
 

@@ -12,19 +12,12 @@ from dataclasses import dataclass
 from ccm.base.fence import Lapsed
 from ccm.cloud.calls.history import CANCELED, OK, RUNNING, WAITING
 from ccm.doctor.explain import words
-from ccm.gardener import rolloutstatus
+from ccm.doctor.explain.subject import MACHINE, SERVICE, Case, state
 from ccm.gardener.explaining import DEPLOYMENT, SET
-from ccm.gardener.sets import MachineDeployment, MachineSet
-from ccm.machines.views import MachineView, Phase
 from ccm.model import Node, Service, names
 from ccm.model.node import is_uninitialized
 from ccm.model.service import TYPE_LOAD_BALANCER
-from ccm.runtime.account import Account, Answer, CallSaid
-
-NODE, SERVICE, MACHINE = "node", "service", "machine"
-
-Known = Node | Service | MachineView | MachineSet | MachineDeployment
-"""An object as the cluster has it."""
+from ccm.runtime.account import Account, CallSaid
 
 _INITIALISES, _WATCHES = "cloud-node-controller", "cloud-node-lifecycle-controller"
 _BALANCES, _ROUTES = "service-lb-controller", "node-route-controller"
@@ -66,44 +59,6 @@ _ALLOW = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """Why no daemon was asked.
-
-    Attributes:
-        why: a phrase.
-        advice: what to do about it.
-        is_leaderless: whether no daemon works; else one may, and could not be asked.
-    """
-
-    why: str
-    advice: str
-    is_leaderless: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """What is known about one object.
-
-    Attributes:
-        kind: `NODE`, or one of `_CONTROLLERS`.
-        name: as it was asked for.
-        found: as the cluster has it; None: there is none.
-        is_served: whether the API server knows such objects at all.
-        answer: the daemon's word; None: there is none.
-        silence: why not.
-        foreign: why it is another's by the flags that were given; the daemon knows better.
-    """
-
-    kind: str
-    name: str
-    found: Known | None
-    is_served: bool = True
-    answer: Answer | None = None
-    silence: Silence | None = None
-    foreign: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The cause.
 
@@ -133,47 +88,6 @@ def judge(case: Case) -> Verdict:
         if (found := rule(case)) is not None:
             return found
     return _well(case)
-
-
-def state(case: Case) -> str:
-    """How the object is, as the cluster shows it: a sentence without its end."""
-    found = case.found
-    if found is None:
-        return f"{case.kind} {case.name} does not exist"
-    if isinstance(found, Node):
-        if is_uninitialized(found):
-            return f"{case.name} is not initialised"
-        return f"{case.name} is {'' if found.ready == names.STATUS_TRUE else 'not '}ready"
-    if isinstance(found, MachineView):
-        return f"{case.name} {_machine_state(found)}"
-    if found.is_deleting:
-        return f"{case.name} cannot be deleted yet"
-    if isinstance(found, MachineSet):
-        return f"{case.name} has {found.status.replicas} of {found.spec.replicas} machines"
-    if isinstance(found, MachineDeployment):
-        progress = rolloutstatus.progress_of(found)
-        is_done = progress.done and not progress.failed
-        return f"{case.name} is {'' if is_done else 'not '}rolled out"
-    where = ", ".join(entry.ip or entry.hostname for entry in found.ingress)
-    return f"{case.name} is served at {where}" if where else f"{case.name} has no load balancer"
-
-
-def _machine_state(machine: MachineView) -> str:
-    if machine.is_deleting:
-        return "cannot be deleted yet"
-    match machine.phase:
-        case Phase.RUNNING:
-            return f"runs as node {machine.node_name}"
-        case Phase.AVAILABLE:
-            return f"has its VM {machine.provider_id}"
-        case Phase.PENDING:
-            return "has not joined"
-        case Phase.UNKNOWN:
-            return "is not healthy"
-        case Phase.FAILED if machine.provider_id:
-            return "has failed"
-        case _:
-            return "is not set up" if machine.provider_id else "has no VM"
 
 
 # --- the rules, in their order ------------------------------------------------------------------

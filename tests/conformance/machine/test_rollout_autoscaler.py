@@ -37,7 +37,7 @@ async def test_the_autoscaler_chooses() -> None:
         world.note(**{TRIGGER: f"{chosen}~{when},{failed}~{when},gone~{when},odd~odd"})
         await advance(1)
         got = world.get(chosen)["metadata"]["annotations"]
-        assert got[names.ANNOTATION_PRIORITY] == names.DELETE_PRIORITY
+        assert got[names.ANNOTATION_PRIORITY] == "1"
         assert got[names.ANNOTATION_MARKED] == when
         assert world.web()["metadata"]["annotations"][TRIGGER] == f"{chosen}~{when}"
         await all_run(world)

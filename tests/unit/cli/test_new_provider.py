@@ -116,7 +116,7 @@ def test_the_package_has_the_name_everywhere(
     project = tomllib.loads(written["pyproject.toml"])["project"]
     assert project["name"] == "ccm-blue-sky"
     assert project["entry-points"]["ccm.providers"] == {"blue-sky": "ccm_blue_sky:open_cloud"}
-    assert "class BlueSkyInstances:" in written["ccm_blue_sky/instances.py"]
+    assert "class BlueSkyInstances(" in written["ccm_blue_sky/instances.py"]
     assert f'sdk="{SDK_VERSION}"' in written["ccm_blue_sky/__init__.py"]
     assert f"kube-ccm:{ccm.__version__}\n" in written["Dockerfile"]
 

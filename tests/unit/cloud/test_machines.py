@@ -107,6 +107,20 @@ def test_what_an_error_carries_is_read_whatever_it_is(
     assert known(errors.Unavailable("x").carrying(carried)) == expected
 
 
+class WithVolumes(Driver[None]):
+    csi_driver = "csi.acme"
+
+
+async def test_the_volumes_of_a_driver_are_those_of_its_csi_driver() -> None:
+    handles = {"csi.acme": "v-1", "csi.other": "v-2"}
+    specs: list[dict[str, Any]] = [
+        {"csi": {"driver": driver, "volumeHandle": handle}} for driver, handle in handles.items()
+    ]
+    asked = GetVolumeIDsRequest(pv_specs=[*specs, {"csi": None}, {"nfs": {}}])
+
+    assert await WithVolumes(None).get_volume_ids(asked) == ["v-1"]
+
+
 async def test_what_a_driver_need_not_have_is_unimplemented() -> None:
     session = object()
     driver = Driver(session)

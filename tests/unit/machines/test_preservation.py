@@ -317,11 +317,11 @@ def test_the_autoscaler(
     )
     one.pass_()
     assert told(one) == during
-    assert preservation.is_preserved(one.node, RULES)
+    assert one.node.condition_status("Preserved") == "True"
     one.annotations = {}
     one.pass_()
     assert told(one) == after
-    assert not preservation.is_preserved(one.node, RULES)
+    assert one.node.condition_status("Preserved") == "False"
 
 
 def test_a_front_that_preserves_nothing() -> None:
@@ -329,5 +329,3 @@ def test_a_front_that_preserves_nothing() -> None:
     one = case("now", minutes=60)
 
     assert preservation.decide(one.machine(), one.node, NOW, rules).action is Action.NOTHING
-    assert one.node is not None
-    assert not preservation.is_preserved(one.node, rules)

@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock
 import pytest
 import pytest_asyncio
 
+from ccm.base.tasks import spawn
 from ccm.cloud import errors
 from ccm.cloud.calls.handle import Handle
 from ccm.cloud.interface import (
@@ -122,6 +123,41 @@ async def test_somebody_who_waits_asks_again(handle: AskingHandle, api: MemoryNe
     handle._ledger.remembers = True
     api.create("a")
     assert not await handle.call(InstancesV2.instance_exists, asked)
+
+
+class SilentApi(MemoryNetworkApi):
+    """No request that comes while it is `dead` is ever answered."""
+
+    dead = True
+
+    async def request(self, token: str) -> None:
+        await super().request(token)
+        if self.dead:
+            await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("another", [False, True], ids=["silence", "an answer meanwhile"])
+async def test_a_silent_cloud_is_waited_for_once(another: bool) -> None:
+    api = SilentApi()
+    async with open_memory_network(api) as cloud:
+        handle = AskingHandle(cloud, ledger=Ledger(), deadline_s=30.0)
+        silent = spawn(handle.call(Routes.list_routes, "kubernetes"), name="silent")
+        await asyncio.sleep(1.0)
+        api.dead = not another
+        if another:
+            await handle.call(LoadBalancerDigests.list_load_balancers, "kubernetes")
+        with pytest.raises(errors.DeadlineExceeded):
+            await silent
+        asked = api.requests
+
+        if another:
+            await handle.call(InstancesV2.instance_exists, node("a"))
+        else:
+            with pytest.raises(errors.DeadlineExceeded, match="not asked after another got"):
+                await handle.call(InstancesV2.instance_exists, node("a"))
+
+    assert api.requests == asked + another
+    assert ("instance_exists", "a") in handle._ledger.failures or another
 
 
 async def test_an_answer_that_controllers_take_is_no_failure(handle: AskingHandle) -> None:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
 import pytest
 
+from ccm.app import options
+from ccm.base import clock
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.kube import errors
+from ccm.kube.client import Client
 from ccm.kube.informer import Informers
 from ccm.kube.resources import CONFIG_MAPS, NODES, SERVICES
+from ccm.kube.transport import MAX_RETRIES
 from ccm.model import ConfigMap, Service
 from ccm.model.meta import ObjectMeta
 from ccm.planning.cluster import ClusterCopy
+from ccm.planning.forecast import ANSWER_S, copied
+from ccm.runtime import deletions
 from ccm.testing.builders import node, service
 from ccm.testing.clock import settle
 
@@ -55,6 +63,28 @@ async def test_a_cache_follows_it() -> None:
 async def test_a_patch_for_another_state_is_refused(metadata: dict[str, str]) -> None:
     with pytest.raises(errors.Conflict):
         await nodes(cluster()).patch_strategic("a", {"metadata": metadata, "spec": {"x": 1}})
+
+
+class Hesitating(Client):
+    """A client of an API server that asks to be asked again, and again."""
+
+    def __init__(self, answers: Collection[str]) -> None:
+        self._answers = answers
+
+    async def raw(self, method: str, path: str, **_: Any) -> bytes:
+        if path.rpartition("/")[2] not in self._answers:
+            await asyncio.sleep(9.0 * MAX_RETRIES)
+        return b'{"items": []}'
+
+
+@pytest.mark.parametrize("answers", [(), ("nodes", "services")], ids=["nodes", deletions.NAME])
+async def test_a_cluster_is_read_in_time_or_not_at_all(answers: Collection[str]) -> None:
+    flags, began = options.parse(["--cloud-provider=fake"]), clock.monotonic()
+
+    with pytest.raises(errors.Unreachable, match="gave no answer within 30 s"):
+        await copied(flags, Hesitating(answers))
+
+    assert clock.monotonic() - began == ANSWER_S
 
 
 async def test_what_is_not_there_or_there_already_is_told() -> None:

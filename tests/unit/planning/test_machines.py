@@ -17,7 +17,13 @@ from ccm.planning.changes import VM, Action
 from ccm.planning.forecast import Forecast, forecast
 from ccm.planning.timeloop import HurryingLoop
 from tests.unit.controllers.machines import CLUSTER, DEFINITIONS, World
-from tests.unit.controllers.machinesets import SELECTOR, SETS, TEMPLATE
+from tests.unit.controllers.machinesets import (
+    DEPLOYMENTS,
+    SELECTOR,
+    SETS,
+    TEMPLATE,
+    owned_by_deployment,
+)
 
 FLAGS = (
     "--cloud-provider=fake",
@@ -148,6 +154,23 @@ def test_a_set_that_shrinks_takes_what_its_machines_have(world: World) -> None:
     assert found["Machine default/m0"][0].startswith("- VM: fake:///m0 (drain of node m0 first")
     assert "- would delete" in "".join(found["Machine default/m0"])
     assert found["Node m0"] == ["- would delete (with Machine default/m0)"]
+
+
+def test_what_would_come_and_go_again_is_not_told(world: World) -> None:
+    """A set makes a machine before it hears that its deployment goes."""
+    spec = {"replicas": 1, "selector": SELECTOR, "template": TEMPLATE}
+    made = world.server.put(DEPLOYMENTS, {"metadata": {"name": "web", **HELD}, "spec": spec})
+    owner = owned_by_deployment(made["metadata"]["uid"])
+    labels = SELECTOR["matchLabels"]
+    metadata = {"name": "web-1", "labels": labels, **HELD, **owner}
+    world.server.put(SETS, {"metadata": metadata, "spec": spec})
+    world.server.drop(f"{DEPLOYMENTS}/web")
+
+    chosen = "--controllers=machine,machineclass,machineset,machinedeployment"
+    found = told(planned(world, chosen))
+
+    assert found["MachineSet default/web-1"] == ["- would delete"]
+    assert not [key for key in found if key.startswith("Machine default/")]
 
 
 def test_where_all_is_as_it_should_be_there_is_nothing_to_do() -> None:

@@ -129,13 +129,13 @@ def test_powering_off_and_deleting_are_worth_a_line_but_not_the_usual_event() ->
     board = Board(["a"])
     board.node_seen(ready(), 1.0)
     board.event_seen(event("a"), 1.0)
-    assert board.happened == 0
+    assert board.news.count == 0
 
     board.node_seen(ready(taints=[builders.shutdown_taint()]), 2.0)
     board.event_seen(event("a", reason=names.REASON_DELETING_NODE), 3.0)
     board.node_gone("a", 3.0)
 
-    assert [one.text for one in board.news(0)] == [
+    assert [one.text for one in board.news.since(0)] == [
         "a: shutdown taint set",
         "a: DeletingNode: told",
         "a: deleted",
@@ -146,11 +146,11 @@ def test_powering_off_and_deleting_are_worth_a_line_but_not_the_usual_event() ->
 def test_news_are_those_not_told_yet() -> None:
     board = Board(["a"])
     for number in range(500):
-        board.note(f"{number}", 0.0)
+        board.news.note(f"{number}", 0.0)
 
-    assert [one.text for one in board.news(498)] == ["498", "499"]
-    assert board.news(500) == []
-    assert board.news(0)[0].text == "300"
+    assert [one.text for one in board.news.since(498)] == ["498", "499"]
+    assert board.news.since(500) == []
+    assert board.news.since(0)[0].text == "300"
 
 
 # --- routes --------------------------------------------------------------------------
@@ -241,7 +241,7 @@ def test_a_service_of_the_user_is_worth_a_line_at_each_step() -> None:
     board.service_gone("default/web", 3.0)
     board.service_gone("default/web", 4.0)
 
-    assert [one.text for one in board.news(0)] == [
+    assert [one.text for one in board.news.since(0)] == [
         "Service web: created",
         "Service web: reached at 192.0.2.1",
         "Service web: Bad: told",
@@ -265,7 +265,7 @@ def test_a_service_made_anew_starts_a_new_row() -> None:
 def test_what_is_not_about_us_is_no_warning() -> None:
     board = Board(["a"])
     board.event_seen(event("p", about="Pod", reason="Bad", kind=names.WARNING), 1.0)
-    assert board.happened == 0
+    assert board.news.count == 0
     repair = msgspec.structs.replace(
         event("a", kind=names.WARNING, reason="ClusterIPNotAllocated"),
         source=EventSource(component="ipallocator-repair-controller"),
@@ -292,7 +292,7 @@ async def test_a_machine_counts_once_it_ran() -> None:
     assert board.machines["default/m0"].settled_after == 3.0
     board.machine_gone("default/m0", 6.0)
     assert board.standing.machines == 0
-    told = [one.text for one in board.recent]
+    told = [one.text for one in board.news.since(0)]
     assert told == ["Machine m0: Pending", "Machine m0: Running", "Machine m0: deleted"]
 
 

@@ -59,7 +59,7 @@ def test_each_node_has_a_line_under_the_headers() -> None:
 @pytest.mark.parametrize("width", [1, 20, 79, 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     board = board_of(3)
-    board.note("x" * 300, 0.0)
+    board.news.note("x" * 300, 0.0)
 
     assert max(map(len, texts(board, width=width))) <= width
 
@@ -93,7 +93,7 @@ def test_a_narrow_terminal_gets_fewer_columns_each_of_them_whole() -> None:
 def test_the_picture_is_no_higher_than_its_room(height: int) -> None:
     board = board_of(100)
     for number in range(9):
-        board.note(f"{number}", 0.0)
+        board.news.note(f"{number}", 0.0)
 
     lines = texts(board, height=height)
 

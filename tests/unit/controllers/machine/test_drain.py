@@ -48,20 +48,22 @@ async def test_a_drain_that_was_stopped_is_forgotten() -> None:
 
 
 async def test_a_node_that_stays_is_drained_without_a_mark() -> None:
-    """Whoever preserves it comes again, and is told the end once."""
+    """Whoever preserves it comes again, sees the end, and may have it drained anew then."""
     world = Drains()
     world.pod("p0")
     async with world.draining():
         await advance(1)
         task = replace(world.task(), terminating=False, cordon=False)
         before = world.node_object()
-        assert world.drainer.look(task) is None
-        await advance(3)
-        assert world.drainer.look(task) is None
-        await advance(3)
-        assert (world.drainer.look(task), world.pods()) == (True, [])
+        for state in (DrainState.RUNNING, DrainState.RUNNING, DrainState.DONE):
+            world.drainer.start(task, lambda: None)
+            assert world.state() is state
+            await advance(3)
+        assert world.pods() == []
         assert world.node_object() == before
-        assert world.drainer.look(task) is None
+        await world.drainer.stop(task.machine.uid)
+        world.drainer.start(task, lambda: None)
+        assert world.state() is DrainState.RUNNING
 
 
 @pytest.mark.parametrize("ends", [True, False], ids=["deletion", "update"])
@@ -71,7 +73,8 @@ async def test_a_deletion_goes_before_another_drain_of_the_node(ends: bool) -> N
     world.pod("p0", grace_s=20)
     async with world.draining():
         await advance(1)
-        world.drainer.look(replace(world.task(), terminating=False, cordon=False))
+        kept = replace(world.task(), terminating=False, cordon=False)
+        world.drainer.start(kept, lambda: None)
         await advance(5)
         world.drainer.start(replace(world.task(), terminating=ends), lambda: None)
         await advance(20)
@@ -82,20 +85,21 @@ async def test_a_deletion_goes_before_another_drain_of_the_node(ends: bool) -> N
     assert left == []
 
 
-async def test_a_drain_that_failed_is_told_to_who_comes_again() -> None:
+async def test_a_drain_that_failed_begins_anew_for_who_comes_again() -> None:
     world = Drains()
     world.pod("p0")
     world.budget("one", minAvailable=0)
     world.budget("two", minAvailable=0)
     async with world.draining():
         await advance(1)
-        assert world.drainer.look(world.task()) is None
+        world.start()
         await advance(3)
-        assert world.drainer.look(world.task()) is False
+        assert world.state() is DrainState.FAILED
         world.server.drop(f"{BUDGETS}/two")
-        assert world.drainer.look(world.task()) is None
+        world.start()
+        assert world.state() is DrainState.RUNNING
         await advance(7)
-        assert world.drainer.look(world.task()) is True
+        assert world.state() is DrainState.DONE
 
 
 async def test_drains_end_with_their_controller() -> None:

@@ -79,10 +79,10 @@ async def test_who_wants_a_cordon_gets_one() -> None:
     async with world.draining():
         await advance(1)
         kept = replace(world.task(), terminating=False, cordon=False)
-        world.drainer.look(kept)
+        world.drainer.start(kept, lambda: None)
         await advance(5)
         assert not world.node_object()["spec"].get("unschedulable")
-        world.drainer.look(replace(kept, cordon=True))
+        world.drainer.start(replace(kept, cordon=True), lambda: None)
         await advance(30)
         assert world.node_object()["spec"]["unschedulable"] is True
         assert world.state() is DrainState.DONE

@@ -112,6 +112,43 @@ def test_a_blackhole_never_satisfies_a_node() -> None:
     assert list(found.creations[0].after) == [0]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "gone", "made"),
+    [
+        ([node("a", "10.120.0.0/24", ip="10.0.0.1")], [], []),
+        ([], ["hole"], []),
+        ([node("a", "10.120.0.0/24", ip="10.0.0.2")], ["hole"], ["a"]),
+        (
+            [node("a", ip="10.0.0.1"), node("b", "10.120.0.0/24", ip="10.0.0.2")],
+            ["hole"],
+            ["b"],
+        ),
+    ],
+    ids=["its node", "its node is gone", "its node has another", "a node with another range"],
+)
+def test_a_blackhole_goes_no_sooner_than_the_claim_to_its_address(
+    nodes: list[Node], gone: list[str], made: list[str]
+) -> None:
+    """A VM ends before its Node: made anew, the route would lead nowhere again."""
+    hole = route("", "10.120.0.0/24", "hole", ip="10.0.0.1", blackhole=True)
+
+    found = compare(nodes, [hole])
+
+    assert deleted(found) == [(name, DeletionReason.BLACKHOLE) for name in gone]
+    assert [name for name, _ in created(found)] == made
+
+
+def test_a_blackhole_goes_where_another_route_leads_to_its_node() -> None:
+    routes = [
+        route("", "10.120.0.0/24", "a-hole", ip="10.0.0.1", blackhole=True),
+        route("a", "10.120.0.0/24", "b"),
+    ]
+
+    found = compare([node("a", "10.120.0.0/24", ip="10.0.0.1")], routes)
+
+    assert (deleted(found), created(found)) == ([("a-hole", DeletionReason.DUPLICATE)], [])
+
+
 @pytest.mark.row("route-compare-19")
 def test_a_duplicate_goes_and_the_same_one_is_kept_whatever_the_order() -> None:
     routes = [route("a", "10.120.0.0/24", name) for name in ("r2", "r1", "r3")]

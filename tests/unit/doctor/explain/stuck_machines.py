@@ -20,7 +20,7 @@ from ccm.app.serving.vitals import Vitals
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud
 from ccm.cloud.calls.handle import Handle
-from ccm.doctor.explain import report, verdict
+from ccm.doctor.explain import report, subject, verdict
 from ccm.gardener import views
 from ccm.gardener.types import Machine
 from ccm.kube.informer import Informers
@@ -78,7 +78,7 @@ class StuckMachines(World):
             finally:
                 await cancel_and_join(*running)
 
-    def case(self, name: str = M0, **facts: Any) -> verdict.Case:
+    def case(self, name: str = M0, **facts: Any) -> subject.Case:
         """What the command knows: the object, and the daemon's answer."""
         told = explain.about("machine", name, self.chosen, self.vitals)
         answer = msgspec.json.decode(msgspec.json.encode(told), type=Answer)
@@ -86,7 +86,7 @@ class StuckMachines(World):
         path = f"/apis/machine.sapcloud.io/v1alpha1/namespaces/{namespace}/machines/{bare}"
         body = self.server.get(path)
         found = views.machine(msgspec.convert(body, Machine)) if body else None
-        return verdict.Case(kind="machine", name=name, found=found, answer=answer, **facts)
+        return subject.Case(kind="machine", name=name, found=found, answer=answer, **facts)
 
     def says(self, name: str = M0) -> str:
         """The first line; the others are printed, for whoever reads a failure."""

@@ -22,7 +22,7 @@ from ccm.app.serving.vitals import Vitals
 from ccm.base.tasks import cancel_and_join, spawn
 from ccm.cloud import Cloud, CloudError, InstanceMetadata, Limits, NotFound, Rate
 from ccm.cloud.calls.handle import Handle
-from ccm.doctor.explain import report, verdict
+from ccm.doctor.explain import report, subject, verdict
 from ccm.kube.informer import Informer
 from ccm.model import Node, ObjectReference, Service
 from ccm.runtime.account import Answer
@@ -131,13 +131,13 @@ class Stuck:
             finally:
                 await cancel_and_join(*running)
 
-    def case(self, kind: str, name: str, **facts: Any) -> verdict.Case:
+    def case(self, kind: str, name: str, **facts: Any) -> subject.Case:
         """What the command knows: the object, and the daemon's answer."""
         told = explain.about(kind, name, self.chosen, self.vitals)
         answer = msgspec.json.decode(msgspec.json.encode(told), type=Answer)
         store = self.nodes.informer.store if kind == "node" else self.services.services.store
         found: Node | Service | None = store.get(name)
-        return verdict.Case(kind=kind, name=name, found=found, answer=answer, **facts)
+        return subject.Case(kind=kind, name=name, found=found, answer=answer, **facts)
 
     def says(self, kind: str, name: str) -> str:
         """The first line; the others are printed, for whoever reads a failure."""

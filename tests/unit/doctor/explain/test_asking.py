@@ -12,7 +12,7 @@ from ccm.app import options
 from ccm.doctor import leases
 from ccm.doctor.explain import asking
 from ccm.doctor.explain.asking import Door
-from ccm.doctor.explain.verdict import Silence
+from ccm.doctor.explain.subject import Silence
 from ccm.doctor.finding import Finding, ok, warn
 from ccm.kube import errors
 from ccm.runtime.account import Answer

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ccm.app.serving import explain
-from ccm.doctor.explain import verdict
+from ccm.doctor.explain import subject
 from ccm.gardener import names
 from ccm.gardener.explaining import DEPLOYMENT, SET
 from ccm.gardener.kinds import MACHINE_DEPLOYMENTS, MACHINE_SETS
@@ -29,13 +29,13 @@ class StuckSets(StuckMachines, Sets):
 
     kind = DEPLOYMENT
 
-    def case(self, name: str = WEB, **facts: Any) -> verdict.Case:
+    def case(self, name: str = WEB, **facts: Any) -> subject.Case:
         told = explain.about(self.kind, name, self.chosen, self.vitals)
         answer = msgspec.json.decode(msgspec.json.encode(told), type=Answer)
         body = self.server.get(f"{BASE}/{self.kind}s/{name.partition('/')[2]}")
         of: Any = (MACHINE_SETS if self.kind == SET else MACHINE_DEPLOYMENTS).type
         found = msgspec.convert(body, of) if body else None
-        return verdict.Case(kind=self.kind, name=name, found=found, answer=answer, **facts)
+        return subject.Case(kind=self.kind, name=name, found=found, answer=answer, **facts)
 
     def state(self, name: str = WEB) -> str:
         """What the controller of that kind says."""

@@ -9,7 +9,8 @@ import pytest
 from ccm.cloud.errors import POLICY
 from ccm.doctor.explain import words
 from ccm.doctor.explain.report import document, lines
-from ccm.doctor.explain.verdict import Case, Silence, judge
+from ccm.doctor.explain.subject import Case, Silence
+from ccm.doctor.explain.verdict import judge
 from ccm.kube import errors
 from ccm.runtime.account import Account, Answer, CallSaid, Last
 from ccm.testing.builders import node, uninitialized_taint

@@ -63,8 +63,11 @@ async def test_a_gateway_that_went_over_to_another_leads_there(
     put(service, "a", "10.0.0.1")
     await table.create_route(CLUSTER, "uid", route("a"))
     service.world.delete("a")
+    (nowhere,) = await table.list_routes(CLUSTER)
     put(service, "b", "10.0.0.1")
 
     (moved,) = await table.list_routes(CLUSTER)
 
+    assert (nowhere.target_node, nowhere.blackhole) == ("", True)
+    assert [one.address for one in nowhere.target_addresses] == ["10.0.0.1"]
     assert (moved.target_node, moved.blackhole) == ("b", False)
