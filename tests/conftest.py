@@ -21,7 +21,7 @@ if _ROOT not in sys.path:
 
 from tests.shifted import ShiftedTimeLoop  # noqa: E402 - found through the line above
 
-pytest_plugins = ["tests.handclock", "tests.servers"]
+pytest_plugins = ["tests.handclock", "tests.servers", "tests.storage"]
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

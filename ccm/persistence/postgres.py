@@ -57,7 +57,7 @@ _COLUMNS = "(cluster_uid, grp, version, kind, key, write_id, epoch, body)"
 _INSERT = f"INSERT INTO {{table}}{_COLUMNS} VALUES($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT"
 _COLUMNS_OF_KEY = "(cluster_uid, grp, version, kind, key)"
 _SET = "write_id = $6, epoch = $7, body = $8"
-_LIST = f"SELECT key, body, write_id FROM {{table}} WHERE {_AT} > $5 ORDER BY key LIMIT {PAGE}"  # noqa: S608 - ours
+_LIST = f"SELECT key, body, write_id FROM {{table}} WHERE {_AT} > $5 ORDER BY key LIMIT $6"  # noqa: S608 - ours
 _UPDATE = f"UPDATE {{table}} SET {_SET} WHERE {_AT} = $5 AND write_id = $9"  # noqa: S608 - ours
 
 
@@ -162,7 +162,7 @@ class PostgresStore:
         last = ""
         while True:
             async with self._transaction() as db:
-                rows = await db.fetch(query, self._cluster, *kind, last)
+                rows = await db.fetch(query, self._cluster, *kind, last, PAGE)
             if not rows:
                 return
             yield [

@@ -16,6 +16,12 @@ from ccm.persistence.sqlite import SqliteStore
 from ccm.persistence.store import Store
 from ccm.testing.persistence_harness import HERE, StoreHarness
 
+PAGE = 20
+"""Objects of a page of a listing in these tests, in place of hundreds."""
+
+MANY = 2 * PAGE + 10
+"""Three pages; ten thousand objects are listed in `make soak`, in pages of full size."""
+
 
 def flipped(body: bytes) -> bytes:
     """With one bit of its middle changed."""
@@ -27,6 +33,7 @@ class MemoryHarness(StoreHarness):
     """Two dictionaries."""
 
     backend = "memory"
+    many: ClassVar[int] = MANY
     shares = several = True
     capabilities = frozenset({CAS, FENCING})
     exempt: ClassVar[Mapping[str, str]] = {
@@ -50,6 +57,7 @@ class FileHarness(StoreHarness):
     """Two folders."""
 
     backend = "file"
+    many: ClassVar[int] = MANY
     exempt: ClassVar[Mapping[str, str]] = {
         "PS-32": "its lock keeps out every second process, stale or not"
     }
@@ -70,6 +78,7 @@ class SqliteHarness(StoreHarness):
     """Two databases."""
 
     backend = "sqlite"
+    many: ClassVar[int] = MANY
     several = True
     capabilities = frozenset({CAS, FENCING})
 

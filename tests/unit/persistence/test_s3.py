@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from ccm.persistence.interface import ABSENT, CAS
 from ccm.persistence.s3 import S3Config, S3Store
 from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
+
+pytestmark = pytest.mark.xdist_group("s3")
 
 CONDITIONS = ("If-Match", "If-None-Match")
 
@@ -81,24 +83,18 @@ async def between(target: str) -> AsyncIterator[Proxy]:
         await runner.cleanup()
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with buckets.running() as url:
-        yield url
-
-
 @pytest.fixture
-def config(url: str, tmp_path: Path) -> S3Config:
-    return next(iter(buckets.S3Harness(url, tmp_path).configs.values()))
+def config(bucket_url: str, tmp_path: Path) -> S3Config:
+    return next(iter(buckets.S3Harness(bucket_url, tmp_path).configs.values()))
 
 
 def through(proxy: Proxy, config: S3Config) -> S3Store:
     return S3Store(msgspec.structs.replace(config, endpoint=proxy.url))
 
 
-async def test_store_that_ignores_conditions(url: str, config: S3Config) -> None:
+async def test_store_that_ignores_conditions(bucket_url: str, config: S3Config) -> None:
     """It is found out, and nothing is written under a condition that would not hold."""
-    async with between(url) as proxy:
+    async with between(bucket_url) as proxy:
         proxy.strips = True
         async with opened(through(proxy, config)) as store:
             assert CAS not in store.capabilities(NAME)
@@ -110,9 +106,9 @@ async def test_store_that_ignores_conditions(url: str, config: S3Config) -> None
             assert await store.get_object(NAME, KIND, key) is None
 
 
-async def test_answer_that_got_lost(url: str, config: S3Config) -> None:
+async def test_answer_that_got_lost(bucket_url: str, config: S3Config) -> None:
     """The write came through: it is recognised by its id, though a second try met a conflict."""
-    async with between(url) as proxy, opened(through(proxy, config)) as store:
+    async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
         proxy.drops = 1
         key, version = await store.put_versioned(NAME, thing(), expect=ABSENT)
 
@@ -120,16 +116,16 @@ async def test_answer_that_got_lost(url: str, config: S3Config) -> None:
         assert await store.get_versioned(NAME, KIND, key) == (thing(), version)
 
 
-async def test_short_outage_is_waited_for(url: str, config: S3Config) -> None:
-    async with between(url) as proxy, opened(through(proxy, config)) as store:
+async def test_short_outage_is_waited_for(bucket_url: str, config: S3Config) -> None:
+    async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
         proxy.refuses = 2
         await store.put_object(NAME, thing())
 
         assert await store.get_all_objects(NAME, KIND) == [thing()]
 
 
-async def test_long_outage_is_told(url: str, config: S3Config) -> None:
-    async with between(url) as proxy, opened(through(proxy, config), probe_s=3600) as store:
+async def test_long_outage_is_told(bucket_url: str, config: S3Config) -> None:
+    async with between(bucket_url) as proxy, opened(through(proxy, config), probe_s=3600) as store:
         key = await store.put_object(NAME, thing(size=1))
         proxy.refuses = 100
         with pytest.raises(errors.BackendUnavailable):
@@ -138,7 +134,7 @@ async def test_long_outage_is_told(url: str, config: S3Config) -> None:
         assert await store.get_object(NAME, KIND, key) == thing(size=1)
 
 
-async def test_missing_bucket_is_told(url: str, config: S3Config) -> None:
+async def test_missing_bucket_is_told(bucket_url: str, config: S3Config) -> None:
     gone = msgspec.structs.replace(config, bucket="no-such-bucket")
     with pytest.raises(errors.BackendDead, match="no-such-bucket"):
         async with opened(S3Store(gone)):
