@@ -71,7 +71,7 @@ def running(*, port: int = 0, tls: pki.Files | None = None) -> Iterator[Path]:
     if os.getuid() == 0:
         shutil.chown(folder, USER, USER)
     data, log = str(folder / "data"), str(folder / "log")
-    options = f"-k {folder} -c fsync=on " + _listening(folder, port, tls)
+    options = f"-k {folder} " + _listening(folder, port, tls)
     control = as_user(str(place / "pg_ctl"), "-D", data, "-w", "-l", log)
     init = as_user(str(place / "initdb"), "-D", data, "-U", USER, "-A", "trust", "--no-sync")
     try:

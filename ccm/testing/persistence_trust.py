@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT, CAS, FENCING
-from ccm.testing.persistence_harness import HERE, PersistenceHarness, stalls
+from ccm.testing.persistence_harness import HERE, PersistenceHarness, overheard, stalls
 from ccm.testing.persistence_objects import KIND, NEEDLE, thing
 
 WRITERS = 16
@@ -196,24 +195,20 @@ class TrustCases:
         await provider.put_object(first, thing(token=by_name, idempotencyToken="t-1"))
 
     async def test_nothing_of_an_object_is_said(
-        self,
-        harness: PersistenceHarness,
-        provider: Any,
-        first: str,
-        caplog: pytest.LogCaptureFixture,
+        self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
         """Neither in the log, nor in an error, nor by a `repr`."""
-        caplog.set_level(logging.DEBUG)
-        key = await provider.put_object(first, thing("needle", hay=NEEDLE))
-        await harness.damage(provider, first, KIND, key)
-        with pytest.raises(errors.CorruptObject) as corrupt:
-            await provider.get_object(first, KIND, key)
-        await harness.fail(first)
-        with pytest.raises(errors.BackendUnavailable) as failed:
-            await provider.put_object(first, thing(hay=NEEDLE))
-        await harness.heal(first)
+        with overheard() as logged:
+            key = await provider.put_object(first, thing("needle", hay=NEEDLE))
+            await harness.damage(provider, first, KIND, key)
+            with pytest.raises(errors.CorruptObject) as corrupt:
+                await provider.get_object(first, KIND, key)
+            await harness.fail(first)
+            with pytest.raises(errors.BackendUnavailable) as failed:
+                await provider.put_object(first, thing(hay=NEEDLE))
+            await harness.heal(first)
 
-        said = [caplog.text, repr(provider), repr(corrupt.value), repr(failed.value)]
+        said = [logged(), repr(provider), repr(corrupt.value), repr(failed.value)]
         assert NEEDLE not in "".join(said)
 
     async def test_many_at_once_do_not_block(self, provider: Any, first: str) -> None:

@@ -74,10 +74,10 @@ class TestPostgres(PersistenceContract):
         return PostgresHarness(database)
 
 
-async def test_sealed_secrets(database: Database, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sealed_secrets(database: Database) -> None:
     """What is sealed comes back, and is nowhere to be read: not in the server's log either."""
 
     def stored() -> bytes:
         return b"".join(one.read_bytes() for one in database.socket.rglob("*") if one.is_file())
 
-    await secrets.live(PostgresHarness(database).make(), stored, caplog)
+    await secrets.live(PostgresHarness(database).make(), stored)

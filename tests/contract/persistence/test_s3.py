@@ -19,9 +19,7 @@ class TestS3(PersistenceContract):
         return buckets.S3Harness(bucket_url, tmp_path)
 
 
-async def test_sealed_secrets(
-    bucket_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_sealed_secrets(bucket_url: str, tmp_path: Path) -> None:
     """What is sealed comes back, and is nowhere to be read."""
     harness = buckets.S3Harness(bucket_url, tmp_path)
-    await secrets.live(harness.make(), harness.stored, caplog)
+    await secrets.live(harness.make(), harness.stored)

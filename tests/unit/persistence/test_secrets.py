@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +21,7 @@ from ccm.persistence.memory import MemoryStore
 from ccm.persistence.registry import Context
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore, RotationReport
 from ccm.persistence.store import Store
-from ccm.testing.persistence_harness import ELSEWHERE
+from ccm.testing.persistence_harness import ELSEWHERE, overheard
 from tests.unit.persistence.helpers import HERE, LOCAL, NAME, provider
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -136,18 +135,17 @@ async def test_life(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", LOCAL)
-async def test_no_needle_in_any_byte(
-    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_needle_in_any_byte(tmp_path: Path, kind: str) -> None:
     """Nor its spellings; nor in the log, nor in what is shown of the store."""
-    caplog.set_level(logging.DEBUG)
     spellings = {NEEDLE, base64.b64encode(NEEDLE)[:-4], NEEDLE.hex().encode()}
-    async with sealed(LOCAL[kind](tmp_path)) as store:
-        await store.put_secret(NAME, "one", DATA)
+    with overheard() as logged:
+        async with sealed(LOCAL[kind](tmp_path)) as store:
+            await store.put_secret(NAME, "one", DATA)
         stored = b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
-        said = (caplog.text + repr(store) + repr(Keyring([NEW]))).encode()
+        said = (logged() + repr(store) + repr(Keyring([NEW]))).encode()
 
     assert stored
+    assert b"persistence instance is up" in said
     for needle in (*spellings, NEW, base64.b64encode(NEW)):
         assert needle not in stored + said
 
