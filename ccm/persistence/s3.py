@@ -55,6 +55,14 @@ _TOMBSTONE = b'{"deleted":true,'
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _NAMES = frozenset({"NoSuchBucket", "AccessDenied", "SignatureDoesNotMatch", "InvalidAccessKeyId"})
 
+_SIGNS = {
+    r"InvalidCertificate\W+(\w+)": r"its certificate is refused (\1); see ca_file and endpoint",
+    "dns error": "its host is unknown; see endpoint",
+    "tcp connect error": "nobody answers there; see endpoint",
+    "operation timed out": "it did not answer in time",
+}
+"""Words of the library -> ours; what else it says may hold what was sent."""
+
 
 class S3Config(msgspec.Struct, frozen=True, kw_only=True):
     """A bucket, or a folder of one. Without keys the machine's own identity is used."""
@@ -100,7 +108,12 @@ class S3Store:
     def __init__(self, config: S3Config) -> None:
         self.capabilities: frozenset[str] = frozenset({SHARED})
         self._name = f"bucket {config.bucket}"
-        if config.endpoint.startswith("http://"):
+        if config.endpoint and not config.endpoint.startswith("https://"):
+            if not config.endpoint.startswith("http://"):
+                raise BackendDead(
+                    f"{self._name}: endpoint {config.endpoint} must be a URL, such as "
+                    "https://s3.example"
+                )
             if not config.allow_insecure:
                 raise BackendDead(
                     f"{self._name}: endpoint {config.endpoint} is not encrypted; give https://, "
@@ -126,7 +139,8 @@ class S3Store:
                 envelope.check_marker(held[0], claim.cluster_uid, self._name)
 
     async def probe(self) -> None:
-        """As `Store.probe`."""
+        """As `Store.probe`; keys that were mounted anew are taken with it."""
+        self._bucket = _bucket(self._config)
         async with self._asking():
             await self._put(f"{self._base}/.ccm-probe", b"probe", None)
 
@@ -270,9 +284,17 @@ class S3Store:
         try:
             yield
         except (exceptions.BaseError, FileNotFoundError, PermissionError) as error:
-            code = _CODE.search(str(error))
-            known = code[1] if code and code[1] in _NAMES else type(error).__name__
-            raise BackendUnavailable(f"{self._name}: {known}") from None
+            raise BackendUnavailable(f"{self._name}: {_why(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    text = str(error)
+    if (code := _CODE.search(text)) and code[1] in _NAMES:
+        return code[1]
+    for sign, words in _SIGNS.items():
+        if found := re.search(sign, text):
+            return found.expand(words)
+    return type(error).__name__
 
 
 def _bucket(config: S3Config) -> Any:
@@ -290,7 +312,13 @@ def _bucket(config: S3Config) -> Any:
         options["root_certificate"] = text_of(config.ca_file, secret=False)
     wait = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2)}
     retry: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=25), "backoff": wait}
-    return Bucket(config.bucket, client_options=options, retry_config=retry, **given)
+    try:
+        return Bucket(config.bucket, client_options=options, retry_config=retry, **given)
+    except ValueError:
+        why = "see bucket, endpoint and region"
+        if config.ca_file:
+            why = f"ca_file {config.ca_file} holds no certificate in PEM"
+        raise BackendUnavailable(f"bucket {config.bucket}: {why}") from None
 
 
 def _tombstone(epoch: int) -> Entry:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import re
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,11 +19,14 @@ from yarl import URL
 from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT, CAS
 from ccm.persistence.s3 import S3Config, S3Store
+from ccm.testing.persistence_harness import overheard
+from tests import pki
 from tests.contract.persistence import buckets
 from tests.unit.persistence.helpers import KIND, NAME, opened, thing
 
 pytestmark = pytest.mark.xdist_group("s3")
 
+_KEY = re.compile("Credential=([^/]+)/")
 CONDITIONS = ("If-Match", "If-None-Match")
 
 
@@ -33,6 +39,7 @@ class Proxy:
         drops: this many answers to a PUT that was carried out.
         refuses: this many requests, with 503.
         puts: that came by.
+        keys: ids of the access keys that came with requests.
     """
 
     url: str = ""
@@ -40,13 +47,15 @@ class Proxy:
     drops: int = 0
     refuses: int = 0
     puts: int = 0
+    keys: set[str] = dataclasses.field(default_factory=set)
 
 
 @asynccontextmanager
-async def between(target: str) -> AsyncIterator[Proxy]:
+async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Proxy]:
     proxy = Proxy()
 
     async def hand_on(request: web.Request) -> web.Response:
+        proxy.keys |= set(_KEY.findall(request.headers.get("Authorization", "")))
         if proxy.refuses > 0:
             proxy.refuses -= 1
             return web.Response(status=503)
@@ -76,11 +85,19 @@ async def between(target: str) -> AsyncIterator[Proxy]:
         app.router.add_route("*", "/{path:.*}", hand_on)
         runner = web.AppRunner(app)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=_shown(tls))
         await site.start()
         proxy.url = site.name
         yield proxy
         await runner.cleanup()
+
+
+def _shown(tls: pki.Files | None) -> ssl.SSLContext | None:
+    if tls is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tls.chain, tls.key)
+    return context
 
 
 @pytest.fixture
@@ -144,3 +161,63 @@ async def test_missing_bucket_is_told(bucket_url: str, config: S3Config) -> None
 def test_plain_http_is_refused() -> None:
     with pytest.raises(errors.BackendDead, match=r"not encrypted.*https://"):
         S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1"))
+    with pytest.raises(errors.BackendDead, match=r"s3\.example must be a URL.*https://"):
+        S3Store(S3Config(bucket="b-1", endpoint="s3.example"))
+    with overheard() as logged:
+        S3Store(S3Config(bucket="b-1", endpoint="http://127.0.0.1:1", allow_insecure=True))
+    assert "bucket is used without TLS" in logged()
+
+
+async def test_nobody_answers(config: S3Config) -> None:
+    nobody = msgspec.structs.replace(config, endpoint="http://127.0.0.1:1")
+    with pytest.raises(errors.Unreachable, match="nobody answers there; see endpoint"):
+        async with opened(S3Store(nobody)):
+            pass
+
+
+async def test_certificate_is_checked(bucket_url: str, config: S3Config, tmp_path: Path) -> None:
+    """With the right authority it works, with another one nothing is sent."""
+    ours, other = pki.Authority(tmp_path, "ours"), pki.Authority(tmp_path, "other")
+    async with between(bucket_url, ours.server("127.0.0.1")) as proxy:
+        strict = msgspec.structs.replace(config, endpoint=proxy.url, allow_insecure=False)
+        async with opened(S3Store(msgspec.structs.replace(strict, ca_file=ours.file))) as store:
+            key = await store.put_object(NAME, thing())
+            assert await store.get_object(NAME, KIND, key) == thing()
+        asked = proxy.puts
+        for ca_file in (other.file, None):
+            stranger = S3Store(msgspec.structs.replace(strict, ca_file=ca_file))
+            with pytest.raises(
+                errors.Unreachable, match=r"certificate is refused .UnknownIssuer.*ca_file"
+            ):
+                async with opened(stranger):
+                    pass
+        assert proxy.puts == asked
+
+
+async def test_keys_may_change(bucket_url: str, config: S3Config) -> None:
+    """What a kubelet mounts changes in its place; the next look reads it again."""
+    async with between(bucket_url) as proxy, opened(through(proxy, config), probe_s=0.01) as store:
+        assert config.access_key_id_file is not None
+        config.access_key_id_file.write_text("another-access-key")
+        async with asyncio.timeout(5):
+            while "another-access-key" not in proxy.keys:
+                await asyncio.sleep(0.01)
+        await store.put_object(NAME, thing())
+    assert proxy.keys == {"some-access-key", "another-access-key"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ca_file": "absent"}, "absent cannot be read"),
+        ({"ca_file": "id"}, "ca_file .*id"),
+        ({"access_key_id_file": "absent"}, "absent cannot be read"),
+    ],
+)
+async def test_wrong_files_are_named(
+    config: S3Config, tmp_path: Path, settings: dict[str, str], said: str
+) -> None:
+    files = {name: tmp_path / value for name, value in settings.items()}
+    with pytest.raises(errors.Unreachable, match=said):
+        async with opened(S3Store(msgspec.structs.replace(config, **files))):
+            pass
