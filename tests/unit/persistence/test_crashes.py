@@ -144,3 +144,24 @@ async def test_newer_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(errors.BackendDead, match=r"format 2.*upgrade"):
         async with opened(LOCAL["file"](tmp_path)):
             pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "step"),
+    [
+        pytest.param("file", 25, 1000, id="file"),
+        pytest.param("file", 0, 1, marks=pytest.mark.soak, id="file-each"),
+        pytest.param("sqlite", 0, 1, marks=pytest.mark.soak, id="sqlite-each"),
+    ],
+)
+def test_killed_rotation(tmp_path: Path, kind: str, first: int, step: int) -> None:
+    """Before each system call, or each statement: no secret is lost, and the next one ends it."""
+    module = "tests.unit.persistence.rotation"
+    command = [sys.executable, "-m", module, kind, str(tmp_path), str(first), str(step)]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=600
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= (1 if step > 1 else 12)
+    print(f"\n{kind}: {done.stdout.strip()} rotations killed")

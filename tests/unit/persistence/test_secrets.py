@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from ccm.base import redact
+from ccm.base.tasks import Group
 from ccm.persistence import errors, keyring
 from ccm.persistence.keyring import Keyring
 from ccm.persistence.kubesecrets import KubernetesSecretStore
@@ -248,7 +250,26 @@ async def test_foreign_secret_is_left_alone() -> None:
         assert list(cluster.held.values()) == [held]
 
 
-async def test_passphrase_and_its_salt(tmp_path: Path) -> None:
+async def test_later_write_wins_though_it_is_sealed_sooner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seal, waits = Keyring.seal, iter([0.05, 0.0])
+
+    def slowly(self: Keyring, value: bytes, where: bytes) -> dict[str, str]:
+        time.sleep(next(waits))
+        return seal(self, value, where)
+
+    monkeypatch.setattr(Keyring, "seal", slowly)
+    async with sealed(MemoryStore()) as store, Group() as group:
+        for value in (b"old", b"new"):
+            group.start(store.put_secret(NAME, "one", {"a": value}), name="put")
+    async with sealed(store._inner._instances[NAME].store) as again:
+        (key,) = await again.list_secrets(NAME)
+        assert await again.get_secret(NAME, key) == {"a": b"new"}
+
+
+async def test_passphrase_and_its_salt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyring, "MEMORY_KIB", 1 << 10)  # each one takes long enough
     phrase = b"correct horse battery staple"
 
     async def ask(*phrases: bytes) -> Any:
