@@ -258,6 +258,11 @@ class EncryptedSecretStore(SecretStore):
     def __repr__(self) -> str:
         return f"EncryptedSecretStore({self._inner!r})"
 
+    @property
+    def has_old_keys(self) -> bool:
+        """Whether something may be sealed with a key that is to go."""
+        return len(self._ring) + len(self._phrases) > 1
+
     async def _sealed(self, instance: str, key: ObjectKey, value: bytes) -> dict[str, str]:
         ring = await self._keyring(instance)
         return await asyncio.to_thread(ring.seal, value, self._where(key))
