@@ -63,12 +63,13 @@ ROWS: dict[str, str] = {
     "PS-30": "test_versions",
     "PS-31": "test_capabilities",
     "PS-32": "test_stale_leader_is_fenced",
+    "PS-33": "test_not_open_to_others",
     "PS-34": "test_secrets_are_refused",
     "PS-35": "test_nothing_of_an_object_is_said",
     "PS-36": "test_many_at_once_do_not_block",
     "PS-37": "test_last_write_wins",
 }
-"""Statement -> case. PS-33 is about files and TLS: each backend has tests of its own."""
+"""Statement -> case."""
 
 
 @pytest.mark.asyncio

@@ -50,6 +50,15 @@ class PersistenceHarness(ABC):
         """A new provider over the same storage, as another process would make it."""
 
     @abstractmethod
+    async def exposed(self) -> Any:
+        """A provider whose storage others could read: files of a wider mode, a connection without
+        TLS or to somebody else's certificate. Where neither can be, exempt PS-33.
+
+        Raises:
+            BackendDead: it cannot even be made.
+        """
+
+    @abstractmethod
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         """Change a byte of what is stored, behind the back of the provider."""
 

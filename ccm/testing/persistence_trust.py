@@ -20,8 +20,12 @@ WRITERS = 16
 class TrustCases:
     """Part of `PersistenceContract`."""
 
-    async def test_readers_see_old_or_new(self, provider: Any, first: str) -> None:
-        """Never a mixture, never nothing."""
+    async def test_readers_see_old_or_new(
+        self, harness: PersistenceHarness, provider: Any, first: str
+    ) -> None:
+        """Never a mixture, never nothing; nor does another process, where one may read."""
+        reader = harness.make() if harness.several else provider
+        await reader.initialize(HERE)
         key = await provider.put_object(first, thing(a=0, b="0" * 9000))
         seen = set()
 
@@ -31,11 +35,12 @@ class TrustCases:
 
         writing = spawn(write(), name="write")
         while not writing.done():
-            found = await provider.get_object(first, KIND, key)
+            found = await reader.get_object(first, KIND, key)
             assert found["spec"]["b"] == str(found["spec"]["a"] % 10) * 9000
             seen.add(found["spec"]["a"])
         await writing
         assert seen
+        await reader.close()
 
     async def test_failed_put_leaves_old_or_new(
         self, harness: PersistenceHarness, provider: Any, first: str
@@ -171,14 +176,20 @@ class TrustCases:
         await new.initialize(HERE)
         await new.put_object(first, thing(by="new"))
 
-        with pytest.raises(errors.Fenced):
-            await old.put_object(first, thing(by="old"))
+        for name in ("one", "another"):
+            with pytest.raises(errors.Fenced):
+                await old.put_object(first, thing(name, by="old"))
         with pytest.raises(errors.Fenced):
             await old.delete_object(first, KIND, key)
 
         assert await new.get_object(first, KIND, key) == thing(by="new")
         await old.close()
         await new.close()
+
+    async def test_not_open_to_others(self, harness: PersistenceHarness) -> None:
+        """What others could read, lying there or on its way, is not used."""
+        with pytest.raises(errors.BackendDead):
+            await _opened(await harness.exposed())
 
     async def test_secrets_are_refused(self, provider: Any, first: str) -> None:
         """Where everybody may read them in the clear."""
@@ -235,3 +246,10 @@ class TrustCases:
         key = [await write for write in writes][-1]
 
         assert await provider.get_object(first, KIND, key) == thing(size=19)
+
+
+async def _opened(provider: Any) -> None:
+    try:
+        await provider.initialize(HERE)
+    finally:
+        await provider.close()

@@ -150,6 +150,11 @@ class LostOnRestart(MemoryHarness):
         return {name: MemoryStore() for name in self.held}
 
 
+class OpenToOthers(MemoryHarness):
+    noticed = ("test_not_open_to_others",)
+    exempt: ClassVar[Mapping[str, str]] = {}
+
+
 class ErrorMeansAbsent(StoreProvider):
     noticed = ("test_failure_and_recovery_show",)
 

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
+from ccm.persistence.engine import StoreProvider
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
 from ccm.persistence.keys import Place, encode, instance_name
 from ccm.persistence.s3 import S3Config, S3Store
@@ -53,6 +55,12 @@ class S3Harness(StoreHarness):
 
     def stores(self) -> Mapping[str, Store]:
         return {name: S3Store(config) for name, config in self.configs.items()}
+
+    async def exposed(self) -> Any:
+        name, config = next(iter(self.configs.items()))
+        return StoreProvider(
+            "s3", {name: S3Store(msgspec.structs.replace(config, allow_insecure=False))}
+        )
 
     def stored(self) -> bytes:
         """All that lies in the buckets, names first."""

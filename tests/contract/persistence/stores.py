@@ -37,7 +37,8 @@ class MemoryHarness(StoreHarness):
     shares = several = True
     capabilities = frozenset({CAS, FENCING})
     exempt: ClassVar[Mapping[str, str]] = {
-        "PS-23": "it is gone with the process; here only the object of the test lives on"
+        "PS-23": "it is gone with the process; here only the object of the test lives on",
+        "PS-33": "nothing of it leaves the process",
     }
 
     def __init__(self) -> None:
@@ -46,6 +47,9 @@ class MemoryHarness(StoreHarness):
 
     def stores(self) -> Mapping[str, Store]:
         return self.held
+
+    async def exposed(self) -> Any:
+        return self.make()
 
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         held = self.held[instance].held
@@ -69,6 +73,11 @@ class FileHarness(StoreHarness):
     def stores(self) -> Mapping[str, Store]:
         return {name: FileStore(root) for name, root in self.roots.items()}
 
+    async def exposed(self) -> Any:
+        for root in self.roots.values():
+            root.mkdir(mode=0o755)
+        return self.make()
+
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         file = self.roots[instance] / encode(HERE.cluster_uid) / Place(kind, key).path
         file.write_bytes(flipped(file.read_bytes()))
@@ -88,6 +97,12 @@ class SqliteHarness(StoreHarness):
 
     def stores(self) -> Mapping[str, Store]:
         return {name: SqliteStore(file) for name, file in self.files.items()}
+
+    async def exposed(self) -> Any:
+        for file in self.files.values():
+            file.parent.mkdir(mode=0o700)
+            file.touch(mode=0o644)
+        return self.make()
 
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         with closing(sqlite3.connect(self.files[instance])) as db, db:

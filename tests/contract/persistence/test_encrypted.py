@@ -92,6 +92,9 @@ class SealedHarness(PersistenceHarness):
     def make(self, *, epoch: int = 0) -> AsObjects:
         return AsObjects(self.inner.make(epoch=epoch))
 
+    async def exposed(self) -> AsObjects:
+        return AsObjects(await self.inner.exposed())
+
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         await self.inner.damage(provider, instance, SEALED, secret_of(kind, key))
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import asyncpg
 import pytest
 
+from ccm.persistence.engine import StoreProvider
 from ccm.persistence.interface import CAS, FENCING, GVK, SHARED, ObjectKey
 from ccm.persistence.keys import instance_name
 from ccm.persistence.postgres import PostgresConfig, PostgresStore
@@ -50,6 +51,12 @@ class PostgresHarness(StoreHarness):
 
     def stores(self) -> Mapping[str, Store]:
         return {name: PostgresStore(config) for name, config in self.configs.items()}
+
+    async def exposed(self) -> Any:
+        """Nobody known has signed its certificate."""
+        name = instance_name("postgres", {})
+        config = PostgresConfig(host="127.0.0.1", port=self.database.port)
+        return StoreProvider("postgres", {name: PostgresStore(config)})
 
     async def damage(self, provider: Any, instance: str, kind: GVK, key: ObjectKey) -> None:
         table = self.configs[instance].table

@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,13 +123,38 @@ async def test_object_in_the_wrong_place(tmp_path: Path) -> None:
             await store.get_object(NAME, KIND, key)
 
 
-async def test_damaged_database_is_dead(tmp_path: Path) -> None:
+async def test_full_database(tmp_path: Path) -> None:
+    """What is there stays, and goes on when there is room again."""
+    async with opened(LOCAL["sqlite"](tmp_path), probe_s=3600) as store:
+        key = await store.put_object(NAME, thing(size=1))
+        held: Any = store._instances[NAME].store
+        await held._worker.run(held._db.execute, "PRAGMA max_page_count=8")
+        for obj in (thing(size=2, fill="x" * 100_000), thing("new", fill="x" * 100_000)):
+            with pytest.raises(errors.BackendUnavailable, match="SQLITE_FULL"):
+                await store.put_object(NAME, obj)
+        assert not (await store.instance_status(NAME)).status
+        assert await store.get_all_objects(NAME, KIND) == [thing(size=1)]
+
+        await held._worker.run(held._db.execute, "PRAGMA max_page_count=10000")
+        await store.put_object(NAME, thing(size=3, fill="x" * 100_000))
+        assert await store.get_object(NAME, KIND, key) == thing(size=3, fill="x" * 100_000)
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(lambda body: body[:100] + b"\xff" * 9000 + body[9100:], id="overwritten"),
+        pytest.param(lambda body: body[: len(body) // 2], id="truncated"),
+        pytest.param(lambda body: b"\0" * len(body), id="zeros"),
+        pytest.param(lambda body: b"no database" * 1000, id="something-else"),
+    ],
+)
+async def test_damaged_database_is_dead(tmp_path: Path, harm: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "store" / "x.db"
     async with opened(LOCAL["sqlite"](tmp_path)) as store:
         for at in range(50):
             await store.put_object(NAME, thing(f"n{at}"))
-    body = path.read_bytes()
-    path.write_bytes(body[:100] + b"\xff" * 9000 + body[9100:])
+    path.write_bytes(harm(path.read_bytes()))
 
     with pytest.raises(errors.BackendDead, match="damaged"):
         async with opened(LOCAL["sqlite"](tmp_path)):

@@ -27,6 +27,7 @@ from tests.unit.persistence.helpers import KIND, NAME, opened, thing
 pytestmark = pytest.mark.xdist_group("s3")
 
 _KEY = re.compile("Credential=([^/]+)/")
+CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code></Error>"
 CONDITIONS = ("If-Match", "If-None-Match")
 
 
@@ -37,7 +38,9 @@ class Proxy:
     Attributes:
         strips: the conditions.
         drops: this many answers to a PUT that was carried out.
-        refuses: this many requests, with 503.
+        refuses: this many requests, with `status`.
+        status: 503, or 429.
+        conflicts: this many PUTs, with 409: another one is under way.
         puts: that came by.
         keys: ids of the access keys that came with requests.
     """
@@ -46,6 +49,8 @@ class Proxy:
     strips: bool = False
     drops: int = 0
     refuses: int = 0
+    status: int = 503
+    conflicts: int = 0
     puts: int = 0
     keys: set[str] = dataclasses.field(default_factory=set)
 
@@ -58,7 +63,10 @@ async def between(target: str, tls: pki.Files | None = None) -> AsyncIterator[Pr
         proxy.keys |= set(_KEY.findall(request.headers.get("Authorization", "")))
         if proxy.refuses > 0:
             proxy.refuses -= 1
-            return web.Response(status=503)
+            return web.Response(status=proxy.status)
+        if proxy.conflicts > 0 and request.method == "PUT":
+            proxy.conflicts -= 1
+            return web.Response(status=409, body=CONFLICT)
         headers = {
             name: value
             for name, value in request.headers.items()
@@ -133,12 +141,24 @@ async def test_answer_that_got_lost(bucket_url: str, config: S3Config) -> None:
         assert await store.get_versioned(NAME, KIND, key) == (thing(), version)
 
 
-async def test_short_outage_is_waited_for(bucket_url: str, config: S3Config) -> None:
+@pytest.mark.parametrize("status", [503, 429])
+async def test_short_outage_is_waited_for(bucket_url: str, config: S3Config, status: int) -> None:
     async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
-        proxy.refuses = 2
+        proxy.refuses, proxy.status = 2, status
         await store.put_object(NAME, thing())
 
         assert await store.get_all_objects(NAME, KIND) == [thing()]
+
+
+async def test_another_write_under_way(bucket_url: str, config: S3Config) -> None:
+    """The service tells of a conflict though nothing was written: it is looked at again."""
+    async with between(bucket_url) as proxy, opened(through(proxy, config)) as store:
+        await store.put_object(NAME, thing(size=1))
+        proxy.conflicts = 1
+        key = await store.put_object(NAME, thing(size=2))
+        assert await store.get_object(NAME, KIND, key) == thing(size=2)
+        proxy.conflicts = 1
+        await store.put_versioned(NAME, thing("new"), expect=ABSENT)
 
 
 async def test_long_outage_is_told(bucket_url: str, config: S3Config) -> None:
