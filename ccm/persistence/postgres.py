@@ -282,7 +282,8 @@ class _Words:
             why = f"{files.reason(error)}; see ca_file and host"
         elif isinstance(error, OSError):
             why = files.reason(error) or type(error).__name__
-        elif isinstance(error, asyncpg.InterfaceError):  # its text may hold what was sent
+        elif isinstance(error, asyncpg.InterfaceError | asyncpg.InternalClientError):
+            # Its text may hold what was sent.
             why = type(error).__name__
         else:
             return

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ccm.base import metrics
 from ccm.base.tasks import Group, cancel_and_join, spawn
 from ccm.persistence import errors
 from ccm.persistence.interface import ABSENT, CAS, FENCING
@@ -208,7 +209,7 @@ class TrustCases:
     async def test_nothing_of_an_object_is_said(
         self, harness: PersistenceHarness, provider: Any, first: str
     ) -> None:
-        """Neither in the log, nor in an error, nor by a `repr`."""
+        """Neither in the log, nor in an error, a metric, nor by a `repr`."""
         with overheard() as logged:
             key = await provider.put_object(first, thing("needle", hay=NEEDLE))
             await harness.damage(provider, first, KIND, key)
@@ -220,7 +221,7 @@ class TrustCases:
             await harness.heal(first)
 
         said = [logged(), repr(provider), repr(corrupt.value), repr(failed.value)]
-        assert NEEDLE not in "".join(said)
+        assert NEEDLE not in "".join(said) + metrics.exposition().decode()
 
     async def test_many_at_once_do_not_block(self, provider: Any, first: str) -> None:
         """A hundred, among them large ones; the event loop goes on. What blocks it does so every

@@ -6,8 +6,7 @@ import asyncio
 import base64
 from collections.abc import Callable
 
-from prometheus_client import generate_latest
-
+from ccm.base import metrics
 from ccm.persistence.engine import StoreProvider
 from ccm.persistence.secrets import SEALED, EncryptedSecretStore, RotationReport
 from ccm.testing.persistence_harness import HERE, overheard
@@ -44,8 +43,10 @@ async def _live(
     assert await inner.get_object(first, SEALED, key) is not None
     lies = await asyncio.to_thread(stored)
     assert key.encode() in lies
-    said = generate_latest() + (logged() + repr(store)).encode()
+    told = metrics.exposition()
+    said = told + (logged() + repr(store)).encode()
     assert b"persistence instance is up" in said
+    assert f'instance="{first}"'.encode() in told
     for needle in (NEEDLE, KEY):
         for form in (needle, base64.b64encode(needle)[:-4], needle.hex().encode()):
             assert form not in lies + said

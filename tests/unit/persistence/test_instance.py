@@ -6,8 +6,8 @@ import asyncio
 import random
 
 import pytest
-from prometheus_client import REGISTRY
 
+from ccm.base.metrics import REGISTRY
 from ccm.persistence import errors
 from ccm.persistence.instance import WINDOW, Instance
 from ccm.persistence.interface import GVK, ObjectKey
