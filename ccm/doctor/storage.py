@@ -67,7 +67,7 @@ async def _tried(stores: Any) -> Finding:
         f"{name}: {'down' if took is None else f'up, {1000 * took:.1f} ms for a write'}"
         for name, took in sorted(found.items())
     ) + tuple(
-        f"{name}, secrets: {'down' if took is None else 'up'}"
+        f"{name}: {'down' if took is None else 'up'}, for secrets"
         for name, took in sorted(secrets.items())
     )
     if None in (*found.values(), *secrets.values()):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ccm.app import options
+from ccm.base import redact
 from ccm.doctor import storage
 from ccm.doctor.case import Case
 from ccm.doctor.finding import Verdict
@@ -77,12 +78,13 @@ async def test_storage_of_secrets(tmp_path: Path) -> None:
     )
     found = await storage.persistence(case(tmp_path, text))
     assert found.verdict is Verdict.OK
-    assert found.details[-1].endswith("secrets: up")
+    assert found.details[-1].endswith(": up, for secrets")
+    assert redact.words(found.details[-1]) == found.details[-1]
 
     text = text.replace("HERE/v/s", "HERE/new/s")
     found = await storage.persistence(case(tmp_path, text))
     assert found.verdict is Verdict.WARN
-    assert found.details[-1].endswith("secrets: down")
+    assert found.details[-1].endswith(": down, for secrets")
 
 
 async def test_wrong_file_and_none(tmp_path: Path) -> None:
